@@ -13,6 +13,10 @@ class CheckpointError(InputError):
     """A saved folder is cut short, altered, or not what it claims to be."""
 
 
+class ShapeError(QkvError, ValueError):
+    """Tensors were given whose shapes do not fit together."""
+
+
 class NotFinite(QkvError):  # noqa: N818  (it names the state of the loss)
     """The loss or the gradient stopped being a finite number."""
 

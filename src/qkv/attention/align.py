@@ -1,0 +1,34 @@
+"""Alignments: from the scores of a query to the weights of its keys."""
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import nn
+
+from qkv.errors import InputError
+from qkv.types import Float, Tensor
+
+
+class Align(nn.Module, ABC):
+    """Turns scores into weights; keys that the mask forbids come with the lowest finite score."""
+
+    @abstractmethod
+    def forward(self, scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query key"]: ...
+
+
+@final
+class Softmax(Align):
+    """exp(s / T) / sum exp(s / T): every key gets a share (soft attention)."""
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        if not temperature > 0:
+            raise InputError(f"temperature must be positive, not {temperature}")
+        self.temperature = temperature
+
+    def forward(self, scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query key"]:
+        if self.temperature != 1.0:
+            # A forbidden score must stay finite: a row of nothing but -inf has no softmax.
+            scores = (scores / self.temperature).clamp_min(torch.finfo(scores.dtype).min)
+        return torch.softmax(scores, dim=-1)

@@ -1,0 +1,62 @@
+"""PyTorch's fused kernels, for every score that is a dot product after transforming queries and keys."""
+
+from typing import final
+
+from torch.nn import functional as F
+
+from qkv.attention.align import Softmax
+from qkv.attention.backends.reference import Reference
+from qkv.attention.mask import Causal
+from qkv.attention.score import Keys
+from qkv.attention.spec import Attended, Backend, Request
+
+
+@final
+class Sdpa(Backend):
+    """`torch.nn.functional.scaled_dot_product_attention`; weights, if asked for, are rebuilt beside it."""
+
+    name = "sdpa"
+
+    def supports(self, request: Request) -> str | None:
+        if request.score.dot_scale(1) is None:
+            return f"the score {type(request.score).__name__} is not a dot product"
+        if not isinstance(request.align, Softmax):
+            return f"the alignment {type(request.align).__name__} is not a softmax"
+        if request.position is not None and request.position.shifts_scores:
+            return f"the position {type(request.position).__name__} acts on the scores"
+        return Reference().supports(request)
+
+    def run(self, request: Request) -> Attended:
+        query, key = request.query, request.key
+        if request.position is not None and not isinstance(key, Keys):
+            query, key = request.position.turn(query, key)
+        query = request.score.of_query(query)
+        key = key.tensor if isinstance(key, Keys) else request.score.of_key(key)
+        scale = request.score.dot_scale(query.shape[-1])
+        assert scale is not None, "supports() has seen to it"
+        assert isinstance(request.align, Softmax)
+        scale /= request.align.temperature
+
+        if request.mask is None or self._sees_all(request):
+            output = F.scaled_dot_product_attention(query, key, request.value, dropout_p=request.dropout, scale=scale)
+        elif isinstance(request.mask, Causal) and query.shape[2] == key.shape[2]:
+            output = F.scaled_dot_product_attention(
+                query, key, request.value, dropout_p=request.dropout, scale=scale, is_causal=True
+            )
+        else:
+            # A row with nothing to see would come out as NaN, or not, as the kernel likes: let it see everything,
+            # then put zeros in its place, through which no gradient flows either.
+            allowed = request.mask.allowed(request.extent)
+            empty = ~allowed.any(dim=-1, keepdim=True)
+            output = F.scaled_dot_product_attention(
+                query, key, request.value, attn_mask=allowed | empty, dropout_p=request.dropout, scale=scale
+            ).masked_fill(empty, 0.0)
+        if not request.need_weights:
+            return Attended(output)
+        seen = Reference().run(request)
+        return Attended(output, seen.weights, seen.lse)
+
+    @staticmethod
+    def _sees_all(request: Request) -> bool:
+        """Whether the mask forbids nothing: the one query of an incremental step stands at the last key."""
+        return isinstance(request.mask, Causal) and request.query.shape[2] == 1

@@ -1,0 +1,143 @@
+"""Scores: how well each query fits each key.
+
+Every score is a comparison of a transformed query with a transformed key,
+
+    score(q, k) = compare(of_query(q), of_key(k)),
+
+so that keys can be transformed once for a whole sequence (`Keys`), and so that a score whose comparison is a dot
+product runs on the fused kernels. A new score is one class here; `SCORES` finds it by its name.
+"""
+
+import math
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self, final
+
+import torch
+from torch import nn
+
+from qkv.errors import ShapeError
+from qkv.types import Float, Tensor
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys that a score has taken through `of_key` already."""
+
+    tensor: Float[Tensor, "batch heads key features"]
+
+
+class Score(nn.Module, ABC):
+    """Compares queries with keys."""
+
+    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query features"]:
+        """What of a query takes part in the comparison."""
+        return query
+
+    def of_key(self, key: Float[Tensor, "batch heads key dim"]) -> Float[Tensor, "batch heads key features"]:
+        """What of a key takes part in the comparison: computed once per sequence."""
+        return key
+
+    @abstractmethod
+    def compare(
+        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key features"]
+    ) -> Float[Tensor, "batch heads query key"]:
+        """Score each transformed query against each transformed key."""
+
+    def dot_scale(self, features: int) -> float | None:
+        """The s of a comparison that is s * (q . k) over `features` features; None where it is anything else."""
+        return None
+
+    def keys(self, key: Float[Tensor, "batch heads key dim"]) -> Keys:
+        """Transform the keys of a sequence once, for many queries to come."""
+        return Keys(self.of_key(key))
+
+    def forward(
+        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key dim_k"] | Keys
+    ) -> Float[Tensor, "batch heads query key"]:
+        keys = key if isinstance(key, Keys) else self.keys(key)
+        return self.compare(self.of_query(query), keys.tensor)
+
+    @classmethod
+    def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> Self:
+        """Make this score for the given sizes, as a recipe that names it does; scores without weights ignore them."""
+        return cls()
+
+
+class DotProduct(Score):
+    """A score whose comparison is a (scaled) dot product, whatever it does to queries and keys before."""
+
+    @abstractmethod
+    def dot_scale(self, features: int) -> float: ...
+
+    def compare(
+        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key features"]
+    ) -> Float[Tensor, "batch heads query key"]:
+        if query.shape[-1] != key.shape[-1]:
+            raise ShapeError(
+                f"{type(self).__name__} multiplies query and key feature by feature, but the query has "
+                f"{query.shape[-1]} and the key {key.shape[-1]}: project one of them, or use Additive"
+            )
+        return (query * self.dot_scale(query.shape[-1])) @ key.transpose(-1, -2)
+
+
+@final
+class Dot(DotProduct):
+    """q . k"""
+
+    def dot_scale(self, features: int) -> float:
+        return 1.0
+
+
+@final
+class ScaledDot(DotProduct):
+    """q . k / sqrt(d), or q . k times a given scale (Vaswani et al. 2017)."""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def dot_scale(self, features: int) -> float:
+        return 1.0 / math.sqrt(features) if self.scale is None else self.scale
+
+
+@final
+class Additive(Score):
+    """v . tanh(W q + U k), a network with one hidden layer (Bahdanau, Cho and Bengio 2015)."""
+
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
+        super().__init__()
+        self.query_weight = _uniform(heads, query_dim, hidden_dim)  # W
+        self.key_weight = _uniform(heads, key_dim, hidden_dim)  # U
+        self.vector = _uniform(heads, hidden_dim, 1)  # v
+
+    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query hidden"]:
+        return query @ self.query_weight
+
+    def of_key(self, key: Float[Tensor, "batch heads key dim"]) -> Float[Tensor, "batch heads key hidden"]:
+        return key @ self.key_weight
+
+    def compare(
+        self, query: Float[Tensor, "batch heads query hidden"], key: Float[Tensor, "batch heads key hidden"]
+    ) -> Float[Tensor, "batch heads query key"]:
+        hidden = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))  # b h q k hidden
+        return (hidden @ self.vector.unsqueeze(1)).squeeze(-1)
+
+    @classmethod
+    def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> Self:
+        return cls(query_dim, key_dim, hidden_dim, heads)
+
+
+def _uniform(heads: int, inputs: int, outputs: int) -> nn.Parameter:
+    """One weight matrix per head, uniform in +-1/sqrt(inputs) as PyTorch's linear layers are."""
+    bound = 1.0 / math.sqrt(inputs)
+    return nn.Parameter(torch.empty(heads, inputs, outputs).uniform_(-bound, bound))
+
+
+def _finals(cls: type[Score]) -> list[type[Score]]:
+    children = cls.__subclasses__()
+    return [leaf for child in children for leaf in _finals(child)] if children else [cls]
+
+
+SCORES = {re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in _finals(Score)}

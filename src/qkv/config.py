@@ -1,0 +1,144 @@
+"""Configuration: frozen dataclasses from plain data, with errors that name the key and the nearest valid one.
+
+Plain data (TOML, JSON, `--set a.b=value`) can only fill fields that a dataclass declares: it never chooses code.
+"""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from qkv.errors import InputError
+
+T = TypeVar("T")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; a missing or malformed one is an input error that names it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+
+
+def write_toml(data: Mapping[str, Any]) -> str:
+    """Write nested plain data as TOML; a value that is None is left out, as TOML has no word for it."""
+    lines = [f"{key} = {_toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping | None)]
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            body = [f"{name} = {_toml_value(item)}" for name, item in value.items() if item is not None]
+            lines += ["", f"[{key}]", *body]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)  # strings, integers and booleans are written alike in both
+
+
+def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Apply `a.b=value` assignments, values in TOML's notation or a bare word, to a copy of nested data."""
+    result = json.loads(json.dumps(data))
+    for assignment in assignments:
+        dotted, equals, text = assignment.partition("=")
+        if not equals or not all(dotted.strip().split(".")):
+            raise InputError(f"--set {assignment}: expected a.b=value")
+        *parents, last = dotted.strip().split(".")
+        table = result
+        for parent in parents:
+            table = table.setdefault(parent, {})
+            if not isinstance(table, dict):
+                raise InputError(f"--set {assignment}: {parent} holds a value, not a table")
+        table[last] = _parse_value(text.strip())
+    return result
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word, so that nobody has to quote for two shells at once
+
+
+def build(cls: type[T], data: Mapping[str, Any], where: str) -> T:
+    """Fill the dataclass `cls` from plain data, checking every key and type; `where` opens each error message."""
+    return _build(cls, data, where, prefix="")
+
+
+def _build(cls: type[T], data: Mapping[str, Any], where: str, prefix: str) -> T:
+    if not isinstance(data, Mapping):
+        raise InputError(f"{where}: {prefix.rstrip('.') or 'the top level'} must be a table of keys and values")
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            raise InputError(f"{where}: unknown key {prefix}{key}{nearest(key, fields, prefix)}")
+    hints = typing.get_type_hints(cls)
+    values = {key: _convert(hints[key], value, where, f"{prefix}{key}") for key, value in data.items()}
+    required = [
+        name
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    for name in required:
+        if name not in values:
+            raise InputError(f"{where}: missing key {prefix}{name}")
+    try:
+        return cls(**values)
+    except InputError as error:  # a rule of the dataclass itself, such as "dropout must lie in [0, 1)"
+        raise InputError(f"{where}: {prefix}{error}") from None
+
+
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """The words " (did you mean ...?)" where a known name is close, else the list of known names."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f" (did you mean {prefix}{close[0]}?)"
+    return f" (known: {', '.join(names)})"
+
+
+def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
+    """Check `value` against a field's type; integers pass for floats, lists for tuples."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type, hint), value, where, prefix=f"{key}.")
+    if origin is Literal:
+        if value not in options:
+            raise InputError(f"{where}: {key} = {value!r}{nearest(str(value), map(str, options))}")
+        return value
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in options:
+            return None
+        kept = [option for option in options if option is not type(None)]
+        return _convert(kept[0], value, where, key)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_convert(options[0], item, where, key) for item in value)
+    if origin is dict and isinstance(value, Mapping):
+        return dict(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    expected = origin or hint
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+        raise InputError(f"{where}: {key} must be {_type_name(expected)}, not {value!r}")
+    return value
+
+
+def _type_name(kind: type) -> str:
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "a table"}
+    return names.get(kind, "a list")
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise an input error with `message` unless `condition` holds; for the rules of config dataclasses."""
+    if not condition:
+        raise InputError(message)

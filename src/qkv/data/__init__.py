@@ -1,0 +1,1 @@
+"""Data: sets of pairs, vocabularies, and batches of tensors."""

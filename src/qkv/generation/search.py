@@ -1,0 +1,152 @@
+"""Greedy and beam search, written once over a model's start and step."""
+
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import torch
+
+from qkv.models.protocol import EncoderDecoder
+from qkv.nn.state import select
+from qkv.types import Bool, Float, Int, Tensor
+
+Memory = TypeVar("Memory")
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A sequence that search found, without its end token."""
+
+    tokens: tuple[int, ...]
+    score: float  # log-probability, the end token included, divided by length ** length_penalty
+
+
+@torch.inference_mode()
+def greedy_search(
+    model: EncoderDecoder[Memory, State],
+    memory: Memory,
+    *,
+    batch: int,
+    begin: int,
+    end: int,
+    max_length: int,
+    length_penalty: float = 1.0,
+) -> list[Hypothesis]:
+    """Take the most probable token at every step; one hypothesis for each of the `batch` rows of the memory."""
+    state = model.start(memory)
+    token = torch.full((batch,), begin, device=model.device)
+    running = torch.ones(batch, dtype=torch.bool, device=model.device)
+    total = torch.zeros(batch, device=model.device)
+    written = []
+    for _ in range(max_length):
+        logits, state = model.step(token, state)
+        gain, token = logits.float().log_softmax(dim=-1).max(dim=-1)
+        total += gain * running
+        token = token.masked_fill(~running, end)
+        written.append(token)
+        running = running & (token != end)
+        if not running.any():
+            break
+    found = zip(torch.stack(written, dim=1).tolist(), total.tolist(), strict=True)
+    return [_hypothesis(row, score, end, length_penalty) for row, score in found]
+
+
+def _hypothesis(row: list[int], score: float, end: int, length_penalty: float) -> Hypothesis:
+    length = row.index(end) if end in row else len(row)
+    return Hypothesis(tuple(row[:length]), score / (length + 1) ** length_penalty)
+
+
+@torch.inference_mode()
+def beam_search(
+    model: EncoderDecoder[Memory, State],
+    memory: Memory,
+    *,
+    batch: int,
+    begin: int,
+    end: int,
+    max_length: int,
+    beam: int,
+    length_penalty: float = 1.0,
+    exact: bool = False,
+) -> list[list[Hypothesis]]:
+    """The `beam` best hypotheses found for each row of the memory, best first.
+
+    A hypothesis of n tokens, the end token counted, scores log p / n ** length_penalty. A row is done when `beam`
+    hypotheses have ended and the best that still runs would score no better than the worst of them if it ended now;
+    with `exact`, if no way of going on could make it score better.
+    """
+    first_beam = torch.arange(batch, device=model.device)[:, None] * beam
+    state = select(model.start(memory), torch.arange(batch, device=model.device).repeat_interleave(beam))
+    tokens = torch.full((batch, beam, 1), begin, device=model.device)
+    # The beams of a row begin alike: all but one are switched off, or each would find the same hypotheses.
+    running = torch.full((batch, beam), -torch.inf, device=model.device)
+    running[:, 0] = 0.0
+    ended = Ended.nothing(batch, beam, max_length, end, model.device)
+    done = torch.zeros(batch, dtype=torch.bool, device=model.device)
+    for length in range(1, max_length + 2):
+        logits, state = model.step(tokens[:, :, -1].flatten(), state)
+        log_p = running[:, :, None] + logits.float().log_softmax(dim=-1).unflatten(0, (batch, beam))  # b beam v
+        if length > max_length:  # out of room: every hypothesis that still runs has to end here
+            ended = ended.joined_by(tokens[:, :, 1:], log_p[:, :, end] / length**length_penalty, done)
+            break
+        # Of the 2 * beam best continuations at least `beam` do not end, so that the beam stays full.
+        vocabulary = log_p.shape[-1]
+        scores, choice = log_p.flatten(1).topk(min(2 * beam, beam * vocabulary))
+        parent, token = choice // vocabulary, choice % vocabulary
+        ends = token == end
+        # A hypothesis ends only if that is one of the `beam` best things to do.
+        now = scores[:, :beam].masked_fill(~ends[:, :beam], -torch.inf) / length**length_penalty
+        ended = ended.joined_by(_pick(tokens, parent[:, :beam])[:, :, 1:], now, done)
+        running, rank = scores.masked_fill(ends, -torch.inf).topk(beam)
+        parent, token = parent.gather(1, rank), token.gather(1, rank)
+        tokens = torch.cat((_pick(tokens, parent), token[:, :, None]), dim=-1)
+        state = select(state, (first_beam + parent).flatten())
+        # log p can only fall; dividing by the greatest length to come bounds what it can become.
+        horizon = max_length + 1 if exact and length_penalty > 0 else length + 1
+        done = done | (running[:, 0] / horizon**length_penalty <= ended.scores[:, -1])
+        if done.all():
+            break
+    return ended.hypotheses(end)
+
+
+def _pick(tokens: Int[Tensor, "batch beam length"], beams: Int[Tensor, "batch picks"]) -> Int[Tensor, "batch picks length"]:
+    return tokens.gather(1, beams[:, :, None].expand(-1, -1, tokens.shape[-1]))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The best hypotheses of each row that have ended so far."""
+
+    tokens: Int[Tensor, "batch beam length"]  # filled up with end tokens
+    scores: Float[Tensor, "batch beam"]  # best first; -inf where nothing has ended yet
+
+    @classmethod
+    def nothing(cls, batch: int, beam: int, max_length: int, end: int, device: torch.device) -> Self:
+        return cls(
+            torch.full((batch, beam, max_length + 1), end, device=device),
+            torch.full((batch, beam), -torch.inf, device=device),
+        )
+
+    def joined_by(
+        self,
+        tokens: Int[Tensor, "batch beam length"],
+        scores: Float[Tensor, "batch beam"],
+        done: Bool[Tensor, "batch"],
+    ) -> "Ended":
+        """The best of these and of those that end now; rows that are done take no newcomers."""
+        newcomers = self.tokens[:, :, -1:].repeat(1, 1, self.tokens.shape[-1])  # the last place is always an end token
+        newcomers[:, :, : tokens.shape[-1]] = tokens
+        scores = torch.cat((self.scores, scores.masked_fill(done[:, None], -torch.inf)), dim=1)
+        best, rank = scores.topk(self.scores.shape[1])
+        return Ended(_pick(torch.cat((self.tokens, newcomers), dim=1), rank), best)
+
+    def hypotheses(self, end: int) -> list[list[Hypothesis]]:
+        """As plain values, the places left out that nothing ever filled."""
+        return [
+            [
+                Hypothesis(tuple(row[: row.index(end)]), score)
+                for row, score in zip(rows, scores, strict=True)
+                if score != -torch.inf
+            ]
+            for rows, scores in zip(self.tokens.tolist(), self.scores.tolist(), strict=True)
+        ]

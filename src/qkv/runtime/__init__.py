@@ -1,0 +1,1 @@
+"""The machine underneath: devices, randomness, and files that are whole or absent."""

@@ -1,0 +1,6 @@
+"""The shapes of tensors, as types: `Float[Tensor, "batch heads query dim"]`."""
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+__all__ = ["Bool", "Float", "Int", "Tensor"]

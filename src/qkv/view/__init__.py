@@ -1,0 +1,7 @@
+"""Shows a person what attended to what: in the terminal, as a figure, as a page to explore."""
+
+from qkv.view.figure import save_png
+from qkv.view.page import save_page
+from qkv.view.terminal import heat_map
+
+__all__ = ["heat_map", "save_page", "save_png"]

@@ -1,0 +1,122 @@
+"""An attention map as a PNG figure, for a paper or a slide."""
+
+import io
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from qkv.errors import InputError
+from qkv.runtime.files import write_atomically
+from qkv.tasks.answer import Answer
+from qkv.view.glyphs import visible
+from qkv.view.ink import ON_LIGHT
+from qkv.view.selection import caption, pick_head, pick_map
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+_CELL = 0.26  # inches, until the figure would pass its longest side
+_LONGEST_SIDE = 16.0
+_SHORTEST_SIDE = 0.8
+_POINTS_PER_INCH = 72
+_LEAST_LABEL_PITCH = 6.5  # points; closer labels would touch, so some are left out
+_LONGEST_LABEL = 24
+_TEXT = "#23262f"
+_QUIET = "#767b88"
+# matplotlib's own font lacks these scripts; whichever of these is installed steps in, glyph by glyph.
+_FALLBACK_FONTS = (
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans SC", "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans",
+    "Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS",
+)  # fmt: skip
+
+
+def save_png(
+    answer: Answer,
+    path: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    head: int | None = None,
+    title: str | None = None,
+) -> Path:
+    """Draw one layer's attention (the first layer, all heads averaged, unless named) and write it as a PNG."""
+    attention_map = pick_map(answer, layer)
+    weights = pick_head(attention_map, head)
+    if weights.size == 0:
+        raise InputError(f"layer {attention_map.layer!r} has no tokens to draw")
+    figure = _draw(weights, attention_map.rows, attention_map.columns, caption(attention_map, head), title)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=200, bbox_inches="tight", pad_inches=0.25)
+    write_atomically(Path(path), image.getvalue())
+    return Path(path)
+
+
+def _draw(
+    weights: Float[np.ndarray, "rows columns"],
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    caption: str,
+    title: str | None,
+) -> "Figure":
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.colors import LinearSegmentedColormap
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise InputError("PNG figures need matplotlib: pip install 'qkv[view]'") from missing
+    cell = min(_CELL, _LONGEST_SIDE / max(weights.shape))
+    height, width = (max(_SHORTEST_SIDE, cell * count) for count in weights.shape)
+    figure = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    # The axes fill the figure: labels hang outside, and the tight bounding box makes room for exactly them.
+    axes = figure.add_axes((0, 0, 1, 1))
+    peak = float(weights.max()) or 1.0
+    ramp = LinearSegmentedColormap.from_list("attention", ON_LIGHT)
+    image = axes.imshow(weights, cmap=ramp, vmin=0, vmax=peak, aspect="auto", interpolation="nearest")
+    _label(axes.xaxis, columns, pitch=width / len(columns) * _POINTS_PER_INCH)
+    _label(axes.yaxis, rows, pitch=height / len(rows) * _POINTS_PER_INCH)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=4)
+    axes.spines[:].set_visible(False)
+    if cell == _CELL:
+        _rule(axes, weights.shape)
+    bar = axes.inset_axes((1 + 0.16 / width, 1 - min(1.2, height) / height, 0.07 / width, min(1.2, height) / height))
+    figure.colorbar(image, cax=bar, ticks=[0, peak], format="%.2g")
+    bar.tick_params(length=0, pad=3, labelsize=7, labelcolor=_QUIET)
+    bar.spines[:].set_visible(False)
+    quiet = {"fontsize": 7, "color": _QUIET, "parse_math": False}
+    axes.annotate(caption, (0, 0), (0, -8), "axes fraction", "offset points", va="top", **quiet)
+    if title is not None:
+        axes.set_title(title, loc="left", pad=12, fontsize=11, color=_TEXT, fontfamily=_fonts(), parse_math=False)
+    return figure
+
+
+def _label(axis: "Axis", tokens: tuple[str, ...], pitch: float) -> None:
+    """Write the tokens along an axis, upright where they are short, every n-th where they would touch."""
+    every = math.ceil(_LEAST_LABEL_PITCH / pitch)
+    texts = [visible(token) for token in tokens[::every]]
+    texts = [text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…" for text in texts]
+    sideways = axis.axis_name == "x" and max(map(len, texts)) > 2
+    # A token such as "$" is text, never mathematics.
+    axis.set_ticks(range(0, len(tokens), every), texts, rotation=90 if sideways else 0, parse_math=False)
+    for label in axis.get_ticklabels():
+        label.set(fontsize=min(10.0, every * pitch * 0.75), color=_TEXT, fontfamily=_fonts())
+
+
+def _rule(axes: "Axes", shape: tuple[int, ...]) -> None:
+    """Part the cells with thin white lines, where they are large enough to bear it."""
+    rows, columns = shape
+    axes.hlines(np.arange(1, rows) - 0.5, -0.5, columns - 0.5, color="white", linewidth=0.8)
+    axes.vlines(np.arange(1, columns) - 0.5, -0.5, rows - 0.5, color="white", linewidth=0.8)
+
+
+def _fonts() -> list[str]:
+    from matplotlib import font_manager
+
+    installed = set(font_manager.get_font_names())
+    return ["DejaVu Sans", *(name for name in _FALLBACK_FONTS if name in installed)]

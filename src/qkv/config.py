@@ -70,12 +70,11 @@ def _parse_value(text: str) -> Any:
         return text  # a bare word, so that nobody has to quote for two shells at once
 
 
-def build(cls: type[T], data: Mapping[str, Any], where: str) -> T:
-    """Fill the dataclass `cls` from plain data, checking every key and type; `where` opens each error message."""
-    return _build(cls, data, where, prefix="")
+def build(cls: type[T], data: Mapping[str, Any], where: str, prefix: str = "") -> T:
+    """Fill the dataclass `cls` from plain data, checking every key and type.
 
-
-def _build(cls: type[T], data: Mapping[str, Any], where: str, prefix: str) -> T:
+    `where` opens each error message, `prefix` goes before each key in it ("model." for the keys of that table).
+    """
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: {prefix.rstrip('.') or 'the top level'} must be a table of keys and values")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
@@ -111,7 +110,7 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
     """Check `value` against a field's type; integers pass for floats, lists for tuples."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type, hint), value, where, prefix=f"{key}.")
+        return build(typing.cast(type, hint), value, where, prefix=f"{key}.")
     if origin is Literal:
         if value not in options:
             raise InputError(f"{where}: {key} = {value!r}{nearest(str(value), map(str, options))}")

@@ -50,8 +50,8 @@ _VOCABULARY: Final[dict[str, Language]] = {
 
 LANGUAGES: Final[dict[str, str]] = {code: entry.name for code, entry in _VOCABULARY.items() if code != "zxx"}
 
-_LOWER_SHARE: Final = 0.08
-_UPPER_SHARE: Final = 0.06
+_LOWER_SHARE: Final = 0.1
+_UPPER_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)

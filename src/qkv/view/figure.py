@@ -78,10 +78,10 @@ def _draw(
     peak = float(weights.max()) or 1.0
     ramp = LinearSegmentedColormap.from_list("attention", ON_LIGHT)
     image = axes.imshow(weights, cmap=ramp, vmin=0, vmax=peak, aspect="auto", interpolation="nearest")
-    _label(axes.xaxis, columns, pitch=width / len(columns) * _POINTS_PER_INCH)
-    _label(axes.yaxis, rows, pitch=height / len(rows) * _POINTS_PER_INCH)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=4)
+    _label(axes.xaxis, columns, pitch=width / len(columns) * _POINTS_PER_INCH)
+    _label(axes.yaxis, rows, pitch=height / len(rows) * _POINTS_PER_INCH)
     axes.spines[:].set_visible(False)
     if cell == _CELL:
         _rule(axes, weights.shape)
@@ -97,15 +97,18 @@ def _draw(
 
 
 def _label(axis: "Axis", tokens: tuple[str, ...], pitch: float) -> None:
-    """Write the tokens along an axis, upright where they are short, every n-th where they would touch."""
+    """Write the tokens along an axis, every n-th where they would touch."""
     every = math.ceil(_LEAST_LABEL_PITCH / pitch)
     texts = [visible(token) for token in tokens[::every]]
     texts = [text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…" for text in texts]
-    sideways = axis.axis_name == "x" and max(map(len, texts)) > 2
     # A token such as "$" is text, never mathematics.
-    axis.set_ticks(range(0, len(tokens), every), texts, rotation=90 if sideways else 0, parse_math=False)
-    for label in axis.get_ticklabels():
+    axis.set_ticks(range(0, len(tokens), every), texts, parse_math=False)
+    # Along the top, characters stand upright and a rare long token among them lies down; among words, all lie down.
+    characters = sum(len(text) <= 2 for text in texts) > len(texts) * 2 / 3
+    for text, label in zip(texts, axis.get_ticklabels(), strict=True):
+        upright = axis.axis_name == "y" or (characters and len(text) <= 2)
         label.set(fontsize=min(10.0, every * pitch * 0.75), color=_TEXT, fontfamily=_fonts())
+        label.set_rotation(0 if upright else 90)
 
 
 def _rule(axes: "Axes", shape: tuple[int, ...]) -> None:

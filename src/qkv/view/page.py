@@ -24,9 +24,7 @@ _STEPS = 65535  # weights travel as 16-bit integers, a third of their size as JS
 _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
-def save_page(
-    answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "What attended to what"
-) -> Path:
+def save_page(answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "What attended to what") -> Path:
     """Write answers and their attention as one HTML file that needs no network, and nothing beside it."""
     template = resources.files("qkv.view").joinpath("page.html").read_text(encoding="utf-8")
     parts = {"title": html.escape(title), "policy": _policy(template), "data": _data(answers)}

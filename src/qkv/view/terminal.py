@@ -18,7 +18,7 @@ from qkv.view.ink import ON_DARK, Rgb, readable_on, shade
 from qkv.view.selection import caption, pick_head
 
 _CHARACTER_WIDTH = 2  # a character's cell: about square in most terminal fonts, and enough for a wide glyph
-_LEAST_WORD_WIDTH = 4  # a word's cell has room for a gap and a weight such as .87
+_LEAST_WORD_WIDTH = 4  # a word's cell has room for a weight such as .87 and a gap
 _MOST_WORD_WIDTH = 17
 _MOST_LABEL_WIDTH = 20
 _WORTH_A_NUMBER = 0.05
@@ -35,7 +35,10 @@ def heat_map(attention_map: AttentionMap, *, head: int | None = None) -> Rendera
 
 
 class _Brush(Protocol):
-    """A way to draw one weight, given as a fraction of the largest."""
+    """A way to draw one weight, which is also given as a fraction of the largest, in so many distinct levels."""
+
+    @property
+    def levels(self) -> int: ...
 
     def cell(self, weight: float, fraction: float, width: int) -> Text: ...
 
@@ -44,12 +47,14 @@ class _Brush(Protocol):
 class _Colours:
     """Shades of one hue behind the weight; they carry their own background, so they suit dark and light terminals."""
 
+    levels: int = len(ON_DARK)
+
     def cell(self, weight: float, fraction: float, width: int) -> Text:
         number = f"{weight:.2f}".removeprefix("0")[:3]
         fits = width >= _LEAST_WORD_WIDTH and weight >= _WORTH_A_NUMBER
         background = shade(ON_DARK, fraction)
         style = Style(color=_colour(readable_on(background)), bgcolor=_colour(background))
-        return Text((f" {number}" if fits else "").ljust(width), style=style)
+        return Text((number if fits else "").center(width), style=style)
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,12 @@ class _Blocks:
 
     steps: str
 
+    @property
+    def levels(self) -> int:
+        return len(self.steps)
+
     def cell(self, weight: float, fraction: float, width: int) -> Text:
-        return Text(self.steps[round(fraction * (len(self.steps) - 1))] * width)
+        return Text(self.steps[round(fraction * (self.levels - 1))] * width)
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class _HeatMap:
         for panel in panels:
             if len(panels) > 1:
                 yield Text()
-                yield Text(f"columns {min(panel) + 1} to {max(panel) + 1} of {len(self.columns)}", style="dim")
+                yield Text(f"columns {min(panel) + 1}–{max(panel) + 1} of {len(self.columns)}", style="dim")
             yield _heading(self.columns, panel, label_width)
             for row, weights in zip(self.rows, self.weights, strict=True):
                 label = Text(_flush_right(row, label_width) + " ")
@@ -102,11 +111,13 @@ def _brush(console: Console, options: ConsoleOptions) -> _Brush:
 
 
 def _column_widths(headings: Iterable[str]) -> list[int]:
-    """Equal narrow cells where every token is one character, else cells as wide as their words."""
+    """Cells as wide as their tokens: square where most tokens are characters, with room for a number among words."""
     lengths = [cell_len(heading) for heading in headings]
-    if max(lengths) <= _CHARACTER_WIDTH:
-        return [_CHARACTER_WIDTH] * len(lengths)
-    return [min(max(length + 1, _LEAST_WORD_WIDTH), _MOST_WORD_WIDTH) for length in lengths]
+    words = sum(length > _CHARACTER_WIDTH for length in lengths) > len(lengths) / 3
+    least = _LEAST_WORD_WIDTH if words else _CHARACTER_WIDTH
+    return [
+        least if length <= _CHARACTER_WIDTH else min(max(length + 1, least), _MOST_WORD_WIDTH) for length in lengths
+    ]
 
 
 def _panels(widths: list[int], room: int) -> Iterator[dict[int, int]]:
@@ -121,13 +132,13 @@ def _panels(widths: list[int], room: int) -> Iterator[dict[int, int]]:
 
 
 def _heading(headings: tuple[str, ...], panel: dict[int, int], label_width: int) -> Text:
-    gap = "" if set(panel.values()) == {_CHARACTER_WIDTH} else " "
-    cells = (gap + _fit(headings[j], width - len(gap)) for j, width in panel.items())
+    gaps = {j: 0 if width == _CHARACTER_WIDTH else 1 for j, width in panel.items()}
+    cells = (_fit(headings[j], width - gaps[j]) + " " * gaps[j] for j, width in panel.items())
     return Text(" " * (label_width + 1) + "".join(cells))
 
 
 def _legend(brush: _Brush, peak: float, label_width: int) -> Text:
-    steps = (brush.cell(0.0, step / 8, 1) for step in range(9))
+    steps = (brush.cell(0.0, level / (brush.levels - 1), 2) for level in range(brush.levels))
     return Text(" " * (label_width + 1) + "0 ").append_text(Text().join(steps)).append(f" {peak:.2f}")
 
 

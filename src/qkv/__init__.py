@@ -1,0 +1,37 @@
+"""qkv: attention models on one operator.
+
+    qkv.attend(query, key, value)        the operator
+    qkv.watch(model)                     what attends to what, while any model runs
+    qkv.load(folder)                     a saved model
+    qkv.Translator(folder)               text in, text out
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qkv.attention import attend, watch
+    from qkv.interop import load
+    from qkv.tasks.translate import Translator
+
+__version__ = "0.1.0"
+__all__ = ["Translator", "__version__", "attend", "load", "watch"]
+
+_HOME = {
+    "attend": "qkv.attention",
+    "watch": "qkv.attention",
+    "load": "qkv.interop",
+    "Translator": "qkv.tasks.translate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for, so that `import qkv` costs next to nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'qkv' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,83 @@
+"""Batches: examples of like length together, as many as a budget of tokens allows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from qkv.data.vocabulary import BEGIN, END, PAD
+from qkv.types import Int, Tensor
+
+POOL = 50  # how many batches' worth of shuffled examples are sorted by length together
+
+
+@dataclass(frozen=True)
+class EncodedPair:
+    """The token numbers of a pair, without begin or end."""
+
+    source: Int[Tensor, "source"]
+    target: Int[Tensor, "target"]
+
+    @property
+    def length(self) -> int:
+        """What the pair costs in a batch: its longer side, the end token counted."""
+        return max(len(self.source), len(self.target) + 1)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded tensors; `target_in` begins with <s> and `target_out` ends with </s>."""
+
+    source: Int[Tensor, "batch source"]
+    source_lengths: Int[Tensor, "batch"]
+    target_in: Int[Tensor, "batch target"]
+    target_out: Int[Tensor, "batch target"]
+    tokens: int  # how many target tokens count
+
+    def to(self, device: torch.device) -> "Batch":
+        if device.type == "cpu":
+            return self
+        moved = (self.source, self.source_lengths, self.target_in, self.target_out)
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in moved), self.tokens)
+
+
+def encode_pair(source: Sequence[int], target: Sequence[int]) -> EncodedPair:
+    return EncodedPair(torch.tensor(source, dtype=torch.long), torch.tensor(target, dtype=torch.long))
+
+
+def collate(pairs: Sequence[EncodedPair]) -> Batch:
+    """Pad the pairs into one batch."""
+    begin, end = torch.tensor([BEGIN]), torch.tensor([END])
+    return Batch(
+        source=pad_sequence([pair.source for pair in pairs], batch_first=True, padding_value=PAD),
+        source_lengths=torch.tensor([len(pair.source) for pair in pairs]),
+        target_in=pad_sequence([torch.cat((begin, p.target)) for p in pairs], batch_first=True, padding_value=PAD),
+        target_out=pad_sequence([torch.cat((p.target, end)) for p in pairs], batch_first=True, padding_value=PAD),
+        tokens=sum(len(pair.target) + 1 for pair in pairs),
+    )
+
+
+def by_length(lengths: Sequence[int], budget: int, order: Sequence[int] | None = None) -> list[list[int]]:
+    """Cut examples into batches of at most `budget` tokens, padding counted, after sorting them by length."""
+    order = range(len(lengths)) if order is None else order
+    batches: list[list[int]] = []
+    widest = 0
+    for index in sorted(order, key=lengths.__getitem__):
+        widest = max(widest, lengths[index])
+        if not batches or (len(batches[-1]) + 1) * widest > budget:
+            batches.append([])
+            widest = lengths[index]
+        batches[-1].append(index)
+    return batches
+
+
+def shuffled(lengths: Sequence[int], budget: int, seed: int, epoch: int) -> list[list[int]]:
+    """The batches of one epoch: all examples, in an order that (seed, epoch) alone decides."""
+    generator = torch.Generator().manual_seed((seed << 32) + epoch)
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+    mean = max(1.0, sum(lengths) / max(1, len(lengths)))
+    pool = max(1, int(POOL * budget / mean))
+    pools = (order[begin : begin + pool] for begin in range(0, len(order), pool))
+    batches = [batch for chunk in pools for batch in by_length(lengths, budget, chunk)]
+    return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]

@@ -1,0 +1,96 @@
+"""A user's own pairs, from one TSV file or from two files side by side."""
+
+import codecs
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkv.data.pair import Pair
+from qkv.errors import InputError
+
+MOST_HELD_OUT = 1000
+
+
+@dataclass(frozen=True)
+class ReadPairs:
+    """The pairs of one or two files, and what was passed over."""
+
+    pairs: list[Pair]
+    notes: tuple[str, ...]
+
+
+def read_pairs(paths: Sequence[Path], *, strict: bool = False) -> ReadPairs:
+    """Read a TSV (source, tab, target) or a source and a target file; a line with an empty side is skipped and noted.
+
+    With `strict` such a line is an error.
+    """
+    if len(paths) == 1:
+        numbered, name = list(_tsv(paths[0])), str(paths[0])
+    elif len(paths) == 2:
+        numbered, name = list(_parallel(*paths)), f"{paths[0]} and {paths[1]}"
+    else:
+        raise InputError(f"pairs come from one TSV file or from two files, not from {len(paths)}")
+    pairs, empty = [], []
+    for number, source, target in numbered:
+        if source.strip() and target.strip():
+            pairs.append(Pair(source, target))
+        else:
+            empty.append(number)
+    if empty and strict:
+        raise InputError(f"{name}: line {empty[0]} has an empty side ({len(empty)} such line(s))")
+    if not pairs:
+        raise InputError(f"{name}: no pairs found")
+    note = f"{name}: skipped {len(empty)} line(s) with an empty side, the first at line {empty[0] if empty else 0}"
+    return ReadPairs(pairs, (note,) if empty else ())
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file; errors name the file, and the byte where it is not UTF-8."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder, not a file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if not data.strip():
+        raise InputError(f"{path}: the file is empty")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        offset = error.start + (3 if data.startswith(codecs.BOM_UTF8) else 0)
+        line = data.count(b"\n", 0, offset) + 1
+        raise InputError(
+            f"{path}: not UTF-8 at byte {offset} (0x{data[offset]:02x}), line {line}: convert it first, e.g. with iconv"
+        ) from None
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def _tsv(path: Path) -> Iterator[tuple[int, str, str]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t") if line.strip() else ["", ""]
+        if len(columns) != 2:
+            raise InputError(f"{path}: line {number} has {len(columns)} column(s); expected source, one tab, target")
+        yield number, columns[0], columns[1]
+
+
+def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        shorter, longer = (source, target) if len(sources) < len(targets) else (target, source)
+        fewer, more = sorted((len(sources), len(targets)))
+        raise InputError(
+            f"{shorter} has {fewer} lines but {longer} has {more}: line {fewer + 1} of {longer} has no partner"
+        )
+    yield from zip(range(1, len(sources) + 1), sources, targets, strict=True)
+
+
+def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
+    """Split into (kept, held out) by a hash of the source, so that one source is never on both sides."""
+    sources = sorted({pair.source for pair in pairs}, key=lambda text: hashlib.sha256(text.encode()).digest())
+    if len(sources) < 2:
+        raise InputError("one distinct source is not enough to hold any out for validation: give a validation file")
+    held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources))))])
+    return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]

@@ -1,0 +1,102 @@
+"""Vocabularies: from text to token numbers and back, kept in a `tokenizer.json` that other libraries can read."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from qkv.errors import CheckpointError, InputError
+
+PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+LARGEST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text as tokens: their numbers, and the piece of the text that each one stands for."""
+
+    ids: list[int]
+    pieces: tuple[str, ...]
+
+
+class Vocabulary:
+    """One vocabulary for source and target."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def train(cls, texts: Iterable[str], kind: str) -> Self:
+        """Learn a vocabulary: "char" for every character seen, "bpe:N" for N subwords."""
+        name, _, size = kind.partition(":")
+        if name == "char" and not size:
+            return cls(_characters(texts))
+        if name == "bpe" and size.isdecimal() and len(SPECIAL) < int(size) <= LARGEST:
+            return cls(_subwords(texts, int(size)))
+        raise InputError(f"vocabulary {kind!r} is not known: use char, or bpe:N with N up to {LARGEST:,}")
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Self:
+        """Read a tokenizer.json."""
+        try:
+            tokenizer = Tokenizer.from_str(text)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a crafted file makes the library raise a panic, which is no Exception
+            raise CheckpointError(f"{where}: not a tokenizer: {error}") from None
+        vocabulary = cls(tokenizer)
+        if [tokenizer.id_to_token(number) for number in range(len(SPECIAL))] != list(SPECIAL):
+            raise CheckpointError(f"{where}: tokens 0 to 3 must be {' '.join(SPECIAL)}")
+        return vocabulary
+
+    def to_json(self) -> str:
+        return self.tokenizer.to_str(pretty=True)
+
+    def __len__(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> Tokens:
+        """Split a text into tokens; what was never seen becomes <unk>."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return Tokens(encoding.ids, tuple(text[start:stop] for start, stop in encoding.offsets))
+
+    def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token numbers of many texts."""
+        return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token numbers."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def piece(self, number: int) -> str:
+        """The text of one token, as a person should see it inside a sequence."""
+        return self.tokenizer.id_to_token(number).replace("▁", " ")
+
+    def unknown(self, tokens: Tokens) -> tuple[str, ...]:
+        """The pieces of a text that were never seen in training, each once, in order."""
+        found = (piece for number, piece in zip(tokens.ids, tokens.pieces, strict=True) if number == UNKNOWN)
+        return tuple(dict.fromkeys(found))
+
+
+def _characters(texts: Iterable[str]) -> Tokenizer:
+    normalize = normalizers.NFC()
+    seen = sorted({character for text in texts for character in normalize.normalize_str(text)})
+    numbers = {token: number for number, token in enumerate((*SPECIAL, *seen))}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=SPECIAL[UNKNOWN]))
+    tokenizer.normalizer = normalize
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def _subwords(texts: Iterable[str], size: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN], fuse_unk=True))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.encode_special_tokens = True  # a user who writes "<pad>" means these five characters
+    return tokenizer

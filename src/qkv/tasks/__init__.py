@@ -1,0 +1,1 @@
+"""Tasks: text in, answers out; and what training needs to know of each."""

@@ -1,0 +1,144 @@
+"""Translation: one text in, another text out, and what was read for each token written."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from qkv.attention import watch
+from qkv.data.batching import Batch, by_length, collate, encode_pair
+from qkv.data.vocabulary import BEGIN, END, SPECIAL, Tokens, Vocabulary
+from qkv.errors import InputError
+from qkv.generation import Hypothesis, beam_search, greedy_search
+from qkv.interop import load
+from qkv.runtime.device import pick_device
+from qkv.tasks.answer import Answer, AttentionMap
+
+
+class Translator:
+    """A sequence-to-sequence model with its vocabulary: `Translator("runs/demo")("5 March 2026").text`."""
+
+    def __init__(self, model: str | Path | nn.Module, vocabulary: Vocabulary | None = None, device: str = "auto"):
+        if isinstance(model, nn.Module):
+            self.model = model
+        else:
+            self.model = load(model, device=str(pick_device(device)))
+            vocabulary = self.model.tokenizer
+        if vocabulary is None:
+            raise InputError(f"{model}: a translator needs a tokenizer, and this model has none")
+        self.vocabulary = vocabulary
+
+    def __call__(self, text: str, *, beam: int = 1, length_penalty: float = 1.0, attention: bool = True) -> Answer:
+        """The best translation of one text."""
+        return self.translate([text], beam=beam, length_penalty=length_penalty, attention=attention)[0][0]
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int = 1,
+        n_best: int = 1,
+        length_penalty: float = 1.0,
+        attention: bool = False,
+        batch_tokens: int = 8192,
+    ) -> list[list[Answer]]:
+        """The `n_best` translations of each text, best first; with their attention maps if `attention`."""
+        answers: list[list[Answer]] = [[] for _ in texts]
+        for index, found in self.stream(
+            texts,
+            beam=beam,
+            n_best=n_best,
+            length_penalty=length_penalty,
+            attention=attention,
+            batch_tokens=batch_tokens,
+        ):
+            answers[index] = found
+        return answers
+
+    def stream(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int = 1,
+        n_best: int = 1,
+        length_penalty: float = 1.0,
+        attention: bool = False,
+        batch_tokens: int = 8192,
+    ) -> Iterator[tuple[int, list[Answer]]]:
+        """Like `translate`, but gives (index, answers) batch by batch, texts of like length together."""
+        if beam < 1 or not 1 <= n_best <= beam:
+            raise InputError(f"n-best must lie between 1 and the beam, but n-best is {n_best} and the beam {beam}")
+        sources = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
+        lengths = [len(source.ids) for source in sources]
+        for rows in by_length(lengths, max(1, batch_tokens // beam)):
+            batch = [sources[row] for row in rows]
+            found = self._search(batch, beam, length_penalty)
+            for row, source, hypotheses in zip(rows, batch, found, strict=True):
+                kept = hypotheses[:n_best]
+                maps = self.attention(source, kept) if attention else [()] * len(kept)
+                unknown = self.vocabulary.unknown(source)
+                yield row, [
+                    Answer(texts[row], self.vocabulary.decode(best.tokens), best.score, seen, unknown)
+                    for best, seen in zip(kept, maps, strict=True)
+                ]
+
+    @torch.inference_mode()
+    def attention(self, source: Tokens, hypotheses: Sequence[Hypothesis]) -> list[tuple[AttentionMap, ...]]:
+        """What each hypothesis attended to: one more pass over what search found, with every layer watched.
+
+        A decoder's steps and its teacher-forced pass compute the same, so this holds for any search.
+        """
+        batch = self._batch(collate([encode_pair(source.ids, hypothesis.tokens) for hypothesis in hypotheses]))
+        with watch(self.model) as seen:
+            self.model(batch.source, batch.target_in, batch.source_lengths)
+        return [
+            tuple(
+                self._map(layer, record.weights[row].float().cpu(), source, hypothesis)
+                for layer, record in sorted(seen.items(), key=lambda item: _reading_order(item[0]))
+            )
+            for row, hypothesis in enumerate(hypotheses)
+        ]
+
+    def _map(self, layer: str, weights: torch.Tensor, source: Tokens, hypothesis: Hypothesis) -> AttentionMap:
+        """Name the rows and columns of one layer's weights; padding and the query that wrote </s> are left out."""
+        written = tuple(self.vocabulary.piece(token) for token in hypothesis.tokens)
+        if layer.startswith("encoder"):
+            rows = columns = source.pieces
+        elif layer.endswith(".self"):
+            rows, columns = written, (SPECIAL[BEGIN], *written[:-1])
+        else:
+            rows, columns = written, source.pieces
+        return AttentionMap(layer, rows, columns, weights[:, : len(rows), : len(columns)].numpy())
+
+    def _search(self, sources: Sequence[Tokens], beam: int, length_penalty: float) -> list[list[Hypothesis]]:
+        batch = self._batch(collate([encode_pair(source.ids, ()) for source in sources]))
+        with torch.inference_mode():
+            memory = self.model.encode(batch.source, batch.source_lengths)
+        longest = min(self.model.config.max_length, 2 * batch.source.shape[1] + 50)
+        rules = {"begin": BEGIN, "end": END, "batch": len(sources), "max_length": longest}
+        if beam == 1:
+            greedy = greedy_search(self.model, memory, length_penalty=length_penalty, **rules)
+            return [[hypothesis] for hypothesis in greedy]
+        return beam_search(self.model, memory, beam=beam, length_penalty=length_penalty, **rules)
+
+    def _batch(self, batch: Batch) -> Batch:
+        return batch.to(self.model.device)
+
+    def _tokens(self, number: int, text: str) -> Tokens:
+        """The tokens of an input, or an error that says which input and why."""
+        if not text.strip():
+            raise InputError(f"input {number} is empty")
+        tokens = self.vocabulary.encode(text)
+        limit = self.model.config.max_length
+        if len(tokens.ids) > limit:
+            raise InputError(f"input {number} has {len(tokens.ids)} tokens; this model takes at most {limit}")
+        return tokens
+
+
+def _reading_order(layer: str) -> tuple[int, int]:
+    """Attention from target to source first, the last layer of it foremost; then the decoder's own, then the encoder's."""
+    number = next((int(part) for part in layer.split(".") if part.isdecimal()), 0)
+    if layer.startswith("encoder"):
+        return 2, number
+    return (1, number) if layer.endswith(".self") else (0, -number)

@@ -1,0 +1,99 @@
+"""What training needs to know of translation: its vocabulary, batches, loss and validation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from qkv.data.batching import Batch, EncodedPair, by_length, collate, encode_pair, shuffled
+from qkv.data.pair import Pair
+from qkv.data.registry import Loaded
+from qkv.data.vocabulary import PAD, Vocabulary
+from qkv.errors import InputError
+from qkv.metrics import corpus_scores, exact_match
+from qkv.objectives.cross_entropy import token_cross_entropy
+from qkv.tasks.translate import Translator
+from qkv.types import Float, Tensor
+
+
+@dataclass(frozen=True)
+class TranslationTask:
+    """Sequence to sequence: the loss is the cross-entropy of the next target token."""
+
+    vocabulary: Vocabulary
+    train: list[EncodedPair]
+    valid: list[EncodedPair]
+    valid_pairs: list[Pair]
+    batch_tokens: int
+    label_smoothing: float
+    seed: int
+    notes: tuple[str, ...]
+
+    @classmethod
+    def prepare(
+        cls,
+        data: Loaded,
+        vocabulary: Vocabulary,
+        *,
+        max_length: int,
+        batch_tokens: int,
+        label_smoothing: float,
+        valid_size: int,
+        seed: int,
+    ) -> "TranslationTask":
+        """Encode the data; training pairs longer than the model allows are left out and noted."""
+        train = _encode(vocabulary, data.splits["train"])
+        kept = [pair for pair in train if pair.length <= max_length]
+        if not kept:
+            raise InputError(f"every training pair is longer than model.max_length = {max_length} tokens")
+        notes = data.notes
+        if len(kept) < len(train):
+            notes += (f"left out {len(train) - len(kept)} training pair(s) longer than {max_length} tokens",)
+        fitting = [
+            (pair, encoded)
+            for pair, encoded in zip(data.splits["valid"], _encode(vocabulary, data.splits["valid"]), strict=True)
+            if encoded.length <= max_length
+        ][:valid_size]
+        if not fitting:
+            raise InputError(f"every validation pair is longer than model.max_length = {max_length} tokens")
+        pairs, valid = zip(*fitting, strict=True)
+        return cls(vocabulary, kept, list(valid), list(pairs), batch_tokens, label_smoothing, seed, notes)
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """The batches of an epoch, as lists of example numbers: the same for the same seed, whenever they are asked for."""
+        return shuffled([pair.length for pair in self.train], self.batch_tokens, self.seed, number)
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        return collate([self.train[row] for row in rows])
+
+    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+        """The mean over the batch's target tokens, in nats."""
+        logits = model(batch.source, batch.target_in, batch.source_lengths)
+        return token_cross_entropy(logits, batch.target_out, PAD, self.label_smoothing) / batch.tokens
+
+    @torch.inference_mode()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
+        total, tokens = 0.0, 0
+        for rows in by_length([pair.length for pair in self.valid], self.batch_tokens):
+            batch = collate([self.valid[row] for row in rows]).to(model.device)  # type: ignore[arg-type]
+            logits = model(batch.source, batch.target_in, batch.source_lengths)
+            total += token_cross_entropy(logits, batch.target_out, PAD).item()
+            tokens += batch.tokens
+        found = Translator(model, self.vocabulary).translate([pair.source for pair in self.valid_pairs])
+        texts = [answers[0].text for answers in found]
+        references = [pair.target for pair in self.valid_pairs]
+        scores = corpus_scores(texts, references)
+        return {
+            "loss": total / tokens,
+            "exact": exact_match(texts, references),
+            "bleu": float(scores["bleu"]),
+            "chrf": float(scores["chrf"]),
+        }
+
+
+def _encode(vocabulary: Vocabulary, pairs: Sequence[Pair]) -> list[EncodedPair]:
+    sources = vocabulary.encode_ids([pair.source for pair in pairs])
+    targets = vocabulary.encode_ids([pair.target for pair in pairs])
+    return [encode_pair(source, target) for source, target in zip(sources, targets, strict=True)]

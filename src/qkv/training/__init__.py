@@ -1,0 +1,1 @@
+"""Training: recipes, runs that survive interruption, and the loop."""

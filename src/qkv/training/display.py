@@ -1,0 +1,65 @@
+"""What a person sees while a model trains: a live line on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from qkv.training.run import Best
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Display:
+    """Shows the progress of training on stderr."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self._live = Progress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]} tok/s"),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=False,
+        )
+        self._task = self._live.add_task("", total=1.0, epoch="", loss="...", valid="", rate="...")
+        self._metric = ""
+        self._began = time.monotonic()
+        self._last_line = 0.0
+
+    def say(self, text: str) -> None:
+        """Say something that stays on the screen."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, *, epoch: int, epochs: int, done: float, loss: float, tokens_per_second: float) -> None:
+        """Show where training stands."""
+        rate = f"{tokens_per_second / 1000:.1f}k"
+        self._live.update(self._task, completed=done, epoch=f"{epoch}/{epochs}", loss=f"{loss:.3f}", rate=rate)
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            left = (now - self._began) * (1 - done) / done if done else 0.0
+            self.say(f"epoch {epoch}/{epochs}  {done:4.0%}  loss {loss:.3f}{self._metric}  {rate} tok/s  eta {left:.0f} s")
+
+    def validated(self, scores: Mapping[str, float], metric: str, best: Best | None) -> None:
+        """Show how the model does on the validation pairs."""
+        shown = f"{scores[metric]:.2%}" if metric == "exact" else f"{scores[metric]:.3f}"
+        top = "" if best is None else f" (best {best.value:.2%})" if metric == "exact" else f" (best {best.value:.3f})"
+        self._metric = f"  valid {metric} {shown}{top}"
+        self._live.update(self._task, valid=self._metric)
+
+    def __enter__(self) -> "Display":
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+

@@ -1,0 +1,66 @@
+"""From a recipe to a trained model: data, vocabulary, model, run, loop."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkv.data.registry import load_data
+from qkv.data.vocabulary import Vocabulary
+from qkv.models import MODELS
+from qkv.runtime.device import pick_device
+from qkv.runtime.randomness import seed_everything
+from qkv.tasks.translation import TranslationTask
+from qkv.training.display import Display
+from qkv.training.loop import train
+from qkv.training.recipe import Recipe
+from qkv.training.run import Place, Run
+
+
+@dataclass(frozen=True)
+class Job:
+    """What became of a training job."""
+
+    run: Run
+    place: Place
+
+
+def begin(recipe: Recipe, folder: Path, device: str = "auto", display: Display | None = None) -> Job:
+    """Train a recipe into a new folder."""
+    return _work(recipe, folder, None, device, display or Display())
+
+
+def resume(folder: Path, device: str = "auto", display: Display | None = None) -> Job:
+    """Go on with a run, from its newest checkpoint, as if it had never stopped."""
+    run = Run.open(folder)
+    return _work(run.recipe, folder, run, device, display or Display())
+
+
+def _work(recipe: Recipe, folder: Path, run: Run | None, device: str, display: Display) -> Job:
+    where = pick_device(device)
+    data = load_data(recipe.data)
+    vocabulary = run.vocabulary if run is not None else None
+    if vocabulary is None:
+        train_pairs = data.splits["train"]
+        texts = (text for pair in train_pairs for text in (pair.source, pair.target))
+        vocabulary = Vocabulary.train(texts, recipe.data.vocabulary)
+    config = recipe.model_config(len(vocabulary))
+    task = TranslationTask.prepare(
+        data,
+        vocabulary,
+        max_length=config.max_length,
+        batch_tokens=recipe.train.batch_tokens,
+        label_smoothing=recipe.train.label_smoothing,
+        valid_size=recipe.train.valid_size,
+        seed=recipe.seed,
+    )
+    seed_everything(recipe.seed)
+    model = MODELS[recipe.model["name"]][0](config).to(where)
+    # Everything that could be wrong with the input has been looked at: only now does the run's folder come to be.
+    run = run or Run.create(folder, recipe)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    display.say(
+        f"{recipe.data.name}  {len(task.train):,} pairs  vocabulary {recipe.data.vocabulary} ({len(vocabulary)})    "
+        f"{recipe.model['name']}  {size / 1e6:.2f} M parameters    {where}"
+    )
+    for note in task.notes:
+        display.say(f"note: {note}")
+    return Job(run, train(run, task, model, data.fingerprint, display))

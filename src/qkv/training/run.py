@@ -1,0 +1,157 @@
+"""A run is a folder: its recipe, its log, and checkpoints from which it continues bit for bit."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.config import build, read_toml, write_toml
+from qkv.data.vocabulary import Vocabulary
+from qkv.errors import CheckpointError, InputError
+from qkv.interop.folder import TOKENIZER, WEIGHTS, read_tensors, save_model
+from qkv.interop.seal import seal, verify
+from qkv.runtime.files import folder_written_atomically, remove_folder, remove_leftovers, write_atomically
+from qkv.runtime.randomness import random_state, restore_random_state
+from qkv.training.recipe import Recipe
+from qkv.types import Tensor
+
+RECIPE, LOG, TRAINING = "recipe.toml", "log.jsonl", "training.safetensors"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best validation so far."""
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a run has come."""
+
+    step: int = 0  # updates made
+    epoch: int = 0
+    batch: int = 0  # batches of this epoch that are done
+    seconds: float = 0.0  # of training, over all parts of an interrupted run
+    best: Best | None = None
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a training run."""
+
+    folder: Path
+    recipe: Recipe
+
+    @classmethod
+    def create(cls, folder: Path, recipe: Recipe) -> "Run":
+        """Begin a run in a folder that holds nothing yet."""
+        if (folder / RECIPE).exists():
+            raise InputError(f"{folder} holds another run: go on with --resume {folder}, or choose another --out")
+        if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+            raise InputError(f"{folder} is not empty: choose another --out")
+        write_atomically(folder / RECIPE, write_toml(recipe.to_dict()).encode())
+        return cls(folder, recipe)
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """Find a run again, to go on with it."""
+        if not (folder / RECIPE).exists():
+            raise InputError(f"{folder}: no run to go on with (no {RECIPE} there)")
+        remove_leftovers(folder)
+        return cls(folder, build(Recipe, read_toml(folder / RECIPE), str(folder / RECIPE)))
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The whole checkpoints, oldest first."""
+        return sorted(self.folder.glob("step-*"))
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The vocabulary that the run's checkpoints carry."""
+        if not self.checkpoints:
+            return None
+        path = self.checkpoints[-1] / TOKENIZER
+        return Vocabulary.from_json(path.read_text(encoding="utf-8"), str(path))
+
+    def save(
+        self, place: Place, model: nn.Module, optimizer: torch.optim.Optimizer, vocabulary: Vocabulary, data: str
+    ) -> Path:
+        """Write a checkpoint, whole or not at all, and drop the oldest beyond those to keep."""
+        path = self._checkpoint(place.step)
+        tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}  # type: ignore[arg-type]
+        for name, parameter in model.named_parameters():
+            moments = optimizer.state[parameter]
+            tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
+        with folder_written_atomically(path) as scratch:
+            save_model(model, vocabulary, scratch)
+            _save_tensors(tensors, scratch / TRAINING)
+            seal(scratch, {"place": asdict(place), "best": place.best and asdict(place.best), "data": data,
+                           "threads": torch.get_num_threads(), "torch": torch.__version__})  # fmt: skip
+        best = place.best and self._checkpoint(place.best.step)
+        for old in [old for old in self.checkpoints if old != best][: -self.recipe.train.keep]:
+            remove_folder(old)
+        return path
+
+    def restore(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, data: str
+    ) -> tuple[Place, tuple[str, ...]]:
+        """Put model, optimizer and random generators back to the newest checkpoint; gives its place, and notes."""
+        if not self.checkpoints:
+            return Place(), ()
+        path = self.checkpoints[-1]
+        try:
+            record = verify(path)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; remove {path} to go on from the checkpoint before it") from None
+        if record["data"] != data:
+            raise InputError(f"{self.folder}: the data have changed since this run began; start a new run")
+        weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in model.named_parameters()})
+        saved = read_tensors(path / TRAINING)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(weights[name])
+                optimizer.state[parameter] = _moments(saved, name, parameter)
+        random = {name.removeprefix("random."): value for name, value in saved.items() if name.startswith("random.")}
+        restore_random_state(random, model.device)  # type: ignore[arg-type]
+        place = Place(**record["place"] | {"best": Best(**record["best"]) if record["best"] else None})
+        return place, _differences(record)
+
+    def truncate_log(self, step: int) -> None:
+        """Forget what was logged after `step`: those steps will be run, and logged, again."""
+        path = self.folder / LOG
+        if path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+            write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+
+    def _checkpoint(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(tensors, path)
+
+
+def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:
+    """The optimizer's state of one parameter, on the parameter's device."""
+    prefix = f"optimizer.{name}."
+    found = {key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)}
+    return {key: value.to(parameter.device) for key, value in found.items() if "." not in key}
+
+
+def _differences(record: dict[str, Any]) -> tuple[str, ...]:
+    """What is not as it was when the checkpoint was written, and may change the last digits of what follows."""
+    now = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    return tuple(
+        f"{name} was {record[name]} and is now {value}: results may differ in the last digits"
+        for name, value in now.items()
+        if record.get(name) != value
+    )

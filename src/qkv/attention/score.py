@@ -108,31 +108,40 @@ class Additive(Score):
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
         super().__init__()
-        self.query_weight = _uniform(heads, query_dim, hidden_dim)  # W
-        self.key_weight = _uniform(heads, key_dim, hidden_dim)  # U
-        self.vector = _uniform(heads, hidden_dim, 1)  # v
+        self.query_weight = _uniform((heads, query_dim, hidden_dim), inputs=query_dim)  # W
+        self.key_weight = _uniform((heads, key_dim, hidden_dim), inputs=key_dim)  # U
+        self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)  # v
 
     def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query hidden"]:
-        return query @ self.query_weight
+        return _project(query, self.query_weight)
 
     def of_key(self, key: Float[Tensor, "batch heads key dim"]) -> Float[Tensor, "batch heads key hidden"]:
-        return key @ self.key_weight
+        return _project(key, self.key_weight)
 
     def compare(
         self, query: Float[Tensor, "batch heads query hidden"], key: Float[Tensor, "batch heads key hidden"]
     ) -> Float[Tensor, "batch heads query key"]:
         hidden = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))  # b h q k hidden
-        return (hidden @ self.vector.unsqueeze(1)).squeeze(-1)
+        if self.vector.shape[0] == 1:
+            return hidden @ self.vector[0]  # one product of a large matrix with a vector
+        return (hidden * self.vector[:, None, None]).sum(dim=-1)
 
     @classmethod
     def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> Self:
         return cls(query_dim, key_dim, hidden_dim, heads)
 
 
-def _uniform(heads: int, inputs: int, outputs: int) -> nn.Parameter:
-    """One weight matrix per head, uniform in +-1/sqrt(inputs) as PyTorch's linear layers are."""
+def _project(x: Float[Tensor, "batch heads length dim"], weight: Float[Tensor, "heads_or_1 dim features"]) -> Tensor:
+    """x W, with a W for each head or one for all."""
+    if weight.shape[0] == 1:
+        return x @ weight[0]  # one matrix product; a broadcast one would be as many small ones as the batch has rows
+    return torch.einsum("bhld,hdf->bhlf", x, weight)
+
+
+def _uniform(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:
+    """Weights uniform in +-1/sqrt(inputs), as PyTorch's linear layers begin."""
     bound = 1.0 / math.sqrt(inputs)
-    return nn.Parameter(torch.empty(heads, inputs, outputs).uniform_(-bound, bound))
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
 def _finals(cls: type[Score]) -> list[type[Score]]:

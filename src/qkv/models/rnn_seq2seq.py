@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.attention import SCORES, Attend, Dense, Keys, Padding
 from qkv.attention.mask import Extent
@@ -45,7 +44,7 @@ class Memory:
     values: Float[Tensor, "batch 1 source 2*hidden"]  # h_i
     keys: Float[Tensor, "batch 1 source features"]  # U h_i, or what else the score makes of them, once per sentence
     seen: Bool[Tensor, "batch 1 1 source"]  # false at padding
-    last: Float[Tensor, "batch hidden"]  # the backward GRU's final state, which has read the whole sentence
+    last: Float[Tensor, "batch hidden"]  # the backward GRU's state at the first token, when it has read the whole sentence
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,17 @@ class RNNSeq2Seq(nn.Module):
 
 
 class Encoder(nn.Module):
-    """h_i = [forward ; backward]."""
+    """h_i = [forward ; backward].
+
+    The backward GRU reads each sentence turned round, so that for both directions padding comes last, where it can do
+    no harm: no packing, and one matrix product for the inputs of all steps.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.embed = nn.Sequential(nn.Embedding(config.source_size, config.embedding), nn.Dropout(config.dropout))
-        self.rnn = nn.GRU(config.embedding, config.hidden, batch_first=True, bidirectional=True)
+        self.forward_rnn = nn.GRU(config.embedding, config.hidden, batch_first=True)
+        self.backward_rnn = nn.GRU(config.embedding, config.hidden, batch_first=True)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -125,11 +129,24 @@ class Encoder(nn.Module):
         batch, longest = source.shape
         if lengths is None:
             lengths = source.new_full((batch,), longest)
-        packed = pack_padded_sequence(self.embed(source), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, final = self.rnn(packed)
-        values, _ = pad_packed_sequence(states, batch_first=True, total_length=longest)
         seen = Padding(lengths).allowed(Extent(batch, 1, 1, longest, source.device))
-        return self.dropout(values).unsqueeze(1), final[1], seen
+        turned = turning(lengths, longest)
+        embedded = self.embed(source)
+        ahead, _ = self.forward_rnn(embedded)
+        back, _ = self.backward_rnn(take(embedded, turned))
+        back = take(back, turned)
+        return self.dropout(torch.cat((ahead, back), dim=-1)).unsqueeze(1), back[:, 0], seen
+
+
+def turning(lengths: Int[Tensor, "batch"], longest: int) -> Int[Tensor, "batch source"]:
+    """The order that turns each sentence round and leaves its padding where it is."""
+    place = torch.arange(longest, device=lengths.device)
+    return torch.where(place < lengths[:, None], lengths[:, None] - 1 - place, place)
+
+
+def take(x: Float[Tensor, "batch source dim"], order: Int[Tensor, "batch source"]) -> Float[Tensor, "batch source dim"]:
+    """The positions of each sentence in the given order."""
+    return x.gather(1, order[:, :, None].expand(-1, -1, x.shape[-1]))
 
 
 class Decoder(nn.Module):

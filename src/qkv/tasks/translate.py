@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from qkv.attention import watch
-from qkv.data.batching import Batch, by_length, collate, encode_pair
+from qkv.data.batching import by_length, collate, encode_pair
 from qkv.data.vocabulary import BEGIN, END, SPECIAL, Tokens, Vocabulary
 from qkv.errors import InputError
 from qkv.generation import Hypothesis, beam_search, greedy_search
@@ -73,31 +73,29 @@ class Translator:
         lengths = [len(source.ids) for source in sources]
         for rows in by_length(lengths, max(1, batch_tokens // beam)):
             batch = [sources[row] for row in rows]
-            found = self._search(batch, beam, length_penalty)
-            for row, source, hypotheses in zip(rows, batch, found, strict=True):
-                kept = hypotheses[:n_best]
-                maps = self.attention(source, kept) if attention else [()] * len(kept)
+            found = [best[:n_best] for best in self._search(batch, beam, length_penalty)]
+            pairs = [(source, best) for source, kept in zip(batch, found, strict=True) for best in kept]
+            seen = iter(self.attention(pairs) if attention else [()] * len(pairs))
+            for row, source, kept in zip(rows, batch, found, strict=True):
                 unknown = self.vocabulary.unknown(source)
                 yield row, [
-                    Answer(texts[row], self.vocabulary.decode(best.tokens), best.score, seen, unknown)
-                    for best, seen in zip(kept, maps, strict=True)
+                    Answer(texts[row], self.vocabulary.decode(best.tokens), best.score, next(seen), unknown)
+                    for best in kept
                 ]
 
     @torch.inference_mode()
-    def attention(self, source: Tokens, hypotheses: Sequence[Hypothesis]) -> list[tuple[AttentionMap, ...]]:
+    def attention(self, pairs: Sequence[tuple[Tokens, Hypothesis]]) -> list[tuple[AttentionMap, ...]]:
         """What each hypothesis attended to: one more pass over what search found, with every layer watched.
 
         A decoder's steps and its teacher-forced pass compute the same, so this holds for any search.
         """
-        batch = self._batch(collate([encode_pair(source.ids, hypothesis.tokens) for hypothesis in hypotheses]))
+        batch = collate([encode_pair(source.ids, best.tokens) for source, best in pairs]).to(self.model.device)
         with watch(self.model) as seen:
             self.model(batch.source, batch.target_in, batch.source_lengths)
+        layers = {name: seen[name].weights.float().cpu() for name in sorted(seen, key=_reading_order)}
         return [
-            tuple(
-                self._map(layer, record.weights[row].float().cpu(), source, hypothesis)
-                for layer, record in sorted(seen.items(), key=lambda item: _reading_order(item[0]))
-            )
-            for row, hypothesis in enumerate(hypotheses)
+            tuple(self._map(name, weights[row], source, best) for name, weights in layers.items())
+            for row, (source, best) in enumerate(pairs)
         ]
 
     def _map(self, layer: str, weights: torch.Tensor, source: Tokens, hypothesis: Hypothesis) -> AttentionMap:
@@ -112,7 +110,7 @@ class Translator:
         return AttentionMap(layer, rows, columns, weights[:, : len(rows), : len(columns)].numpy())
 
     def _search(self, sources: Sequence[Tokens], beam: int, length_penalty: float) -> list[list[Hypothesis]]:
-        batch = self._batch(collate([encode_pair(source.ids, ()) for source in sources]))
+        batch = collate([encode_pair(source.ids, ()) for source in sources]).to(self.model.device)
         with torch.inference_mode():
             memory = self.model.encode(batch.source, batch.source_lengths)
         longest = min(self.model.config.max_length, 2 * batch.source.shape[1] + 50)
@@ -122,8 +120,11 @@ class Translator:
             return [[hypothesis] for hypothesis in greedy]
         return beam_search(self.model, memory, beam=beam, length_penalty=length_penalty, **rules)
 
-    def _batch(self, batch: Batch) -> Batch:
-        return batch.to(self.model.device)
+    def check(self, texts: Sequence[str]) -> None:
+        """Raise for the first text that could not be translated, before work is spent on the others; blank ones pass."""
+        for number, text in enumerate(texts, start=1):
+            if text.strip():
+                self._tokens(number, text)
 
     def _tokens(self, number: int, text: str) -> Tokens:
         """The tokens of an input, or an error that says which input and why."""

@@ -2,6 +2,7 @@
 
 from qkv.view.figure import save_png
 from qkv.view.page import save_page
+from qkv.view.selection import pick_map
 from qkv.view.terminal import heat_map
 
-__all__ = ["heat_map", "save_page", "save_png"]
+__all__ = ["heat_map", "pick_map", "save_page", "save_png"]

@@ -80,23 +80,23 @@ def _draw(
     image = axes.imshow(weights, cmap=ramp, vmin=0, vmax=peak, aspect="auto", interpolation="nearest")
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=4)
-    _label(axes.xaxis, columns, pitch=width / len(columns) * _POINTS_PER_INCH)
-    _label(axes.yaxis, rows, pitch=height / len(rows) * _POINTS_PER_INCH)
     axes.spines[:].set_visible(False)
+    _label(axes.xaxis, columns, pitch=width / len(columns) * _POINTS_PER_INCH, along_top=True)
+    _label(axes.yaxis, rows, pitch=height / len(rows) * _POINTS_PER_INCH, along_top=False)
     if cell == _CELL:
         _rule(axes, weights.shape)
     bar = axes.inset_axes((1 + 0.16 / width, 1 - min(1.2, height) / height, 0.07 / width, min(1.2, height) / height))
     figure.colorbar(image, cax=bar, ticks=[0, peak], format="%.2g")
     bar.tick_params(length=0, pad=3, labelsize=7, labelcolor=_QUIET)
     bar.spines[:].set_visible(False)
-    quiet = {"fontsize": 7, "color": _QUIET, "parse_math": False}
-    axes.annotate(caption, (0, 0), (0, -8), "axes fraction", "offset points", va="top", **quiet)
+    note = axes.annotate(caption, (0, 0), (0, -8), "axes fraction", "offset points", va="top")
+    note.set(fontsize=7, color=_QUIET, parse_math=False)
     if title is not None:
         axes.set_title(title, loc="left", pad=12, fontsize=11, color=_TEXT, fontfamily=_fonts(), parse_math=False)
     return figure
 
 
-def _label(axis: "Axis", tokens: tuple[str, ...], pitch: float) -> None:
+def _label(axis: "Axis", tokens: tuple[str, ...], *, pitch: float, along_top: bool) -> None:
     """Write the tokens along an axis, every n-th where they would touch."""
     every = math.ceil(_LEAST_LABEL_PITCH / pitch)
     texts = [visible(token) for token in tokens[::every]]
@@ -104,11 +104,10 @@ def _label(axis: "Axis", tokens: tuple[str, ...], pitch: float) -> None:
     # A token such as "$" is text, never mathematics.
     axis.set_ticks(range(0, len(tokens), every), texts, parse_math=False)
     # Along the top, characters stand upright and a rare long token among them lies down; among words, all lie down.
-    characters = sum(len(text) <= 2 for text in texts) > len(texts) * 2 / 3
+    words = sum(len(text) > 2 for text in texts) > len(texts) / 3
     for text, label in zip(texts, axis.get_ticklabels(), strict=True):
-        upright = axis.axis_name == "y" or (characters and len(text) <= 2)
         label.set(fontsize=min(10.0, every * pitch * 0.75), color=_TEXT, fontfamily=_fonts())
-        label.set_rotation(0 if upright else 90)
+        label.set_rotation(90 if along_top and (words or len(text) > 2) else 0)
 
 
 def _rule(axes: "Axes", shape: tuple[int, ...]) -> None:

@@ -24,11 +24,13 @@ def pick_head(attention_map: AttentionMap, head: int | None) -> Float[np.ndarray
     """The weights of one head; without a number, the average of all heads."""
     weights = sound_weights(attention_map)
     if head is None:
-        return weights.mean(axis=0)
+        average: np.ndarray = weights.mean(axis=0)
+        return average
     if not 0 <= head < len(weights):
         valid = "only head 0" if len(weights) == 1 else f"heads 0 to {len(weights) - 1}"
         raise InputError(f"layer {attention_map.layer!r} has no head {head}; it has {valid}")
-    return weights[head]
+    chosen: np.ndarray = weights[head]
+    return chosen
 
 
 def sound_weights(attention_map: AttentionMap) -> Float[np.ndarray, "heads rows columns"]:

@@ -1,7 +1,7 @@
 """A heat map in the terminal: what was written down the side, what was read along the top."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -79,8 +79,12 @@ class _HeatMap:
     weights: Float[np.ndarray, "rows columns"]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = self._lines(_brush(console, options), options.max_width)
-        for line in lines if self.weights.size else [Text(f"{self.caption}: there are no tokens to show")]:
+        if self.weights.size == 0:
+            yield Text(f"{self.caption}: there are no tokens to show")
+            return
+        # Tokens first, since a replaced glyph may be narrower; then the few marks that the lines add.
+        rows, columns = (tuple(_encodable(t, options.encoding) for t in tokens) for tokens in (self.rows, self.columns))
+        for line in replace(self, rows=rows, columns=columns)._lines(_brush(console, options), options.max_width):
             line.plain = _encodable(line.plain, options.encoding)
             line.no_wrap = True
             yield line

@@ -1,0 +1,30 @@
+# make demo   sets up .venv, trains a small attention model, tests it, and draws what it attends to
+# make test   sets up .venv, then runs every check
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(BIN)/qkv demo
+
+test: $(READY) lint
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Made anew whenever the dependencies or their tested versions change.
+$(READY): pyproject.toml constraints.txt
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

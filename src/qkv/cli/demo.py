@@ -1,0 +1,66 @@
+"""`qkv demo`: train a model with attention, use it, see its attention; about a minute on two cores."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qkv.cli import evaluate as evaluation
+from qkv.cli import options
+from qkv.cli.talk import counting, result, result_json, say, stdout
+
+RECIPE = "dates-gru"
+SHOWN = ("Donnerstag, 5. März 2026", "the fifth of March 2026", "Thu, 3/5/26", "5 марта 2026 г.", "jeudi 5 mars 2026")
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The demo's folder; a finished demo there is used again.")] = Path(
+        "runs/demo"
+    ),
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Train a small attention model on dates, test it on dates it never saw, and draw what it attends to."""
+    from dataclasses import asdict
+
+    from qkv.data.registry import load_data
+    from qkv.evaluation.translation import evaluate
+    from qkv.tasks.translate import Translator
+    from qkv.training import job
+    from qkv.training.recipe import read_recipe
+    from qkv.view import heat_map, save_page, save_png
+
+    recipe = read_recipe(RECIPE)
+    say("1. Train: a GRU with additive attention learns to read dates in ten languages")
+    if (out / "recipe.toml").exists():
+        say(f"   {out} holds a demo already: going on with it (remove the folder to start afresh)")
+        done = job.resume(out, device)
+    else:
+        done = job.begin(recipe, out, device)
+    if not done.place.finished:
+        say(f"stopped: saved {done.run.checkpoints[-1]}   go on with: qkv demo --out {out}")
+        raise typer.Exit(130)
+    say(f"   {done.place.step:,} steps in {done.place.seconds:.0f} s")
+
+    pairs = load_data(recipe.data).splits["test"]
+    say(f"2. Test: {len(pairs):,} dates it never saw")
+    translator = Translator(out, device=device)
+    with counting("testing", len(pairs)) as progress:
+        report = evaluate(translator, pairs, progress=progress)
+
+    say("3. Use, and see")
+    answers = [found[0] for found in translator.translate(SHOWN, attention=True)]
+    extra = [found[0] for found in translator.translate([pair.source for pair in pairs[:45]], attention=True)]
+    page = save_page([*answers, *extra], out / "attention.html", title="qkv demo: what the model reads")
+    picture = save_png(answers[0], out / "attention.png")
+    if json:
+        result_json({"seconds": done.place.seconds, **asdict(report), "page": str(page), "picture": str(picture)})
+        return
+    result(evaluation.table(report))
+    result("")
+    for answer in answers:
+        result(f"{answer.source:28} {answer.text}")
+    result("")
+    stdout.print(heat_map(answers[0].maps[0]))
+    result(f"the picture: {picture}")
+    result(f"the page:    {page}   (open it in a browser; hover a character)")

@@ -1,0 +1,82 @@
+"""`qkv evaluate`: how good a trained model is."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qkv.cli import options
+from qkv.cli.talk import counting, result, result_json, say
+from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from qkv.data.pair import Pair
+    from qkv.evaluation.translation import Report
+
+
+def evaluate(
+    run: options.Folder,
+    split: Annotated[str | None, typer.Option("--split", help="train, valid or test [test where there is one].")] = None,
+    data: options.Data = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many pairs.")] = None,
+    beam: options.Beam = 1,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Score a model on its test set, or on pairs of yours: exact match, character errors, BLEU, chrF, alignment."""
+    from qkv.evaluation.translation import evaluate as score
+    from qkv.tasks.translate import Translator
+
+    name, pairs = pairs_of(run, split, data)
+    pairs = pairs[:limit]
+    translator = Translator(run, device=device)
+    translator.check([pair.source for pair in pairs])
+    with counting("evaluating", len(pairs)) as progress:
+        report = score(translator, pairs, beam=beam, progress=progress)
+    if json:
+        result_json({"run": str(run), "split": name, **asdict(report)})
+    else:
+        say(f"{run}: {len(pairs):,} pairs of {name}, {'greedy' if beam == 1 else f'beam {beam}'}")
+        result(table(report))
+
+
+def pairs_of(run: Path, split: str | None, data: list[Path] | None) -> tuple[str, list["Pair"]]:
+    """The pairs to look at, with a name for them: the user's own, or a split of the data the run was trained on."""
+    if data:
+        from qkv.data.files import read_pairs
+
+        if split is not None:
+            raise InputError("--split names a part of the run's own data: leave it away with --data")
+        read = read_pairs(data)
+        for note in read.notes:
+            say(f"note: {note}")
+        return " and ".join(str(path) for path in data), read.pairs
+    from qkv.data.registry import load_data
+    from qkv.training.run import Run
+
+    folder = next((folder for folder in (run, run.parent) if (folder / "recipe.toml").exists()), None)
+    if folder is None:
+        raise InputError(f"{run}: not a training run, so it has no data of its own: give --data")
+    splits = load_data(Run.open(folder).recipe.data).splits
+    name = split or ("test" if "test" in splits else "valid")
+    if name not in splits:
+        raise InputError(f"{run}: no {name} split (there are: {', '.join(splits)})")
+    return name, splits[name]  # type: ignore[index]
+
+
+def table(report: "Report") -> str:
+    """A report for people."""
+    rows = [
+        f"exact match           {report.exact:8.2%}",
+        f"character error rate  {report.cer:8.2%}",
+        f"BLEU                  {report.bleu:8.2f}   {report.bleu_signature}",
+        f"chrF                  {report.chrf:8.2f}   {report.chrf_signature}",
+    ]
+    if report.alignment is not None:
+        rows.append(f"alignment accuracy    {report.alignment:8.2%}   (strongest weight inside the gold field)")
+    rows.append(f"speed                 {report.pairs / report.seconds:8.0f}   texts/s")
+    if report.mistakes:
+        rows += ["", f"the first {len(report.mistakes)} mistake(s):"]
+        rows += [f"  {source!r}: {text!r} should be {reference!r}" for source, text, reference in report.mistakes]
+    return "\n".join(rows)

@@ -1,0 +1,87 @@
+"""`qkv train`: from a recipe to a trained model."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qkv.cli import options
+from qkv.cli.talk import result, result_json, say
+from qkv.errors import InputError
+
+INTERRUPTED = 130
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help="The name of a recipe, or the path of your own .toml.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as train.lr=3e-4.")
+    ] = None,
+    data: options.Data = None,
+    valid: Annotated[list[Path] | None, typer.Option("--valid", help="Validation pairs; else some are held out.")] = None,
+    test: Annotated[list[Path] | None, typer.Option("--test", help="Test pairs, for `qkv evaluate`.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run's folder [runs/RECIPE-SEED].")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run.")] = None,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Train a model by a recipe: on the recipe's data, or on your own pairs.
+
+    Ctrl-C saves and says how to go on. Recipes: dates-gru, dates-transformer (generated data), pairs-gru and
+    pairs-transformer (your own, with --data).
+    """
+    from qkv.training import job
+    from qkv.training.recipe import read_recipe, recipe_names
+
+    if recipe is None and resume is None:
+        raise InputError(f"which recipe? One of {', '.join(recipe_names())}, or the path of a .toml file")
+    changes = [*(assignments or []), *_own_pairs(data, valid, test)]
+    if resume is not None:
+        if out is not None:
+            raise InputError("--resume goes on in the run's own folder: leave --out away")
+        if changes:
+            raise InputError("a resumed run keeps its recipe and data: leave --set, --data, --valid and --test away")
+        done = job.resume(resume, device)
+    else:
+        assert recipe is not None
+        wanted = read_recipe(recipe, changes)
+        folder = out or Path("runs") / f"{Path(recipe).stem}-{wanted.seed}"
+        done = job.begin(wanted, folder, device)
+    _tell(done, recipe, json)
+
+
+def _own_pairs(data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None) -> list[str]:
+    """The files as assignments to the recipe's data table; paths are kept whole, for a resumed run may start elsewhere."""
+    import json
+
+    given = {"train": data, "valid": valid, "test": test}
+    named = [
+        f"data.{split}={json.dumps([str(path.resolve()) for path in paths])}" for split, paths in given.items() if paths
+    ]
+    return [*named, 'data.name="pairs"'] if named else []
+
+
+def _tell(done: Any, recipe: str | None, json: bool) -> None:
+    """Say what became of the run."""
+    run, place = done.run, done.place
+    if json:
+        best = place.best and {"step": place.best.step, run.recipe.train.best_by: place.best.value}
+        result_json(
+            {"run": str(run.folder), "finished": place.finished, "step": place.step, "best": best,
+             "seconds": round(place.seconds, 1)}
+        )  # fmt: skip
+    else:
+        result(str(run.folder))
+    if not place.finished:
+        again = f"qkv train {recipe} --resume" if recipe else "qkv train --resume"
+        say(f"stopped: saved {run.checkpoints[-1]}   go on with: {again} {run.folder}")
+        raise typer.Exit(INTERRUPTED)
+    if place.best is not None and not json:
+        value = place.best.value
+        shown = f"{value:.2%}" if run.recipe.train.best_by == "exact" else f"{value:.3f}"
+        say(
+            f"done: {place.step:,} steps in {place.seconds:.0f} s, best valid {run.recipe.train.best_by} {shown}   "
+            f"now try: qkv evaluate {run.folder}"
+        )

@@ -1,0 +1,1 @@
+"""Evaluation: a trained model against references."""

@@ -1,9 +1,9 @@
 """qkv: attention models on one operator.
 
-    qkv.attend(query, key, value)        the operator
-    qkv.watch(model)                     what attends to what, while any model runs
-    qkv.load(folder)                     a saved model
-    qkv.Translator(folder)               text in, text out
+qkv.attend(query, key, value)        the operator
+qkv.watch(model)                     what attends to what, while any model runs
+qkv.load(folder)                     a saved model
+qkv.Translator(folder)               text in, text out
 """
 
 from importlib import import_module

@@ -149,4 +149,4 @@ def _finals(cls: type[Score]) -> list[type[Score]]:
     return [leaf for child in children for leaf in _finals(child)] if children else [cls]
 
 
-SCORES = {re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in _finals(Score)}
+SCORES = {re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in _finals(Score)}  # type: ignore[type-abstract]

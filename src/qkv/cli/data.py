@@ -7,7 +7,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.talk import result, result_json, say
-from qkv.config import nearest
+from qkv.config import build, nearest
 from qkv.errors import InputError
 
 app = typer.Typer(help="List the data sets, and show what is in them.", no_args_is_help=True, rich_markup_mode=None)
@@ -27,8 +27,8 @@ def list_sets(json: options.Json = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE...", help="A data set, or your own TSV file.")],
-    target: Annotated[Path | None, typer.Argument(metavar="[TARGET]", help="The target file, where NAME is a source.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, or a file: your own TSV, or a source file.")],
+    target: Annotated[Path | None, typer.Argument(metavar="TARGET", help="The target file, for a source file.")] = None,
     split: Annotated[str, typer.Option("--split", help="train, valid or test.")] = "train",
     count: Annotated[int, typer.Option("--count", min=1, help="How many pairs to show.")] = 10,
     json: options.Json = False,
@@ -41,10 +41,10 @@ def show(
         read = read_pairs([Path(name), target] if target else [Path(name)])
         pairs, notes = read.pairs, read.notes
     elif name in DATA_SETS and name != "pairs":
-        loaded = load_data(DataConfig(name=name))  # type: ignore[arg-type]
+        loaded = load_data(build(DataConfig, {"name": name}, "data"))
         if split not in loaded.splits:
             raise InputError(f"{name} has no split {split}{nearest(split, loaded.splits)}")
-        pairs, notes = loaded.splits[split], loaded.notes  # type: ignore[index]
+        pairs, notes = loaded.splits[split], loaded.notes
     else:
         raise InputError(f"{name}: neither a file nor a data set{nearest(name, DATA_SETS)}")
     for note in notes:

@@ -14,13 +14,16 @@ SHOWN = ("Donnerstag, 5. März 2026", "the fifth of March 2026", "Thu, 3/5/26", 
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="The demo's folder; a finished demo there is used again.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="The demo's folder; a finished demo there is used again.")
+    ] = Path("runs/demo"),
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Train a small attention model on dates, test it on dates it never saw, and draw what it attends to."""
+    """Train a small model, test it, see its attention.
+
+    A GRU with additive attention learns to read dates in ten languages; it is tested on 2,000 dates it never saw.
+    """
     from dataclasses import asdict
 
     from qkv.data.registry import load_data

@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: options.Folder,
-    split: Annotated[str | None, typer.Option("--split", help="train, valid or test [test where there is one].")] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", metavar="SPLIT", help="train, valid or test [test if there is one].")
+    ] = None,
     data: options.Data = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many pairs.")] = None,
     beam: options.Beam = 1,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Score a model on its test set, or on pairs of yours: exact match, character errors, BLEU, chrF, alignment."""
+    """Score a model on its test set, or on pairs of yours.
+
+    Gives exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy where gold is known.
+    """
     from qkv.evaluation.translation import evaluate as score
     from qkv.tasks.translate import Translator
 
@@ -62,7 +67,7 @@ def pairs_of(run: Path, split: str | None, data: list[Path] | None) -> tuple[str
     name = split or ("test" if "test" in splits else "valid")
     if name not in splits:
         raise InputError(f"{run}: no {name} split (there are: {', '.join(splits)})")
-    return name, splits[name]  # type: ignore[index]
+    return name, splits[name]
 
 
 def table(report: "Report") -> str:

@@ -5,11 +5,15 @@ from typing import Annotated
 
 import typer
 
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON, for machines.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or a saved model's folder.")]
 Beam = Annotated[int, typer.Option("--beam", min=1, max=1000, help="How many hypotheses to follow; 1 is greedy.")]
 Data = Annotated[
     list[Path] | None,
-    typer.Option("--data", help="Your own pairs: one TSV file, or the option twice for a source and a target file."),
+    typer.Option(
+        "--data",
+        metavar="FILE",
+        help="Your own pairs: one TSV file, or the option twice for a source and a target file.",
+    ),
 ]

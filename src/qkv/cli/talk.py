@@ -41,6 +41,12 @@ class Counter:
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Counter]:
     """Show how far a long job has come, on a terminal; nothing elsewhere."""
-    columns: Sequence[Any] = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("eta"), TimeRemainingColumn())
+    columns: Sequence[Any] = (
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("eta"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=stderr, disable=not stderr.is_terminal, transient=True) as progress:
         yield Counter(progress, total)

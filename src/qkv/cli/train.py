@@ -14,20 +14,26 @@ INTERRUPTED = 130
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE]", help="The name of a recipe, or the path of your own .toml.")
+        str | None, typer.Argument(metavar="RECIPE", help="The name of a recipe, or the path of your own .toml.")
     ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as train.lr=3e-4.")
     ] = None,
     data: options.Data = None,
-    valid: Annotated[list[Path] | None, typer.Option("--valid", help="Validation pairs; else some are held out.")] = None,
-    test: Annotated[list[Path] | None, typer.Option("--test", help="Test pairs, for `qkv evaluate`.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run's folder [runs/RECIPE-SEED].")] = None,
+    valid: Annotated[
+        list[Path] | None, typer.Option("--valid", metavar="FILE", help="Validation pairs; else some are held out.")
+    ] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option("--test", metavar="FILE", help="Test pairs, for `qkv evaluate`.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="The run's folder [runs/RECIPE-SEED].")
+    ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run.")] = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Train a model by a recipe: on the recipe's data, or on your own pairs.
+    """Train a model by a recipe, on its data or your own.
 
     Ctrl-C saves and says how to go on. Recipes: dates-gru, dates-transformer (generated data), pairs-gru and
     pairs-transformer (your own, with --data).
@@ -53,7 +59,7 @@ def train(
 
 
 def _own_pairs(data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None) -> list[str]:
-    """The files as assignments to the recipe's data table; paths are kept whole, for a resumed run may start elsewhere."""
+    """The files as assignments to the recipe; whole paths, for a resumed run may start in another folder."""
     import json
 
     given = {"train": data, "valid": valid, "test": test}

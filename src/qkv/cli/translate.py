@@ -18,22 +18,23 @@ CHUNK = 1024  # texts that are held in memory with their answers
 
 def translate(
     run: options.Folder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="Translate each line of a file.")] = None,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="What to translate.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="Translate each line of a file.")] = None,
     beam: options.Beam = 1,
     n_best: Annotated[int, typer.Option("--n-best", min=1, help="How many answers to give for each text.")] = 1,
     length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
     attention: Annotated[
-        Path | None, typer.Option("--attention", metavar="PAGE.html", help="Also write a page that shows the attention.")
+        Path | None,
+        typer.Option("--attention", metavar="PAGE.html", help="Also write a page that shows the attention."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Make an empty line an error.")] = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Translate texts given as arguments, in a file, or on standard input (one a line).
+    """Translate texts, a file, or standard input.
 
-    With --json each answer is an object with its score and alignment: a row of weights over the source tokens for each
-    target token.
+    Files and standard input hold one text a line. With --json each answer is an object with its score and its alignment:
+    for each target token, a row of weights over the source tokens.
     """
     if n_best > beam:
         raise InputError(f"--n-best {n_best} needs --beam {n_best} or more")

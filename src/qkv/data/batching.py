@@ -38,8 +38,13 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":
             return self
-        moved = (self.source, self.source_lengths, self.target_in, self.target_out)
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in moved), self.tokens)
+        return Batch(
+            self.source.to(device, non_blocking=True),
+            self.source_lengths.to(device, non_blocking=True),
+            self.target_in.to(device, non_blocking=True),
+            self.target_out.to(device, non_blocking=True),
+            self.tokens,
+        )
 
 
 def encode_pair(source: Sequence[int], target: Sequence[int]) -> EncodedPair:

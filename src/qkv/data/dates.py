@@ -117,9 +117,8 @@ def _stream(split: Split, seed: int) -> Iterator[Pair]:
     while True:
         for day in sorted(_days(split), key=lambda _: draw()):
             pair = None
-            while pair is None:  # it ends: every language has templates that fit any date
-                formats = _formats_by_language()[int(draw() * len(_VOCABULARY))]
-                pair = formats[int(draw() * len(formats))].write(day)
+            while pair is None:  # it ends: most formats fit any date
+                pair = FORMATS[int(draw() * len(FORMATS))].write(day)
             yield _vary_case(pair, draw())
 
 
@@ -135,11 +134,6 @@ def _vary_case(pair: Pair, chance: float) -> Pair:
 def _days(split: Split) -> tuple[date, ...]:
     every_day = (FIRST_DAY + timedelta(days) for days in range((LAST_DAY - FIRST_DAY).days + 1))
     return tuple(day for day in every_day if split_of(day) == split)
-
-
-@cache
-def _formats_by_language() -> tuple[tuple[Format, ...], ...]:
-    return tuple(tuple(form for form in FORMATS if form.language == code) for code in _VOCABULARY)
 
 
 # The fields of a template: the part of the date that a field tells, and how it is spelled.

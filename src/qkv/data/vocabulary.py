@@ -72,7 +72,7 @@ class Vocabulary:
 
     def piece(self, number: int) -> str:
         """The text of one token, as a person should see it inside a sequence."""
-        return self.tokenizer.id_to_token(number).replace("▁", " ")
+        return str(self.tokenizer.id_to_token(number)).replace("▁", " ")
 
     def unknown(self, tokens: Tokens) -> tuple[str, ...]:
         """The pieces of a text that were never seen in training, each once, in order."""

@@ -5,7 +5,7 @@ from typing import Self, TypeVar
 
 import torch
 
-from qkv.models.protocol import EncoderDecoder
+from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.state import select
 from qkv.types import Bool, Float, Int, Tensor
 
@@ -109,7 +109,9 @@ def beam_search(
     return ended.hypotheses(end)
 
 
-def _pick(tokens: Int[Tensor, "batch beam length"], beams: Int[Tensor, "batch picks"]) -> Int[Tensor, "batch picks length"]:
+def _pick(
+    tokens: Int[Tensor, "batch beam length"], beams: Int[Tensor, "batch picks"]
+) -> Int[Tensor, "batch picks length"]:
     return tokens.gather(1, beams[:, :, None].expand(-1, -1, tokens.shape[-1]))
 
 

@@ -9,23 +9,23 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
 
 from qkv.config import build, nearest
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.seal import SEAL, read_seal, verify
 from qkv.models import MODELS
+from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.types import Tensor
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 LARGEST_TEXT = 256 * 2**20  # bytes of config or tokenizer that are read at all
 
 
-def save_model(model: nn.Module, vocabulary: Vocabulary | None, folder: Path) -> None:
+def save_model(model: EncoderDecoder[Any, Any], vocabulary: Vocabulary | None, folder: Path) -> None:
     """Write the model's three files into `folder`, which must exist; making that atomic is the caller's part."""
     name = next(name for name, (network, _) in MODELS.items() if isinstance(model, network))
-    config = {"model_type": name, **asdict(model.config)}  # type: ignore[call-overload]
+    config = {"model_type": name, **asdict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters gives tied weights once, under their first name.
     save_file({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, folder / WEIGHTS)
@@ -33,7 +33,7 @@ def save_model(model: nn.Module, vocabulary: Vocabulary | None, folder: Path) ->
         (folder / TOKENIZER).write_text(vocabulary.to_json(), encoding="utf-8")
 
 
-def load(folder: str | Path, device: str = "cpu", dtype: torch.dtype | None = None) -> nn.Module:
+def load(folder: str | Path, device: str = "cpu", dtype: torch.dtype | None = None) -> EncoderDecoder[Any, Any]:
     """Load a saved model, in eval mode, with `.config` and `.tokenizer` (None where the folder has none).
 
     Names and shapes are checked against the file's header before any memory is taken for the model.
@@ -48,7 +48,6 @@ def load(folder: str | Path, device: str = "cpu", dtype: torch.dtype | None = No
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
-    model.tokenizer = None
     if (folder / TOKENIZER).exists():
         model.tokenizer = Vocabulary.from_json(_read_text(folder / TOKENIZER), str(folder / TOKENIZER))
         if len(model.tokenizer) > config.target_size:
@@ -70,7 +69,7 @@ def resolve(folder: Path) -> Path:
     return best if best.is_dir() else checkpoints[-1]
 
 
-def read_config(folder: Path) -> tuple[type[nn.Module], Any]:
+def read_config(folder: Path) -> tuple[type[EncoderDecoder[Any, Any]], Any]:
     """The network class and its config, from config.json; only names that qkv knows are accepted."""
     data = _read_json(folder / CONFIG)
     name = data.pop("model_type", None)
@@ -112,7 +111,7 @@ def _check_shapes(path: Path, found: dict[str, tuple[int, ...]], expected: dict[
             raise CheckpointError(f"{path}: {name} is not part of the model")
 
 
-def _shapes_without_memory(network: type[nn.Module], config: Any) -> dict[str, torch.Size]:
+def _shapes_without_memory(network: type[EncoderDecoder[Any, Any]], config: Any) -> dict[str, torch.Size]:
     with torch.device("meta"):
         skeleton = network(config)
     return {name: parameter.shape for name, parameter in skeleton.named_parameters()}

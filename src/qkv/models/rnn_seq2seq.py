@@ -1,10 +1,10 @@
 """Neural machine translation by jointly learning to align and translate (Bahdanau, Cho and Bengio 2015).
 
-    h_i  = [forward GRU(x)_i ; backward GRU(x)_i]                  the encoder reads both ways
-    e_ti = v . tanh(W s_{t-1} + U h_i)                             how well position i fits what comes next
-    a_t  = softmax(e_t),   c_t = sum_i a_ti h_i                    what to read
-    s_t  = GRU([y_{t-1} ; c_t], s_{t-1})                           the decoder moves on
-    p(y_t) = softmax(O tanh(R [s_t ; c_t ; y_{t-1}]))              and says a token
+h_i  = [forward GRU(x)_i ; backward GRU(x)_i]                  the encoder reads both ways
+e_ti = v . tanh(W s_{t-1} + U h_i)                             how well position i fits what comes next
+a_t  = softmax(e_t),   c_t = sum_i a_ti h_i                    what to read
+s_t  = GRU([y_{t-1} ; c_t], s_{t-1})                           the decoder moves on
+p(y_t) = softmax(O tanh(R [s_t ; c_t ; y_{t-1}]))              and says a token
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from torch import nn
 from qkv.attention import SCORES, Attend, Dense, Keys, Padding
 from qkv.attention.mask import Extent
 from qkv.config import nearest, require
+from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.types import Bool, Float, Int, Tensor
 
 
@@ -25,7 +26,7 @@ class Config:
     source_size: int
     target_size: int
     embedding: int = 128
-    hidden: int = 128  # of the decoder, and of the encoder in each direction
+    hidden: int = 128  # of the decoder; the encoder has half of it in each direction
     score: str = "additive"
     dropout: float = 0.1
     max_length: int = 512  # the longest source or target it will be asked to handle
@@ -34,6 +35,7 @@ class Config:
         for name in ("source_size", "target_size", "embedding", "hidden", "max_length"):
             require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
         require(self.score in SCORES, f"score {self.score!r} is not known{nearest(self.score, SCORES)}")
+        require(self.hidden % 2 == 0, "hidden must be even, one half for each direction of the encoder")
         require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
 
 
@@ -41,10 +43,10 @@ class Config:
 class Memory:
     """What the encoder leaves for the decoder."""
 
-    values: Float[Tensor, "batch 1 source 2*hidden"]  # h_i
+    values: Float[Tensor, "batch 1 source hidden"]  # h_i
     keys: Float[Tensor, "batch 1 source features"]  # U h_i, or what else the score makes of them, once per sentence
     seen: Bool[Tensor, "batch 1 1 source"]  # false at padding
-    last: Float[Tensor, "batch hidden"]  # the backward GRU's state at the first token, when it has read the whole sentence
+    last: Float[Tensor, "batch half"]  # the backward GRU's state once it has read the whole sentence
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class State:
     hidden: Float[Tensor, "batch hidden"]  # s_t
 
 
-class RNNSeq2Seq(nn.Module):
+class RNNSeq2Seq(EncoderDecoder[Memory, State]):
     """A bidirectional GRU encoder and a GRU decoder that attends to it."""
 
     def __init__(self, config: Config) -> None:
@@ -64,28 +66,12 @@ class RNNSeq2Seq(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
 
-    @property
-    def device(self) -> torch.device:
-        return self.decoder.bridge[0].weight.device
-
-    def forward(
-        self,
-        source: Int[Tensor, "batch source"],
-        target: Int[Tensor, "batch target"],
-        source_lengths: Int[Tensor, "batch"] | None = None,
-    ) -> Float[Tensor, "batch target vocabulary"]:
-        return self.decode(target, self.encode(source, source_lengths))
-
-    def encode(
-        self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None
-    ) -> Memory:
-        """Read the source."""
+    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         values, last, seen = self.encoder(source, source_lengths)
         keys = self.decoder.attend.score.keys(values).tensor
         return Memory(values, keys, seen, last)
 
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
-        """The logits after each token of `target`, all steps at once (teacher forcing)."""
         decoder = self.decoder
         hidden = decoder.first_hidden(memory)
         embedded = decoder.embed(target)
@@ -96,11 +82,9 @@ class RNNSeq2Seq(nn.Module):
         return decoder.readout(torch.stack(steps, dim=1))
 
     def start(self, memory: Memory) -> State:
-        """The state before the first token."""
         return State(memory, self.decoder.first_hidden(memory))
 
     def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
-        """The logits after one more token."""
         embedded = self.decoder.embed(token)
         hidden, context = self.decoder.advance(embedded, state.hidden, state.memory)
         logits = self.decoder.readout(torch.cat((hidden, context, embedded), dim=-1))
@@ -117,8 +101,8 @@ class Encoder(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.embed = nn.Sequential(nn.Embedding(config.source_size, config.embedding), nn.Dropout(config.dropout))
-        self.forward_rnn = nn.GRU(config.embedding, config.hidden, batch_first=True)
-        self.backward_rnn = nn.GRU(config.embedding, config.hidden, batch_first=True)
+        self.ahead = nn.GRU(config.embedding, config.hidden // 2, batch_first=True)
+        self.back = nn.GRU(config.embedding, config.hidden // 2, batch_first=True)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -132,8 +116,8 @@ class Encoder(nn.Module):
         seen = Padding(lengths).allowed(Extent(batch, 1, 1, longest, source.device))
         turned = turning(lengths, longest)
         embedded = self.embed(source)
-        ahead, _ = self.forward_rnn(embedded)
-        back, _ = self.backward_rnn(take(embedded, turned))
+        ahead, _ = self.ahead(embedded)
+        back, _ = self.back(take(embedded, turned))
         back = take(back, turned)
         return self.dropout(torch.cat((ahead, back), dim=-1)).unsqueeze(1), back[:, 0], seen
 
@@ -154,13 +138,12 @@ class Decoder(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        memory = 2 * config.hidden
         self.embed = nn.Sequential(nn.Embedding(config.target_size, config.embedding), nn.Dropout(config.dropout))
-        self.bridge = nn.Sequential(nn.Linear(config.hidden, config.hidden), nn.Tanh())  # s_0 = tanh(B last)
-        self.attend = Attend(SCORES[config.score].sized(config.hidden, memory, config.hidden))
-        self.cell = nn.GRUCell(config.embedding + memory, config.hidden)
+        self.bridge = nn.Sequential(nn.Linear(config.hidden // 2, config.hidden), nn.Tanh())  # s_0 = tanh(B last)
+        self.attend = Attend(SCORES[config.score].sized(config.hidden, config.hidden, config.hidden))
+        self.cell = nn.GRUCell(config.embedding + config.hidden, config.hidden)
         self.readout = nn.Sequential(
-            nn.Linear(config.hidden + memory + config.embedding, config.hidden),
+            nn.Linear(2 * config.hidden + config.embedding, config.hidden),
             nn.Tanh(),
             nn.Dropout(config.dropout),
             nn.Linear(config.hidden, config.target_size),

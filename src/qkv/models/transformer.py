@@ -8,15 +8,16 @@ each sub-layer reading layer-normalised input (pre-norm, which trains without a 
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention import Causal, Padding
 from qkv.config import require
 from qkv.nn.embed import PositionedEmbedding
+from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.feedforward import FeedForward
 from qkv.nn.heads import KeyValue, MultiHead
+from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
 
@@ -39,6 +40,7 @@ class Config:
         for name in ("source_size", "target_size", "dim", "heads", "encoder_layers", "decoder_layers", "feedforward"):
             require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
         require(1 <= self.max_length <= 2**24, "max_length must lie between 1 and 2^24")
+        require(max(self.encoder_layers, self.decoder_layers) <= 1024, "more than 1,024 layers")
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
         require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
         require(
@@ -65,7 +67,7 @@ class State:
     position: int
 
 
-class Transformer(nn.Module):
+class Transformer(EncoderDecoder[Memory, State]):
     """The encoder-decoder Transformer."""
 
     def __init__(self, config: Config) -> None:
@@ -73,31 +75,16 @@ class Transformer(nn.Module):
         self.config = config
         self.source_embed = PositionedEmbedding(config.source_size, config.dim, config.dropout)
         self.target_embed = PositionedEmbedding(config.target_size, config.dim, config.dropout)
-        self.encoder = nn.ModuleList(EncoderBlock(config) for _ in range(config.encoder_layers))
+        self.encoder = Stack(EncoderBlock(config) for _ in range(config.encoder_layers))
         self.encoder_norm = nn.LayerNorm(config.dim)
-        self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.decoder_layers))
+        self.decoder = Stack(DecoderBlock(config) for _ in range(config.decoder_layers))
         self.decoder_norm = nn.LayerNorm(config.dim)
         self.readout = nn.Linear(config.dim, config.target_size, bias=False)
         if config.tie_embeddings:
             self.target_embed.tokens.weight = self.source_embed.tokens.weight
             self.readout.weight = self.source_embed.tokens.weight
 
-    @property
-    def device(self) -> torch.device:
-        return self.readout.weight.device
-
-    def forward(
-        self,
-        source: Int[Tensor, "batch source"],
-        target: Int[Tensor, "batch target"],
-        source_lengths: Int[Tensor, "batch"] | None = None,
-    ) -> Float[Tensor, "batch target vocabulary"]:
-        return self.decode(target, self.encode(source, source_lengths))
-
-    def encode(
-        self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None
-    ) -> Memory:
-        """Read the source."""
+    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         mask = None if source_lengths is None else Padding(source_lengths)
         x = self.source_embed(source)
         for block in self.encoder:
@@ -105,17 +92,14 @@ class Transformer(nn.Module):
         return Memory(self.encoder_norm(x), source_lengths)
 
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
-        """The logits after each token of `target`, all steps at once (teacher forcing)."""
         logits, _ = self._advance(target, self.start(memory))
         return logits
 
     def start(self, memory: Memory) -> State:
-        """The state before the first token."""
         sources = tuple(block.cross_attention.keys_values(memory.hidden) for block in self.decoder)
         return State(sources, memory.lengths, past=None, position=0)
 
     def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
-        """The logits after one more token."""
         logits, state = self._advance(token[:, None], state)
         return logits[:, 0], state
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
 
 from qkv.attention import watch
 from qkv.data.batching import by_length, collate, encode_pair
@@ -12,6 +12,7 @@ from qkv.data.vocabulary import BEGIN, END, SPECIAL, Tokens, Vocabulary
 from qkv.errors import InputError
 from qkv.generation import Hypothesis, beam_search, greedy_search
 from qkv.interop import load
+from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
 
@@ -19,8 +20,10 @@ from qkv.tasks.answer import Answer, AttentionMap
 class Translator:
     """A sequence-to-sequence model with its vocabulary: `Translator("runs/demo")("5 March 2026").text`."""
 
-    def __init__(self, model: str | Path | nn.Module, vocabulary: Vocabulary | None = None, device: str = "auto"):
-        if isinstance(model, nn.Module):
+    def __init__(
+        self, model: str | Path | EncoderDecoder[Any, Any], vocabulary: Vocabulary | None = None, device: str = "auto"
+    ):
+        if isinstance(model, EncoderDecoder):
             self.model = model
         else:
             self.model = load(model, device=str(pick_device(device)))
@@ -78,10 +81,13 @@ class Translator:
             seen = iter(self.attention(pairs) if attention else [()] * len(pairs))
             for row, source, kept in zip(rows, batch, found, strict=True):
                 unknown = self.vocabulary.unknown(source)
-                yield row, [
-                    Answer(texts[row], self.vocabulary.decode(best.tokens), best.score, next(seen), unknown)
-                    for best in kept
-                ]
+                yield (
+                    row,
+                    [
+                        Answer(texts[row], self.vocabulary.decode(best.tokens), best.score, next(seen), unknown)
+                        for best in kept
+                    ],
+                )
 
     @torch.inference_mode()
     def attention(self, pairs: Sequence[tuple[Tokens, Hypothesis]]) -> list[tuple[AttentionMap, ...]]:
@@ -114,14 +120,30 @@ class Translator:
         with torch.inference_mode():
             memory = self.model.encode(batch.source, batch.source_lengths)
         longest = min(self.model.config.max_length, 2 * batch.source.shape[1] + 50)
-        rules = {"begin": BEGIN, "end": END, "batch": len(sources), "max_length": longest}
         if beam == 1:
-            greedy = greedy_search(self.model, memory, length_penalty=length_penalty, **rules)
+            greedy = greedy_search(
+                self.model,
+                memory,
+                batch=len(sources),
+                begin=BEGIN,
+                end=END,
+                max_length=longest,
+                length_penalty=length_penalty,
+            )
             return [[hypothesis] for hypothesis in greedy]
-        return beam_search(self.model, memory, beam=beam, length_penalty=length_penalty, **rules)
+        return beam_search(
+            self.model,
+            memory,
+            batch=len(sources),
+            begin=BEGIN,
+            end=END,
+            max_length=longest,
+            beam=beam,
+            length_penalty=length_penalty,
+        )
 
     def check(self, texts: Sequence[str]) -> None:
-        """Raise for the first text that could not be translated, before work is spent on the others; blank ones pass."""
+        """Raise for the first text that could not be translated, before any work is done; blank ones pass."""
         for number, text in enumerate(texts, start=1):
             if text.strip():
                 self._tokens(number, text)
@@ -138,7 +160,7 @@ class Translator:
 
 
 def _reading_order(layer: str) -> tuple[int, int]:
-    """Attention from target to source first, the last layer of it foremost; then the decoder's own, then the encoder's."""
+    """First what reads the source, its last layer foremost; then the decoder's own attention, then the encoder's."""
     number = next((int(part) for part in layer.split(".") if part.isdecimal()), 0)
     if layer.startswith("encoder"):
         return 2, number

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
 
 from qkv.data.batching import Batch, EncodedPair, by_length, collate, encode_pair, shuffled
 from qkv.data.pair import Pair
@@ -12,6 +12,7 @@ from qkv.data.registry import Loaded
 from qkv.data.vocabulary import PAD, Vocabulary
 from qkv.errors import InputError
 from qkv.metrics import corpus_scores, exact_match
+from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.objectives.cross_entropy import token_cross_entropy
 from qkv.tasks.translate import Translator
 from qkv.types import Float, Tensor
@@ -61,23 +62,23 @@ class TranslationTask:
         return cls(vocabulary, kept, list(valid), list(pairs), batch_tokens, label_smoothing, seed, notes)
 
     def epoch(self, number: int) -> list[list[int]]:
-        """The batches of an epoch, as lists of example numbers: the same for the same seed, whenever they are asked for."""
+        """The batches of an epoch, as lists of example numbers; the seed and the number decide them alone."""
         return shuffled([pair.length for pair in self.train], self.batch_tokens, self.seed, number)
 
     def batch(self, rows: Sequence[int]) -> Batch:
         return collate([self.train[row] for row in rows])
 
-    def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
         """The mean over the batch's target tokens, in nats."""
         logits = model(batch.source, batch.target_in, batch.source_lengths)
         return token_cross_entropy(logits, batch.target_out, PAD, self.label_smoothing) / batch.tokens
 
     @torch.inference_mode()
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
         """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
         for rows in by_length([pair.length for pair in self.valid], self.batch_tokens):
-            batch = collate([self.valid[row] for row in rows]).to(model.device)  # type: ignore[arg-type]
+            batch = collate([self.valid[row] for row in rows]).to(model.device)
             logits = model(batch.source, batch.target_in, batch.source_lengths)
             total += token_cross_entropy(logits, batch.target_out, PAD).item()
             tokens += batch.tokens

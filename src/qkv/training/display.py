@@ -20,7 +20,9 @@ class Display:
         self._live = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]} tok/s"),
+            TextColumn(
+                "{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]} tok/s"
+            ),
             TextColumn("eta"),
             TimeRemainingColumn(),
             console=self.console,
@@ -29,7 +31,7 @@ class Display:
         )
         self._task = self._live.add_task("", total=1.0, epoch="", loss="...", valid="", rate="...")
         self._metric = ""
-        self._began = time.monotonic()
+        self._first: tuple[float, float] | None = None  # when the first step was shown, and how much was done then
         self._last_line = 0.0
 
     def say(self, text: str) -> None:
@@ -43,8 +45,12 @@ class Display:
         now = time.monotonic()
         if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            left = (now - self._began) * (1 - done) / done if done else 0.0
-            self.say(f"epoch {epoch}/{epochs}  {done:4.0%}  loss {loss:.3f}{self._metric}  {rate} tok/s  eta {left:.0f} s")
+            shown = f"epoch {epoch}/{epochs}  {done:4.0%}  loss {loss:.3f}{self._metric}  {rate} tok/s"
+            self.say(f"{shown}  eta {self._seconds_left(now, done):.0f} s")
+
+    def _seconds_left(self, now: float, done: float) -> float:
+        began, already = self._first = self._first or (now, done)
+        return (now - began) * (1 - done) / (done - already) if done > already else 0.0
 
     def validated(self, scores: Mapping[str, float], metric: str, best: Best | None) -> None:
         """Show how the model does on the validation pairs."""
@@ -61,5 +67,3 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
-
-

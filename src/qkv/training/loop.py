@@ -4,11 +4,13 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from qkv.errors import NotFinite
+from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import autocast
 from qkv.tasks.translation import TranslationTask
 from qkv.training.display import Display
@@ -22,10 +24,10 @@ LOG_EVERY = 20  # steps
 LOWER_IS_BETTER = {"loss"}
 
 
-def train(run: Run, task: TranslationTask, model: nn.Module, data: str, display: Display) -> Place:
-    """Train to the end of the recipe, from the run's newest checkpoint if it has one; Ctrl-C saves and returns early."""
+def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data: str, display: Display) -> Place:
+    """Train to the end of the recipe, from the newest checkpoint if there is one; Ctrl-C saves and returns early."""
     config = run.recipe.train
-    device: torch.device = model.device  # type: ignore[assignment]
+    device = model.device
     optimizer = adamw(model, config)
     place, notes = run.restore(model, optimizer, data)
     for note in notes:
@@ -99,7 +101,12 @@ def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 
 
 def validate(
-    task: TranslationTask, model: nn.Module, config: TrainConfig, place: Place, log: Log, display: Display
+    task: TranslationTask,
+    model: EncoderDecoder[Any, Any],
+    config: TrainConfig,
+    place: Place,
+    log: Log,
+    display: Display,
 ) -> Place:
     """Look at the validation pairs; the place that comes back knows whether this was the best so far."""
     began = time.monotonic()

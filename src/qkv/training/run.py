@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from safetensors.torch import save_file
 
 from qkv.config import build, read_toml, write_toml
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.folder import TOKENIZER, WEIGHTS, read_tensors, save_model
 from qkv.interop.seal import seal, verify
+from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.files import folder_written_atomically, remove_folder, remove_leftovers, write_atomically
 from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.training.recipe import Recipe
@@ -80,17 +81,22 @@ class Run:
         return Vocabulary.from_json(path.read_text(encoding="utf-8"), str(path))
 
     def save(
-        self, place: Place, model: nn.Module, optimizer: torch.optim.Optimizer, vocabulary: Vocabulary, data: str
+        self,
+        place: Place,
+        model: EncoderDecoder[Any, Any],
+        optimizer: torch.optim.Optimizer,
+        vocabulary: Vocabulary,
+        data: str,
     ) -> Path:
         """Write a checkpoint, whole or not at all, and drop the oldest beyond those to keep."""
         path = self._checkpoint(place.step)
-        tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}  # type: ignore[arg-type]
+        tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
         with folder_written_atomically(path) as scratch:
             save_model(model, vocabulary, scratch)
-            _save_tensors(tensors, scratch / TRAINING)
+            save_file(tensors, scratch / TRAINING)
             seal(scratch, {"place": asdict(place), "best": place.best and asdict(place.best), "data": data,
                            "threads": torch.get_num_threads(), "torch": torch.__version__})  # fmt: skip
         best = place.best and self._checkpoint(place.best.step)
@@ -99,7 +105,7 @@ class Run:
         return path
 
     def restore(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, data: str
+        self, model: EncoderDecoder[Any, Any], optimizer: torch.optim.Optimizer, data: str
     ) -> tuple[Place, tuple[str, ...]]:
         """Put model, optimizer and random generators back to the newest checkpoint; gives its place, and notes."""
         if not self.checkpoints:
@@ -118,7 +124,7 @@ class Run:
                 parameter.copy_(weights[name])
                 optimizer.state[parameter] = _moments(saved, name, parameter)
         random = {name.removeprefix("random."): value for name, value in saved.items() if name.startswith("random.")}
-        restore_random_state(random, model.device)  # type: ignore[arg-type]
+        restore_random_state(random, model.device)
         place = Place(**record["place"] | {"best": Best(**record["best"]) if record["best"] else None})
         return place, _differences(record)
 
@@ -132,12 +138,6 @@ class Run:
 
     def _checkpoint(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
-
-
-def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file(tensors, path)
 
 
 def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:

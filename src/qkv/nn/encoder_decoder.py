@@ -1,0 +1,50 @@
+"""What every encoder-decoder offers to search, training and tasks, whatever it is made of."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from qkv.types import Float, Int, Tensor
+
+Memory = TypeVar("Memory")
+State = TypeVar("State")
+
+
+class EncoderDecoder(nn.Module, ABC, Generic[Memory, State]):
+    """Reads a source, then writes a target token by token.
+
+    Memories and states are frozen dataclasses of tensors with the batch first: `qkv.nn.state.select` picks their rows.
+    """
+
+    config: Any
+    tokenizer: Any = None  # what `qkv.load` found beside the weights; the model itself never looks at it
+
+    @abstractmethod
+    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
+        """Read the source; without lengths, no row of the batch is padded."""
+
+    @abstractmethod
+    def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
+        """The logits after each token of `target`, all steps at once (teacher forcing)."""
+
+    @abstractmethod
+    def start(self, memory: Memory) -> State:
+        """The state before the first token."""
+
+    @abstractmethod
+    def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
+        """The logits after one more token, and the state that goes with them."""
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
+        source_lengths: Int[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        return self.decode(target, self.encode(source, source_lengths))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device

@@ -12,7 +12,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self, final
+from typing import final
 
 import torch
 from torch import nn
@@ -45,10 +45,6 @@ class Score(nn.Module, ABC):
     ) -> Float[Tensor, "batch heads query key"]:
         """Score each transformed query against each transformed key."""
 
-    def dot_scale(self, features: int) -> float | None:
-        """The s of a comparison that is s * (q . k) over `features` features; None where it is anything else."""
-        return None
-
     def keys(self, key: Float[Tensor, "batch heads key dim"]) -> Keys:
         """Transform the keys of a sequence once, for many queries to come."""
         return Keys(self.of_key(key))
@@ -60,33 +56,45 @@ class Score(nn.Module, ABC):
         return self.compare(self.of_query(query), keys.tensor)
 
     @classmethod
-    def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> Self:
+    def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> "Score":
         """Make this score for the given sizes, as a recipe that names it does; scores without weights ignore them."""
         return cls()
 
 
 class DotProduct(Score):
-    """A score whose comparison is a (scaled) dot product, whatever it does to queries and keys before."""
+    """A score whose comparison is a scaled dot product, whatever it does to queries and keys before: kernels fuse it."""
 
     @abstractmethod
-    def dot_scale(self, features: int) -> float: ...
+    def scale_for(self, features: int) -> float:
+        """The factor of the dot product over so many features."""
+
+    def as_dot(
+        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key key_dim"] | Keys
+    ) -> tuple[Float[Tensor, "batch heads query features"], Float[Tensor, "batch heads key features"], float]:
+        """The (q, k, s) of which s * (q . k) is the score."""
+        query = self.of_query(query)
+        key = key.tensor if isinstance(key, Keys) else self.of_key(key)
+        return query, key, self._checked_scale(query, key)
 
     def compare(
-        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key features"]
+        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
+        return (query * self._checked_scale(query, key)) @ key.transpose(-1, -2)
+
+    def _checked_scale(self, query: Tensor, key: Tensor) -> float:
         if query.shape[-1] != key.shape[-1]:
             raise ShapeError(
                 f"{type(self).__name__} multiplies query and key feature by feature, but the query has "
                 f"{query.shape[-1]} and the key {key.shape[-1]}: project one of them, or use Additive"
             )
-        return (query * self.dot_scale(query.shape[-1])) @ key.transpose(-1, -2)
+        return self.scale_for(query.shape[-1])
 
 
 @final
 class Dot(DotProduct):
     """q . k"""
 
-    def dot_scale(self, features: int) -> float:
+    def scale_for(self, features: int) -> float:
         return 1.0
 
 
@@ -98,7 +106,7 @@ class ScaledDot(DotProduct):
         super().__init__()
         self.scale = scale
 
-    def dot_scale(self, features: int) -> float:
+    def scale_for(self, features: int) -> float:
         return 1.0 / math.sqrt(features) if self.scale is None else self.scale
 
 
@@ -127,7 +135,7 @@ class Additive(Score):
         return (hidden * self.vector[:, None, None]).sum(dim=-1)
 
     @classmethod
-    def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> Self:
+    def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> "Score":
         return cls(query_dim, key_dim, hidden_dim, heads)
 
 

@@ -95,5 +95,5 @@ def _rebuild(
 ) -> Float[Tensor, "batch heads query key"]:
     """The weights of a call, from its inputs and terms."""
     request = Request(query, key, value, module.score, module.position, mask, module.align, 0.0, True)
-    _, weights = REFERENCE.scores_and_weights(request)
+    weights, _ = REFERENCE.weights(request)
     return weights

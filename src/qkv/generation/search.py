@@ -1,7 +1,7 @@
 """Greedy and beam search, written once over a model's start and step."""
 
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -123,7 +123,7 @@ class Ended:
     scores: Float[Tensor, "batch beam"]  # best first; -inf where nothing has ended yet
 
     @classmethod
-    def nothing(cls, batch: int, beam: int, max_length: int, end: int, device: torch.device) -> Self:
+    def nothing(cls, batch: int, beam: int, max_length: int, end: int, device: torch.device) -> "Ended":
         return cls(
             torch.full((batch, beam, max_length + 1), end, device=device),
             torch.full((batch, beam), -torch.inf, device=device),

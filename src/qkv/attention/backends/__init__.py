@@ -1,11 +1,10 @@
 """Backends: ways to compute the same attention, in order of preference, and the choice among them."""
 
-from qkv.attention.backends.reference import Reference
+from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.backends.sdpa import Sdpa
 from qkv.attention.spec import Backend, Request
 from qkv.errors import InputError, Unsupported
 
-REFERENCE = Reference()
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), REFERENCE)}
 
 

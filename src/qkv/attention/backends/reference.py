@@ -22,16 +22,22 @@ class Reference(Backend):
         return None
 
     def run(self, request: Request) -> Attended:
-        scores, weights = self.scores_and_weights(request)
+        scores, weights = self._scores_and_weights(request)
         output = F.dropout(weights, request.dropout) @ request.value
         if not request.need_weights:
             return Attended(output)
-        return Attended(output, weights, self._log_sum_exp(scores))
+        return Attended(output, weights, _log_sum_exp(scores))
 
-    def scores_and_weights(
+    def weights(
+        self, request: Request
+    ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query"]]:
+        """The weights of a request, before any dropout, and the log-sum-exp of its scores, without reading the values."""
+        scores, weights = self._scores_and_weights(request)
+        return weights, _log_sum_exp(scores)
+
+    def _scores_and_weights(
         self, request: Request
     ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query key"]]:
-        """The masked scores and the weights made of them, before any dropout."""
         query, key = request.query, request.key
         if request.position is not None and not isinstance(key, Keys):
             query, key = request.position.turn(query, key)
@@ -46,8 +52,11 @@ class Reference(Backend):
         scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
         return scores, request.align(scores).masked_fill(blocked, 0.0)
 
-    @staticmethod
-    def _log_sum_exp(scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query"]:
-        """log sum exp over the keys that were allowed; -inf where none was."""
-        lowest = torch.finfo(scores.dtype).min
-        return scores.masked_fill(scores == lowest, -torch.inf).logsumexp(dim=-1)
+
+def _log_sum_exp(scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query"]:
+    """log sum exp over the keys that were allowed; -inf where none was."""
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(scores == lowest, -torch.inf).logsumexp(dim=-1)
+
+
+REFERENCE = Reference()

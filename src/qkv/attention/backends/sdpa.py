@@ -5,9 +5,9 @@ from typing import final
 from torch.nn import functional as F
 
 from qkv.attention.align import Softmax
-from qkv.attention.backends.reference import Reference
+from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.mask import Causal
-from qkv.attention.score import Keys
+from qkv.attention.score import DotProduct, Keys
 from qkv.attention.spec import Attended, Backend, Request
 
 
@@ -18,23 +18,21 @@ class Sdpa(Backend):
     name = "sdpa"
 
     def supports(self, request: Request) -> str | None:
-        if request.score.dot_scale(1) is None:
+        if not isinstance(request.score, DotProduct):
             return f"the score {type(request.score).__name__} is not a dot product"
         if not isinstance(request.align, Softmax):
             return f"the alignment {type(request.align).__name__} is not a softmax"
         if request.position is not None and request.position.shifts_scores:
             return f"the position {type(request.position).__name__} acts on the scores"
-        return Reference().supports(request)
+        return REFERENCE.supports(request)
 
     def run(self, request: Request) -> Attended:
         query, key = request.query, request.key
         if request.position is not None and not isinstance(key, Keys):
             query, key = request.position.turn(query, key)
-        query = request.score.of_query(query)
-        key = key.tensor if isinstance(key, Keys) else request.score.of_key(key)
-        scale = request.score.dot_scale(query.shape[-1])
-        assert scale is not None, "supports() has seen to it"
+        assert isinstance(request.score, DotProduct)
         assert isinstance(request.align, Softmax)
+        query, key, scale = request.score.as_dot(query, key)
         scale /= request.align.temperature
 
         if request.mask is None or self._sees_all(request):
@@ -53,8 +51,7 @@ class Sdpa(Backend):
             ).masked_fill(empty, 0.0)
         if not request.need_weights:
             return Attended(output)
-        seen = Reference().run(request)
-        return Attended(output, seen.weights, seen.lse)
+        return Attended(output, *REFERENCE.weights(request))
 
     @staticmethod
     def _sees_all(request: Request) -> bool:

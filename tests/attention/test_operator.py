@@ -1,0 +1,303 @@
+"""The operator against an oracle written out by hand, on every backend that claims support."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkv.attention import Additive, Causal, Dense, Dot, Mask, Padding, Position, ScaledDot, Score, Softmax, attend
+from qkv.attention.backends import BACKENDS, choose
+from qkv.attention.spec import Request
+from qkv.errors import InputError, ShapeError, Unsupported
+
+# Rounding grows with the number of terms that are summed; this many units of the dtype's precision allows for ours.
+ROUNDING_UNITS = 256
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    return ROUNDING_UNITS * torch.finfo(dtype).eps
+
+
+def by_hand(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, allowed: Tensor | None, temperature: float
+) -> Tensor:
+    """Attention with loops and scalars, in float64: one query at a time, only over the keys it may see."""
+    batch, heads, queries, _ = query.shape
+    output = torch.zeros(batch, heads, queries, value.shape[-1], dtype=torch.float64)
+    for b in range(batch):
+        for h in range(heads):
+            for q in range(queries):
+                seen = [k for k in range(key.shape[2]) if allowed is None or allowed[b, h, q, k]]
+                scores = [one_score(score, query[b, h, q], key[b, h, k], h) / temperature for k in seen]
+                total = sum((s.exp() for s in scores), torch.zeros((), dtype=torch.float64))
+                for k, s in zip(seen, scores, strict=True):
+                    output[b, h, q] = output[b, h, q] + s.exp() / total * value[b, h, k]
+    return output
+
+
+def one_score(score: Score, query: Tensor, key: Tensor, head: int) -> Tensor:
+    """The score's formula, for one query and one key."""
+    if isinstance(score, Additive):
+        head = head if score.vector.shape[0] > 1 else 0
+        return score.vector[head] @ torch.tanh(query @ score.query_weight[head] + key @ score.key_weight[head])
+    scale = 1.0 if isinstance(score, Dot) else score.scale or 1 / math.sqrt(len(query))
+    return scale * (query @ key)
+
+
+SCORES = {
+    "dot": lambda dim, heads: Dot(),
+    "scaled dot": lambda dim, heads: ScaledDot(),
+    "scaled dot with its own scale": lambda dim, heads: ScaledDot(scale=0.3),
+    "additive": lambda dim, heads: Additive(dim, dim, 5),
+    "additive, a network for each head": lambda dim, heads: Additive(dim, dim, 5, heads=heads),
+}
+
+MASKS = {
+    "none": lambda lengths: None,
+    "causal": lambda lengths: Causal(),
+    "padding": lambda lengths: Padding(lengths),
+    "causal and padding": lambda lengths: Causal() & Padding(lengths),
+    "not causal, or padding": lambda lengths: ~Causal() | Padding(lengths),
+}
+
+
+def gradients(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """The gradients of a sum whose terms all differ, so that no error can cancel."""
+    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    if not output.requires_grad:  # every query of the hand-written oracle saw nothing
+        return [torch.zeros_like(tensor) for tensor in inputs]
+    return list(torch.autograd.grad((output * weight).sum(), inputs, allow_unused=True, materialize_grads=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("masked", MASKS)
+@pytest.mark.parametrize("scored", SCORES)
+@settings(max_examples=6, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    queries=st.integers(1, 5),
+    keys=st.integers(1, 7),
+    dim=st.sampled_from([1, 3, 8, 17]),
+    temperature=st.sampled_from([1.0, 0.5]),
+    seed=st.integers(0, 2**16),
+)
+def test_output_and_gradients_equal_the_formula_written_out_by_hand(
+    backend, masked, scored, batch, heads, queries, keys, dim, temperature, seed
+):
+    torch.manual_seed(seed)
+    score = SCORES[scored](dim, heads)
+    lengths = torch.randint(0, keys + 1, (batch,))
+    mask = MASKS[masked](lengths)
+    shapes = [(batch, heads, queries, dim), (batch, heads, keys, dim), (batch, heads, keys, 4)]
+    inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    terms = {"score": score, "mask": mask, "align": Softmax(temperature)}
+    request = Request(*inputs, score, None, mask, terms["align"], 0.0, False)
+    if BACKENDS[backend].supports(request) is not None:
+        with pytest.raises(Unsupported, match="is not a dot product"):
+            attend(*inputs, backend=backend, **terms)
+        return
+    found = attend(*inputs, backend=backend, **terms).output
+    slopes = gradients(found, inputs)
+
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    allowed = None if mask is None else mask.allowed(request.extent).expand(batch, heads, queries, keys)
+    expected = by_hand(*exact, score.double(), allowed, temperature)
+    close = {"rtol": tolerance(torch.float32), "atol": tolerance(torch.float32)}
+    torch.testing.assert_close(found.double(), expected, **close)
+    for slope, truth in zip(slopes, gradients(expected, exact), strict=True):
+        torch.testing.assert_close(slope.double(), truth, **close)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mask", [Padding(torch.tensor([0, 3])), Dense(torch.zeros(2, 1, 4, 5, dtype=torch.bool))])
+def test_a_query_that_may_see_nothing_reads_zeros_and_sends_back_zero_gradients(backend, mask):
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, 2, n, 8, requires_grad=True) for n in (4, 5, 5)]
+    output = attend(*inputs, mask=mask, backend=backend).output
+    assert (output[0] == 0).all()
+    for slope in gradients(output, inputs):
+        assert slope.isfinite().all()
+        assert (slope[0] == 0).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_causal_masking_equals_recomputing_each_prefix(backend):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 6, 8) for _ in range(3))
+    whole = attend(query, key, value, mask=Causal(), backend=backend).output
+    for length in range(1, 7):
+        prefix = attend(query[:, :, :length], key[:, :, :length], value[:, :, :length], mask=Causal(), backend=backend)
+        last = attend(query[:, :, length - 1 : length], key[:, :, :length], value[:, :, :length], mask=Causal())
+        torch.testing.assert_close(whole[:, :, :length], prefix.output)
+        torch.testing.assert_close(whole[:, :, length - 1 : length], last.output)
+
+
+def test_causal_lets_the_last_query_stand_at_the_last_key():
+    query, key = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 5, 4)
+    weights = attend(query, key, key, mask=Causal(), need_weights=True).weights
+    assert (weights[0, 0] > 0).tolist() == [[True, True, True, True, False], [True, True, True, True, True]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_are_a_distribution_and_rebuild_the_output_from_the_log_sum_exp(backend):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 5, 8, dtype=torch.float64) for _ in range(3))
+    mask = Causal() & Padding(torch.tensor([5, 2]))
+    read = attend(query, key, value, mask=mask, backend=backend, need_weights=True)
+    torch.testing.assert_close(read.weights.sum(-1), torch.ones(2, 3, 5, dtype=torch.float64))
+    torch.testing.assert_close(read.weights @ value, read.output)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(8)
+    rebuilt = (scores - read.lse[..., None]).exp() * (read.weights > 0)
+    torch.testing.assert_close(rebuilt, read.weights)
+
+
+def test_weights_come_only_when_they_are_asked_for():
+    x = torch.randn(1, 1, 3, 4)
+    assert attend(x, x, x).weights is None
+    assert attend(x, x, x, backend="reference").lse is None
+
+
+def test_self_attention_without_positions_does_not_care_about_order():
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 6, 8)
+    order = torch.randperm(6)
+    torch.testing.assert_close(attend(x, x, x).output[:, :, order], attend(*(x[:, :, order],) * 3).output)
+
+
+def test_keys_prepared_once_give_what_raw_keys_give():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 1, 1, 6), torch.randn(2, 1, 5, 4), torch.randn(2, 1, 5, 3)
+    score = Additive(6, 4, 7)
+    torch.testing.assert_close(
+        attend(query, score.keys(key), value, score=score).output, attend(query, key, value, score=score).output
+    )
+
+
+def test_gradients_of_the_additive_score_pass_the_numerical_check():
+    torch.manual_seed(0)
+    score = Additive(3, 4, 5, heads=2).double()
+    query, key, value = (
+        torch.randn(2, 2, n, d, dtype=torch.float64, requires_grad=True) for n, d in ((2, 3), (3, 4), (3, 2))
+    )
+    parameters = tuple(score.parameters())
+    assert torch.autograd.gradcheck(
+        lambda q, k, v, *_: attend(q, k, v, score=score, mask=Padding(torch.tensor([3, 2]))).output,
+        (query, key, value, *parameters),
+    )
+
+
+def test_dropout_scales_what_it_keeps_so_that_the_mean_stays():
+    torch.manual_seed(0)
+    query, key = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1000, 4)
+    value = torch.ones(1, 1, 1000, 1)
+    for backend in BACKENDS:
+        reads = [attend(query, key, value, dropout=0.3, backend=backend).output.item() for _ in range(30)]
+        # Each read is a mean of 1,000 draws of 0 or 1/0.7: its standard deviation is 0.0207.
+        assert abs(sum(reads) / 30 - 1) < 4 * 0.0207 / math.sqrt(30)
+        assert max(reads) != min(reads)
+
+
+def test_low_precision_stays_near_the_float64_truth():
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 40, 16, dtype=torch.float64) for _ in range(3))
+    truth = attend(query, key, value, mask=Causal()).output
+    for backend in BACKENDS:
+        low = attend(query.bfloat16(), key.bfloat16(), value.bfloat16(), mask=Causal(), backend=backend).output
+        torch.testing.assert_close(low.double(), truth, rtol=0, atol=4 * torch.finfo(torch.bfloat16).eps)
+
+
+class TestBackends:
+    """A backend asked for by name serves or says why not; auto always finds one."""
+
+    def test_auto_takes_the_fused_kernel_for_dot_products_and_the_reference_for_the_rest(self):
+        x = torch.randn(1, 1, 3, 4)
+        dot = Request(x, x, x, ScaledDot(), None, Causal(), Softmax(), 0.0, False)
+        additive = Request(x, x, x, Additive(4, 4, 4), None, None, Softmax(), 0.0, False)
+        assert choose(dot).name == "sdpa"
+        assert choose(additive).name == "reference"
+
+    def test_a_named_backend_never_gives_way_to_another(self):
+        x = torch.randn(1, 1, 3, 4)
+        with pytest.raises(Unsupported) as caught:
+            attend(x, x, x, score=Additive(4, 4, 4), backend="sdpa")
+        assert caught.value.backend == "sdpa"
+        assert "Additive" in caught.value.reason
+
+    def test_an_unknown_backend_is_told_the_known_ones(self):
+        x = torch.randn(1, 1, 3, 4)
+        with pytest.raises(InputError, match="auto, sdpa, reference"):
+            attend(x, x, x, backend="flash")
+
+
+class Nearness(Position):
+    """A position term that takes off one for each step between query and key."""
+
+    shifts_scores = True
+
+    def shift(self, scores: Tensor, query: Tensor) -> Tensor:
+        place = torch.arange(scores.shape[-1])
+        return scores - (place[:, None] - place).abs()
+
+
+class Manhattan(Score):
+    """A score that is no dot product: minus the city-block distance."""
+
+    def compare(self, query: Tensor, key: Tensor) -> Tensor:
+        return -(query.unsqueeze(-2) - key.unsqueeze(-3)).abs().sum(dim=-1)
+
+
+class TestNewTerms:
+    """A new term is one class."""
+
+    def test_a_new_score_runs_where_it_can_and_is_refused_where_it_cannot(self):
+        torch.manual_seed(0)
+        x = torch.randn(1, 2, 4, 3)
+        expected = torch.softmax(-torch.cdist(x, x, p=1), dim=-1) @ x
+        torch.testing.assert_close(attend(x, x, x, score=Manhattan()).output, expected)
+        with pytest.raises(Unsupported, match="Manhattan is not a dot product"):
+            attend(x, x, x, score=Manhattan(), backend="sdpa")
+
+    def test_a_new_position_acts_on_the_scores_before_the_mask(self):
+        torch.manual_seed(0)
+        x = torch.randn(1, 2, 4, 8)
+        bias = -(torch.arange(4.0)[:, None] - torch.arange(4.0)).abs()
+        bias = bias.masked_fill(~torch.ones(4, 4).tril().bool(), -torch.inf)
+        expected = torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=bias)
+        torch.testing.assert_close(attend(x, x, x, position=Nearness(), mask=Causal()).output, expected)
+        with pytest.raises(Unsupported, match="Nearness acts on the scores"):
+            attend(x, x, x, position=Nearness(), backend="sdpa")
+
+    def test_a_new_mask_combines_with_the_others(self):
+        class EverySecond(Mask):
+            def allowed(self, extent):
+                return (torch.arange(extent.keys) % 2 == 0)[None, None, None]
+
+        x = torch.randn(1, 1, 4, 4)
+        weights = attend(x, x, x, mask=EverySecond() & Causal(), need_weights=True).weights
+        assert (weights[0, 0, 3] > 0).tolist() == [True, False, True, False]
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestWrongShapes:
+    """Tensors that do not fit are refused in words."""
+
+    def test_query_key_and_value_need_four_dimensions(self):
+        with pytest.raises(ShapeError, match="4 dimensions"):
+            attend(torch.randn(3, 4), torch.randn(3, 4), torch.randn(3, 4))
+
+    def test_batch_and_heads_must_agree(self):
+        with pytest.raises(ShapeError, match="batch and heads must agree"):
+            attend(torch.randn(2, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4))
+
+    def test_each_key_needs_its_value(self):
+        with pytest.raises(ShapeError, match="3 keys and 2 values"):
+            attend(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 2, 4))
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_a_dot_product_needs_queries_and_keys_of_one_size(self, backend):
+        with pytest.raises(ShapeError, match="the query has 4 and the key 5"):
+            attend(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 5), torch.randn(1, 1, 3, 5), backend=backend)

@@ -1,0 +1,21 @@
+"""Shapes and types are checked at run time in tests, where beartype is installed."""
+
+import importlib.util
+import os
+
+import jaxtyping
+import pytest
+
+# The tests measure values, not how two processes share two cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+if importlib.util.find_spec("beartype") is not None:
+    jaxtyping.install_import_hook("qkv", "beartype.beartype")
+
+
+@pytest.fixture
+def unchecked() -> object:
+    """Switch the run-time checks off, to see what qkv itself says to a user who has none."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,0 +1,134 @@
+"""Search over a model small enough to try every sequence."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkv.generation import beam_search, greedy_search
+from qkv.nn.encoder_decoder import EncoderDecoder
+
+BEGIN, END, VOCABULARY, LONGEST = 0, 1, 4, 4
+
+
+@dataclass(frozen=True)
+class Memory:
+    tables: Tensor  # batch, token before last, last token, next token
+
+
+@dataclass(frozen=True)
+class State:
+    tables: Tensor
+    last: Tensor
+
+
+class SecondOrder(EncoderDecoder[Memory, State]):
+    """The next token depends on the last two, by a random table for each sentence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchor = torch.nn.Parameter(torch.zeros(1))
+
+    def encode(self, source, source_lengths=None):
+        return Memory(torch.stack([table(int(seed)) for seed in source[:, 0]]))
+
+    def start(self, memory):
+        return State(memory.tables, torch.zeros(len(memory.tables), dtype=torch.long))
+
+    def step(self, token, state):
+        rows = torch.arange(len(token))
+        return state.tables[rows, state.last, token], State(state.tables, token)
+
+    def decode(self, target, memory):
+        state, logits = self.start(memory), []
+        for token in target.unbind(1):
+            one, state = self.step(token, state)
+            logits.append(one)
+        return torch.stack(logits, 1)
+
+
+def table(seed: int) -> Tensor:
+    return 2 * torch.randn(VOCABULARY, VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+
+def log_probability(seed: int, tokens: tuple[int, ...]) -> float:
+    """log p(tokens, END), by looking the table up."""
+    before, last, total = 0, BEGIN, 0.0
+    for token in (*tokens, END):
+        total += table(seed)[before, last].log_softmax(-1)[token].item()
+        before, last = last, token
+    return total
+
+
+def every_sequence(seed: int, length_penalty: float) -> list[tuple[float, tuple[int, ...]]]:
+    """All sequences of up to LONGEST tokens with their scores, best first."""
+    others = [token for token in range(VOCABULARY) if token != END]
+    sequences = itertools.chain.from_iterable(itertools.product(others, repeat=n) for n in range(LONGEST + 1))
+    scored = [(log_probability(seed, s) / (len(s) + 1) ** length_penalty, s) for s in sequences]
+    return sorted(scored, reverse=True)
+
+
+def search(seeds: list[int], beam: int, length_penalty: float = 1.0, exact: bool = False):
+    model = SecondOrder()
+    memory = model.encode(torch.tensor(seeds)[:, None])
+    rules = {"batch": len(seeds), "begin": BEGIN, "end": END, "max_length": LONGEST, "length_penalty": length_penalty}
+    if beam == 0:
+        return greedy_search(model, memory, **rules)
+    return beam_search(model, memory, beam=beam, exact=exact, **rules)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), length_penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]))
+def test_a_beam_wide_enough_finds_what_trying_everything_finds(seed, length_penalty):
+    wide = 3**LONGEST + 1
+    (found,) = search([seed], wide, length_penalty, exact=True)
+    expected = every_sequence(seed, length_penalty)[:10]
+    assert [h.tokens for h in found[:10]] == [tokens for _, tokens in expected]
+    assert [h.score for h in found[:10]] == pytest.approx([score for score, _ in expected], abs=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 6), exact=st.booleans())
+def test_scores_are_true_falling_and_never_twice_the_same_sequence(seed, beam, exact):
+    (found,) = search([seed], beam, exact=exact)
+    assert 1 <= len(found) <= beam
+    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    assert len({h.tokens for h in found}) == len(found)
+    for h in found:
+        assert h.score == pytest.approx(log_probability(seed, h.tokens) / (len(h.tokens) + 1), abs=1e-4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds=st.lists(st.integers(0, 10**6), min_size=2, max_size=5), beam=st.integers(0, 4))
+def test_a_sentence_gives_the_same_alone_and_in_a_batch(seeds, beam):
+    assert search(seeds, beam) == [search([seed], beam)[0] for seed in seeds]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_greedy_takes_the_most_probable_token_at_every_step(seed):
+    (found,) = search([seed], 0)
+    before, last, expected, total = 0, BEGIN, [], 0.0
+    for _ in range(LONGEST):
+        scores = table(seed)[before, last].log_softmax(-1)
+        token = int(scores.argmax())
+        total += scores[token].item()
+        if token == END:
+            break
+        expected.append(token)
+        before, last = last, token
+    assert found.tokens == tuple(expected)
+    assert found.score == pytest.approx(total / (len(expected) + 1), abs=1e-4)
+
+
+def test_a_wider_beam_never_finds_a_worse_best_when_scores_are_plain_sums():
+    for seed in range(30):
+        widths = [search([seed], beam, length_penalty=0.0, exact=True)[0][0].score for beam in (1, 3, 9, 82)]
+        best = every_sequence(seed, 0.0)[0][0]
+        assert max(widths) <= best + 1e-4
+        assert math.isclose(widths[-1], best, abs_tol=1e-4)

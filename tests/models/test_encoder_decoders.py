@@ -1,0 +1,125 @@
+"""What must be true of every encoder-decoder, whatever it is made of."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from qkv.models import MODELS
+from qkv.nn.state import select
+
+SIZES = {
+    "rnn_seq2seq": {"embedding": 12, "hidden": 16},
+    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 24},
+}
+VOCABULARY = 11
+
+
+def make(name: str, **changes: object):
+    network, config = MODELS[name]
+    torch.manual_seed(0)
+    return network(config(VOCABULARY, VOCABULARY, **SIZES[name] | changes))
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest):
+    return make(request.param).eval()
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    source = torch.randint(4, VOCABULARY, (3, 7), generator=generator)
+    target = torch.randint(4, VOCABULARY, (3, 5), generator=generator)
+    return source, target, torch.tensor([7, 4, 1])
+
+
+def test_every_model_is_covered_here():
+    assert set(SIZES) == set(MODELS)
+
+
+def test_decoding_step_by_step_equals_decoding_all_steps_at_once(model, batch):
+    source, target, lengths = batch
+    memory = model.encode(source, lengths)
+    at_once = model.decode(target, memory)
+    state = model.start(memory)
+    for t in range(target.shape[1]):
+        logits, state = model.step(target[:, t], state)
+        torch.testing.assert_close(logits, at_once[:, t], rtol=0, atol=1e-5)
+
+
+def test_a_sentence_gives_the_same_alone_and_in_a_padded_batch(model, batch):
+    source, target, lengths = batch
+    together = model(source, target, lengths)
+    for row, length in enumerate(lengths):
+        alone = model(source[row : row + 1, :length], target[row : row + 1])
+        torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-5)
+
+
+def test_what_stands_in_the_padding_makes_no_difference(model, batch):
+    source, target, lengths = batch
+    other = source.clone()
+    other[1, 4:] = 9
+    other[2, 1:] = 8
+    assert model(source, target, lengths).equal(model(other, target, lengths))
+
+
+def test_no_logit_depends_on_a_later_target_token(model, batch):
+    source, target, lengths = batch
+    before = model(source, target, lengths)
+    changed = target.clone()
+    changed[:, 3:] = (changed[:, 3:] + 1) % VOCABULARY
+    after = model(source, changed, lengths)
+    torch.testing.assert_close(before[:, :3], after[:, :3], rtol=0, atol=1e-6)
+    assert not torch.allclose(before[:, 3:], after[:, 3:])
+
+
+def test_every_logit_depends_on_every_source_token(model, batch):
+    source, target, _ = batch
+    before = model(source, target)
+    for place in range(source.shape[1]):
+        changed = source.clone()
+        changed[:, place] = (changed[:, place] + 1) % VOCABULARY
+        assert (model(changed, target) - before).abs().amax(dim=-1).min() > 0
+
+
+def test_states_can_be_reordered_and_repeated_by_rows(model, batch):
+    source, target, lengths = batch
+    state = model.start(model.encode(source, lengths))
+    _, state = model.step(target[:, 0], state)
+    expected, _ = model.step(target[:, 1], state)
+    rows = torch.tensor([2, 0, 0, 1])
+    found, _ = model.step(target[rows, 1], select(state, rows))
+    torch.testing.assert_close(found, expected[rows], rtol=0, atol=1e-6)
+
+
+def test_every_weight_gets_a_gradient(model, batch):
+    source, target, lengths = batch
+    F.cross_entropy(model(source, target, lengths).flatten(0, 1), target.flatten()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_learns_eight_examples_by_heart(name):
+    model = make(name, dropout=0.0).train()
+    generator = torch.Generator().manual_seed(2)
+    source, target = (torch.randint(4, VOCABULARY, (8, 6), generator=generator) for _ in range(2))
+    begun = torch.cat((torch.full((8, 1), 2), target[:, :-1]), dim=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(source, begun).flatten(0, 1), target.flatten())
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+    assert model.eval()(source, begun).argmax(-1).equal(target)
+
+
+def test_dropout_acts_in_training_only(batch):
+    source, target, lengths = batch
+    for name in MODELS:
+        model = make(name, dropout=0.5)
+        assert model.eval()(source, target, lengths).equal(model(source, target, lengths))
+        assert not model.train()(source, target, lengths).equal(model(source, target, lengths))

@@ -3,13 +3,15 @@
 Plain data (TOML, JSON, `--set a.b=value`) can only fill fields that a dataclass declares: it never chooses code.
 """
 
+import copy
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -24,18 +26,32 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
         raise InputError(f"{path}: not valid TOML: {error}") from None
 
 
 def write_toml(data: Mapping[str, Any]) -> str:
     """Write nested plain data as TOML; a value that is None is left out, as TOML has no word for it."""
-    lines = [f"{key} = {_toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping | None)]
-    for key, value in data.items():
+    return "\n".join(_toml_lines(data, ())) + "\n"
+
+
+def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """The lines of a table: first its own values, for those below a [header] belong to that, then the tables in it."""
+    for key, value in table.items():
+        if not isinstance(value, Mapping | None):
+            yield f"{_toml_key(key)} = {_toml_value(value)}"
+    for key, value in table.items():
         if isinstance(value, Mapping):
-            body = [f"{name} = {_toml_value(item)}" for name, item in value.items() if item is not None]
-            lines += ["", f"[{key}]", *body]
-    return "\n".join(lines) + "\n"
+            yield from ("", f"[{'.'.join(map(_toml_key, (*path, key)))}]")
+            yield from _toml_lines(value, (*path, key))
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
 
 
 def _toml_value(value: Any) -> str:
@@ -43,12 +59,13 @@ def _toml_value(value: Any) -> str:
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False)  # strings, integers and booleans are written alike in both
+    # Strings, integers and booleans are written as in JSON, which alone lets DEL stand unescaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
     """Apply `a.b=value` assignments, values in TOML's notation or a bare word, to a copy of nested data."""
-    result = json.loads(json.dumps(data))
+    result = copy.deepcopy(data)
     for assignment in assignments:
         dotted, equals, text = assignment.partition("=")
         if not equals or not all(dotted.strip().split(".")):
@@ -66,11 +83,11 @@ def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text  # a bare word, so that nobody has to quote for two shells at once
 
 
-def build(cls: type[T], data: Mapping[str, Any], where: str, prefix: str = "") -> T:
+def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
     """Fill the dataclass `cls` from plain data, checking every key and type.
 
     `where` opens each error message, `prefix` goes before each key in it ("model." for the keys of that table).
@@ -125,11 +142,18 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
     if origin is dict and isinstance(value, Mapping):
         return dict(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _float(value, where, key)
     expected = origin or hint
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         raise InputError(f"{where}: {key} must be {_type_name(expected)}, not {value!r}")
     return value
+
+
+def _float(value: int, where: str, key: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{where}: {key} is too large a number") from None
 
 
 def _type_name(kind: type) -> str:

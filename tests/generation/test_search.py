@@ -132,3 +132,16 @@ def test_a_wider_beam_never_finds_a_worse_best_when_scores_are_plain_sums():
         best = every_sequence(seed, 0.0)[0][0]
         assert max(widths) <= best + 1e-4
         assert math.isclose(widths[-1], best, abs_tol=1e-4)
+
+
+def test_what_is_never_to_be_said_is_not_said_and_the_rest_keeps_its_probability():
+    model = SecondOrder()
+    memory = model.encode(torch.arange(20)[:, None])
+    rules = {"batch": 20, "begin": BEGIN, "end": END, "max_length": LONGEST, "never": [BEGIN, 2]}
+    greedy = greedy_search(model, memory, **rules)
+    beams = beam_search(model, memory, beam=3, **rules)
+    for seed, hypotheses in enumerate(beams):
+        for h in (greedy[seed], *hypotheses):
+            assert set(h.tokens) <= {3}
+        for h in hypotheses:
+            assert h.score == pytest.approx(log_probability(seed, h.tokens) / (len(h.tokens) + 1), abs=1e-4)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import result, result_json, say
+from qkv.cli.talk import note, result, result_json, say
 from qkv.config import build, nearest
 from qkv.errors import InputError
 
@@ -47,8 +47,8 @@ def show(
         pairs, notes = loaded.splits[split], loaded.notes
     else:
         raise InputError(f"{name}: neither a file nor a data set{nearest(name, DATA_SETS)}")
-    for note in notes:
-        say(f"note: {note}")
+    for passed_over in notes:
+        note(passed_over)
     say(f"{name}: {len(pairs):,} pairs")
     for pair in pairs[:count]:
         if json:

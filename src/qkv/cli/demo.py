@@ -7,7 +7,8 @@ import typer
 
 from qkv.cli import evaluate as evaluation
 from qkv.cli import options
-from qkv.cli.talk import counting, result, result_json, say, stdout
+from qkv.cli.talk import counting, result, result_drawn, result_json, say
+from qkv.errors import InputError
 
 RECIPE = "dates-gru"
 SHOWN = ("Donnerstag, 5. März 2026", "the fifth of March 2026", "Thu, 3/5/26", "5 марта 2026 г.", "jeudi 5 mars 2026")
@@ -36,13 +37,15 @@ def demo(
     recipe = read_recipe(RECIPE)
     say("1. Train: a GRU with additive attention learns to read dates in ten languages")
     if (out / "recipe.toml").exists():
+        if read_recipe(str(out / "recipe.toml")) != recipe:
+            raise InputError(f"{out} holds another run: choose another --out")
         say(f"   {out} holds a demo already: going on with it (remove the folder to start afresh)")
         done = job.resume(out, device)
     else:
         done = job.begin(recipe, out, device)
     if not done.place.finished:
         say(f"stopped: saved {done.run.checkpoints[-1]}   go on with: qkv demo --out {out}")
-        raise typer.Exit(130)
+        raise typer.Exit(options.INTERRUPTED)
     say(f"   {done.place.step:,} steps in {done.place.seconds:.0f} s")
 
     pairs = load_data(recipe.data).splits["test"]
@@ -64,6 +67,6 @@ def demo(
     for answer in answers:
         result(f"{answer.source:28} {answer.text}")
     result("")
-    stdout.print(heat_map(answers[0].maps[0]))
+    result_drawn(heat_map(answers[0].maps[0]))
     result(f"the picture: {picture}")
     result(f"the page:    {page}   (open it in a browser; hover a character)")

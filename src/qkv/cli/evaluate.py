@@ -1,18 +1,20 @@
 """`qkv evaluate`: how good a trained model is."""
 
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import counting, result, result_json, say
+from qkv.cli.talk import counting, note, result, result_json, say
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.data.pair import Pair
     from qkv.evaluation.translation import Report
+    from qkv.tasks.translate import Translator
 
 
 def evaluate(
@@ -23,6 +25,7 @@ def evaluate(
     data: options.Data = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many pairs.")] = None,
     beam: options.Beam = 1,
+    strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -33,10 +36,11 @@ def evaluate(
     from qkv.evaluation.translation import evaluate as score
     from qkv.tasks.translate import Translator
 
-    name, pairs = pairs_of(run, split, data)
+    name, pairs = pairs_of(run, split, data, strict=strict)
     pairs = pairs[:limit]
     translator = Translator(run, device=device)
     translator.check([pair.source for pair in pairs])
+    _tell_unknown(translator, pairs)
     with counting("evaluating", len(pairs)) as progress:
         report = score(translator, pairs, beam=beam, progress=progress)
     if json:
@@ -46,28 +50,38 @@ def evaluate(
         result(table(report))
 
 
-def pairs_of(run: Path, split: str | None, data: list[Path] | None) -> tuple[str, list["Pair"]]:
+def pairs_of(
+    run: Path, split: str | None, data: list[Path] | None, *, strict: bool = False
+) -> tuple[str, list["Pair"]]:
     """The pairs to look at, with a name for them: the user's own, or a split of the data the run was trained on."""
     if data:
         from qkv.data.files import read_pairs
 
         if split is not None:
             raise InputError("--split names a part of the run's own data: leave it away with --data")
-        read = read_pairs(data)
-        for note in read.notes:
-            say(f"note: {note}")
+        read = read_pairs(data, strict=strict)
+        for passed_over in read.notes:
+            note(passed_over)
         return " and ".join(str(path) for path in data), read.pairs
     from qkv.data.registry import load_data
-    from qkv.training.run import Run
+    from qkv.training.recipe import read_recipe
 
     folder = next((folder for folder in (run, run.parent) if (folder / "recipe.toml").exists()), None)
     if folder is None:
         raise InputError(f"{run}: not a training run, so it has no data of its own: give --data")
-    splits = load_data(Run.open(folder).recipe.data).splits
+    splits = load_data(read_recipe(str(folder / "recipe.toml")).data).splits
     name = split or ("test" if "test" in splits else "valid")
     if name not in splits:
         raise InputError(f"{run}: no {name} split (there are: {', '.join(splits)})")
     return name, splits[name]
+
+
+def _tell_unknown(translator: "Translator", pairs: list["Pair"]) -> None:
+    vocabulary = translator.vocabulary
+    unknown = [pieces for pair in pairs if (pieces := vocabulary.unknown(vocabulary.encode(pair.source)))]
+    if unknown:
+        names = ", ".join(repr(piece) for piece in list(dict.fromkeys(chain.from_iterable(unknown)))[:10])
+        note(f"{len(unknown):,} source(s) hold what was never seen in training, read as unknown: {names}")
 
 
 def table(report: "Report") -> str:

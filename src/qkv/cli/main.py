@@ -1,15 +1,19 @@
 """The command `qkv`."""
 
+import os
 import sys
+from typing import Any
 
-import click
 import typer
 
 from qkv import __version__
 from qkv.cli import data, demo, evaluate, talk, train, translate, view
+from qkv.cli.options import INTERRUPTED
 from qkv.errors import InputError, QkvError, Unsupported
 
-INTERRUPTED = 130
+BAD_INPUT = 2
+# Click's UsageError: some versions of typer take it from click, others carry a copy of click inside.
+Misuse: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="qkv",
@@ -44,22 +48,45 @@ def options(
 def main() -> None:
     """Run the command line; every error that qkv foresees is one line, and decides the exit code."""
     try:
-        code = app(standalone_mode=False)
+        code = _run()
     except (InputError, Unsupported) as error:
-        code = _failed(error, 2)
+        code = _failed(str(error), BAD_INPUT)
     except QkvError as error:
-        code = _failed(error, 1)
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        code = INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has seen enough, as `head` does
-        sys.stderr.close()
+        code = _failed(str(error), 1)
+    except Misuse as error:
+        code = _misused(error)
+    except (talk.ReaderLeft, BrokenPipeError):
+        # Python would try to write the rest when it ends, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        code = _failed(f"{where}{error.strerror or error}", BAD_INPUT)
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _failed(error: QkvError, code: int) -> int:
-    talk.say(f"error: {error}")
+def _run() -> Any:
+    # A terminal that lacks a character shows its code instead of ending the work.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for number, argument in enumerate(sys.argv[1:], start=1):
+        if not argument.isascii() and any("\ud800" <= character <= "\udfff" for character in argument):
+            raise InputError(f"argument {number} is not UTF-8: {os.fsencode(argument)!r}")
+    code = app(prog_name="qkv", standalone_mode=False)
+    sys.stdout.flush()
     return code
+
+
+def _failed(message: str, code: int) -> int:
+    talk.say(f"error: {' '.join(message.splitlines())}")
+    return code
+
+
+def _misused(error: Any) -> int:
+    message = error.format_message()
+    if "\n" in message:  # called without a command: the message is the help itself
+        talk.say(message)
+        return BAD_INPUT
+    command = error.ctx.command_path if error.ctx else "qkv"
+    return _failed(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)

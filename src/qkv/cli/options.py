@@ -5,9 +5,12 @@ from typing import Annotated
 
 import typer
 
+INTERRUPTED = 130  # the exit code of a command that was stopped by Ctrl-C
+
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON, for machines.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or a saved model's folder.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Make an empty line an error.")]
 Beam = Annotated[int, typer.Option("--beam", min=1, max=1000, help="How many hypotheses to follow; 1 is greedy.")]
 Data = Annotated[
     list[Path] | None,

@@ -1,11 +1,12 @@
 """How commands speak: results on stdout, talk on stderr."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 stdout = Console(soft_wrap=True, highlight=False, markup=False)
@@ -17,14 +18,41 @@ def say(text: str) -> None:
     stderr.print(text)
 
 
+def note(text: str) -> None:
+    """Say something that the person did not ask for but should know."""
+    say(f"note: {text}")
+
+
+class ReaderLeft(Exception):  # noqa: N818  (it names what happened, and nothing is wrong)
+    """Whoever read our results has seen enough, as `head` does."""
+
+
 def result(text: str) -> None:
     """Print a result, just as it is."""
-    print(text)  # noqa: T201  (rich would wrap or colour it)
+    try:
+        print(text)  # noqa: T201  (rich would wrap or colour it)
+    except BrokenPipeError:
+        raise ReaderLeft from None
 
 
 def result_json(value: Any) -> None:
-    """Print a result for machines, on one line."""
-    result(json.dumps(value, ensure_ascii=False))
+    """Print a result for machines, on one line; JSON has no word for a number that is none but null."""
+    result(json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def result_drawn(drawing: RenderableType) -> None:
+    """Print a drawing, in colours where there is a terminal."""
+    with stdout.capture() as drawn:
+        stdout.print(drawing)
+    result(drawn.get().removesuffix("\n"))
 
 
 class Counter:

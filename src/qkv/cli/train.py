@@ -9,8 +9,6 @@ from qkv.cli import options
 from qkv.cli.talk import result, result_json, say
 from qkv.errors import InputError
 
-INTERRUPTED = 130
-
 
 def train(
     recipe: Annotated[
@@ -30,6 +28,7 @@ def train(
         Path | None, typer.Option("--out", metavar="FOLDER", help="The run's folder [runs/RECIPE-SEED].")
     ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run.")] = None,
+    strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -43,12 +42,14 @@ def train(
 
     if recipe is None and resume is None:
         raise InputError(f"which recipe? One of {', '.join(recipe_names())}, or the path of a .toml file")
-    changes = [*(assignments or []), *_own_pairs(data, valid, test)]
+    changes = [*(assignments or []), *_own_pairs(data, valid, test), *(["data.strict=true"] if strict else [])]
     if resume is not None:
         if out is not None:
             raise InputError("--resume goes on in the run's own folder: leave --out away")
         if changes:
-            raise InputError("a resumed run keeps its recipe and data: leave --set, --data, --valid and --test away")
+            raise InputError(
+                "a resumed run keeps its recipe and data: leave --set, --data, --valid, --test and --strict away"
+            )
         done = job.resume(resume, device)
     else:
         assert recipe is not None
@@ -83,7 +84,7 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
     if not place.finished:
         again = f"qkv train {recipe} --resume" if recipe else "qkv train --resume"
         say(f"stopped: saved {run.checkpoints[-1]}   go on with: {again} {run.folder}")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
     if place.best is not None and not json:
         value = place.best.value
         shown = f"{value:.2%}" if run.recipe.train.best_by == "exact" else f"{value:.3f}"

@@ -1,18 +1,20 @@
 """`qkv translate`: text in, text out."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import counting, result, result_json, say
+from qkv.cli.talk import counting, note, result, result_json, say
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.tasks.answer import Answer
 
+MOST_PENALTY = 10.0
 CHUNK = 1024  # texts that are held in memory with their answers
 
 
@@ -27,25 +29,27 @@ def translate(
         Path | None,
         typer.Option("--attention", metavar="PAGE.html", help="Also write a page that shows the attention."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Make an empty line an error.")] = False,
+    strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
     """Translate texts, a file, or standard input.
 
-    Files and standard input hold one text a line. With --json each answer is an object with its score and its alignment:
-    for each target token, a row of weights over the source tokens.
+    Files and standard input hold one text a line. With --json each answer is an object with its score and its
+    alignment: for each target token, a row of weights over the source tokens.
     """
     if n_best > beam:
         raise InputError(f"--n-best {n_best} needs --beam {n_best} or more")
+    if not 0 <= length_penalty <= MOST_PENALTY:
+        raise InputError(f"--length-penalty must lie between 0 and {MOST_PENALTY}, not {length_penalty}")
     if texts and file:
         raise InputError("give texts or --file, not both")
     lines = texts or _lines(file)
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty and (strict or texts):
-        raise InputError(f"input {empty[0]} is empty")
+        raise InputError(f"input {empty[0]} is empty ({len(empty)} such input(s))")
     if empty:
-        say(f"note: {len(empty)} empty line(s), the first is line {empty[0]}: their answers are empty too")
+        note(f"{len(empty)} empty line(s), the first is line {empty[0]}: their answers are empty too")
 
     from qkv.tasks.translate import Translator
 
@@ -59,8 +63,8 @@ def translate(
                 translator, chunk, beam=beam, n_best=n_best, length_penalty=length_penalty,
                 attention=json or attention is not None,
             )  # fmt: skip
-            for number, answers in enumerate(found, start=begin + 1):
-                _print(number, answers, json=json, n_best=n_best)
+            for number, (line, answers) in enumerate(zip(chunk, found, strict=True), start=begin + 1):
+                _print(number, line, answers, json=json, n_best=n_best)
                 shown += answers if attention is not None else []
             progress(begin + len(chunk))
     if attention is not None:
@@ -70,19 +74,13 @@ def translate(
 
 
 def _lines(file: Path | None) -> list[str]:
-    if file is not None:
-        from qkv.data.files import read_lines
+    from qkv.data.files import decode_lines, read_lines
 
+    if file is not None:
         return read_lines(file)
     if sys.stdin.isatty():
         say("reading lines from the keyboard; end with Ctrl-D")
-    try:
-        lines = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"standard input: not UTF-8 at byte {error.start}") from None
-    if lines == [""]:
-        raise InputError("nothing to translate: give texts, --file, or lines on standard input")
-    return [line.removesuffix("\r") for line in lines]
+    return decode_lines(sys.stdin.buffer.read(), "standard input")
 
 
 def _translate(translator: Any, lines: list[str], **rules: Any) -> list[list["Answer"]]:
@@ -94,19 +92,26 @@ def _translate(translator: Any, lines: list[str], **rules: Any) -> list[list["An
     return answers
 
 
-def _print(number: int, answers: list["Answer"], *, json: bool, n_best: int) -> None:
-    if not answers and not json:
+def _print(number: int, line: str, answers: list["Answer"], *, json: bool, n_best: int) -> None:
+    if not answers and json:  # the answer to an empty line: with one answer each, lines out are as many as lines in
+        result_json({"input": number, "rank": 1, "source": line, "text": "", "score": None})
+    elif not answers and n_best == 1:
         result("")
     for rank, answer in enumerate(answers, start=1):
         if rank == 1 and answer.unknown:
-            names = ", ".join(f"{piece!r} (U+{ord(piece[0]):04X})" for piece in answer.unknown)
-            say(f"note: input {number}: never seen in training, read as unknown: {names}")
+            note(f"input {number}: {never_seen(answer.unknown)}")
         if json:
             result_json({"input": number, "rank": rank, **as_dict(answer)})
         elif n_best > 1:
             result(f"{number}\t{rank}\t{answer.score:.4f}\t{answer.text}")
         else:
             result(answer.text)
+
+
+def never_seen(pieces: Sequence[str]) -> str:
+    """Words about what the model had to read as unknown."""
+    names = ", ".join(f"{piece!r} ({' '.join(f'U+{ord(c):04X}' for c in piece[:3])})" for piece in pieces)
+    return f"never seen in training, read as unknown: {names}"
 
 
 def as_dict(answer: "Answer") -> dict[str, Any]:

@@ -7,7 +7,8 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.evaluate import pairs_of
-from qkv.cli.talk import result, result_json, say, stdout
+from qkv.cli.talk import note, result, result_drawn, result_json, say
+from qkv.cli.translate import never_seen
 
 
 def view(
@@ -34,12 +35,17 @@ def view(
     """
     from qkv.tasks.translate import Translator
     from qkv.view import heat_map, pick_map, save_page, save_png
+    from qkv.view.selection import pick_head
 
     translator = Translator(run, device=device)
     chosen = texts or [pair.source for pair in pairs_of(run, None, None)[1][:count]]
     answers = [found[0] for found in translator.translate(chosen, beam=beam, attention=True)]
     first = answers[0]
+    for number, answer in enumerate(answers, start=1):
+        if answer.unknown:
+            note(f"input {number}: {never_seen(answer.unknown)}")
     shown = pick_map(first, layer)
+    pick_head(shown, head)  # a wrong one should be told before anything is written
     written = {"page": str(save_page(answers, page or run / "attention.html"))}
     if png is not None:
         written["png"] = str(save_png(first, png, layer=layer, head=head))
@@ -47,6 +53,6 @@ def view(
         result_json(written)
         return
     say(f"{first.source}  ->  {first.text}")
-    stdout.print(heat_map(shown, head=head))
+    result_drawn(heat_map(shown, head=head))
     for path in written.values():
         result(path)

@@ -55,15 +55,20 @@ def read_lines(path: Path) -> list[str]:
         raise InputError(f"{path}: is a folder, not a file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if not data.strip():
-        raise InputError(f"{path}: the file is empty")
+    return decode_lines(data, str(path))
+
+
+def decode_lines(data: bytes, name: str) -> list[str]:
+    """The lines of UTF-8 text that came from `name`, which opens every error message."""
+    if not data.removeprefix(codecs.BOM_UTF8).strip():
+        raise InputError(f"{name}: is empty")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         offset = error.start + (3 if data.startswith(codecs.BOM_UTF8) else 0)
         line = data.count(b"\n", 0, offset) + 1
         raise InputError(
-            f"{path}: not UTF-8 at byte {offset} (0x{data[offset]:02x}), line {line}: convert it first, e.g. with iconv"
+            f"{name}: not UTF-8 at byte {offset} (0x{data[offset]:02x}), line {line}: convert it first, e.g. with iconv"
         ) from None
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
@@ -92,5 +97,5 @@ def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair
     sources = sorted({pair.source for pair in pairs}, key=lambda text: hashlib.sha256(text.encode()).digest())
     if len(sources) < 2:
         raise InputError("one distinct source is not enough to hold any out for validation: give a validation file")
-    held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources))))])
+    held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources)), len(sources) - 1))])
     return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]

@@ -14,6 +14,7 @@ from qkv.errors import InputError
 
 Split = Literal["train", "valid", "test"]
 HELD_OUT_DATES = 2000
+LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class DataConfig:
     strict: bool = False  # pairs: whether a line with an empty side is an error
 
     def __post_init__(self) -> None:
-        require(self.size > 0, "size must be positive")
+        require(0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
         require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
 
 
@@ -46,9 +47,11 @@ class Loaded:
         """A hash of every pair of every split: equal only if the data are."""
         digest = hashlib.sha256()
         for split, pairs in sorted(self.splits.items()):
-            digest.update(f"{split}\0{len(pairs)}\0".encode())
+            digest.update(f"{split} {len(pairs)}\n".encode())
             for pair in pairs:
-                digest.update(f"{pair.source}\0{pair.target}\0".encode())
+                digest.update(
+                    f"{pair.source!r} {pair.target!r} {pair.gold}\n".encode()
+                )  # quoted: no text can end early
         return digest.hexdigest()
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -11,6 +10,7 @@ from qkv.errors import CheckpointError, InputError
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 LARGEST = 1_000_000
+NEVER_SEEN = "\U0010fffd"  # for private use: no text that people write holds it
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Vocabulary:
         self.tokenizer = tokenizer
 
     @classmethod
-    def train(cls, texts: Iterable[str], kind: str) -> Self:
+    def train(cls, texts: Iterable[str], kind: str) -> "Vocabulary":
         """Learn a vocabulary: "char" for every character seen, "bpe:N" for N subwords."""
         name, _, size = kind.partition(":")
         if name == "char" and not size:
@@ -38,18 +38,25 @@ class Vocabulary:
         raise InputError(f"vocabulary {kind!r} is not known: use char, or bpe:N with N up to {LARGEST:,}")
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> Self:
+    def from_json(cls, text: str, where: str) -> "Vocabulary":
         """Read a tokenizer.json."""
         try:
             tokenizer = Tokenizer.from_str(text)
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            tokenizer.encode_special_tokens = True  # the file does not keep it
+            reads_unknown = UNKNOWN in tokenizer.encode(NEVER_SEEN, add_special_tokens=False).ids
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a crafted file makes the library raise a panic, which is no Exception
             raise CheckpointError(f"{where}: not a tokenizer: {error}") from None
-        vocabulary = cls(tokenizer)
         if [tokenizer.id_to_token(number) for number in range(len(SPECIAL))] != list(SPECIAL):
             raise CheckpointError(f"{where}: tokens 0 to 3 must be {' '.join(SPECIAL)}")
-        return vocabulary
+        if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
+            raise CheckpointError(f"{where}: the numbers of the tokens must be 0, 1, 2 and so on, each once")
+        if not reads_unknown:
+            raise CheckpointError(f"{where}: a character that was never seen must be read as {SPECIAL[UNKNOWN]}")
+        return cls(tokenizer)
 
     def to_json(self) -> str:
         return self.tokenizer.to_str(pretty=True)
@@ -60,7 +67,10 @@ class Vocabulary:
     def encode(self, text: str) -> Tokens:
         """Split a text into tokens; what was never seen becomes <unk>."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        return Tokens(encoding.ids, tuple(text[start:stop] for start, stop in encoding.offsets))
+        starts = [start for start, _ in encoding.offsets]
+        # A piece reaches to where the next begins: the library's offsets leave out the accents that it has composed.
+        stops = [max(stop, after) for (_, stop), after in zip(encoding.offsets, [*starts[1:], len(text)], strict=True)]
+        return Tokens(encoding.ids, tuple(text[start:stop] for start, stop in zip(starts, stops, strict=True)))
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The token numbers of many texts."""
@@ -94,7 +104,10 @@ def _characters(texts: Iterable[str]) -> Tokenizer:
 def _subwords(texts: Iterable[str], size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN], fuse_unk=True))
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    # "<" stays apart, or subwords of texts with "<s>" in them would grow into the special token of that name.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Split("<", "isolated")]
+    )
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)

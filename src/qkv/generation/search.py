@@ -1,5 +1,6 @@
 """Greedy and beam search, written once over a model's start and step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,8 +32,12 @@ def greedy_search(
     end: int,
     max_length: int,
     length_penalty: float = 1.0,
+    never: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Take the most probable token at every step; one hypothesis for each of the `batch` rows of the memory."""
+    """Take the most probable token at every step; one hypothesis for each of the `batch` rows of the memory.
+
+    Tokens in `never` are not said, however probable.
+    """
     state = model.start(memory)
     token = torch.full((batch,), begin, device=model.device)
     running = torch.ones(batch, dtype=torch.bool, device=model.device)
@@ -40,7 +45,7 @@ def greedy_search(
     written = []
     for _ in range(max_length):
         logits, state = model.step(token, state)
-        gain, token = logits.float().log_softmax(dim=-1).max(dim=-1)
+        gain, token = _log_p(logits, never).max(dim=-1)
         total += gain * running
         token = token.masked_fill(~running, end)
         written.append(token)
@@ -49,6 +54,14 @@ def greedy_search(
             break
     found = zip(torch.stack(written, dim=1).tolist(), total.tolist(), strict=True)
     return [_hypothesis(row, score, end, length_penalty) for row, score in found]
+
+
+def _log_p(logits: Float[Tensor, "rows vocabulary"], never: Sequence[int]) -> Float[Tensor, "rows vocabulary"]:
+    """The log-probability of each next token, -inf for those that are never said."""
+    log_p = logits.float().log_softmax(dim=-1)
+    if never:
+        log_p[:, list(never)] = -torch.inf
+    return log_p
 
 
 def _hypothesis(row: list[int], score: float, end: int, length_penalty: float) -> Hypothesis:
@@ -67,6 +80,7 @@ def beam_search(
     max_length: int,
     beam: int,
     length_penalty: float = 1.0,
+    never: Sequence[int] = (),
     exact: bool = False,
 ) -> list[list[Hypothesis]]:
     """The `beam` best hypotheses found for each row of the memory, best first.
@@ -85,7 +99,7 @@ def beam_search(
     done = torch.zeros(batch, dtype=torch.bool, device=model.device)
     for length in range(1, max_length + 2):
         logits, state = model.step(tokens[:, :, -1].flatten(), state)
-        log_p = running[:, :, None] + logits.float().log_softmax(dim=-1).unflatten(0, (batch, beam))  # b beam v
+        log_p = running[:, :, None] + _log_p(logits, never).unflatten(0, (batch, beam))  # b beam v
         if length > max_length:  # out of room: every hypothesis that still runs has to end here
             ended = ended.joined_by(tokens[:, :, 1:], log_p[:, :, end] / length**length_penalty, done)
             break

@@ -1,7 +1,7 @@
 """A saved model is a folder: config.json, model.safetensors, tokenizer.json. Nothing in it is ever executed."""
 
 import json
-import struct
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,17 @@ from safetensors.torch import save_file
 from qkv.config import build, nearest
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
+from qkv.interop.document import read_object, read_text
 from qkv.interop.seal import SEAL, read_seal, verify
 from qkv.models import MODELS
 from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.runtime.device import pick_device
 from qkv.types import Tensor
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-LARGEST_TEXT = 256 * 2**20  # bytes of config or tokenizer that are read at all
+LARGEST_TOKENIZER = 256 * 2**20  # bytes that are read at all
+NUMBERS = ("F16", "BF16", "F32", "F64")  # what weights may be stored as
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
 def save_model(model: EncoderDecoder[Any, Any], vocabulary: Vocabulary | None, folder: Path) -> None:
@@ -28,7 +32,11 @@ def save_model(model: EncoderDecoder[Any, Any], vocabulary: Vocabulary | None, f
     config = {"model_type": name, **asdict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters gives tied weights once, under their first name.
-    save_file({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, folder / WEIGHTS)
+    weights = {name: weight.detach().contiguous() for name, weight in model.named_parameters()}
+    try:
+        save_file(weights, folder / WEIGHTS)
+    except SafetensorError as error:  # a full disk, for one
+        raise InputError(f"{folder / WEIGHTS}: cannot be written: {error}") from None
     if vocabulary is not None:
         (folder / TOKENIZER).write_text(vocabulary.to_json(), encoding="utf-8")
 
@@ -38,6 +46,7 @@ def load(folder: str | Path, device: str = "cpu", dtype: torch.dtype | None = No
 
     Names and shapes are checked against the file's header before any memory is taken for the model.
     """
+    where = pick_device(device)
     folder = resolve(Path(folder))
     if (folder / SEAL).exists():
         verify(folder)
@@ -49,31 +58,43 @@ def load(folder: str | Path, device: str = "cpu", dtype: torch.dtype | None = No
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
     if (folder / TOKENIZER).exists():
-        model.tokenizer = Vocabulary.from_json(_read_text(folder / TOKENIZER), str(folder / TOKENIZER))
-        if len(model.tokenizer) > config.target_size:
-            raise CheckpointError(f"{folder}: the tokenizer has more tokens than the model has room for")
-    return model.to(device=device, dtype=dtype).eval()
+        text = read_text(folder / TOKENIZER, LARGEST_TOKENIZER)
+        model.tokenizer = Vocabulary.from_json(text, str(folder / TOKENIZER))
+        room = min(config.source_size, config.target_size)
+        if len(model.tokenizer) > room:
+            raise CheckpointError(
+                f"{folder / TOKENIZER}: has {len(model.tokenizer):,} tokens, but the model has room for {room:,}"
+            )
+    return model.to(device=where, dtype=dtype).eval()
 
 
 def resolve(folder: Path) -> Path:
     """The model folder that is meant: the folder itself, or a training run's best (else newest) checkpoint."""
     if (folder / CONFIG).exists():
         return folder
+    if folder.is_file():
+        raise InputError(
+            f"{folder}: is a file; a saved model is a folder with {CONFIG} and {WEIGHTS}{_no_pickle([folder])}"
+        )
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     checkpoints = sorted(folder.glob("step-*"))
     if not checkpoints:
-        raise InputError(f"{folder}: neither a saved model (no {CONFIG}) nor a training run with a checkpoint")
-    record = read_seal(checkpoints[-1])
-    best = folder / f"step-{(record.get('best') or {}).get('step', 0):08d}"
-    return best if best.is_dir() else checkpoints[-1]
+        raise InputError(
+            f"{folder}: neither a saved model (no {CONFIG}) nor a training run with a checkpoint"
+            f"{_no_pickle(folder.iterdir())}"
+        )
+    match read_seal(checkpoints[-1]).get("best"):
+        case {"step": int(step)} if (best := folder / f"step-{step:08d}").is_dir():
+            return best
+    return checkpoints[-1]
 
 
 def read_config(folder: Path) -> tuple[type[EncoderDecoder[Any, Any]], Any]:
     """The network class and its config, from config.json; only names that qkv knows are accepted."""
-    data = _read_json(folder / CONFIG)
+    data = read_object(folder / CONFIG)
     name = data.pop("model_type", None)
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         raise CheckpointError(f"{folder / CONFIG}: model_type {name!r} is not known{nearest(str(name), MODELS)}")
     network, config = MODELS[name]
     try:
@@ -87,11 +108,11 @@ def read_tensors(path: Path, shapes: dict[str, torch.Size] | None = None) -> dic
     try:
         with safe_open(path, framework="pt") as file:
             if shapes is not None:
-                _check_shapes(path, {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}, shapes)  # noqa: SIM118
+                _check_header(path, {name: file.get_slice(name) for name in file.keys()}, shapes)  # noqa: SIM118
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
-    except (SafetensorError, OSError, struct.error, ValueError) as error:
+        raise CheckpointError(f"{path}: no such file{_no_pickle(path.parent.iterdir())}") from None
+    except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cut short or altered: {error}") from None
     if shapes is not None:
         for name, tensor in tensors.items():
@@ -100,12 +121,16 @@ def read_tensors(path: Path, shapes: dict[str, torch.Size] | None = None) -> dic
     return tensors
 
 
-def _check_shapes(path: Path, found: dict[str, tuple[int, ...]], expected: dict[str, torch.Size]) -> None:
+def _check_header(path: Path, found: dict[str, Any], expected: dict[str, torch.Size]) -> None:
     for name, shape in expected.items():
         if name not in found:
             raise CheckpointError(f"{path}: {name} is missing")
-        if found[name] != tuple(shape):
-            raise CheckpointError(f"{path}: {name} has shape {list(found[name])}, the config asks for {list(shape)}")
+        if found[name].get_shape() != list(shape):
+            raise CheckpointError(
+                f"{path}: {name} has shape {found[name].get_shape()}, the config asks for {list(shape)}"
+            )
+        if found[name].get_dtype() not in NUMBERS:
+            raise CheckpointError(f"{path}: {name} is stored as {found[name].get_dtype()}, not as {', '.join(NUMBERS)}")
     for name in found:
         if name not in expected:
             raise CheckpointError(f"{path}: {name} is not part of the model")
@@ -117,22 +142,9 @@ def _shapes_without_memory(network: type[EncoderDecoder[Any, Any]], config: Any)
     return {name: parameter.shape for name, parameter in skeleton.named_parameters()}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(_read_text(path))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object")
-    return data
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST_TEXT:
-            raise CheckpointError(f"{path}: larger than {LARGEST_TEXT // 2**20} MiB")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: not UTF-8 at byte {error.start}") from None
+def _no_pickle(files: Iterable[Path]) -> str:
+    """Words for someone who has a pickle where safetensors should be; nothing for everyone else."""
+    pickles = sorted(file.name for file in files if file.suffix in PICKLES)
+    if not pickles:
+        return ""
+    return f"; {pickles[0]} is a pickle, which could run any code and is never read: convert it to safetensors first"

@@ -1,31 +1,32 @@
 """A sealed folder: its last file lists the SHA-256 of every other, so that damage is found before it is used."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 from qkv.errors import CheckpointError
+from qkv.interop.document import read_object
 from qkv.runtime.files import sha256
 
 SEAL = "checkpoint.json"
 
 
 def seal(folder: Path, record: dict[str, Any]) -> None:
-    """Write the seal: `record`, and the hashes of all files that are in the folder now."""
-    hashes = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-    (folder / SEAL).write_text(json.dumps({**record, "sha256": hashes}, indent=2) + "\n", encoding="utf-8")
+    """Write the seal: `record`, the hashes of all files that are in the folder now, and a hash of these two."""
+    sealed = {**record, "sha256": {path.name: sha256(path) for path in sorted(folder.iterdir())}}
+    text = json.dumps({**sealed, "seal": _digest(sealed)}, indent=2)
+    (folder / SEAL).write_text(text + "\n", encoding="utf-8")
 
 
 def read_seal(folder: Path) -> dict[str, Any]:
     """The record of a sealed folder, without looking at the files it seals."""
-    try:
-        record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder}: no {SEAL}: not a whole checkpoint") from None
-    except ValueError as error:
-        raise CheckpointError(f"{folder / SEAL}: cut short or altered: {error}") from None
-    if not isinstance(record, dict) or not isinstance(record.get("sha256"), dict):
-        raise CheckpointError(f"{folder / SEAL}: cut short or altered: no list of hashes")
+    path = folder / SEAL
+    if not path.exists():
+        raise CheckpointError(f"{folder}: no {SEAL}: not a whole checkpoint")
+    record = read_object(path)
+    if record.pop("seal", None) != _digest(record) or not isinstance(record.get("sha256"), dict):
+        raise CheckpointError(f"{path}: cut short or altered since it was saved (its SHA-256 differs)")
     return record
 
 
@@ -39,3 +40,7 @@ def verify(folder: Path) -> dict[str, Any]:
         if sha256(path) != expected:
             raise CheckpointError(f"{path}: cut short or altered since it was saved (its SHA-256 differs)")
     return record
+
+
+def _digest(sealed: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 
 
 def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:
-    """The share of texts that equal their reference."""
+    """The share of texts that equal their reference (NaN of none)."""
+    if not references:
+        return float("nan")
     return sum(text == reference for text, reference in zip(texts, references, strict=True)) / len(references)
 
 
 def character_error_rate(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Insertions, deletions and substitutions per reference character, over the whole corpus."""
+    """Insertions, deletions and substitutions per reference character, over the whole corpus (NaN without any)."""
     errors = sum(edit_distance(text, reference) for text, reference in zip(texts, references, strict=True))
-    return errors / sum(map(len, references))
+    characters = sum(map(len, references))
+    return errors / characters if characters else float("nan")
 
 
 def edit_distance(left: Sequence[object], right: Sequence[object]) -> int:

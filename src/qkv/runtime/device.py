@@ -15,7 +15,7 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise InputError(f"device {name!r} is not known: use auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or name.startswith("cpu:"):
         raise InputError(f"device {name!r} is not supported: use auto, cpu, cuda or cuda:N")
     if device.type == "cuda":
         available = torch.cuda.device_count()

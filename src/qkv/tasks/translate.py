@@ -8,13 +8,15 @@ import torch
 
 from qkv.attention import watch
 from qkv.data.batching import by_length, collate, encode_pair
-from qkv.data.vocabulary import BEGIN, END, SPECIAL, Tokens, Vocabulary
+from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Tokens, Vocabulary
 from qkv.errors import InputError
 from qkv.generation import Hypothesis, beam_search, greedy_search
 from qkv.interop import load
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
+
+NEVER_SAID = (PAD, UNKNOWN, BEGIN)
 
 
 class Translator:
@@ -129,6 +131,7 @@ class Translator:
                 end=END,
                 max_length=longest,
                 length_penalty=length_penalty,
+                never=NEVER_SAID,
             )
             return [[hypothesis] for hypothesis in greedy]
         return beam_search(
@@ -140,6 +143,7 @@ class Translator:
             max_length=longest,
             beam=beam,
             length_penalty=length_penalty,
+            never=NEVER_SAID,
         )
 
     def check(self, texts: Sequence[str]) -> None:

@@ -74,9 +74,10 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
                 place = validate(task, model, config, place, log, display)
                 if place.best is not None and place.best.step == place.step:
                     save()
-            if place.step % config.save_every == 0 or interrupt:
+            stopping = bool(interrupt)  # asked once: a signal between two looks must not stop us unsaved
+            if place.step % config.save_every == 0 or stopping:
                 save()
-            if interrupt:
+            if stopping:
                 return place
         if not place.finished:
             place = replace(validate(task, model, config, place, log, display), finished=True)

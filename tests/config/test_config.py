@@ -1,0 +1,223 @@
+"""Configuration from plain data: what is accepted, what is refused, and in which words."""
+
+import math
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.config import build, nearest, override, read_toml, require, write_toml
+from qkv.errors import InputError
+from qkv.training.recipe import Recipe, read_recipe, recipe_names
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float = 0.1
+    name: Literal["soft", "hard"] = "soft"
+
+    def __post_init__(self) -> None:
+        require(self.rate > 0, "rate must be positive")
+
+
+@dataclass(frozen=True)
+class Outer:
+    size: int
+    on: bool = False
+    words: tuple[str, ...] = ()
+    title: str | None = None
+    inner: Inner = field(default_factory=Inner)
+    free: dict[str, Any] = field(default_factory=dict)
+
+
+def refused(data: Any, cls: type = Outer) -> str:
+    with pytest.raises(InputError) as caught:
+        build(cls, data, "here")
+    return str(caught.value)
+
+
+def test_plain_data_fill_the_fields_and_defaults_fill_the_rest() -> None:
+    made = build(Outer, {"size": 3, "words": ["a", "b"], "inner": {"rate": 2}, "free": {"x": [1]}}, "here")
+    assert made == Outer(3, words=("a", "b"), inner=Inner(2.0), free={"x": [1]})
+    assert isinstance(made.inner.rate, float)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "nearest_key"),
+    [
+        ("model.scroe=dot", "model.score"),
+        ("train.epoch=3", "train.epochs"),
+        ("dtaa=1", "data"),
+        ("data.nmae=x", "data.name"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_valid_one(assignment: str, nearest_key: str) -> None:
+    key = assignment.partition("=")[0]
+    with pytest.raises(InputError) as caught:
+        read_recipe("dates-gru", [assignment])
+    assert str(caught.value) == f"recipe dates-gru: unknown key {key} (did you mean {nearest_key}?)"
+
+
+def test_a_key_like_no_other_gets_the_list_of_valid_ones() -> None:
+    assert refused({"size": 1, "inner": {"zzzz": 1}}) == "here: unknown key inner.zzzz (known: name, rate)"
+
+
+def test_a_missing_key_is_named() -> None:
+    assert refused({"on": True}) == "here: missing key size"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"size": "3"}, "size must be a whole number, not '3'"),
+        ({"size": 3.0}, "size must be a whole number, not 3.0"),
+        ({"size": True}, "size must be a whole number, not True"),
+        ({"size": None}, "size must be a whole number, not None"),
+        ({"size": 3, "on": 1}, "on must be true or false, not 1"),
+        ({"size": 3, "words": "a.tsv"}, "words must be a list, not 'a.tsv'"),
+        ({"size": 3, "words": ["a", 1]}, "words must be a text, not 1"),
+        ({"size": 3, "title": 5}, "title must be a text, not 5"),
+        ({"size": 3, "inner": {"rate": "fast"}}, "inner.rate must be a number, not 'fast'"),
+        ({"size": 3, "inner": {"rate": True}}, "inner.rate must be a number, not True"),
+        ({"size": 3, "inner": {"rate": 10**400}}, "inner.rate is too large a number"),
+        ({"size": 3, "inner": 7}, "inner must be a table of keys and values"),
+        ({"size": 3, "free": [1]}, "free must be a table, not [1]"),
+        ([], "the top level must be a table of keys and values"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_with_its_key(data: Any, words: str) -> None:
+    assert refused(data) == f"here: {words}"
+
+
+def test_a_choice_among_words_names_the_nearest() -> None:
+    assert refused({"size": 1, "inner": {"name": "sfot"}}) == "here: inner.name = 'sfot' (did you mean soft?)"
+    assert refused({"size": 1, "inner": {"name": []}}) == "here: inner.name = [] (known: hard, soft)"
+
+
+def test_a_rule_of_the_dataclass_keeps_its_place_in_the_message() -> None:
+    assert refused({"size": 1, "inner": {"rate": -1}}) == "here: inner.rate must be positive"
+
+
+@pytest.mark.parametrize("rate", [math.nan, -math.inf, 0])
+def test_rules_refuse_numbers_that_are_none(rate: float) -> None:
+    assert refused({"size": 1, "inner": {"rate": rate}}) == "here: inner.rate must be positive"
+
+
+def test_an_absent_optional_value_may_be_none() -> None:
+    assert build(Outer, {"size": 1, "title": None}, "here").title is None
+
+
+def test_data_can_fill_declared_fields_and_nothing_else() -> None:
+    for key in ("__class__", "__post_init__", "__dict__", "size.real", "_target_", "class"):
+        assert refused({"size": 1, key: "os.system"}).startswith(f"here: unknown key {key}")
+    kept = build(Outer, {"size": 1, "title": "os.system", "free": {"_target_": "os.system"}}, "here")
+    assert kept.title == "os.system"
+    assert kept.free == {"_target_": "os.system"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("3e-4", 3e-4),
+        ("-0.5", -0.5),
+        ("true", True),
+        ("false", False),
+        ('["a", "b"]', ["a", "b"]),
+        ("[1, 2]", [1, 2]),
+        ("low_rank", "low_rank"),
+        ("bpe:8000", "bpe:8000"),
+        ("two words", "two words"),
+        ('"3"', "3"),
+        ("'quoted'", "quoted"),
+        ('"', '"'),
+        ("[1, 2", "[1, 2"),
+        ("", ""),
+        ("a=b", "a=b"),
+        ("True", "True"),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_an_override_is_a_value_in_tomls_notation_or_a_bare_word(text: str, value: Any) -> None:
+    found = override({}, [f"a.b={text}"])["a"]["b"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("assignment", ["", "a", "=1", ".=1", "a.=1", ".a=1", "a..b=1"])
+def test_an_override_that_names_no_key_is_refused(assignment: str) -> None:
+    with pytest.raises(InputError, match=r"expected a\.b=value"):
+        override({}, [assignment])
+
+
+def test_an_override_cannot_reach_into_a_value() -> None:
+    with pytest.raises(InputError, match="seed holds a value, not a table"):
+        override({"seed": 1}, ["seed.x=1"])
+
+
+def test_overrides_leave_the_data_they_came_from_alone_and_the_last_one_holds() -> None:
+    before = {"train": {"lr": 1.0, "day": tomllib.loads("x = 2026-03-05")["x"]}}
+    after = override(before, ["train.lr=2", "train.lr=3", "model.new=1"])
+    assert before["train"]["lr"] == 1.0
+    assert (after["train"]["lr"], after["model"]) == (3, {"new": 1})
+
+
+texts = st.text(st.characters(codec="utf-8"))  # all that UTF-8 can write: quotes, newlines, NUL, DEL, any script
+scalars = st.one_of(texts, st.integers(-(2**63), 2**63 - 1), st.booleans(), st.floats(allow_nan=False))
+values = st.one_of(scalars, st.lists(scalars, max_size=3))
+tables = st.recursive(
+    st.dictionaries(texts, values, max_size=4),
+    lambda inner: st.dictionaries(texts, st.one_of(values, inner), max_size=3),
+    max_leaves=8,
+)
+
+
+@given(tables)
+def test_what_is_written_as_toml_is_read_back_the_same(data: dict[str, Any]) -> None:
+    assert tomllib.loads(write_toml(data)) == data
+
+
+def test_toml_keeps_numbers_to_the_last_digit_and_leaves_none_out() -> None:
+    text = write_toml({"a": None, "b": {"lr": 1e-3, "big": math.inf, "c": None, "odd": 0.1 + 0.2}})
+    assert tomllib.loads(text) == {"b": {"lr": 1e-3, "big": math.inf, "odd": 0.1 + 0.2}}
+    assert math.isnan(tomllib.loads(write_toml({"x": math.nan}))["x"])
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_survives_being_written_down(name: str) -> None:
+    recipe = read_recipe(name, ["seed=7", 'data.train=["C:\\\\new\\\\täble.tsv"]'])
+    assert build(Recipe, tomllib.loads(write_toml(recipe.to_dict())), "again") == recipe
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a = ", "not valid TOML"),
+        (b"a = 1\na = 2", "not valid TOML"),
+        (b"a = \xff", "not UTF-8 at byte 4"),
+        (b"a = " + b"9" * 5000, "not valid TOML"),
+        (b"a = " + b"[" * 100_000, "not valid TOML"),
+    ],
+)
+def test_a_broken_toml_file_is_named_with_what_is_wrong(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_toml(path)
+    assert str(caught.value).startswith(f"{path}: {words}")
+
+
+def test_a_toml_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_toml(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_toml(tmp_path)
+
+
+def test_the_nearest_name_is_told_only_where_it_is_near() -> None:
+    assert nearest("traim", ["train", "test"]) == " (did you mean train?)"
+    assert nearest("zzz", ["train", "test"]) == " (known: test, train)"

@@ -1,0 +1,91 @@
+"""Batches: every example once, within the budget, like lengths together, and always the same."""
+
+import statistics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.data.batching import by_length, collate, encode_pair, shuffled
+from qkv.data.vocabulary import BEGIN, END, PAD
+
+lengths_of_examples = st.lists(st.integers(1, 60), max_size=120)
+budgets = st.integers(1, 300)
+seeds = st.integers(0, 2**31 - 1)
+
+
+def assert_budget_held(batches: list[list[int]], lengths: list[int], budget: int) -> None:
+    for batch in batches:
+        assert batch
+        assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= budget
+
+
+@given(lengths_of_examples, budgets)
+def test_batches_by_length_hold_every_example_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    batches = by_length(lengths, budget)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert_budget_held(batches, lengths, budget)
+
+
+@given(lengths_of_examples, budgets)
+def test_batches_by_length_go_from_short_to_long_and_could_not_be_fuller(lengths: list[int], budget: int) -> None:
+    batches = by_length(lengths, budget)
+    flat = [lengths[index] for batch in batches for index in batch]
+    assert flat == sorted(flat)
+    for batch, following in zip(batches, batches[1:], strict=False):
+        assert (len(batch) + 1) * lengths[following[0]] > budget
+
+
+def test_batches_by_length_can_be_made_of_some_examples_only() -> None:
+    assert by_length([3, 1, 2, 9], 4, order=[0, 2, 1]) == [[1, 2], [0]]
+
+
+@given(lengths_of_examples, budgets, seeds, st.integers(0, 1000))
+def test_an_epoch_holds_every_example_once_within_the_budget(
+    lengths: list[int], budget: int, seed: int, epoch: int
+) -> None:
+    batches = shuffled(lengths, budget, seed, epoch)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert_budget_held(batches, lengths, budget)
+
+
+@given(lengths_of_examples, budgets, seeds, st.integers(0, 1000))
+def test_seed_and_epoch_alone_decide_the_batches(lengths: list[int], budget: int, seed: int, epoch: int) -> None:
+    first = shuffled(lengths, budget, seed, epoch)
+    torch.rand(3)  # the state of the world does not matter
+    assert shuffled(lengths, budget, seed, epoch) == first
+
+
+def test_another_epoch_or_seed_has_another_order() -> None:
+    lengths = [1 + number % 40 for number in range(5000)]
+    orders = [shuffled(lengths, 512, seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
+    assert all(one != other for place, one in enumerate(orders) for other in orders[:place])
+
+
+def test_lengths_within_a_batch_are_alike_and_padding_is_rare() -> None:
+    chance = torch.Generator().manual_seed(5)
+    lengths = torch.randint(5, 80, (20_000,), generator=chance).tolist()
+    batches = shuffled(lengths, 1024, seed=0, epoch=0)
+    padded = sum(len(batch) * max(lengths[index] for index in batch) for batch in batches)
+    assert sum(lengths) / padded > 0.97
+    # Batches of like length do not come one after the other, or the gradient would drift with them.
+    firsts = [float(lengths[batch[0]]) for batch in batches]
+    assert abs(statistics.correlation(firsts[1:], firsts[:-1])) < 0.2
+
+
+def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
+    batch = collate([encode_pair([7, 8, 9], [5]), encode_pair([6], [4, 5])])
+    assert batch.source.tolist() == [[7, 8, 9], [6, PAD, PAD]]
+    assert batch.source_lengths.tolist() == [3, 1]
+    assert batch.target_in.tolist() == [[BEGIN, 5, PAD], [BEGIN, 4, 5]]
+    assert batch.target_out.tolist() == [[5, END, PAD], [4, 5, END]]
+    assert batch.tokens == 5
+    assert batch.to(torch.device("cpu")) is batch
+
+
+@pytest.mark.parametrize(("source", "target", "length"), [([1, 2, 3], [1], 3), ([1], [1, 2, 3], 4), ([1], [], 1)])
+def test_a_pair_costs_its_longer_side_with_the_end_token_counted(
+    source: list[int], target: list[int], length: int
+) -> None:
+    assert encode_pair(source, target).length == length

@@ -1,0 +1,154 @@
+"""A user's own pairs: what is read, what is skipped, what is refused, and in which words."""
+
+import codecs
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.data.files import decode_lines, hold_out, read_lines, read_pairs
+from qkv.data.pair import Pair
+from qkv.errors import InputError
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def refused(*paths: Path, strict: bool = False) -> str:
+    with pytest.raises(InputError) as caught:
+        read_pairs(paths, strict=strict)
+    return str(caught.value)
+
+
+def test_a_tsv_file_gives_its_pairs(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "ein Haus\ta house\nzwei\ttwo\n")
+    assert read_pairs([path]).pairs == [Pair("ein Haus", "a house"), Pair("zwei", "two")]
+    assert read_pairs([path]).notes == ()
+
+
+def test_two_files_give_the_pairs_of_their_lines(tmp_path: Path) -> None:
+    source, target = written(tmp_path, "s", "ein\tHaus\nzwei"), written(tmp_path, "t", "a\nb\n")
+    assert read_pairs([source, target]).pairs == [Pair("ein\tHaus", "a"), Pair("zwei", "b")]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+@pytest.mark.parametrize("last", ["", "ending"])
+def test_line_endings_and_byte_order_marks_are_no_part_of_the_texts(
+    tmp_path: Path, ending: str, mark: bytes, last: str
+) -> None:
+    content = mark + f"a\tb{ending}c\td{ending if last else ''}".encode()
+    assert read_pairs([written(tmp_path, "a.tsv", content)]).pairs == [Pair("a", "b"), Pair("c", "d")]
+
+
+def test_only_newlines_end_a_line(tmp_path: Path) -> None:
+    text = "a\u2028b\x0bc\x85d\te"
+    assert read_pairs([written(tmp_path, "a.tsv", text)]).pairs == [Pair("a\u2028b\x0bc\x85d", "e")]
+
+
+def test_lines_with_an_empty_side_are_counted_and_skipped_with_a_note(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "a\tb\n\n  \t \nc\t\n\td\ne\tf\n")
+    read = read_pairs([path])
+    assert read.pairs == [Pair("a", "b"), Pair("e", "f")]
+    assert read.notes == (f"{path}: skipped 4 line(s) with an empty side, the first at line 2",)
+
+
+def test_strict_mode_makes_an_empty_side_an_error_that_names_the_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "a\tb\n\nc\t\n")
+    assert refused(path, strict=True) == f"{path}: line 2 has an empty side (2 such line(s))"
+
+
+@pytest.mark.parametrize(("line", "columns"), [("only one", 1), ("a\tb\tc", 3)])
+def test_a_line_with_another_number_of_columns_is_named(tmp_path: Path, line: str, columns: int) -> None:
+    path = written(tmp_path, "a.tsv", f"a\tb\n{line}\n")
+    assert refused(path) == f"{path}: line 2 has {columns} column(s); expected source, one tab, target"
+
+
+def test_sides_of_different_length_are_named_with_the_first_line_that_has_no_partner(tmp_path: Path) -> None:
+    short, long = written(tmp_path, "short", "a\nb\n"), written(tmp_path, "long", "a\nb\nc\nd\n")
+    words = f"{short} has 2 lines but {long} has 4: line 3 of {long} has no partner"
+    assert refused(short, long) == words
+    assert refused(long, short) == words
+
+
+def test_missing_and_empty_files_and_folders_are_named(tmp_path: Path) -> None:
+    assert refused(tmp_path / "none.tsv") == f"{tmp_path / 'none.tsv'}: no such file"
+    assert refused(tmp_path) == f"{tmp_path}: is a folder, not a file"
+    for content in (b"", b"\n \n", codecs.BOM_UTF8, codecs.BOM_UTF8 + b"\n"):
+        path = written(tmp_path, "empty.tsv", content)
+        assert refused(path) == f"{path}: is empty"
+    path = written(tmp_path, "half.tsv", "a\t\nb\t\n")
+    assert refused(path) == f"{path}: no pairs found"
+    assert "not a folder" not in refused(written(tmp_path, "file", "x") / "below")
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_bytes_that_are_not_utf8_are_named_with_file_and_offset(tmp_path: Path, mark: bytes) -> None:
+    path = written(tmp_path, "latin1.tsv", mark + "a\tb\nM\xe4rz\tc\n".encode("latin-1"))
+    offset = len(mark) + 5
+    assert refused(path).startswith(f"{path}: not UTF-8 at byte {offset} (0xe4), line 2")
+    assert path.read_bytes()[offset] == 0xE4
+
+
+def test_a_utf16_file_is_no_utf8_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "a\tb\n".encode("utf-16"))
+    assert f"{path}: not UTF-8 at byte 0" in refused(path)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_pairs_come_from_one_file_or_two(tmp_path: Path, count: int) -> None:
+    assert refused(*[tmp_path / "x"] * count) == f"pairs come from one TSV file or from two files, not from {count}"
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r")), min_size=1))
+def test_lines_are_read_back_as_they_were_written(lines: list[str]) -> None:
+    data = "".join(f"{line}\n" for line in lines).encode()
+    if not data.strip():
+        with pytest.raises(InputError, match="is empty"):
+            decode_lines(data, "here")
+    elif not lines[0].startswith("\ufeff"):
+        assert decode_lines(data, "here") == lines
+
+
+def test_empty_lines_between_others_are_lines(tmp_path: Path) -> None:
+    assert read_lines(written(tmp_path, "a", "a\n\n\nb\n\n")) == ["a", "", "", "b", ""]
+
+
+texts = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.sampled_from("xyz")), min_size=1, max_size=40)
+
+
+@given(texts, st.floats(0.001, 0.999))
+def test_held_out_pairs_never_share_a_source_with_the_others(texts: list[tuple[str, str]], share: float) -> None:
+    pairs = [Pair(*sides) for sides in texts]
+    if len({pair.source for pair in pairs}) < 2:
+        with pytest.raises(InputError, match="one distinct source"):
+            hold_out(pairs, share)
+        return
+    kept, held = hold_out(pairs, share)
+    assert kept
+    assert held
+    assert not {pair.source for pair in kept} & {pair.source for pair in held}
+    assert sorted(kept + held, key=repr) == sorted(pairs, key=repr)
+
+
+@given(texts, st.floats(0.001, 0.999), st.randoms())
+def test_what_is_held_out_does_not_hang_on_the_order_of_the_pairs(
+    texts: list[tuple[str, str]], share: float, chance: random.Random
+) -> None:
+    pairs = [Pair(*sides) for sides in texts]
+    if len({pair.source for pair in pairs}) < 2:
+        return
+    mixed = list(pairs)
+    chance.shuffle(mixed)
+    assert set(hold_out(mixed, share)[1]) == set(hold_out(pairs, share)[1])
+
+
+def test_the_share_that_is_held_out_is_about_the_share_asked_for_but_never_thousands() -> None:
+    pairs = [Pair(str(number), "x") for number in range(40_000)]
+    assert len(hold_out(pairs[:1000], 0.05)[1]) == 50
+    assert len(hold_out(pairs, 0.05)[1]) == 1000

@@ -1,0 +1,113 @@
+"""The data sets by name: their splits, and the fingerprint that tells them apart."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.config import build
+from qkv.data import registry
+from qkv.data.pair import Pair
+from qkv.data.registry import DATA_SETS, DataConfig, Loaded, load_data
+from qkv.errors import InputError
+
+
+def tsv(folder: Path, name: str, rows: list[tuple[str, str]]) -> str:
+    path = folder / name
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows), encoding="utf-8")
+    return str(path)
+
+
+ROWS = [(f"source {number % 70}", f"target {number}") for number in range(100)]
+
+
+def test_dates_have_three_splits_of_the_sizes_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "HELD_OUT_DATES", 30)
+    splits = load_data(DataConfig(size=50)).splits
+    assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 50, "valid": 30, "test": 30}
+
+
+def test_own_pairs_without_a_validation_file_hold_some_out_that_share_no_source(tmp_path: Path) -> None:
+    loaded = load_data(DataConfig(name="pairs", train=(tsv(tmp_path, "a.tsv", ROWS),), valid_share=0.2))
+    train, valid = loaded.splits["train"], loaded.splits["valid"]
+    assert len({pair.source for pair in valid}) == 14
+    assert not {pair.source for pair in train} & {pair.source for pair in valid}
+    assert len(train) + len(valid) == 100
+    assert "test" not in loaded.splits
+
+
+def test_the_validation_split_is_the_same_whatever_the_order_of_the_file(tmp_path: Path) -> None:
+    mixed = random.Random(3).sample(ROWS, len(ROWS))
+    files = (tsv(tmp_path, "a.tsv", ROWS), tsv(tmp_path, "b.tsv", mixed))
+    one, other = (load_data(DataConfig(name="pairs", train=(file,))) for file in files)
+    assert set(one.splits["valid"]) == set(other.splits["valid"])
+    assert one.fingerprint != other.fingerprint  # the order decides the batches
+
+
+def test_named_files_are_the_splits_and_their_notes_are_told(tmp_path: Path) -> None:
+    train, valid, test = (tsv(tmp_path, name, [(name, "x"), ("", "y")]) for name in ("train", "valid", "test"))
+    loaded = load_data(DataConfig(name="pairs", train=(train,), valid=(valid,), test=(test,)))
+    assert loaded.splits == {name: [Pair(name, "x")] for name in ("train", "valid", "test")}
+    assert len(loaded.notes) == 3
+    with pytest.raises(InputError, match="line 2 has an empty side"):
+        load_data(DataConfig(name="pairs", train=(train,), valid=(valid,), strict=True))
+
+
+def test_own_pairs_need_a_file() -> None:
+    with pytest.raises(InputError, match=r"no training pairs given: --data pairs\.tsv"):
+        load_data(DataConfig(name="pairs"))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"size": 0}, "data.size must lie between 1 and 10,000,000"),
+        ({"size": 10**9}, "data.size must lie between 1 and 10,000,000"),
+        ({"valid_share": 1.0}, "data.valid_share must lie between 0 and 1"),
+        ({"name": "date"}, "data.name = 'date' (did you mean dates?)"),
+    ],
+)
+def test_what_a_recipe_cannot_ask_of_the_data_is_refused(data: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        build(DataConfig, data, "recipe", prefix="data.")
+    assert str(caught.value) == f"recipe: {words}"
+
+
+def test_every_data_set_says_what_it_is_and_under_which_licence() -> None:
+    assert set(DATA_SETS) == {"dates", "pairs"}
+    assert all(entry.summary and entry.licence for entry in DATA_SETS.values())
+
+
+some_text = st.text(st.characters(codec="utf-8"), max_size=4)
+rows = st.lists(st.tuples(some_text, some_text), min_size=1, max_size=5)
+
+
+@given(rows, rows)
+def test_the_fingerprint_is_equal_only_if_the_pairs_are(
+    one: list[tuple[str, str]], other: list[tuple[str, str]]
+) -> None:
+    prints = [Loaded({"train": [Pair(*row) for row in rows]}).fingerprint for rows in (one, other)]
+    assert (prints[0] == prints[1]) == (one == other)
+
+
+def test_the_fingerprint_changes_with_any_change_of_any_pair() -> None:
+    pairs = [Pair("a\0b", "c", ((0, 1),)), Pair("d", "e")]
+    loaded = Loaded({"train": pairs, "valid": pairs})
+    changed = [
+        [Pair("a", "b\0c", ((0, 1),)), pairs[1]],  # texts that would read alike one after the other
+        [replace(pairs[0], gold=((0, 2),)), pairs[1]],
+        [replace(pairs[0], gold=None), pairs[1]],
+        [pairs[0], replace(pairs[1], target="E")],
+        pairs[::-1],
+        pairs[:1],
+        [*pairs, pairs[1]],
+    ]
+    prints = {Loaded({"train": split, "valid": pairs}).fingerprint for split in changed}
+    prints |= {Loaded({"train": pairs, "valid": split}).fingerprint for split in changed}
+    prints |= {Loaded({"train": pairs}).fingerprint, Loaded({"train": pairs, "test": pairs}).fingerprint}
+    assert len(prints) == 2 * len(changed) + 2
+    assert loaded.fingerprint not in prints
+    assert loaded.fingerprint == Loaded({"valid": list(pairs), "train": list(pairs)}, notes=("other",)).fingerprint

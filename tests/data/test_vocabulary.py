@@ -1,0 +1,183 @@
+"""Vocabularies: what becomes of a text, and of a tokenizer.json that someone altered."""
+
+import json
+import random
+import string
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Vocabulary
+from qkv.errors import CheckpointError, InputError
+
+TEXTS = ["Zwei Hunde spielen im Schnee.", "Das Café öffnet um fünf.", "5 марта 2026 г.", "a\tb"]
+KINDS = ["char", "bpe:80"]
+Table = dict[str, Any]
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
+    return Vocabulary.train(TEXTS * 3, request.param)
+
+
+def marked_up(chance: random.Random) -> str:
+    """Words with a special token's name in their middle, none like the other."""
+    return "".join(chance.choices(string.ascii_lowercase, k=2)).join(SPECIAL)
+
+
+def test_special_tokens_come_first(vocabulary: Vocabulary) -> None:
+    assert [vocabulary.piece(number) for number in (PAD, UNKNOWN, BEGIN, END)] == ["<pad>", "<unk>", "<s>", "</s>"]
+
+
+def test_a_text_that_was_seen_is_decoded_to_itself(vocabulary: Vocabulary) -> None:
+    for text in TEXTS:
+        tokens = vocabulary.encode(text)
+        assert vocabulary.decode(tokens.ids) == text
+        assert vocabulary.unknown(tokens) == ()
+    assert vocabulary.encode_ids(TEXTS) == [vocabulary.encode(text).ids for text in TEXTS]
+
+
+def test_characters_are_the_tokens_of_a_character_vocabulary() -> None:
+    vocabulary = Vocabulary.train(["ab\n", "b\tc"], "char")
+    assert len(vocabulary) == len(SPECIAL) + 5
+    assert vocabulary.encode("c\tb\na").pieces == ("c", "\t", "b", "\n", "a")
+    assert vocabulary.decode(vocabulary.encode("c\tb\na").ids) == "c\tb\na"
+
+
+def test_subwords_are_fewer_than_characters_and_as_many_as_asked_for() -> None:
+    vocabulary = Vocabulary.train(["the cat sat on the mat with the hat"] * 9, "bpe:30")
+    assert len(vocabulary) == 30
+    assert vocabulary.encode("the cat").pieces == ("the", " cat")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(st.characters(codec="utf-8"), max_size=30))
+def test_the_pieces_of_a_text_are_the_text_in_order(kind: str, text: str) -> None:
+    vocabulary = TRAINED[kind]
+    tokens = vocabulary.encode(text)
+    assert len(tokens.ids) == len(tokens.pieces)
+    if all(unicodedata.normalize("NFC", character) == character for character in text):  # none becomes two
+        assert "".join(tokens.pieces) == text
+    assert not {PAD, BEGIN, END} & set(tokens.ids)
+
+
+TRAINED = {kind: Vocabulary.train(TEXTS * 3, kind) for kind in KINDS}
+
+
+def test_composed_and_decomposed_accents_are_the_same_tokens(vocabulary: Vocabulary) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "Das Café öffnet") for form in ("NFC", "NFD"))
+    assert composed != decomposed
+    assert vocabulary.encode(composed).ids == vocabulary.encode(decomposed).ids
+    assert "".join(vocabulary.encode(decomposed).pieces) == decomposed
+    assert vocabulary.unknown(vocabulary.encode(decomposed)) == ()
+
+
+def test_what_was_never_seen_is_an_unknown_token_and_reported_once() -> None:
+    characters = TRAINED["char"]
+    tokens = characters.encode("☃Zwei☃漢\n")
+    assert [number == UNKNOWN for number in tokens.ids] == [True, *[False] * 4, True, True, True]
+    assert characters.unknown(tokens) == ("☃", "漢", "\n")
+    subwords = TRAINED["bpe:80"]
+    assert subwords.unknown(subwords.encode("Zwei ☃漢 Hunde ☃漢")) == ("☃漢",)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_name_of_a_special_token_is_plain_text_when_a_user_writes_it(kind: str) -> None:
+    chance = random.Random(0)
+    trained = Vocabulary.train([*TEXTS, *(marked_up(chance) for _ in range(300))], kind)
+    for vocabulary in (trained, Vocabulary.from_json(trained.to_json(), "here")):
+        for text in ("<pad>", "a<s>b</s>", " <pad> <unk></s>", "<s>"):
+            tokens = vocabulary.encode(text)
+            assert not {PAD, UNKNOWN, BEGIN, END} & set(tokens.ids)
+            assert vocabulary.decode(tokens.ids).strip() == text.strip()
+            assert vocabulary.encode_ids([text]) == [tokens.ids]
+
+
+def test_a_vocabulary_survives_being_saved(vocabulary: Vocabulary) -> None:
+    again = Vocabulary.from_json(vocabulary.to_json(), "here")
+    assert again.to_json() == vocabulary.to_json()
+    for text in [*TEXTS, "<pad> neu ☃\n", "e\u0301"]:
+        assert again.encode(text) == vocabulary.encode(text)
+
+
+@pytest.mark.parametrize("kind", ["", "chars", "char:5", "bpe", "bpe:", "bpe:x", "bpe:4", "bpe:-1", "bpe:1000001"])
+def test_a_kind_of_vocabulary_that_is_not_known_is_refused(kind: str) -> None:
+    with pytest.raises(InputError, match="use char, or bpe:N"):
+        Vocabulary.train(TEXTS, kind)
+
+
+def test_the_same_texts_give_the_same_vocabulary() -> None:
+    for kind in KINDS:
+        assert Vocabulary.train(TEXTS, kind).to_json() == Vocabulary.train(TEXTS, kind).to_json()
+
+
+def swap_specials(data: Table) -> None:
+    vocab = data["model"]["vocab"]
+    vocab["<pad>"], vocab["<s>"] = vocab["<s>"], vocab["<pad>"]
+    data["added_tokens"] = []
+
+
+def panic_on_load(data: Table) -> None:
+    data["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+
+
+def name_an_unknown_token_that_is_not_there(data: Table) -> None:
+    data["model"]["unk_token"] = "nope"
+
+
+def drop_what_is_unknown(data: Table) -> None:
+    data["model"]["unk_token"] = None
+
+
+def number_a_token_beyond_the_vocabulary(data: Table) -> None:
+    data["model"]["vocab"]["zz"] = 10**6
+
+
+def number_two_tokens_alike(data: Table) -> None:
+    data["model"]["vocab"]["zz"] = 5
+
+
+def break_the_pattern(data: Table) -> None:
+    data["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        swap_specials,
+        panic_on_load,
+        name_an_unknown_token_that_is_not_there,
+        drop_what_is_unknown,
+        number_a_token_beyond_the_vocabulary,
+        number_two_tokens_alike,
+        break_the_pattern,
+    ],
+)
+def test_a_crafted_tokenizer_is_refused(change: Callable[[Table], None]) -> None:
+    data = json.loads(TRAINED["bpe:80"].to_json())
+    change(data)
+    with pytest.raises(CheckpointError) as caught:
+        Vocabulary.from_json(json.dumps(data), "here/tokenizer.json")
+    assert str(caught.value).startswith("here/tokenizer.json: ")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "{", '{"model": {}}'])
+def test_what_is_no_tokenizer_is_refused(text: str) -> None:
+    with pytest.raises(CheckpointError, match=r"here: not a tokenizer"):
+        Vocabulary.from_json(text, "here")
+
+
+def test_truncation_and_padding_in_a_tokenizer_file_change_nothing() -> None:
+    vocabulary = TRAINED["char"]
+    data = json.loads(vocabulary.to_json())
+    data["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5}
+    data["padding"] = {
+        "strategy": {"Fixed": 30}, "direction": "Right", "pad_to_multiple_of": None,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>",
+    }  # fmt: skip
+    crafted = Vocabulary.from_json(json.dumps(data), "here")
+    assert crafted.encode(TEXTS[0]) == vocabulary.encode(TEXTS[0])

@@ -1,0 +1,75 @@
+"""How close texts are to their references: against other implementations, and by hand."""
+
+import math
+from functools import cache
+
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.metrics import character_error_rate, corpus_scores, exact_match
+from qkv.metrics.text import edit_distance
+
+words = st.text("abcä", max_size=8)
+
+
+@cache
+def slow_distance(left: str, right: str) -> int:
+    """The definition, word for word: delete, insert, or substitute the last character."""
+    if not left or not right:
+        return len(left) + len(right)
+    return min(
+        slow_distance(left[:-1], right) + 1,
+        slow_distance(left, right[:-1]) + 1,
+        slow_distance(left[:-1], right[:-1]) + (left[-1] != right[-1]),
+    )
+
+
+@given(words, words)
+def test_edit_distance_is_what_its_definition_says(left: str, right: str) -> None:
+    assert edit_distance(left, right) == slow_distance(left, right) == edit_distance(right, left)
+
+
+def test_edit_distance_counts_whatever_the_sequences_hold() -> None:
+    assert edit_distance("kitten", "sitting") == 3
+    assert edit_distance([1, 2, 3], [2, 3, 4]) == 2
+    assert edit_distance([], []) == 0
+
+
+def test_exact_match_is_the_share_of_equal_texts() -> None:
+    assert exact_match(["a", "b", "c", "d"], ["a", "B", "c", "d "]) == 0.5
+    assert math.isnan(exact_match([], []))
+
+
+def test_character_error_rate_counts_errors_over_all_reference_characters() -> None:
+    # 2026-03-05 has two wrong characters of ten, the other text is missing two of six: (2 + 2) / 16
+    assert character_error_rate(["2026-05-06", "abcd"], ["2026-03-05", "abcdef"]) == 4 / 16
+    assert character_error_rate(["abcabc"], ["abc"]) == 1.0
+    assert character_error_rate(["abc"], ["abc"]) == 0.0
+    assert math.isnan(character_error_rate(["abc"], [""]))
+
+
+@pytest.mark.parametrize("metric", [exact_match, character_error_rate])
+def test_each_text_needs_its_reference(metric: object) -> None:
+    with pytest.raises(ValueError, match="shorter|longer"):
+        metric(["a", "b"], ["a"])
+
+
+def test_bleu_and_chrf_are_sacrebleus_own_and_carry_its_signature() -> None:
+    texts = ["Zwei Hunde spielen im Schnee .", "Ein Mann fährt Rad.", "Das ist ein Test."]
+    references = ["Zwei Hunde spielen im Schnee.", "Ein Mann fährt Fahrrad.", "Dies ist nur ein Test."]
+    scores = corpus_scores(texts, references)
+    assert scores["bleu"] == sacrebleu.corpus_bleu(texts, [references]).score
+    assert scores["chrf"] == sacrebleu.corpus_chrf(texts, [references]).score
+    assert 0 < scores["bleu"] < 100
+    version = f"version:{sacrebleu.__version__}"
+    assert scores["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
+    assert scores["chrf_signature"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{version}"
+
+
+def test_perfect_texts_score_a_hundred_and_empty_ones_nothing() -> None:
+    references = ["Two dogs play in the snow.", "A man rides a bicycle."]
+    assert corpus_scores(references, references)["bleu"] == pytest.approx(100)
+    assert corpus_scores(references, references)["chrf"] == pytest.approx(100)
+    assert corpus_scores(["", ""], references)["bleu"] == 0

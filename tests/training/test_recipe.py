@@ -1,0 +1,52 @@
+"""Recipes: every one that ships can be read, and every mistake is told."""
+
+import pytest
+
+from qkv.config import build, read_toml, write_toml
+from qkv.errors import InputError
+from qkv.training.recipe import Recipe, read_recipe, recipe_names
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_that_ships_is_valid_and_survives_being_written_down(name, tmp_path):
+    recipe = read_recipe(name)
+    (tmp_path / "recipe.toml").write_text(write_toml(recipe.to_dict()), encoding="utf-8")
+    assert build(Recipe, read_toml(tmp_path / "recipe.toml"), "copy") == recipe
+
+
+def test_the_recipes_of_the_documentation_are_there():
+    assert {"dates-gru", "dates-transformer", "pairs-gru", "pairs-transformer"} <= set(recipe_names())
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("model.scroe=dot", r"recipe dates-gru: unknown key model\.scroe \(did you mean model\.score\?\)"),
+        ("trian.lr=1", r"unknown key trian \(did you mean train\?\)"),
+        ("train.lr=fast", r"train\.lr must be a number, not 'fast'"),
+        ("train.epochs=2.5", r"train\.epochs must be a whole number"),
+        ("train.decay=cosinus", r"train\.decay = 'cosinus' \(did you mean cosine\?\)"),
+        ("train.lr=-1", r"train\.lr must be positive"),
+        ("model.name=rnn_seq2sec", r"model\.name 'rnn_seq2sec' is not known \(did you mean rnn_seq2seq\?\)"),
+        ("model.source_size=5", r"model\.source_size follows from the data"),
+        ("model.score=additiv", r"model\.score 'additiv' is not known \(did you mean additive\?\)"),
+        ("seed=-1", "seed must lie between"),
+        ("data.vocabulary.size=3", "data"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_told_with_its_place(assignment, words):
+    with pytest.raises(InputError, match=words):
+        read_recipe("dates-gru", [assignment])
+
+
+def test_an_unknown_recipe_is_answered_with_the_nearest():
+    with pytest.raises(InputError, match=r"unknown recipe dates-gur \(did you mean dates-gru\?\)"):
+        read_recipe("dates-gur")
+
+
+def test_a_recipe_of_ones_own_is_read_by_its_path(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('model = { name = "transformer", dim = 32 }\n')
+    assert read_recipe(str(path), ["train.lr=0.5"]).train.lr == 0.5
+    with pytest.raises(InputError, match=r"none\.toml: no such file"):
+        read_recipe(str(tmp_path / "none.toml"))

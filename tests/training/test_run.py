@@ -1,0 +1,190 @@
+"""Runs: what is saved, what is kept, and that going on equals never having stopped."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from qkv.data.registry import load_data
+from qkv.errors import CheckpointError, InputError, NotFinite
+from qkv.training import job, loop
+from qkv.training.recipe import read_recipe
+from qkv.training.run import Run
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Weights, optimizer state and random state of a run's newest checkpoint."""
+    newest = Run.open(folder).checkpoints[-1]
+    return load_file(newest / "model.safetensors") | load_file(newest / "training.safetensors")
+
+
+def assert_bit_equal(left: Path, right: Path) -> None:
+    one, other = tensors(left), tensors(right)
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].equal(other[name]), name
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Make the loop find Ctrl-C pressed after so many steps."""
+    asked = iter([False] * (steps - 1) + [True] * 1000)
+    monkeypatch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(asked))
+
+
+def test_a_run_that_was_interrupted_and_resumed_ends_bit_for_bit_like_one_that_was_not(tiny, tmp_path, monkeypatch):
+    whole = job.begin(tiny, tmp_path / "whole", "cpu")
+    assert whole.place.finished
+    parts, pieces = tmp_path / "parts", 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        place = job.begin(tiny, parts, "cpu").place
+    assert not place.finished
+    while not place.finished:
+        pieces += 1
+        with monkeypatch.context() as patch:
+            stop_after(patch, 7)
+            place = job.resume(parts, "cpu").place
+    assert pieces >= 2
+    assert_bit_equal(tmp_path / "whole", parts)
+    steps = {
+        name: [json.loads(line)["step"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("whole", "parts")
+    }
+    assert steps["whole"] == steps["parts"]
+
+
+def test_resuming_a_finished_run_changes_nothing(tiny, tmp_path):
+    done = job.begin(tiny, tmp_path / "run", "cpu")
+    before = tensors(tmp_path / "run")
+    again = job.resume(tmp_path / "run", "cpu")
+    assert again.place == done.place
+    assert all(before[name].equal(value) for name, value in tensors(tmp_path / "run").items())
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(tiny, tmp_path):
+    done = job.begin(tiny, tmp_path / "run", "cpu")
+    names = [path.name for path in done.run.checkpoints]
+    assert names[-1] == f"step-{done.place.step:08d}"
+    assert f"step-{done.place.best.step:08d}" in names
+    assert len([name for name in names if name != f"step-{done.place.best.step:08d}"]) <= tiny.train.keep
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny, tmp_path):
+    for name, recipe in (("one", tiny), ("same", tiny), ("other", replace(tiny, seed=1))):
+        job.begin(recipe, tmp_path / name, "cpu")
+    assert_bit_equal(tmp_path / "one", tmp_path / "same")
+    weight = "decoder.cell.weight_hh"
+    assert not tensors(tmp_path / "one")[weight].equal(tensors(tmp_path / "other")[weight])
+
+
+def test_resuming_on_other_data_is_refused(tiny, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        job.begin(tiny, tmp_path / "run", "cpu")
+    recipe = (tmp_path / "run" / "recipe.toml").read_text()
+    (tmp_path / "run" / "recipe.toml").write_text(recipe.replace("size = 120", "size = 119"))
+    with pytest.raises(InputError, match="the data have changed"):
+        job.resume(tmp_path / "run", "cpu")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "training.safetensors", "checkpoint.json", "config.json"])
+@pytest.mark.parametrize("damage", ["cut short", "altered", "missing"])
+def test_a_damaged_checkpoint_is_refused_and_named(file, damage, tiny, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        job.begin(tiny, tmp_path / "run", "cpu")
+    path = Run.open(tmp_path / "run").checkpoints[-1] / file
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        middle = len(data) // 2
+        path.write_bytes(data[:middle] if damage == "cut short" else data[:middle] + b"\0\1" + data[middle + 2 :])
+    with pytest.raises(CheckpointError, match="step-00000004"):
+        job.resume(tmp_path / "run", "cpu")
+
+
+def test_a_folder_that_holds_another_run_or_anything_else_is_left_alone(tiny, tmp_path):
+    job.begin(tiny, tmp_path / "run", "cpu")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="holds another run: go on with --resume"):
+        job.begin(tiny, tmp_path / "run", "cpu")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty"):
+        job.begin(tiny, tmp_path / "mine", "cpu")
+    assert [path for path in sorted(tmp_path.rglob("*")) if "mine" not in path.parts] == before
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
+    recipe = read_recipe("pairs-gru", [f'data.train=["{tmp_path}/none.tsv"]'])
+    with pytest.raises(InputError, match=r"none\.tsv: no such file"):
+        job.begin(recipe, tmp_path / "run", "cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_training_stops_before_an_update_that_is_not_finite(what, tiny, tmp_path, monkeypatch):
+    real, calls = loop.TranslationTask.loss, []
+
+    def poisoned(self, model, batch):
+        calls.append(1)
+        loss = real(self, model, batch)
+        if len(calls) < 6:
+            return loss
+        if what == "loss":
+            return loss * float("nan")
+        return loss + torch.sqrt((model.decoder.bridge[0].weight * 0).sum())  # finite, with an infinite slope
+
+    monkeypatch.setattr(loop.TranslationTask, "loss", poisoned)
+    with pytest.raises(
+        NotFinite, match=rf"step 6: the {what} is not finite.*last good checkpoint is .*step-0000000[345]"
+    ):
+        job.begin(tiny, tmp_path / "run", "cpu")
+    for value in tensors(tmp_path / "run").values():
+        assert value.double().isfinite().all()
+
+
+def test_a_checkpoint_is_a_saved_model(tiny, tmp_path):
+    import qkv
+
+    done = job.begin(tiny, tmp_path / "run", "cpu")
+    model = qkv.load(done.run.checkpoints[-1])
+    weights = load_file(done.run.checkpoints[-1] / "model.safetensors")
+    for name, parameter in model.named_parameters():
+        assert parameter.equal(weights[name])
+    assert model.tokenizer.decode(model.tokenizer.encode("5 March 2026").ids) == "5 March 2026"
+    assert not model.training
+
+
+def test_weights_from_another_model_are_refused(tiny, tmp_path):
+    import qkv
+
+    done = job.begin(tiny, tmp_path / "run", "cpu")
+    weights = load_file(done.run.checkpoints[-1] / "model.safetensors")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (copy / name).write_bytes((done.run.checkpoints[-1] / name).read_bytes())
+    save_file({name: value[..., :-1].contiguous() for name, value in weights.items()}, copy / "model.safetensors")
+    with pytest.raises(CheckpointError, match="has shape"):
+        qkv.load(copy)
+
+
+def test_the_log_holds_every_number_as_json_and_for_tensorboard(tiny, tmp_path):
+    done = job.begin(tiny, tmp_path / "run", "cpu")
+    records = [json.loads(line) for line in (done.run.folder / "log.jsonl").read_text().splitlines()]
+    valid = [record for record in records if record["kind"] == "valid"]
+    assert [record["step"] for record in valid][-1] == done.place.step
+    assert all(set(record) >= {"loss", "exact", "bleu", "chrf"} for record in valid)
+    train = [record for record in records if record["kind"] == "train"]
+    assert all(record["tokens_per_s"] > 0 and record["loss"] > 0 for record in train)
+    assert list((done.run.folder / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_the_data_are_told_apart_by_their_fingerprint(tiny):
+    one, other = load_data(tiny.data), load_data(read_recipe("dates-gru", ["data.size=121"]).data)
+    assert one.fingerprint == load_data(tiny.data).fingerprint != other.fingerprint

@@ -1,13 +1,14 @@
 """Batches: every example once, within the budget, like lengths together, and always the same."""
 
 import statistics
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.batching import by_length, collate, encode_pair, shuffled
+from qkv.data.batching import EncodedPair, by_length, collate, shuffled
 from qkv.data.vocabulary import BEGIN, END, PAD
 
 lengths_of_examples = st.lists(st.integers(1, 60), max_size=120)
@@ -33,7 +34,7 @@ def test_batches_by_length_go_from_short_to_long_and_could_not_be_fuller(lengths
     batches = by_length(lengths, budget)
     flat = [lengths[index] for batch in batches for index in batch]
     assert flat == sorted(flat)
-    for batch, following in zip(batches, batches[1:], strict=False):
+    for batch, following in pairwise(batches):
         assert (len(batch) + 1) * lengths[following[0]] > budget
 
 
@@ -75,7 +76,7 @@ def test_lengths_within_a_batch_are_alike_and_padding_is_rare() -> None:
 
 
 def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
-    batch = collate([encode_pair([7, 8, 9], [5]), encode_pair([6], [4, 5])])
+    batch = collate([EncodedPair([7, 8, 9], [5]), EncodedPair([6], [4, 5])])
     assert batch.source.tolist() == [[7, 8, 9], [6, PAD, PAD]]
     assert batch.source_lengths.tolist() == [3, 1]
     assert batch.target_in.tolist() == [[BEGIN, 5, PAD], [BEGIN, 4, 5]]
@@ -88,4 +89,4 @@ def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
 def test_a_pair_costs_its_longer_side_with_the_end_token_counted(
     source: list[int], target: list[int], length: int
 ) -> None:
-    assert encode_pair(source, target).length == length
+    assert EncodedPair(source, target).length == length

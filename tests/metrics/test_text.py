@@ -52,7 +52,7 @@ def test_character_error_rate_counts_errors_over_all_reference_characters() -> N
 
 @pytest.mark.parametrize("metric", [exact_match, character_error_rate])
 def test_each_text_needs_its_reference(metric: object) -> None:
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
         metric(["a", "b"], ["a"])
 
 

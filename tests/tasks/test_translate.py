@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.data.batching import collate, encode_pair
+from qkv.data.batching import EncodedPair, collate
 from qkv.data.vocabulary import BEGIN, Vocabulary
 from qkv.errors import InputError
 from qkv.models import MODELS
@@ -45,7 +45,7 @@ def test_the_attention_shown_is_the_attention_of_the_search_itself(translator):
     source = vocabulary.encode("bb ccc a")
     answer = translator("bb ccc a")
     tokens = vocabulary.encode(answer.text).ids
-    batch = collate([encode_pair(source.ids, ())])
+    batch = collate([EncodedPair(source.ids, ())])
     memory = model.encode(batch.source, batch.source_lengths)
     state = model.start(memory)
     with qkv.watch(model, layers=["decoder"]) as seen, torch.inference_mode():

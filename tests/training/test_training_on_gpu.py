@@ -19,10 +19,10 @@ pytestmark = [
 @pytest.mark.parametrize("name", ["dates-gru", "dates-transformer"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_model_learns_there_and_answers_alike_on_both_devices(name, precision, tmp_path):
-    sizes = ["data.size=20000", "train.epochs=3", "train.batch_tokens=8192", "train.lr=4e-3", "train.warmup=50"]
+    sizes = ["data.size=20000", "train.epochs=2", "train.batch_tokens=2048", "train.best_by=loss"]
     done = job.begin(read_recipe(name, [*sizes, f"train.precision={precision}"]), tmp_path / "run", "cuda")
     assert done.place.finished
-    assert done.place.best.value > 0.3
+    assert done.place.best.value < 1.2  # nats a character; chance is 2.4 among ten digits, a dash and the end
     texts = ["Donnerstag, 5. März 2026", "5 mars 2026", "12.03.1999"]
     answers = [
         [answer[0].score for answer in Translator(tmp_path / "run", device=device).translate(texts, beam=3)]

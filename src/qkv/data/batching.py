@@ -1,10 +1,10 @@
 """Batches: examples of like length together, as many as a budget of tokens allows."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from qkv.data.vocabulary import BEGIN, END, PAD
 from qkv.types import Int, Tensor
@@ -16,8 +16,8 @@ POOL = 50  # how many batches' worth of shuffled examples are sorted by length t
 class EncodedPair:
     """The token numbers of a pair, without begin or end."""
 
-    source: Int[Tensor, "source"]
-    target: Int[Tensor, "target"]
+    source: Sequence[int]
+    target: Sequence[int]
 
     @property
     def length(self) -> int:
@@ -47,20 +47,21 @@ class Batch:
         )
 
 
-def encode_pair(source: Sequence[int], target: Sequence[int]) -> EncodedPair:
-    return EncodedPair(torch.tensor(source, dtype=torch.long), torch.tensor(target, dtype=torch.long))
-
-
 def collate(pairs: Sequence[EncodedPair]) -> Batch:
     """Pad the pairs into one batch."""
-    begin, end = torch.tensor([BEGIN]), torch.tensor([END])
     return Batch(
-        source=pad_sequence([pair.source for pair in pairs], batch_first=True, padding_value=PAD),
+        source=_padded([pair.source for pair in pairs]),
         source_lengths=torch.tensor([len(pair.source) for pair in pairs]),
-        target_in=pad_sequence([torch.cat((begin, p.target)) for p in pairs], batch_first=True, padding_value=PAD),
-        target_out=pad_sequence([torch.cat((p.target, end)) for p in pairs], batch_first=True, padding_value=PAD),
+        target_in=_padded([[BEGIN, *pair.target] for pair in pairs]),
+        target_out=_padded([[*pair.target, END] for pair in pairs]),
         tokens=sum(len(pair.target) + 1 for pair in pairs),
     )
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
+    """The rows as one tensor, the shorter ones filled up; lists are padded ten times as fast as small tensors."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def by_length(lengths: Sequence[int], budget: int, order: Sequence[int] | None = None) -> list[list[int]]:
@@ -79,7 +80,9 @@ def by_length(lengths: Sequence[int], budget: int, order: Sequence[int] | None =
 
 def shuffled(lengths: Sequence[int], budget: int, seed: int, epoch: int) -> list[list[int]]:
     """The batches of one epoch: all examples, in an order that (seed, epoch) alone decides."""
-    generator = torch.Generator().manual_seed((seed << 32) + epoch)
+    # Hashed, for the generator looks at no more than 32 bits of what it is given.
+    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))
     order = torch.randperm(len(lengths), generator=generator).tolist()
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
     pool = max(1, int(POOL * budget / mean))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -67,10 +68,10 @@ class Vocabulary:
     def encode(self, text: str) -> Tokens:
         """Split a text into tokens; what was never seen becomes <unk>."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        # A piece reaches to where the next begins, so that the pieces are the text: the library's own ends leave out
+        # accents that it has composed, and give the space that it puts before a text the first letter.
         starts = [start for start, _ in encoding.offsets]
-        # A piece reaches to where the next begins: the library's offsets leave out the accents that it has composed.
-        stops = [max(stop, after) for (_, stop), after in zip(encoding.offsets, [*starts[1:], len(text)], strict=True)]
-        return Tokens(encoding.ids, tuple(text[start:stop] for start, stop in zip(starts, stops, strict=True)))
+        return Tokens(encoding.ids, tuple(text[start:stop] for start, stop in pairwise([*starts, len(text)])))
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The token numbers of many texts."""
@@ -86,7 +87,7 @@ class Vocabulary:
 
     def unknown(self, tokens: Tokens) -> tuple[str, ...]:
         """The pieces of a text that were never seen in training, each once, in order."""
-        found = (piece for number, piece in zip(tokens.ids, tokens.pieces, strict=True) if number == UNKNOWN)
+        found = (piece for number, piece in zip(tokens.ids, tokens.pieces, strict=True) if number == UNKNOWN and piece)
         return tuple(dict.fromkeys(found))
 
 

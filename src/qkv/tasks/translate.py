@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qkv.attention import watch
-from qkv.data.batching import by_length, collate, encode_pair
+from qkv.data.batching import EncodedPair, by_length, collate
 from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Tokens, Vocabulary
 from qkv.errors import InputError
 from qkv.generation import Hypothesis, beam_search, greedy_search
@@ -97,7 +97,7 @@ class Translator:
 
         A decoder's steps and its teacher-forced pass compute the same, so this holds for any search.
         """
-        batch = collate([encode_pair(source.ids, best.tokens) for source, best in pairs]).to(self.model.device)
+        batch = collate([EncodedPair(source.ids, best.tokens) for source, best in pairs]).to(self.model.device)
         with watch(self.model) as seen:
             self.model(batch.source, batch.target_in, batch.source_lengths)
         layers = {name: seen[name].weights.float().cpu() for name in sorted(seen, key=_reading_order)}
@@ -118,7 +118,7 @@ class Translator:
         return AttentionMap(layer, rows, columns, weights[:, : len(rows), : len(columns)].numpy())
 
     def _search(self, sources: Sequence[Tokens], beam: int, length_penalty: float) -> list[list[Hypothesis]]:
-        batch = collate([encode_pair(source.ids, ()) for source in sources]).to(self.model.device)
+        batch = collate([EncodedPair(source.ids, ()) for source in sources]).to(self.model.device)
         with torch.inference_mode():
             memory = self.model.encode(batch.source, batch.source_lengths)
         longest = min(self.model.config.max_length, 2 * batch.source.shape[1] + 50)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from qkv.data.batching import Batch, EncodedPair, by_length, collate, encode_pair, shuffled
+from qkv.data.batching import Batch, EncodedPair, by_length, collate, shuffled
 from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
 from qkv.data.vocabulary import PAD, Vocabulary
@@ -97,4 +97,4 @@ class TranslationTask:
 def _encode(vocabulary: Vocabulary, pairs: Sequence[Pair]) -> list[EncodedPair]:
     sources = vocabulary.encode_ids([pair.source for pair in pairs])
     targets = vocabulary.encode_ids([pair.target for pair in pairs])
-    return [encode_pair(source, target) for source, target in zip(sources, targets, strict=True)]
+    return [EncodedPair(source, target) for source, target in zip(sources, targets, strict=True)]

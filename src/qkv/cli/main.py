@@ -32,10 +32,11 @@ app.command(name="view")(view.view)
 app.add_typer(data.app, name="data")
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         talk.result(f"qkv {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -30,30 +30,37 @@ def greedy_search(
     batch: int,
     begin: int,
     end: int,
-    max_length: int,
+    max_length: int | Int[Tensor, "batch"],
     length_penalty: float = 1.0,
     never: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Take the most probable token at every step; one hypothesis for each of the `batch` rows of the memory.
 
+    A hypothesis has at most `max_length` tokens, a number for all rows or one for each; the end token is not counted.
     Tokens in `never` are not said, however probable.
     """
+    limits = _limits(max_length, batch, model.device)
     state = model.start(memory)
     token = torch.full((batch,), begin, device=model.device)
     running = torch.ones(batch, dtype=torch.bool, device=model.device)
     total = torch.zeros(batch, device=model.device)
     written = []
-    for _ in range(max_length):
+    for length in range(1, int(limits.max()) + 1):
         logits, state = model.step(token, state)
         gain, token = _log_p(logits, never).max(dim=-1)
         total += gain * running
         token = token.masked_fill(~running, end)
         written.append(token)
-        running = running & (token != end)
+        running = running & (token != end) & (length < limits)
         if not running.any():
             break
     found = zip(torch.stack(written, dim=1).tolist(), total.tolist(), strict=True)
     return [_hypothesis(row, score, end, length_penalty) for row, score in found]
+
+
+def _limits(max_length: int | Int[Tensor, "batch"], batch: int, device: torch.device) -> Int[Tensor, "batch"]:
+    """The most tokens that each row may have."""
+    return torch.as_tensor(max_length, device=device).expand(batch)
 
 
 def _log_p(logits: Float[Tensor, "rows vocabulary"], never: Sequence[int]) -> Float[Tensor, "rows vocabulary"]:
@@ -77,7 +84,7 @@ def beam_search(
     batch: int,
     begin: int,
     end: int,
-    max_length: int,
+    max_length: int | Int[Tensor, "batch"],
     beam: int,
     length_penalty: float = 1.0,
     never: Sequence[int] = (),
@@ -87,22 +94,27 @@ def beam_search(
 
     A hypothesis of n tokens, the end token counted, scores log p / n ** length_penalty. A row is done when `beam`
     hypotheses have ended and the best that still runs would score no better than the worst of them if it ended now;
-    with `exact`, if no way of going on could make it score better.
+    with `exact`, if no way of going on could make it score better. A hypothesis of `max_length` tokens has to end.
     """
+    limits = _limits(max_length, batch, model.device)
+    longest = int(limits.max())
     first_beam = torch.arange(batch, device=model.device)[:, None] * beam
     state = select(model.start(memory), torch.arange(batch, device=model.device).repeat_interleave(beam))
     tokens = torch.full((batch, beam, 1), begin, device=model.device)
     # The beams of a row begin alike: all but one are switched off, or each would find the same hypotheses.
     running = torch.full((batch, beam), -torch.inf, device=model.device)
     running[:, 0] = 0.0
-    ended = Ended.nothing(batch, beam, max_length, end, model.device)
+    ended = Ended.nothing(batch, beam, longest, end, model.device)
     done = torch.zeros(batch, dtype=torch.bool, device=model.device)
-    for length in range(1, max_length + 2):
+    for length in range(1, longest + 2):
         logits, state = model.step(tokens[:, :, -1].flatten(), state)
         log_p = running[:, :, None] + _log_p(logits, never).unflatten(0, (batch, beam))  # b beam v
-        if length > max_length:  # out of room: every hypothesis that still runs has to end here
-            ended = ended.joined_by(tokens[:, :, 1:], log_p[:, :, end] / length**length_penalty, done)
-            break
+        full = length > limits
+        if full.any():
+            ended = ended.joined_by(tokens[:, :, 1:], log_p[:, :, end] / length**length_penalty, done | ~full)
+            done = done | full
+            if done.all():
+                break
         # Of the 2 * beam best continuations at least `beam` do not end, so that the beam stays full.
         vocabulary = log_p.shape[-1]
         scores, choice = log_p.flatten(1).topk(min(2 * beam, beam * vocabulary))
@@ -116,7 +128,7 @@ def beam_search(
         tokens = torch.cat((_pick(tokens, parent), token[:, :, None]), dim=-1)
         state = select(state, (first_beam + parent).flatten())
         # log p can only fall; dividing by the greatest length to come bounds what it can become.
-        horizon = max_length + 1 if exact and length_penalty > 0 else length + 1
+        horizon = limits + 1 if exact and length_penalty > 0 else torch.full_like(limits, length + 1)
         done = done | (running[:, 0] / horizon**length_penalty <= ended.scores[:, -1])
         if done.all():
             break

@@ -8,7 +8,7 @@ from jaxtyping import Float
 Gold = tuple[tuple[int, int] | None, ...]
 
 
-def alignment_accuracy(alignments: Iterable[tuple[Float[np.ndarray, "target source"], Gold]]) -> float:
+def alignment_accuracy(alignments: Iterable[tuple[Float[np.ndarray, "_target _source"], Gold]]) -> float:
     """The share of output tokens with a known origin whose strongest weight falls inside it.
 
     Gold gives, for each output token, the [start, stop) of the source tokens that made it, or None.

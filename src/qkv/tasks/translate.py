@@ -121,7 +121,8 @@ class Translator:
         batch = collate([EncodedPair(source.ids, ()) for source in sources]).to(self.model.device)
         with torch.inference_mode():
             memory = self.model.encode(batch.source, batch.source_lengths)
-        longest = min(self.model.config.max_length, 2 * batch.source.shape[1] + 50)
+        # By each text's own length: what else is in the batch must make no difference.
+        longest = (2 * batch.source_lengths + 50).clamp(max=self.model.config.max_length)
         if beam == 1:
             greedy = greedy_search(
                 self.model,

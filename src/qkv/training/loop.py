@@ -43,7 +43,7 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
             saved = place
 
     with Interrupt() as interrupt, Log(run.folder / LOG, place.step + 1) as log, display:
-        clock, tokens = time.monotonic(), 0
+        began, clock, tokens = time.monotonic() - place.seconds, time.monotonic(), 0
         for epoch, number, rows, done in steps_ahead(task, config.epochs, place):
             model.train()
             batch = task.batch(rows).to(device)
@@ -60,18 +60,17 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
             optimizer.zero_grad(set_to_none=True)
 
             tokens += batch.tokens
-            place = replace(place, step=place.step + 1, epoch=epoch, batch=number + 1)
+            now = time.monotonic()
+            place = replace(place, step=place.step + 1, epoch=epoch, batch=number + 1, seconds=now - began)
             if place.step % LOG_EVERY == 0:
-                now = time.monotonic()
-                speed = tokens / (now - clock)
-                place = replace(place, seconds=place.seconds + now - clock)
-                clock, tokens = now, 0
+                speed, clock, tokens = tokens / (now - clock), now, 0
                 log.write(place.step, "train", {"loss": loss.item(), "norm": norm, "lr": rate, "tokens_per_s": speed})
                 display.step(
                     epoch=epoch + 1, epochs=config.epochs, done=done, loss=loss.item(), tokens_per_second=speed
                 )
             if place.step % config.validate_every == 0:
                 place = validate(task, model, config, place, log, display)
+                clock, tokens = time.monotonic(), 0  # the speed shown is that of training
                 if place.best is not None and place.best.step == place.step:
                     save()
             stopping = bool(interrupt)  # asked once: a signal between two looks must not stop us unsaved
@@ -80,7 +79,8 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
             if stopping:
                 return place
         if not place.finished:
-            place = replace(validate(task, model, config, place, log, display), finished=True)
+            place = validate(task, model, config, place, log, display)
+            place = replace(place, finished=True, seconds=time.monotonic() - began)
             save()
     return place
 
@@ -110,16 +110,15 @@ def validate(
     display: Display,
 ) -> Place:
     """Look at the validation pairs; the place that comes back knows whether this was the best so far."""
-    began = time.monotonic()
     model.eval()
     scores = task.validate(model)
     value = scores[config.best_by]
     sign = -1.0 if config.best_by in LOWER_IS_BETTER else 1.0
-    if math.isfinite(value) and (place.best is None or sign * value > sign * place.best.value):
+    if math.isfinite(value) and (place.best is None or sign * value >= sign * place.best.value):
         place = replace(place, best=Best(place.step, value))
     log.write(place.step, "valid", scores)
     display.validated(scores, config.best_by, place.best)
-    return replace(place, seconds=place.seconds + time.monotonic() - began)
+    return place
 
 
 def stop_unless_finite(value: float, what: str, place: Place, run: Run) -> None:

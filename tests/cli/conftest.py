@@ -1,0 +1,37 @@
+"""One small trained model, and the command inside this process."""
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qkv.cli.main import main
+
+from .command import TINY, Ended, process
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained for two short epochs; its answers are nonsense, and always the same."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    done = process("train", "dates-gru", "--set", "data.size=300", *TINY, "--out", folder)
+    assert done.code == 0, done.err
+    assert done.out == f"{folder}\n"
+    return folder
+
+
+@pytest.fixture
+def qkv(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Run the command inside this process, which has torch in memory already."""
+
+    def call(*arguments: object, stdin: bytes = b"") -> Ended:
+        monkeypatch.setattr(sys, "argv", ["qkv", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    return call

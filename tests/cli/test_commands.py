@@ -1,0 +1,371 @@
+"""The commands: what they print where, for people and for machines, and which exit code they end with."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from qkv.cli import demo
+from qkv.cli.main import app
+from qkv.data import registry
+from qkv.data.dates import generate
+from qkv.errors import NotFinite
+
+from .command import TINY, Ended, process
+
+Command = Callable[..., Ended]
+TEXTS = ["5 March 2026", "Donnerstag, 5. März 2026"]
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def options_of(command: Any) -> list[str]:
+    return sorted(option for parameter in command.params for option in parameter.opts if option.startswith("-"))
+
+
+def test_the_commands_and_their_options_are_these() -> None:
+    group = typer.main.get_command(app)
+    found = {name: options_of(command) for name, command in group.commands.items() if name != "data"}
+    found |= {f"data {name}": options_of(command) for name, command in group.commands["data"].commands.items()}
+    assert found == {
+        "demo": ["--device", "--json", "--out"],
+        "train": ["--data", "--device", "--json", "--out", "--resume", "--set", "--strict", "--test", "--valid"],
+        "evaluate": ["--beam", "--data", "--device", "--json", "--limit", "--split", "--strict"],
+        "translate": [
+            "--attention", "--beam", "--device", "--file", "--json", "--length-penalty", "--n-best", "--strict",
+        ],
+        "view": ["--beam", "--count", "--device", "--head", "--json", "--layer", "--out", "--png"],
+        "data list": ["--json"],
+        "data show": ["--count", "--json", "--split"],
+    }  # fmt: skip
+
+
+def test_help_and_version_go_to_stdout(qkv: Command) -> None:
+    for arguments in (["--help"], ["-h"], ["train", "--help"], ["data", "show", "--help"]):
+        ended = qkv(*arguments)
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.out.startswith("Usage: qkv")
+    assert qkv("--version").out == "qkv 0.1.0\n"
+
+
+def test_without_a_command_the_help_is_talk_and_the_exit_code_2(qkv: Command) -> None:
+    for arguments in ([], ["data"]):
+        ended = qkv(*arguments)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith("Usage: qkv")
+
+
+def test_arguments_a_file_and_standard_input_give_the_same_answers(qkv: Command, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "in.txt"
+    file.write_text("".join(f"{text}\r\n" for text in TEXTS), encoding="utf-8")
+    by_arguments = qkv("translate", run, *TEXTS)
+    assert by_arguments.out.count("\n") == 2
+    assert qkv("translate", run, "--file", file) == by_arguments
+    assert qkv("translate", run, stdin=file.read_bytes()) == by_arguments
+    assert qkv("translate", run, stdin=b"\xef\xbb\xbf" + file.read_bytes().replace(b"\r", b"")) == by_arguments
+
+
+def test_json_has_scores_and_alignments_whose_rows_sum_to_one(qkv: Command, run: Path) -> None:
+    ended = qkv("translate", run, *TEXTS, "--beam", 3, "--n-best", 2, "--json")
+    answers = objects(ended.out)
+    assert [(answer["input"], answer["rank"]) for answer in answers] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for answer in answers:
+        assert answer["source"] == TEXTS[answer["input"] - 1]
+        assert "".join(answer["target_tokens"]) == answer["text"]
+        assert "".join(answer["source_tokens"]) == answer["source"]
+        assert answer["score"] < 0
+        assert len(answer["alignment"]) == len(answer["target_tokens"])
+        for row in answer["alignment"]:
+            assert len(row) == len(answer["source_tokens"])
+            assert sum(row) == pytest.approx(1, abs=1e-3)
+    assert answers[0]["score"] >= answers[1]["score"]
+
+
+def test_several_answers_come_with_number_rank_and_score(qkv: Command, run: Path) -> None:
+    rows = [line.split("\t") for line in qkv("translate", run, *TEXTS, "--beam", 2, "--n-best", 2).out.splitlines()]
+    assert [row[:2] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
+    assert all(float(row[2]) < 0 for row in rows)
+
+
+def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
+    lines = ["", TEXTS[0], "  ", TEXTS[1]]
+    data = "\n".join(lines).encode()
+    ended = qkv("translate", run, stdin=data)
+    answers = ended.out.split("\n")
+    assert [bool(answer) for answer in answers] == [False, True, False, True, False]
+    assert ended.err == "note: 2 empty line(s), the first is line 1: their answers are empty too\n"
+    found = objects(qkv("translate", run, "--json", stdin=data).out)
+    assert [answer["input"] for answer in found] == [1, 2, 3, 4]
+    assert [answer["text"] for answer in found] == answers[:4]
+    assert qkv("translate", run, "--strict", stdin=data).error == "input 1 is empty (2 such input(s))"
+    assert qkv("translate", run, TEXTS[0], "").error == "input 2 is empty (1 such input(s))"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x", "--n-best", 3, "--beam", 2], "--n-best 3 needs --beam 3 or more"),
+        (["x", "--length-penalty", "nan"], "--length-penalty must lie between 0 and 10.0, not nan"),
+        (["x", "--length-penalty", "400"], "--length-penalty must lie between 0 and 10.0, not 400.0"),
+        (["x", "--device", "gpu"], "device 'gpu' is not known: use auto, cpu, cuda or cuda:N"),
+        (["x", "--device", "cuda:77"], "device 'cuda:77' is not there: this machine has "),
+        (["x", "--beam", "0"], "Invalid value for '--beam'"),
+        (["x", "--file", "y"], "give texts or --file, not both"),
+        (["--file", "none.txt"], "none.txt: no such file"),
+        ([], "standard input: is empty"),
+        (["5 M\udce4rz"], "argument 3 is not UTF-8: b'5 M\\xe4rz'"),
+    ],
+)
+def test_translate_refuses_what_it_cannot_do(qkv: Command, run: Path, arguments: list[object], words: str) -> None:
+    assert qkv("translate", run, *arguments).error.startswith(words)
+
+
+def test_standard_input_that_is_not_utf8_is_told_the_offset(qkv: Command, run: Path) -> None:
+    words = "standard input: not UTF-8 at byte 7 (0xe4), line 2"
+    assert qkv("translate", run, stdin=b"5 May\nM\xe4rz\n").error.startswith(words)
+
+
+def test_a_folder_that_is_no_model_is_refused(qkv: Command, tmp_path: Path) -> None:
+    assert qkv("translate", tmp_path / "none", "x").error == f"{tmp_path}/none: no such folder"
+    assert "neither a saved model" in qkv("view", tmp_path, "x").error
+    assert "not a training run, so it has no data of its own" in qkv("evaluate", tmp_path).error
+
+
+def test_a_reader_who_has_seen_enough_ends_the_command_quietly(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "many.txt"
+    file.write_text("5 March 2026\n" * 3000)
+    command = [sys.executable, "-m", "qkv", "translate", str(run), "--file", str(file)]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    assert writer.stdout.readline().endswith(b"\n")
+    writer.stdout.close()
+    assert (writer.wait(timeout=120), writer.stderr.read()) == (0, b"")
+    writer.stderr.close()
+
+
+def test_a_terminal_that_lacks_a_character_shows_its_code() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "qkv", "data", "show", "dates", "--count", "200"]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=120)
+    assert done.returncode == 0
+    assert b"\\u043c" in done.stdout  # the first letter of "марта"
+
+
+def test_evaluate_prints_a_table_or_the_same_numbers_as_json(qkv: Command, run: Path) -> None:
+    ended = qkv("evaluate", run, "--limit", 20)
+    assert ended.code == 0
+    assert ended.err.startswith(f"{run}: 20 pairs of test, greedy")
+    for name in ("exact match", "character error rate", "BLEU", "chrF", "alignment accuracy", "texts/s"):
+        assert name in ended.out
+    (report,) = objects(qkv("evaluate", run, "--limit", 20, "--json", "--split", "valid").out)
+    assert (report["split"], report["pairs"], report["beam"]) == ("valid", 20, 1)
+    assert 0 <= report["exact"] <= 1
+    assert 0 <= report["alignment"] <= 1
+    assert "tok:13a" in report["bleu_signature"]
+
+
+def test_evaluate_scores_own_pairs_and_tells_what_it_passed_over(qkv: Command, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.tsv"
+    file.write_text("5 March 2026\t2026-03-05\n\n5 ☃\t2026-03-05\n", encoding="utf-8")
+    ended = qkv("evaluate", run, "--data", file, "--json")
+    (report,) = objects(ended.out)
+    assert (report["pairs"], report["alignment"]) == (2, None)
+    assert f"note: {file}: skipped 1 line(s) with an empty side, the first at line 2" in ended.err
+    assert "note: 1 source(s) hold what was never seen in training, read as unknown: '☃'" in ended.err
+    assert "line 2 has an empty side" in qkv("evaluate", run, "--data", file, "--strict").error
+    assert "leave it away with --data" in qkv("evaluate", run, "--data", file, "--split", "test").error
+    assert "no dev split (there are: train, valid, test)" in qkv("evaluate", run, "--split", "dev").error
+
+
+def test_looking_at_a_run_leaves_what_its_trainer_is_writing_alone(qkv: Command, run: Path) -> None:
+    scratch = run / ".writing-1-step-00009999"
+    scratch.mkdir()
+    try:
+        assert qkv("evaluate", run, "--limit", 1).code == 0
+        assert scratch.exists()
+    finally:
+        scratch.rmdir()
+
+
+def test_view_writes_a_page_and_a_picture_and_draws_a_heat_map(qkv: Command, run: Path, tmp_path: Path) -> None:
+    page, picture = tmp_path / "new" / "page.html", tmp_path / "picture.png"
+    ended = qkv("view", run, *TEXTS, "--out", page, "--png", picture)
+    assert ended.code == 0
+    assert ended.err.startswith("5 March 2026  ->  ")
+    assert ended.out.splitlines()[-2:] == [str(page), str(picture)]
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    ended = qkv("view", run, "--count", 2, "--out", page, "--json")
+    assert objects(ended.out) == [{"page": str(page)}]
+
+
+def test_view_refuses_before_it_writes_anything(qkv: Command, run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    for arguments, words in (
+        (["--head", 7], "layer 'decoder' has no head 7"),
+        (["--layer", "encoder"], "no attention was recorded for layer 'encoder'"),
+    ):
+        assert qkv("view", run, TEXTS[0], "--out", page, *arguments).error.startswith(words)
+        assert not page.exists()
+    assert qkv("view", run, " ", "--out", page).error == "input 1 is empty"
+    ended = qkv("view", run, "5 ☃", "--out", page)
+    assert ended.err.startswith("note: input 1: never seen in training, read as unknown: '☃' (U+2603)\n")
+
+
+def test_a_place_that_cannot_be_written_to_is_named_on_one_line(qkv: Command, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    below = file / "below"
+    words = f"{below}: cannot be written: a part of its path is a file, not a folder"
+    assert qkv("view", run, TEXTS[0], "--out", below).error == words
+    assert qkv("view", run, TEXTS[0], "--out", tmp_path).error.startswith(f"{tmp_path}: is a folder")
+    ended = qkv("view", run, TEXTS[0], "--out", tmp_path / "page.html", "--png", below)
+    assert ended.err == f"error: {words}\n"
+    ended = qkv("translate", run, TEXTS[0], "--attention", below)
+    assert (ended.code, ended.err) == (2, f"error: {words}\n")
+    ended = qkv("train", "dates-gru", "--set", "data.size=20", *TINY, "--out", below)
+    assert ended.error == f"{below / 'recipe.toml'}: cannot be written: a part of its path is a file, not a folder"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "page.html"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (NotFinite("the loss is\nnot finite"), 1, "error: the loss is not finite\n"),
+        (OSError(28, "No space left on device", "a.html"), 2, "error: a.html: No space left on device\n"),
+        (OSError("odd"), 2, "error: odd\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_goes_wrong_decides_the_exit_code(
+    qkv: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(registry, "load_data", fail)
+    ended = qkv("data", "show", "dates")
+    assert (ended.code, ended.out, ended.err) == (code, "", words)
+
+
+def test_data_list_names_every_data_set(qkv: Command) -> None:
+    assert [line.split()[0] for line in qkv("data", "list").out.splitlines()] == ["dates", "pairs"]
+    assert [entry["name"] for entry in objects(qkv("data", "list", "--json").out)] == ["dates", "pairs"]
+
+
+def test_data_show_prints_pairs_of_a_set_or_of_files(qkv: Command, tmp_path: Path) -> None:
+    ended = qkv("data", "show", "dates", "--split", "test", "--count", 3)
+    expected = generate(3, split="test")
+    assert ended.out == "".join(f"{pair.source}\t{pair.target}\n" for pair in expected)
+    assert ended.err == "dates: 2,000 pairs\n"
+    shown = objects(qkv("data", "show", "dates", "--count", 1, "--json").out)
+    assert list(shown[0]) == ["source", "target", "gold"]
+    source, target = tmp_path / "s.txt", tmp_path / "t.txt"
+    source.write_text("a\n\nc\n")
+    target.write_text("1\n2\n3\n")
+    ended = qkv("data", "show", source, target)
+    assert ended.out == "a\t1\nc\t3\n"
+    assert "note: " in ended.err
+    assert qkv("data", "show", "dtaes").error == "dtaes: neither a file nor a data set (did you mean dates?)"
+    assert qkv("data", "show", "dates", "--split", "tset").error == "dates has no split tset (did you mean test?)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "which recipe? One of dates-gru, "),
+        (["date-gru"], "unknown recipe date-gru (did you mean dates-gru?); or give the path of a .toml file"),
+        (["none.toml"], "none.toml: no such file"),
+        (["pairs-gru"], "no training pairs given: --data pairs.tsv"),
+        (["pairs-gru", "--data", "a", "--data", "b", "--data", "c"], "pairs come from one TSV file or from two"),
+        (["dates-gru", "--set", "train.lr"], "--set train.lr: expected a.b=value"),
+        (["dates-gru", "--set", "train.lr=fast"], "recipe dates-gru: train.lr must be a number, not 'fast'"),
+        (["dates-gru", "--set", "model.source_size=5"], "recipe dates-gru: model.source_size follows from the data"),
+        (["dates-gru", "--device", "tpu"], "device 'tpu' is not known"),
+        (["--resume", "none"], "none: no run to go on with (no recipe.toml there)"),
+        (["--resume", "none", "--out", "x"], "--resume goes on in the run's own folder: leave --out away"),
+        (["--resume", "none", "--strict"], "a resumed run keeps its recipe and data"),
+    ],
+)
+def test_train_refuses_what_it_cannot_do_and_writes_nothing(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert qkv("train", *arguments).error.startswith(words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_users_own_thousand_pairs_train_from_the_command_line(qkv: Command, tmp_path: Path) -> None:
+    pairs = generate(1000, split="train", seed=5)
+    lines = [f"{pair.source}\t{pair.target}\n" for pair in pairs]
+    (tmp_path / "my.tsv").write_text("".join([*lines[:500], "\n", *lines[500:]]), encoding="utf-8")
+    ended = process(
+        "train", "pairs-gru", "--data", "my.tsv", "--out", "mine", "--json", *TINY, "--set", "train.epochs=1",
+        cwd=tmp_path,
+    )  # fmt: skip
+    (report,) = objects(ended.out)
+    assert (ended.code, report["run"], report["finished"]) == (0, "mine", True)
+    assert report["step"] == report["best"]["step"] > 10
+    assert "pairs  950 pairs" in ended.err
+    assert f"note: {tmp_path}/my.tsv: skipped 1 line(s) with an empty side, the first at line 501" in ended.err
+    assert qkv("translate", tmp_path / "mine", pairs[0].source).code == 0
+
+
+def test_two_files_side_by_side_train_and_are_evaluated(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = generate(120, split="train", seed=5)
+    for name, part in (("train", pairs[:80]), ("valid", pairs[80:100]), ("test", pairs[100:])):
+        (tmp_path / f"{name}.src").write_text("".join(f"{pair.source}\n" for pair in part), encoding="utf-8")
+        (tmp_path / f"{name}.tgt").write_text("".join(f"{pair.target}\n" for pair in part), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    files = [
+        word
+        for option, name in (("--data", "train"), ("--valid", "valid"), ("--test", "test"))
+        for side in ("src", "tgt")
+        for word in (option, f"{name}.{side}")
+    ]
+    ended = qkv("train", "pairs-gru", *files, *TINY, "--set", "data.vocabulary=bpe:60", "--set", "seed=3")
+    assert (ended.code, ended.out) == (0, "runs/pairs-gru-3\n")
+    assert "now try: qkv evaluate runs/pairs-gru-3" in ended.err
+    monkeypatch.chdir("/")  # the run knows where its data are
+    (report,) = objects(qkv("evaluate", tmp_path / "runs/pairs-gru-3", "--json").out)
+    assert (report["split"], report["pairs"]) == ("test", 20)
+    assert qkv("train", "--resume", tmp_path / "runs/pairs-gru-3").code == 0
+
+
+def test_the_demo_trains_tests_and_shows_and_is_used_again(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path
+) -> None:
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(
+        'data = { size = 60 }\nmodel = { name = "rnn_seq2seq", hidden = 8, embedding = 4 }\n'
+        'train = { epochs = 1, valid_size = 5, best_by = "exact" }\n'
+    )
+    monkeypatch.setattr(demo, "RECIPE", str(recipe))
+    monkeypatch.setattr(registry, "HELD_OUT_DATES", 50)
+    out = tmp_path / "demo"
+    ended = qkv("demo", "--out", out, "--device", "cpu")
+    assert ended.code == 0
+    assert "exact match" in ended.out
+    assert all(text in ended.out for text in demo.SHOWN)
+    assert (out / "attention.html").exists()
+    assert (out / "attention.png").exists()
+    ended = qkv("demo", "--out", out, "--json", "--device", "cpu")
+    (report,) = objects(ended.out)
+    assert report["pairs"] == 50
+    assert f"{out} holds a demo already" in ended.err
+    ended = qkv("demo", "--out", run)
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, f"error: {run} holds another run: choose another --out")

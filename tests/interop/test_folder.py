@@ -1,0 +1,307 @@
+"""A saved model is a folder: it comes back bit for bit, and damage of any kind is found, named, and told at once."""
+
+import json
+import pickle
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import qkv
+from qkv.data.vocabulary import Vocabulary
+from qkv.errors import CheckpointError, InputError
+from qkv.interop import load, save_model
+from qkv.interop.folder import CONFIG, TOKENIZER, WEIGHTS, resolve
+from qkv.interop.seal import SEAL, read_seal, seal, verify
+from qkv.models import MODELS
+from qkv.nn.encoder_decoder import EncoderDecoder
+
+VOCABULARY = Vocabulary.train(["abc def"], "char")
+SIZES = {"source_size": len(VOCABULARY), "target_size": len(VOCABULARY)}
+SMALL = {
+    "rnn_seq2seq": {"embedding": 4, "hidden": 6},
+    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
+}
+Model = EncoderDecoder[Any, Any]
+
+
+def made(name: str) -> Model:
+    torch.manual_seed(3)
+    network, config = MODELS[name]
+    return network(config(**SIZES, **SMALL[name])).eval()
+
+
+@pytest.fixture(params=sorted(MODELS))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    save_model(made(request.param), VOCABULARY, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_model(made("rnn_seq2seq"), VOCABULARY, tmp_path)
+    return tmp_path
+
+
+def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
+    """The error that loading gives; it comes soon, on one line, and names a place inside the folder."""
+    began = time.monotonic()
+    with pytest.raises(kind) as caught:
+        load(folder)
+    assert time.monotonic() - began < 2.0
+    assert str(caught.value).startswith(str(folder))
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(str(folder)).lstrip("/")
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    path = folder / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_model_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
+    model = made(name)
+    save_model(model, VOCABULARY, tmp_path)
+    again = qkv.load(tmp_path)
+    assert type(again) is type(model)
+    assert again.config == model.config
+    assert not again.training
+    assert again.tokenizer.to_json() == VOCABULARY.to_json()
+    before, after = dict(model.named_parameters()), dict(again.named_parameters())
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    tokens, lengths = torch.tensor([[4, 5, 6], [7, 4, 0]]), torch.tensor([3, 2])
+    assert torch.equal(model(tokens, tokens, lengths), again(tokens, tokens, lengths))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_model_without_a_vocabulary_has_no_tokenizer(name: str, tmp_path: Path) -> None:
+    save_model(made(name), None, tmp_path)
+    assert load(tmp_path).tokenizer is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
+
+
+def test_a_model_is_loaded_in_the_precision_asked_for(folder: Path) -> None:
+    assert {parameter.dtype for parameter in load(folder, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
+    save_file({name: tensor.half() for name, tensor in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS)
+    assert {parameter.dtype for parameter in load(folder).parameters()} == {torch.float32}
+
+
+def test_a_device_that_is_not_there_is_refused_first(folder: Path) -> None:
+    with pytest.raises(InputError, match="device 'cuda:99' is not there"):
+        load(folder, device="cuda:99")
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> str:
+    """Damage the weights, and give the name of the first."""
+    tensors = load_file(folder / WEIGHTS)
+    name = sorted(tensors)[0]
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+    return name
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    name = change_weights(folder, lambda tensors: tensors.pop(sorted(tensors)[0]))
+    assert refused(folder) == f"{WEIGHTS}: {name} is missing"
+
+
+def test_a_tensor_too_many_is_named(folder: Path) -> None:
+    change_weights(folder, lambda tensors: tensors.update(extra=torch.ones(2)))
+    assert refused(folder) == f"{WEIGHTS}: extra is not part of the model"
+
+
+def test_a_wrong_shape_is_named_with_the_right_one(folder: Path) -> None:
+    def widen(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[sorted(tensors)[0]] = torch.ones(2, 3, 5)
+
+    name = change_weights(folder, widen)
+    assert refused(folder).startswith(f"{WEIGHTS}: {name} has shape [2, 3, 5], the config asks for [")
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_values_that_are_not_finite_are_named(folder: Path, value: float) -> None:
+    name = change_weights(folder, lambda tensors: tensors[sorted(tensors)[0]].view(-1)[-1].fill_(value))
+    assert refused(folder) == f"{WEIGHTS}: {name} holds values that are not finite"
+
+
+def test_weights_that_are_no_real_numbers_are_named(folder: Path) -> None:
+    def to_integers(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[sorted(tensors)[0]] = tensors[sorted(tensors)[0]].long()
+
+    name = change_weights(folder, to_integers)
+    assert refused(folder).startswith(f"{WEIGHTS}: {name} is stored as I64")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.9, 0.9999])
+def test_weights_that_are_cut_short_are_found(folder: Path, share: float) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[: int(share * len(data))])
+    assert refused(folder).startswith(f"{WEIGHTS}: cut short or altered")
+
+
+@pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
+def test_a_missing_file_is_named(saved: Path, file: str) -> None:
+    (saved / file).unlink()
+    assert file in refused(saved, InputError)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden": 10**12}, "hidden must lie between 1 and 2^24"),
+        ({"hidden": -2}, "hidden must lie between 1 and 2^24"),
+        ({"hidden": "16"}, "hidden must be a whole number, not '16'"),
+        ({"hidden": 7}, "hidden must be even"),
+        ({"dropout": float("nan")}, "dropout must lie in [0, 1)"),
+        ({"scroe": "dot"}, "unknown key scroe (did you mean score?)"),
+        ({"score": "os.system"}, "score 'os.system' is not known"),
+        ({"model_type": "transfromer"}, "model_type 'transfromer' is not known (did you mean transformer?)"),
+        ({"model_type": "os.system"}, "model_type 'os.system' is not known"),
+        ({"model_type": None}, "model_type None is not known"),
+        ({"model_type": ["transformer"]}, "model_type ['transformer'] is not known"),
+        ({"model_type": "transformer"}, "unknown key embedding"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(saved: Path, changes: dict[str, Any], words: str) -> None:
+    edit_config(saved, **changes)
+    assert refused(saved).startswith(f"{CONFIG}: {words}")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("rnn_seq2seq", {"hidden": 2**24, "embedding": 2**24, "source_size": 2**24, "target_size": 2**24}),
+        ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_size": 2**24, "target_size": 2**24}),
+    ],
+)
+def test_a_model_larger_than_any_memory_is_refused_without_making_it(
+    tmp_path: Path, name: str, changes: dict[str, Any]
+) -> None:
+    save_model(made(name), None, tmp_path)
+    edit_config(tmp_path, **changes)
+    refused(tmp_path)  # whatever happens once, for the first model without memory
+    began = time.monotonic()
+    assert re.match(rf"{WEIGHTS}: \S+ has shape .* the config asks for .*16777216", refused(tmp_path))
+    assert time.monotonic() - began < 0.2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[]", "must hold a JSON object"),
+        (b'"transformer"', "must hold a JSON object"),
+        (b"", "cut short or altered: not valid JSON"),
+        (b'{"model_type": "rnn_seq2seq", "hid', "cut short or altered: not valid JSON"),
+        (b'{"hidden": 4, "hidden": 8}', "cut short or altered: not valid JSON: the key 'hidden' is there twice"),
+        (b'{"hidden": ' + b"[" * 100_000, "cut short or altered: not valid JSON"),
+        (b'{"hidden": ' + b"9" * 5000 + b"}", "cut short or altered: not valid JSON"),
+        (b'{"model_type": "\xff"}', "not UTF-8 at byte 16"),
+        (b" " * (2**20 + 1), "larger than 1 MiB"),
+    ],
+)
+def test_a_config_that_is_no_json_object_is_refused(saved: Path, content: bytes, words: str) -> None:
+    (saved / CONFIG).write_bytes(content)
+    assert refused(saved).startswith(f"{CONFIG}: {words}")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth"])
+def test_a_pickle_in_place_of_safetensors_is_not_read_and_told_why(saved: Path, name: str) -> None:
+    (saved / WEIGHTS).unlink()
+    (saved / name).write_bytes(pickle.dumps({"a": 1}))
+    assert re.match(rf"{WEIGHTS}: no such file; {name} is a pickle, .* never read: convert it", refused(saved))
+    (saved / CONFIG).unlink()
+    assert f"{name} is a pickle" in refused(saved, InputError)
+    assert f"{name} is a pickle" in refused(saved / name, InputError)
+
+
+def test_a_pickle_named_safetensors_is_found_out(saved: Path) -> None:
+    (saved / WEIGHTS).write_bytes(pickle.dumps({"a": list(range(100))}))
+    assert refused(saved).startswith(f"{WEIGHTS}: cut short or altered")
+
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_refused(saved: Path) -> None:
+    larger = Vocabulary.train(["abc def and many more"], "char")
+    (saved / TOKENIZER).write_text(larger.to_json(), encoding="utf-8")
+    words = f"has {len(larger)} tokens, but the model has room for {len(VOCABULARY)}"
+    assert refused(saved) == f"{TOKENIZER}: {words}"
+    (saved / TOKENIZER).write_text("{}")
+    assert refused(saved).startswith(f"{TOKENIZER}: not a tokenizer")
+
+
+def test_what_is_no_model_folder_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none: no such folder"):
+        load(tmp_path / "none")
+    with pytest.raises(InputError, match=r"neither a saved model \(no config.json\) nor a training run"):
+        load(tmp_path)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="file: is a file; a saved model is a folder"):
+        load(tmp_path / "file")
+
+
+def sealed(folder: Path, name: str, best: Any) -> Path:
+    path = folder / name
+    path.mkdir()
+    save_model(made("rnn_seq2seq"), VOCABULARY, path)
+    seal(path, {"best": best, "place": {"step": 12}})
+    return path
+
+
+def test_a_run_stands_for_its_best_checkpoint_else_its_newest(tmp_path: Path) -> None:
+    first = sealed(tmp_path, "step-00000001", {"step": 1})
+    assert resolve(tmp_path) == first
+    sealed(tmp_path, "step-00000002", {"step": 1})
+    assert resolve(tmp_path) == first
+    newest = sealed(tmp_path, "step-00000003", None)
+    assert resolve(tmp_path) == newest
+    for place, best in enumerate([{"step": 99}, {"step": "../x"}, ["step"], 7], start=4):
+        newest = sealed(tmp_path, f"step-{place:08d}", best)
+        assert resolve(tmp_path) == newest
+
+
+def test_a_sealed_folder_gives_its_record_back(tmp_path: Path) -> None:
+    record = verify(sealed(tmp_path, "step-00000001", {"step": 1, "value": 0.1 + 0.2}))
+    assert record["best"] == {"step": 1, "value": 0.1 + 0.2}
+    assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER]
+
+
+@pytest.mark.parametrize("file", [CONFIG, WEIGHTS, TOKENIZER, SEAL])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_anywhere_in_a_sealed_checkpoint_is_found(tmp_path: Path, file: str, share: float) -> None:
+    path = sealed(tmp_path, "step-00000001", {"step": 1}) / file
+    data = bytearray(path.read_bytes())
+    place = next(p for p in range(int(share * len(data)), len(data)) if not chr(data[p]).isspace())
+    data[place] ^= 1
+    path.write_bytes(data)
+    assert refused(tmp_path).startswith(f"step-00000001/{file}: cut short or altered")
+
+
+@pytest.mark.parametrize("file", [CONFIG, WEIGHTS, TOKENIZER, SEAL])
+def test_a_sealed_checkpoint_that_is_cut_short_is_found(tmp_path: Path, file: str) -> None:
+    path = sealed(tmp_path, "step-00000001", {"step": 1}) / file
+    path.write_bytes(path.read_bytes()[:-10])
+    assert refused(tmp_path).startswith(f"step-00000001/{file}: cut short or altered")
+
+
+def test_a_checkpoint_that_lost_a_file_is_found(tmp_path: Path) -> None:
+    path = sealed(tmp_path, "step-00000001", {"step": 1})
+    (path / TOKENIZER).unlink()
+    assert refused(tmp_path) == f"step-00000001/{TOKENIZER}: missing from the checkpoint"
+    (path / SEAL).unlink()
+    with pytest.raises(CheckpointError, match=f"no {SEAL}: not a whole checkpoint"):
+        read_seal(path)
+
+
+def test_a_seal_that_was_edited_is_found(tmp_path: Path) -> None:
+    path = sealed(tmp_path, "step-00000001", {"step": 1}) / SEAL
+    text = path.read_text()
+    for change in (text.replace('"step": 12', '"step": 13'), "[]", "{}", text.replace('"sha256"', '"sha255"')):
+        path.write_text(change)
+        with pytest.raises(CheckpointError):
+            read_seal(path.parent)

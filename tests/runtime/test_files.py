@@ -1,0 +1,186 @@
+"""Files and folders that are whole or absent, whatever interrupts the writing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qkv.errors import InputError
+from qkv.runtime.files import (
+    OLD,
+    WRITING,
+    folder_written_atomically,
+    remove_folder,
+    remove_leftovers,
+    sha256,
+    write_atomically,
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "page.html"
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    write_atomically(path, b"newer")
+    assert path.read_bytes() == b"newer"
+    assert names(path.parent) == ["page.html"]
+
+
+def test_a_file_stays_the_old_one_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page.html"
+    path.write_bytes(b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError) as caught:
+        write_atomically(path, b"new")
+    assert str(caught.value) == f"{path}: cannot be written: No space left on device"
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["page.html"]
+
+
+def test_a_link_stays_a_link_and_what_it_points_at_is_written(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    link = tmp_path / "link"
+    link.symlink_to("real")
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("place", ["file/below", "file/further/below"])
+def test_a_place_below_a_file_cannot_be_written_and_is_named(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    words = f"{tmp_path / place}: cannot be written: a part of its path is a file"
+    with pytest.raises(InputError, match=words):
+        write_atomically(tmp_path / place, b"")
+    with pytest.raises(InputError, match=words), folder_written_atomically(tmp_path / place):
+        pass
+    assert names(tmp_path) == ["file"]
+
+
+def test_what_is_no_file_is_not_written_over(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder or a device"):
+        write_atomically(tmp_path, b"")
+    with pytest.raises(InputError, match="is a folder or a device"):
+        write_atomically(Path(os.devnull), b"")
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "step-1"
+    with folder_written_atomically(path) as scratch:
+        (scratch / "a").write_bytes(b"1")
+        assert not path.exists()
+    assert (path / "a").read_bytes() == b"1"
+    assert names(path.parent) == ["step-1"]
+
+
+def test_a_folder_replaces_the_older_one_and_keeps_nothing_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "step-1"
+    for name in ("old", "new"):
+        with folder_written_atomically(path) as scratch:
+            (scratch / name).write_bytes(b"")
+    assert names(path) == ["new"]
+    assert names(tmp_path) == ["step-1"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_folder_stays_the_old_one_or_absent_when_filling_it_fails(
+    tmp_path: Path, error: type[BaseException], before: bool
+) -> None:
+    path = tmp_path / "step-1"
+    if before:
+        path.mkdir()
+        (path / "old").write_bytes(b"")
+    with pytest.raises(error), folder_written_atomically(path) as scratch:  # noqa: PT012
+        (scratch / "new").write_bytes(b"")
+        raise error
+    assert names(tmp_path) == (["step-1"] if before else [])
+    assert not before or names(path) == ["old"]
+
+
+def test_the_old_folder_comes_back_when_the_new_one_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "step-1"
+    path.mkdir()
+    (path / "old").write_bytes(b"")
+    rename = os.rename
+
+    def fail_once(source: Path, target: Path) -> None:
+        if target == path:
+            monkeypatch.undo()
+            raise OSError(5, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fail_once)
+    with pytest.raises(InputError, match="Input/output error"), folder_written_atomically(path) as scratch:
+        (scratch / "new").write_bytes(b"")
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["step-1"]
+
+
+def test_leftovers_are_removed_and_a_folder_that_was_set_aside_comes_back(tmp_path: Path) -> None:
+    (tmp_path / f"{WRITING}123-page.html").write_bytes(b"half")
+    (tmp_path / f"{WRITING}123-step-2").mkdir()
+    (tmp_path / f"{WRITING}removed-step-0" / "deep").mkdir(parents=True)
+    (tmp_path / f"{OLD}step-1").mkdir()
+    (tmp_path / f"{OLD}step-3").mkdir()
+    (tmp_path / "step-3" / "new").mkdir(parents=True)
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["step-1", "step-3"]
+    assert names(tmp_path / "step-3") == ["new"]
+
+
+def test_a_removed_folder_is_gone_and_removing_nothing_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "step-1" / "deep").mkdir(parents=True)
+    remove_folder(tmp_path / "step-1")
+    remove_folder(tmp_path / "step-1")
+    assert names(tmp_path) == []
+
+
+def test_sha256_is_the_well_known_one(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")
+    assert sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from qkv.runtime.files import folder_written_atomically, write_atomically
+folder = Path(sys.argv[1])
+for generation in itertools.count(1):
+    with folder_written_atomically(folder / "checkpoint") as scratch:
+        for part in range(5):
+            (scratch / str(part)).write_bytes(b"%d" % generation * 5000)
+    write_atomically(folder / "page", b"%d\\n" % generation * 5000)
+    if generation == 1:
+        print("ready", flush=True)
+"""
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_everything_whole(tmp_path: Path) -> None:
+    for attempt in range(12):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.003 * attempt)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert len(set((tmp_path / "page").read_bytes().splitlines())) == 1
+        remove_leftovers(tmp_path)
+        parts = [path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()]
+        assert len(parts) == 5
+        assert len(set(parts)) == 1
+        assert names(tmp_path) == ["checkpoint", "page"]

@@ -1,0 +1,29 @@
+"""The README's Python runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qkv.training import job
+from qkv.training.recipe import read_recipe
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_python_of_the_readme_runs_after_the_demo(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["data.size=200", "model.hidden=8", "model.embedding=8", "train.valid_size=5"]
+    job.begin(read_recipe("dates-gru", small), Path("runs/demo"), "cpu")
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["answer"].alignment.shape[1] == len("Donnerstag, 5. März 2026")
+    assert names["seen"]["decoder"].weights.shape == (1, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(re.findall(r"\]\(((?:src|docs|[A-Z])[^)]*)\)", README.read_text(encoding="utf-8"))))
+)
+def test_every_file_that_the_readme_names_is_there(path):
+    assert (README.parent / path).exists()

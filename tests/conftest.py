@@ -9,8 +9,10 @@ import pytest
 # The tests measure values, not how two processes share two cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+SHAPED = ["attention", "data.batching", "generation", "metrics", "models", "nn", "objectives", "tasks", "training"]
+
 if importlib.util.find_spec("beartype") is not None:
-    jaxtyping.install_import_hook("qkv", "beartype.beartype")
+    jaxtyping.install_import_hook([f"qkv.{part}" for part in SHAPED], "beartype.beartype")
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def pytorch_twin(model: Transformer) -> nn.Transformer:
     return twin.double().eval()
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_it_equals_the_library_of_pytorch_given_the_same_weights():
     torch.manual_seed(0)
     model = Transformer(CONFIG).double().eval()

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -164,10 +163,16 @@ for generation in itertools.count(1):
     with folder_written_atomically(folder / "checkpoint") as scratch:
         for part in range(5):
             (scratch / str(part)).write_bytes(b"%d" % generation * 5000)
-    write_atomically(folder / "page", b"%d\\n" % generation * 5000)
+    write_atomically(folder / "page", b"%d\\n" % generation * 100000)
     if generation == 1:
         print("ready", flush=True)
 """
+
+
+def assert_page_is_whole(page: Path) -> None:
+    lines = page.read_bytes().splitlines()
+    assert len(lines) == 100_000
+    assert len(set(lines)) == 1
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_everything_whole(tmp_path: Path) -> None:
@@ -175,10 +180,11 @@ def test_a_process_that_is_killed_while_it_writes_leaves_everything_whole(tmp_pa
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        time.sleep(0.003 * attempt)
+        for _ in range(2 * attempt):  # others read meanwhile
+            assert_page_is_whole(tmp_path / "page")
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert len(set((tmp_path / "page").read_bytes().splitlines())) == 1
+        assert_page_is_whole(tmp_path / "page")
         remove_leftovers(tmp_path)
         parts = [path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()]
         assert len(parts) == 5

@@ -62,7 +62,7 @@ class Score(nn.Module, ABC):
 
 
 class DotProduct(Score):
-    """A score whose comparison is a scaled dot product, whatever it does to queries and keys before: kernels fuse it."""
+    """A score that is a scaled dot product, whatever it does to queries and keys before: fused kernels serve it."""
 
     @abstractmethod
     def scale_for(self, features: int) -> float:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention.backends import REFERENCE
+from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.mask import Mask
 from qkv.attention.operator import Attend
 from qkv.attention.score import Keys

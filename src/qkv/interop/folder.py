@@ -32,11 +32,7 @@ def save_model(model: EncoderDecoder[Any, Any], vocabulary: Vocabulary | None, f
     config = {"model_type": name, **asdict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters gives tied weights once, under their first name.
-    weights = {name: weight.detach().contiguous() for name, weight in model.named_parameters()}
-    try:
-        save_file(weights, folder / WEIGHTS)
-    except SafetensorError as error:  # a full disk, for one
-        raise InputError(f"{folder / WEIGHTS}: cannot be written: {error}") from None
+    write_tensors({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, folder / WEIGHTS)
     if vocabulary is not None:
         (folder / TOKENIZER).write_text(vocabulary.to_json(), encoding="utf-8")
 
@@ -58,8 +54,7 @@ def load(folder: str | Path, device: str = "cpu", dtype: torch.dtype | None = No
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
     if (folder / TOKENIZER).exists():
-        text = read_text(folder / TOKENIZER, LARGEST_TOKENIZER)
-        model.tokenizer = Vocabulary.from_json(text, str(folder / TOKENIZER))
+        model.tokenizer = read_vocabulary(folder)
         room = min(config.source_size, config.target_size)
         if len(model.tokenizer) > room:
             raise CheckpointError(
@@ -101,6 +96,20 @@ def read_config(folder: Path) -> tuple[type[EncoderDecoder[Any, Any]], Any]:
         return network, build(config, data, str(folder / CONFIG))
     except InputError as error:
         raise CheckpointError(str(error)) from None
+
+
+def read_vocabulary(folder: Path) -> Vocabulary:
+    """The vocabulary of a saved model."""
+    path = folder / TOKENIZER
+    return Vocabulary.from_json(read_text(path, LARGEST_TOKENIZER), str(path))
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # a full disk, for one
+        raise InputError(f"{path}: cannot be written: {error}") from None
 
 
 def read_tensors(path: Path, shapes: dict[str, torch.Size] | None = None) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """Files that are either whole or absent, whatever interrupts the writing."""
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -44,9 +45,11 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
         scratch = _scratch(path)
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
+        readable = scratch.stat().st_mode & 0o666
         try:
             yield scratch
             for file in scratch.iterdir():
+                file.chmod(readable)  # safetensors would keep its files from everyone but their owner
                 _sync(file)
             _sync(scratch)
             _put_back(_old(path))
@@ -79,6 +82,17 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+@contextmanager
+def only_one_process(folder: Path) -> Iterator[None]:
+    """Raise if another process is inside this block for the same folder; one that dies leaves it free again."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{folder}: another process is at work there") from None
+        yield
 
 
 def sha256(path: Path) -> str:

@@ -12,7 +12,7 @@ from qkv.tasks.translation import TranslationTask
 from qkv.training.display import Display
 from qkv.training.loop import train
 from qkv.training.recipe import Recipe
-from qkv.training.run import Place, Run
+from qkv.training.run import Place, Run, require_free
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Job:
 
 def begin(recipe: Recipe, folder: Path, device: str = "auto", display: Display | None = None) -> Job:
     """Train a recipe into a new folder."""
+    require_free(folder)
     return _work(recipe, folder, None, device, display or Display())
 
 
@@ -63,4 +64,5 @@ def _work(recipe: Recipe, folder: Path, run: Run | None, device: str, display: D
     )
     for note in task.notes:
         display.say(f"note: {note}")
-    return Job(run, train(run, task, model, data.fingerprint, display))
+    with run.held():
+        return Job(run, train(run, task, model, data.fingerprint, display))

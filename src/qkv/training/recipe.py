@@ -60,7 +60,7 @@ class Recipe:
         """The model's own config, completed with the size of the vocabulary."""
         table = dict(self.model)
         name = table.pop("name", None)
-        if name not in MODELS:
+        if not isinstance(name, str) or name not in MODELS:
             raise InputError(f"{where}: model.name {name!r} is not known{nearest(str(name), MODELS)}")
         for key in FROM_DATA:
             if key in table:

@@ -1,20 +1,27 @@
 """A run is a folder: its recipe, its log, and checkpoints from which it continues bit for bit."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from qkv.config import build, read_toml, write_toml
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
-from qkv.interop.folder import TOKENIZER, WEIGHTS, read_tensors, save_model
+from qkv.interop.folder import WEIGHTS, read_tensors, read_vocabulary, save_model, write_tensors
 from qkv.interop.seal import seal, verify
 from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.runtime.files import folder_written_atomically, remove_folder, remove_leftovers, write_atomically
+from qkv.runtime.files import (
+    folder_written_atomically,
+    only_one_process,
+    remove_folder,
+    remove_leftovers,
+    write_atomically,
+)
 from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.training.recipe import Recipe
 from qkv.types import Tensor
@@ -52,10 +59,7 @@ class Run:
     @classmethod
     def create(cls, folder: Path, recipe: Recipe) -> "Run":
         """Begin a run in a folder that holds nothing yet."""
-        if (folder / RECIPE).exists():
-            raise InputError(f"{folder} holds another run: go on with --resume {folder}, or choose another --out")
-        if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-            raise InputError(f"{folder} is not empty: choose another --out")
+        require_free(folder)
         write_atomically(folder / RECIPE, write_toml(recipe.to_dict()).encode())
         return cls(folder, recipe)
 
@@ -64,8 +68,14 @@ class Run:
         """Find a run again, to go on with it."""
         if not (folder / RECIPE).exists():
             raise InputError(f"{folder}: no run to go on with (no {RECIPE} there)")
-        remove_leftovers(folder)
         return cls(folder, build(Recipe, read_toml(folder / RECIPE), str(folder / RECIPE)))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the run to this process, and clear away what one that was killed has left."""
+        with only_one_process(self.folder):
+            remove_leftovers(self.folder)
+            yield
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -77,8 +87,8 @@ class Run:
         """The vocabulary that the run's checkpoints carry."""
         if not self.checkpoints:
             return None
-        path = self.checkpoints[-1] / TOKENIZER
-        return Vocabulary.from_json(path.read_text(encoding="utf-8"), str(path))
+        self._verify(self.checkpoints[-1])
+        return read_vocabulary(self.checkpoints[-1])
 
     def save(
         self,
@@ -96,7 +106,7 @@ class Run:
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
         with folder_written_atomically(path) as scratch:
             save_model(model, vocabulary, scratch)
-            save_file(tensors, scratch / TRAINING)
+            write_tensors(tensors, scratch / TRAINING)
             seal(scratch, {"place": asdict(place), "best": place.best and asdict(place.best), "data": data,
                            "threads": torch.get_num_threads(), "torch": torch.__version__})  # fmt: skip
         best = place.best and self._checkpoint(place.best.step)
@@ -111,10 +121,7 @@ class Run:
         if not self.checkpoints:
             return Place(), ()
         path = self.checkpoints[-1]
-        try:
-            record = verify(path)
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; remove {path} to go on from the checkpoint before it") from None
+        record = self._verify(path)
         if record["data"] != data:
             raise InputError(f"{self.folder}: the data have changed since this run began; start a new run")
         weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in model.named_parameters()})
@@ -132,12 +139,35 @@ class Run:
         """Forget what was logged after `step`: those steps will be run, and logged, again."""
         path = self.folder / LOG
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            kept = [line for line in lines if (logged := _step_of(line)) is not None and logged <= step]
             write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+
+    @staticmethod
+    def _verify(path: Path) -> dict[str, Any]:
+        try:
+            return verify(path)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; remove {path} to go on from the checkpoint before it") from None
 
     def _checkpoint(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
+
+
+def require_free(folder: Path) -> None:
+    """Raise where a new run cannot begin."""
+    if (folder / RECIPE).exists():
+        raise InputError(f"{folder} holds another run: go on with --resume {folder}, or choose another --out")
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise InputError(f"{folder} is not empty: choose another --out")
+
+
+def _step_of(line: str) -> int | None:
+    """The step that a line of the log is about; None where the line was cut short, or is not ours."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:

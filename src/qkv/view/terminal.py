@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -34,6 +34,7 @@ def heat_map(attention_map: AttentionMap, *, head: int | None = None) -> Rendera
     )
 
 
+@runtime_checkable
 class _Brush(Protocol):
     """A way to draw one weight, which is also given as a fraction of the largest, in so many distinct levels."""
 

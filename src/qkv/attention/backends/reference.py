@@ -31,7 +31,7 @@ class Reference(Backend):
     def weights(
         self, request: Request
     ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query"]]:
-        """The weights of a request, before any dropout, and the log-sum-exp of its scores, without reading the values."""
+        """The weights of a request, before any dropout, and the log-sum-exp of its scores."""
         scores, weights = self._scores_and_weights(request)
         return weights, _log_sum_exp(scores)
 

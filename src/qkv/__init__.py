@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.attention import attend, watch
     from qkv.interop import load
-    from qkv.tasks.translate import Translator
+    from qkv.tasks.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = ["Translator", "__version__", "attend", "load", "watch"]
@@ -21,7 +21,7 @@ _HOME = {
     "attend": "qkv.attention",
     "watch": "qkv.attention",
     "load": "qkv.interop",
-    "Translator": "qkv.tasks.translate",
+    "Translator": "qkv.tasks.translator",
 }
 
 

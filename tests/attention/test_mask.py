@@ -11,7 +11,7 @@ EXTENT = Extent(batch=2, heads=1, queries=3, keys=4, device=torch.device("cpu"))
 
 
 def full(mask):
-    return mask.allowed(EXTENT).expand(2, 1, 3, 4)
+    return mask.materialise(EXTENT).expand(2, 1, 3, 4)
 
 
 def test_padding_hides_the_keys_beyond_each_length():

@@ -104,7 +104,7 @@ def test_output_and_gradients_equal_the_formula_written_out_by_hand(
     slopes = gradients(found, inputs)
 
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    allowed = None if mask is None else mask.allowed(request.extent).expand(batch, heads, queries, keys)
+    allowed = None if mask is None else mask.materialise(request.extent).expand(batch, heads, queries, keys)
     expected = by_hand(*exact, score.double(), allowed, temperature)
     close = {"rtol": tolerance(torch.float32), "atol": tolerance(torch.float32)}
     torch.testing.assert_close(found.double(), expected, **close)
@@ -142,15 +142,16 @@ def test_causal_lets_the_last_query_stand_at_the_last_key():
     assert (weights[0, 0] > 0).tolist() == [[True, True, True, True, False], [True, True, True, True, True]]
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_weights_are_a_distribution_and_rebuild_the_output_from_the_log_sum_exp(backend):
+def test_weights_are_a_distribution_and_rebuild_the_output_from_the_log_sum_exp(backend, temperature):
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 5, 8, dtype=torch.float64) for _ in range(3))
     mask = Causal() & Padding(torch.tensor([5, 2]))
-    read = attend(query, key, value, mask=mask, backend=backend, need_weights=True)
+    read = attend(query, key, value, mask=mask, align=Softmax(temperature), backend=backend, need_weights=True)
     torch.testing.assert_close(read.weights.sum(-1), torch.ones(2, 3, 5, dtype=torch.float64))
     torch.testing.assert_close(read.weights @ value, read.output)
-    scores = query @ key.transpose(-1, -2) / math.sqrt(8)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(8) / temperature
     rebuilt = (scores - read.lse[..., None]).exp() * (read.weights > 0)
     torch.testing.assert_close(rebuilt, read.weights)
 
@@ -227,6 +228,12 @@ class TestBackends:
         assert caught.value.backend == "sdpa"
         assert "Additive" in caught.value.reason
 
+    def test_auto_never_drops_a_term_that_no_backend_can_honour(self):
+        x = torch.randn(1, 1, 3, 4)
+        for need_weights in (False, True):
+            with pytest.raises(Unsupported, match="these keys have been through the score"):
+                attend(x, Dot().keys(x), x, position=Nearness(), need_weights=need_weights)
+
     def test_an_unknown_backend_is_told_the_known_ones(self):
         x = torch.randn(1, 1, 3, 4)
         with pytest.raises(InputError, match="auto, sdpa, reference"):
@@ -273,7 +280,7 @@ class TestNewTerms:
 
     def test_a_new_mask_combines_with_the_others(self):
         class EverySecond(Mask):
-            def allowed(self, extent):
+            def materialise(self, extent):
                 return (torch.arange(extent.keys) % 2 == 0)[None, None, None]
 
         x = torch.randn(1, 1, 4, 4)
@@ -296,6 +303,19 @@ class TestWrongShapes:
     def test_each_key_needs_its_value(self):
         with pytest.raises(ShapeError, match="3 keys and 2 values"):
             attend(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 2, 4))
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("mask", [Padding(torch.tensor([1, 2, 3])), Dense(torch.ones(1, 3, 5, 3).bool())])
+    def test_a_mask_must_fit_the_scores(self, backend, mask):
+        x = torch.randn(2, 1, 3, 4)
+        with pytest.raises(ShapeError, match=r"does not broadcast to scores of shape \[2, 1, 3, 3\]"):
+            attend(x, x, x, mask=mask, backend=backend)
+
+    def test_masks_take_what_they_are_made_for(self):
+        with pytest.raises(ShapeError, match="true and false"):
+            Dense(torch.ones(1, 1, 3, 3))
+        with pytest.raises(ShapeError, match="whole numbers"):
+            Padding([3, 2])
 
     @pytest.mark.parametrize("backend", BACKENDS)
     def test_a_dot_product_needs_queries_and_keys_of_one_size(self, backend):

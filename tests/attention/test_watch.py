@@ -78,6 +78,37 @@ def test_steps_with_growing_keys_are_stacked_into_one_matrix():
     torch.testing.assert_close(seen["decoder"].weights, expected)
 
 
+def test_queries_are_numbered_over_all_steps():
+    attend, x = Attend(), torch.randn(1, 1, 4, 8)
+    with qkv.watch(nn.ModuleDict({"decoder": attend}), queries=[1, 3]) as seen:
+        for place in range(4):
+            attend(x[:, :, place : place + 1], x, x)
+    expected = qkv.attend(x, x, x, need_weights=True).weights
+    torch.testing.assert_close(seen["decoder"].weights, expected[:, :, [1, 3]])
+
+
+def test_two_passes_are_kept_apart():
+    model, one, other = Pair(), torch.randn(2, 5, 8), torch.randn(1, 3, 8)
+    with qkv.watch(model) as seen:
+        model(one)
+        model(other)
+    assert [tuple(weights.shape) for weights in seen["encoder.0"].passes] == [(2, 2, 5, 5), (1, 2, 3, 3)]
+    with pytest.raises(InputError, match="2 passes ran under watch"):
+        _ = seen["encoder.0"].weights
+
+
+def test_layers_whose_names_would_be_the_same_keep_their_whole_paths():
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend = Attend()
+            self.attention = nn.ModuleDict({"attend": Attend()})
+
+    with qkv.watch(nn.ModuleDict({"block": Both()})) as seen:
+        pass
+    assert sorted(seen) == ["block.attend", "block.attention.attend"]
+
+
 def test_nothing_is_watched_after_the_block_even_if_it_fails():
     model, x = Pair(), torch.randn(1, 3, 8)
     seen = {}

@@ -184,6 +184,11 @@ def test_evaluate_scores_own_pairs_and_tells_what_it_passed_over(qkv: Command, r
     assert (report["pairs"], report["alignment"]) == (2, None)
     assert f"note: {file}: skipped 1 line(s) with an empty side, the first at line 2" in ended.err
     assert "note: 1 source(s) hold what was never seen in training, read as unknown: '☃'" in ended.err
+    file.write_text("5 March 2026\t2026-03-05\n" + "5" * 600 + "\t2026-03-05\n", encoding="utf-8")
+    ended = qkv("evaluate", run, "--data", file, "--json")
+    assert objects(ended.out)[0]["pairs"] == 1
+    assert "note: left out 1 pair(s) longer than the 512 tokens that the model takes" in ended.err
+    file.write_text("5 March 2026\t2026-03-05\n\n", encoding="utf-8")
     assert "line 2 has an empty side" in qkv("evaluate", run, "--data", file, "--strict").error
     assert "leave it away with --data" in qkv("evaluate", run, "--data", file, "--split", "test").error
     assert "no dev split (there are: train, valid, test)" in qkv("evaluate", run, "--split", "dev").error
@@ -278,6 +283,8 @@ def test_data_show_prints_pairs_of_a_set_or_of_files(qkv: Command, tmp_path: Pat
     ended = qkv("data", "show", source, target)
     assert ended.out == "a\t1\nc\t3\n"
     assert "note: " in ended.err
+    assert qkv("data", "show", "pairs").error.startswith("pairs are your own")
+    assert "cannot be its target" in qkv("data", "show", "dates", tmp_path / "t.txt").error
     assert qkv("data", "show", "dtaes").error == "dtaes: neither a file nor a data set (did you mean dates?)"
     assert qkv("data", "show", "dates", "--split", "tset").error == "dates has no split tset (did you mean test?)"
 
@@ -305,6 +312,11 @@ def test_train_refuses_what_it_cannot_do_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     assert qkv("train", *arguments).error.startswith(words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_named_with_resume_must_be_the_runs_own(qkv: Command, run: Path) -> None:
+    assert "it trains rnn_seq2seq on dates" in qkv("train", "dates-transformer", "--resume", run).error
+    assert qkv("train", "dates-gru", "--resume", run).code == 0
 
 
 def test_a_users_own_thousand_pairs_train_from_the_command_line(qkv: Command, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.evaluation.translation import evaluate
 from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
-from qkv.tasks.translate import Translator
+from qkv.tasks.translator import Translator
 
 
 @pytest.fixture

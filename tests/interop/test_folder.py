@@ -249,12 +249,14 @@ def sealed(folder: Path, name: str, best: Any) -> Path:
     path = folder / name
     path.mkdir()
     save_model(made("rnn_seq2seq"), VOCABULARY, path)
-    seal(path, {"best": best, "place": {"step": 12}})
+    seal(path, {"place": {"step": 12, "best": best}})
     return path
 
 
 def test_a_run_stands_for_its_best_checkpoint_else_its_newest(tmp_path: Path) -> None:
     first = sealed(tmp_path, "step-00000001", {"step": 1})
+    (tmp_path / "step-notes.txt").write_text("a user's own")
+    sealed(tmp_path, "step-00000009-mine", {"step": 9})
     assert resolve(tmp_path) == first
     sealed(tmp_path, "step-00000002", {"step": 1})
     assert resolve(tmp_path) == first
@@ -267,7 +269,7 @@ def test_a_run_stands_for_its_best_checkpoint_else_its_newest(tmp_path: Path) ->
 
 def test_a_sealed_folder_gives_its_record_back(tmp_path: Path) -> None:
     record = verify(sealed(tmp_path, "step-00000001", {"step": 1, "value": 0.1 + 0.2}))
-    assert record["best"] == {"step": 1, "value": 0.1 + 0.2}
+    assert record["place"]["best"] == {"step": 1, "value": 0.1 + 0.2}
     assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER]
 
 

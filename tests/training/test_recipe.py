@@ -27,6 +27,8 @@ def test_the_recipes_of_the_documentation_are_there():
         ("train.epochs=2.5", r"train\.epochs must be a whole number"),
         ("train.decay=cosinus", r"train\.decay = 'cosinus' \(did you mean cosine\?\)"),
         ("train.lr=-1", r"train\.lr must be positive"),
+        ("train.lr=inf", r"train\.lr must be positive and finite"),
+        ("model.name=[1]", r"model\.name \[1\] is not known"),
         ("model.name=rnn_seq2sec", r"model\.name 'rnn_seq2sec' is not known \(did you mean rnn_seq2seq\?\)"),
         ("model.source_size=5", r"model\.source_size follows from the data"),
         ("model.score=additiv", r"model\.score 'additiv' is not known \(did you mean additive\?\)"),

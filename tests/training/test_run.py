@@ -1,6 +1,7 @@
 """Runs: what is saved, what is kept, and that going on equals never having stopped."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,71 @@ def test_resuming_a_finished_run_changes_nothing(tiny, tmp_path):
     again = job.resume(tmp_path / "run", "cpu")
     assert again.place == done.place
     assert all(before[name].equal(value) for name, value in tensors(tmp_path / "run").items())
+
+
+def test_what_a_user_keeps_beside_the_checkpoints_is_left_alone(tiny, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        stopped = job.begin(tiny, tmp_path / "run", "cpu")
+    mine = tmp_path / "run" / "step-00000004-mine"
+    shutil.copytree(stopped.run.checkpoints[-1], mine)
+    (tmp_path / "run" / "step-notes.txt").write_text("mine too")
+    assert job.resume(tmp_path / "run", "cpu").place.finished
+    assert (mine / "model.safetensors").exists()
+    assert (tmp_path / "run" / "step-notes.txt").exists()
+
+
+def test_a_run_killed_between_its_last_validation_and_its_last_save_logs_nothing_twice(tiny, tmp_path, monkeypatch):
+    whole = job.begin(tiny, tmp_path / "whole", "cpu")
+    recipe = replace(tiny, train=replace(tiny.train, save_every=whole.place.step))
+
+    real = loop.validate
+
+    def validate_then_die_at_the_end(*arguments):
+        place = real(*arguments)
+        if place.step == whole.place.step:
+            raise KeyboardInterrupt
+        return place
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "validate", validate_then_die_at_the_end)
+        with pytest.raises(KeyboardInterrupt):
+            job.begin(recipe, tmp_path / "parts", "cpu")
+    assert job.resume(tmp_path / "parts", "cpu").place.finished
+    logged = [
+        [(record["step"], record["kind"]) for record in map(json.loads, (tmp_path / name / "log.jsonl").open())]
+        for name in ("whole", "parts")
+    ]
+    assert len(set(logged[1])) == len(logged[1])
+    assert set(logged[1]) == set(logged[0])
+
+
+def test_two_processes_cannot_train_in_one_folder(tiny, tmp_path):
+    done = job.begin(tiny, tmp_path / "run", "cpu")
+    with done.run.held(), pytest.raises(InputError, match="another process is at work there"):
+        job.resume(tmp_path / "run", "cpu")
+
+
+def test_weights_that_are_not_finite_are_never_saved(tiny, tmp_path):
+    wild = replace(tiny, train=replace(tiny.train, lr=1e30, warmup=0, save_every=1))
+    with pytest.raises(NotFinite, match=r"step 2: a weight is not finite; the last good checkpoint is .*step-00000001"):
+        job.begin(wild, tmp_path / "run", "cpu")
+    assert all(value.double().isfinite().all() for value in tensors(tmp_path / "run").values())
+
+
+def test_data_that_changed_since_training_are_not_taken_for_the_runs_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pairs = [f"{number:03}\t{number % 7}" for number in range(60)]
+    Path("pairs.tsv").write_text("\n".join(pairs))
+    Path("mine.toml").write_text('data = { name = "pairs", train = ["pairs.tsv"] }\ntrain = { epochs = 1 }')
+    small = ["model.name=rnn_seq2seq", "model.hidden=8", "model.embedding=8"]
+    run = job.begin(read_recipe("mine.toml", small), tmp_path / "run", "cpu").run
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # a relative path in the recipe must not mean another file now
+    assert len(run.data().splits["train"]) == 57
+    (tmp_path / "pairs.tsv").write_text("\n".join([*pairs, "new\tpair"]))
+    with pytest.raises(InputError, match="its data have changed since it was trained"):
+        Run.open(tmp_path / "run").data()
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(tiny, tmp_path):

@@ -10,6 +10,7 @@ from typing import NamedTuple, final
 
 import torch
 
+from qkv.errors import ShapeError
 from qkv.types import Bool, Int, Tensor
 
 
@@ -27,7 +28,7 @@ class Mask(ABC):
     """Says which key each query may attend to; a query that may attend to nothing reads zeros."""
 
     @abstractmethod
-    def allowed(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
+    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
         """The mask as a tensor that broadcasts to the scores, true where attention is allowed."""
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -45,33 +46,41 @@ class Mask(ABC):
 class Causal(Mask):
     """A query sees the keys up to its own position; the last query stands at the last key."""
 
-    def allowed(self, extent: Extent) -> Bool[Tensor, "1 1 query key"]:
+    def materialise(self, extent: Extent) -> Bool[Tensor, "1 1 query key"]:
         key = torch.arange(extent.keys, device=extent.device)
         query = torch.arange(extent.queries, device=extent.device) + (extent.keys - extent.queries)
         return (key <= query[:, None])[None, None]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Padding(Mask):
     """Each sequence of the batch has its own length; keys beyond it are not seen."""
 
     lengths: Int[Tensor, "batch"]
 
-    def allowed(self, extent: Extent) -> Bool[Tensor, "batch 1 1 key"]:
+    def __post_init__(self) -> None:
+        if not isinstance(self.lengths, Tensor) or self.lengths.ndim != 1 or self.lengths.is_floating_point():
+            raise ShapeError("Padding takes the length of each sequence, as a tensor of whole numbers [batch]")
+
+    def materialise(self, extent: Extent) -> Bool[Tensor, "batch 1 1 key"]:
         key = torch.arange(extent.keys, device=extent.device)
         return (key < self.lengths.to(extent.device)[:, None])[:, None, None]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dense(Mask):
     """A mask given as a tensor, true where attention is allowed."""
 
-    tensor: Bool[Tensor, "#batch #heads #query #key"]
+    allowed: Bool[Tensor, "#batch #heads #query #key"]
 
-    def allowed(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        return self.tensor
+    def __post_init__(self) -> None:
+        if self.allowed.dtype != torch.bool:
+            raise ShapeError(f"Dense takes a tensor of true and false, not one of {self.allowed.dtype}")
+
+    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
+        return self.allowed
 
 
 @final
@@ -82,8 +91,8 @@ class Both(Mask):
     left: Mask
     right: Mask
 
-    def allowed(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        return self.left.allowed(extent) & self.right.allowed(extent)
+    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
+        return self.left.materialise(extent) & self.right.materialise(extent)
 
 
 @final
@@ -94,8 +103,8 @@ class Either(Mask):
     left: Mask
     right: Mask
 
-    def allowed(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        return self.left.allowed(extent) | self.right.allowed(extent)
+    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
+        return self.left.materialise(extent) | self.right.materialise(extent)
 
 
 @final
@@ -105,5 +114,5 @@ class Not(Mask):
 
     mask: Mask
 
-    def allowed(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        return ~self.mask.allowed(extent)
+    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
+        return ~self.mask.materialise(extent)

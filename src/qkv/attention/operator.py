@@ -32,7 +32,8 @@ def attend(
     scores = mask(position(score(query, key))),   weights = align(scores),   output = weights @ value
 
     `dropout` acts on the weights and is applied whenever it is positive; the weights returned are those before it.
-    A query whose every key is masked reads zeros. `backend` is "auto" or a name, which raises `Unsupported` where
+    A query whose every key is masked reads zeros. What stands behind a mask must still be finite: it counts zero times.
+    `backend` is "auto" or a name, which raises `Unsupported` where
     that backend cannot serve the request.
     """
     request = Request(query, key, value, score, position, mask, align, dropout, need_weights)

@@ -13,7 +13,7 @@ from qkv.types import Float, Tensor
 class Position(nn.Module, ABC):
     """A position term inside the operator: it may turn queries and keys, or shift scores, by where they stand."""
 
-    shifts_scores: bool  # whether `shift` does anything; fused kernels cannot serve a position that does
+    shifts_scores = True  # whether `shift` does anything: fused kernels cannot serve a position that does
 
     def turn(
         self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key dim"]
@@ -42,7 +42,8 @@ class Sinusoidal(nn.Module):
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
         """The encodings of positions offset ... offset + length - 1."""
         if offset + length > self.table.shape[0]:
-            self.table = self._encode(max(offset + length, 2 * self.table.shape[0]))
+            with torch.inference_mode(False):  # the table outlives this call, and may later meet a backward pass
+                self.table = self._encode(max(offset + length, 2 * self.table.shape[0]))
         return self.table[offset : offset + length]
 
     def _encode(self, length: int) -> Float[Tensor, "length dim"]:

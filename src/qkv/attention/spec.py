@@ -9,7 +9,7 @@ from qkv.attention.mask import Extent, Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, Score
 from qkv.errors import ShapeError
-from qkv.types import Float, Tensor
+from qkv.types import Bool, Float, Tensor
 
 
 class Attended(NamedTuple):
@@ -42,6 +42,28 @@ class Request:
     def extent(self) -> Extent:
         batch, heads, queries, _ = self.query.shape
         return Extent(batch, heads, queries, self.value.shape[2], self.query.device)
+
+    def positioned(
+        self,
+    ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch heads key dim_k"] | Keys]:
+        """Query and key after the position term has turned them."""
+        if self.position is None:
+            return self.query, self.key
+        assert not isinstance(self.key, Keys), "no backend supports a position term on keys that were prepared"
+        return self.position.turn(self.query, self.key)
+
+    def allowed(self) -> Bool[Tensor, "#batch #heads #query #key"] | None:
+        """The mask as a tensor that broadcasts to the scores; None where there is none."""
+        if self.mask is None:
+            return None
+        allowed = self.mask.materialise(self.extent)
+        scores = self.extent[:4]
+        if allowed.ndim != 4 or any(one not in (1, other) for one, other in zip(allowed.shape, scores, strict=True)):
+            raise ShapeError(
+                f"the mask {type(self.mask).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
+                f"scores of shape {list(scores)} [batch, heads, query, key]"
+            )
+        return allowed
 
     def check(self) -> None:
         """Raise where the tensors do not fit together."""

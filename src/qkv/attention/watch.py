@@ -1,5 +1,6 @@
 """See the attention of any model while it runs, whichever backend computes it."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,21 +19,45 @@ from qkv.types import Float, Tensor
 
 
 class Record:
-    """The attention of one layer: one call after another, as one matrix."""
+    """The attention of one layer, pass by pass.
 
-    def __init__(self) -> None:
-        self._calls: list[Float[Tensor, "batch heads query key"]] = []
+    A pass is one call of the model, or the steps of an incremental decoding: their rows are put below each other, and
+    where the keys grew from step to step, the early rows end in zeros.
+    """
+
+    def __init__(self, heads: Sequence[int] | None, queries: Sequence[int] | None) -> None:
+        self._heads = heads
+        self._queries = queries
+        self._passes: list[list[Tensor]] = [[]]  # of calls, each [batch, heads, query, key]
+
+    def begin_pass(self) -> None:
+        """What comes from here on belongs to another pass."""
+        if self._passes[-1]:
+            self._passes.append([])
 
     def add(self, weights: Float[Tensor, "batch heads query key"]) -> None:
-        self._calls.append(weights)
+        """Take in the weights of one call of the operator."""
+        self._passes[-1].append(weights if self._heads is None else weights[:, list(self._heads)])
+
+    @property
+    def passes(self) -> list[Tensor]:
+        """The weights of each pass, [batch, heads, query, key]."""
+        return [self._joined(calls) for calls in self._passes if calls]
 
     @property
     def weights(self) -> Float[Tensor, "batch heads query key"]:
-        """The queries of all calls below each other; where the keys grew from call to call, the early rows end in 0."""
-        if not self._calls:
+        """The weights of the one pass that was watched."""
+        passes = self.passes
+        if not passes:
             raise InputError("nothing has run under watch yet: call the model inside the with block")
-        keys = max(call.shape[-1] for call in self._calls)
-        return torch.cat([F.pad(call, (0, keys - call.shape[-1])) for call in self._calls], dim=2)
+        if len(passes) > 1:
+            raise InputError(f"{len(passes)} passes ran under watch, not one: look at .passes")
+        return passes[0]
+
+    def _joined(self, calls: list[Tensor]) -> Float[Tensor, "batch heads query key"]:
+        keys = max(call.shape[-1] for call in calls)
+        rows = torch.cat([F.pad(call, (0, keys - call.shape[-1])) for call in calls], dim=2)
+        return rows if self._queries is None else rows[:, :, list(self._queries)]
 
 
 @contextmanager
@@ -46,22 +71,33 @@ def watch(
     """Record the weights of a model's attention layers: `with watch(model) as seen: ...; seen["encoder.0"].weights`.
 
     The model computes what it always does, on the backend it always uses; the weights are rebuilt beside it.
-    `layers` picks by number (2: every layer numbered 2) or by name ("decoder", "decoder.0.cross").
+    `layers` picks by number (2: every layer numbered 2) or by name ("decoder", "decoder.0.cross"); `queries` are
+    numbered over a whole pass. A beam search is recorded step by step as its beams stood at each step.
     """
-    attending = {layer_name(path): module for path, module in model.named_modules() if isinstance(module, Attend)}
+    attending = _attending(model)
     chosen = {name: module for name, module in attending.items() if layers is None or _picks(layers, name)}
     if not chosen:
         raise InputError(f"no attention layer matches {layers!r} (layers: {', '.join(attending) or 'none'})")
-    seen = {name: Record() for name in chosen}
-    hooks = [
-        module.register_forward_hook(_recorder(seen[name], heads, queries), with_kwargs=True)
-        for name, module in chosen.items()
-    ]
+    seen = {name: Record(heads, queries) for name in chosen}
+
+    def begin_pass(module: nn.Module, args: tuple[Any, ...]) -> None:
+        for record in seen.values():
+            record.begin_pass()
+
+    hooks = [module.register_forward_hook(_recorder(seen[name]), with_kwargs=True) for name, module in chosen.items()]
+    hooks.append(model.register_forward_pre_hook(begin_pass))
     try:
         yield seen
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _attending(model: nn.Module) -> dict[str, Attend]:
+    """The attention layers of a model by the names people know; those that would share one keep their whole paths."""
+    paths = {path: module for path, module in model.named_modules() if isinstance(module, Attend)}
+    names = Counter(layer_name(path) for path in paths)
+    return {layer_name(path) if names[layer_name(path)] == 1 else path: module for path, module in paths.items()}
 
 
 def layer_name(path: str) -> str:
@@ -77,14 +113,9 @@ def _picks(layers: Sequence[int | str], name: str) -> bool:
     )
 
 
-def _recorder(record: Record, heads: Sequence[int] | None, queries: Sequence[int] | None) -> Any:
+def _recorder(record: Record) -> Any:
     def hook(module: Attend, args: tuple[Any, ...], kwargs: dict[str, Any], result: Attended) -> None:
-        weights = _rebuild(module, *args, **kwargs)
-        if heads is not None:
-            weights = weights[:, list(heads)]
-        if queries is not None:
-            weights = weights[:, :, list(queries)]
-        record.add(weights)
+        record.add(_rebuild(module, *args, **kwargs))
 
     return hook
 

@@ -37,10 +37,14 @@ def show(
     from qkv.data.files import read_pairs
     from qkv.data.registry import DATA_SETS, DataConfig, load_data
 
+    if target is not None and not Path(name).exists():
+        raise InputError(f"{name}: no such file, so {target} cannot be its target")
+    if name == "pairs":
+        raise InputError("pairs are your own: name their file, as in qkv data show pairs.tsv")
     if Path(name).exists():
         read = read_pairs([Path(name), target] if target else [Path(name)])
         pairs, notes = read.pairs, read.notes
-    elif name in DATA_SETS and name != "pairs":
+    elif name in DATA_SETS:
         loaded = load_data(build(DataConfig, {"name": name}, "data"))
         if split not in loaded.splits:
             raise InputError(f"{name} has no split {split}{nearest(split, loaded.splits)}")

@@ -27,9 +27,8 @@ def demo(
     """
     from dataclasses import asdict
 
-    from qkv.data.registry import load_data
     from qkv.evaluation.translation import evaluate
-    from qkv.tasks.translate import Translator
+    from qkv.tasks.translator import Translator
     from qkv.training import job
     from qkv.training.recipe import read_recipe
     from qkv.view import heat_map, save_page, save_png
@@ -48,7 +47,7 @@ def demo(
         raise typer.Exit(options.INTERRUPTED)
     say(f"   {done.place.step:,} steps in {done.place.seconds:.0f} s")
 
-    pairs = load_data(recipe.data).splits["test"]
+    pairs = done.run.data().splits["test"]
     say(f"2. Test: {len(pairs):,} dates it never saw")
     translator = Translator(out, device=device)
     with counting("testing", len(pairs)) as progress:

@@ -14,7 +14,7 @@ from qkv.errors import InputError
 if TYPE_CHECKING:
     from qkv.data.pair import Pair
     from qkv.evaluation.translation import Report
-    from qkv.tasks.translate import Translator
+    from qkv.tasks.translator import Translator
 
 
 def evaluate(
@@ -34,12 +34,11 @@ def evaluate(
     Gives exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy where gold is known.
     """
     from qkv.evaluation.translation import evaluate as score
-    from qkv.tasks.translate import Translator
+    from qkv.tasks.translator import Translator
 
     name, pairs = pairs_of(run, split, data, strict=strict)
-    pairs = pairs[:limit]
     translator = Translator(run, device=device)
-    translator.check([pair.source for pair in pairs])
+    pairs = _fitting(translator, pairs[:limit])
     _tell_unknown(translator, pairs)
     with counting("evaluating", len(pairs)) as progress:
         report = score(translator, pairs, beam=beam, progress=progress)
@@ -63,17 +62,25 @@ def pairs_of(
         for passed_over in read.notes:
             note(passed_over)
         return " and ".join(str(path) for path in data), read.pairs
-    from qkv.data.registry import load_data
-    from qkv.training.recipe import read_recipe
+    from qkv.training.run import Run
 
     folder = next((folder for folder in (run, run.parent) if (folder / "recipe.toml").exists()), None)
     if folder is None:
         raise InputError(f"{run}: not a training run, so it has no data of its own: give --data")
-    splits = load_data(read_recipe(str(folder / "recipe.toml")).data).splits
+    splits = Run.open(folder).data().splits
     name = split or ("test" if "test" in splits else "valid")
     if name not in splits:
         raise InputError(f"{run}: no {name} split (there are: {', '.join(splits)})")
     return name, splits[name]
+
+
+def _fitting(translator: "Translator", pairs: list["Pair"]) -> list["Pair"]:
+    """The pairs that are short enough for the model; how many are not is said."""
+    fitting = [pair for pair in pairs if translator.fits(pair.source)]
+    if len(fitting) < len(pairs):
+        limit = translator.model.config.max_length
+        note(f"left out {len(pairs) - len(fitting)} pair(s) longer than the {limit} tokens that the model takes")
+    return fitting
 
 
 def _tell_unknown(translator: "Translator", pairs: list["Pair"]) -> None:

@@ -50,6 +50,7 @@ def train(
             raise InputError(
                 "a resumed run keeps its recipe and data: leave --set, --data, --valid, --test and --strict away"
             )
+        _check_same_recipe(recipe, resume)
         done = job.resume(resume, device)
     else:
         assert recipe is not None
@@ -59,14 +60,24 @@ def train(
     _tell(done, recipe, json)
 
 
+def _check_same_recipe(recipe: str | None, folder: Path) -> None:
+    """A recipe may be named with --resume, but not another one than the run's: --set may have changed its numbers."""
+    from qkv.training.recipe import read_recipe
+    from qkv.training.run import Run
+
+    if recipe is None:
+        return
+    named, own = read_recipe(recipe), Run.open(folder).recipe
+    if (named.data.name, named.model["name"]) != (own.data.name, own.model["name"]):
+        raise InputError(f"{folder} is not a run of {recipe}: it trains {own.model['name']} on {own.data.name}")
+
+
 def _own_pairs(data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None) -> list[str]:
-    """The files as assignments to the recipe; whole paths, for a resumed run may start in another folder."""
+    """The files as assignments to the recipe."""
     import json
 
     given = {"train": data, "valid": valid, "test": test}
-    named = [
-        f"data.{split}={json.dumps([str(path.resolve()) for path in paths])}" for split, paths in given.items() if paths
-    ]
+    named = [f"data.{split}={json.dumps([str(path) for path in paths])}" for split, paths in given.items() if paths]
     return [*named, 'data.name="pairs"'] if named else []
 
 
@@ -86,9 +97,8 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
         say(f"stopped: saved {run.checkpoints[-1]}   go on with: {again} {run.folder}")
         raise typer.Exit(options.INTERRUPTED)
     if place.best is not None and not json:
-        value = place.best.value
-        shown = f"{value:.2%}" if run.recipe.train.best_by == "exact" else f"{value:.3f}"
-        say(
-            f"done: {place.step:,} steps in {place.seconds:.0f} s, best valid {run.recipe.train.best_by} {shown}   "
-            f"now try: qkv evaluate {run.folder}"
-        )
+        from qkv.tasks.translation import METRICS
+
+        metric = METRICS[run.recipe.train.best_by]
+        best_value = f"best valid {metric.name} {metric.shown(place.best.value)}"
+        say(f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   now try: qkv evaluate {run.folder}")

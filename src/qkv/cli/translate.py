@@ -51,7 +51,7 @@ def translate(
     if empty:
         note(f"{len(empty)} empty line(s), the first is line {empty[0]}: their answers are empty too")
 
-    from qkv.tasks.translate import Translator
+    from qkv.tasks.translator import Translator
 
     translator = Translator(run, device=device)
     translator.check(lines)

@@ -24,7 +24,9 @@ def view(
         str | None, typer.Option("--layer", metavar="LAYER", help="The layer to draw [the last that reads the source].")
     ] = None,
     head: Annotated[int | None, typer.Option("--head", min=0, help="The head to draw [their average].")] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Without texts: how many of the test set.")] = 20,
+    count: Annotated[
+        int, typer.Option("--count", min=1, help="Without texts: how many of the run's test (or validation) set.")
+    ] = 20,
     beam: options.Beam = 1,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -33,7 +35,7 @@ def view(
 
     The heat map is of the first text; the page holds all of them, with every layer and head to explore.
     """
-    from qkv.tasks.translate import Translator
+    from qkv.tasks.translator import Translator
     from qkv.view import heat_map, pick_map, save_page, save_png
     from qkv.view.selection import pick_head
 

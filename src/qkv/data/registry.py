@@ -2,17 +2,17 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from qkv.config import require
 from qkv.data import dates
+from qkv.data.dates import Split
 from qkv.data.files import hold_out, read_pairs
 from qkv.data.pair import Pair
 from qkv.errors import InputError
 
-Split = Literal["train", "valid", "test"]
 HELD_OUT_DATES = 2000
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 
@@ -33,6 +33,14 @@ class DataConfig:
     def __post_init__(self) -> None:
         require(0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
         require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
+
+    def with_whole_paths(self) -> "DataConfig":
+        """The same files, to be found from any folder: a run is resumed and evaluated from elsewhere."""
+
+        def whole(paths: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(str(Path(path).resolve()) for path in paths)
+
+        return replace(self, train=whole(self.train), valid=whole(self.valid), test=whole(self.test))
 
 
 @dataclass(frozen=True)

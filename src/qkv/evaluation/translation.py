@@ -8,7 +8,7 @@ from qkv.data.pair import Pair
 from qkv.errors import InputError
 from qkv.metrics import alignment_accuracy, character_error_rate, corpus_scores, exact_match
 from qkv.tasks.answer import Answer
-from qkv.tasks.translate import Translator
+from qkv.tasks.translator import Translator
 
 
 @dataclass(frozen=True)

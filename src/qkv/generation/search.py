@@ -36,7 +36,7 @@ def greedy_search(
 ) -> list[Hypothesis]:
     """Take the most probable token at every step; one hypothesis for each of the `batch` rows of the memory.
 
-    A hypothesis has at most `max_length` tokens, a number for all rows or one for each; the end token is not counted.
+    A hypothesis has at most `max_length` tokens, a number for all rows or one for each; then it has to end.
     Tokens in `never` are not said, however probable.
     """
     limits = _limits(max_length, batch, model.device)
@@ -45,13 +45,13 @@ def greedy_search(
     running = torch.ones(batch, dtype=torch.bool, device=model.device)
     total = torch.zeros(batch, device=model.device)
     written = []
-    for length in range(1, int(limits.max()) + 1):
+    for length in range(1, int(limits.max()) + 2):
         logits, state = model.step(token, state)
-        gain, token = _log_p(logits, never).max(dim=-1)
-        total += gain * running
-        token = token.masked_fill(~running, end)
+        log_p = _log_p(logits, never)
+        token = log_p.argmax(dim=-1).masked_fill((length > limits) | ~running, end)
+        total += log_p.gather(1, token[:, None])[:, 0] * running
         written.append(token)
-        running = running & (token != end) & (length < limits)
+        running = running & (token != end)
         if not running.any():
             break
     found = zip(torch.stack(written, dim=1).tolist(), total.tolist(), strict=True)
@@ -72,7 +72,7 @@ def _log_p(logits: Float[Tensor, "rows vocabulary"], never: Sequence[int]) -> Fl
 
 
 def _hypothesis(row: list[int], score: float, end: int, length_penalty: float) -> Hypothesis:
-    length = row.index(end) if end in row else len(row)
+    length = row.index(end)
     return Hypothesis(tuple(row[:length]), score / (length + 1) ** length_penalty)
 
 

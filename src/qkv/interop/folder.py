@@ -1,6 +1,7 @@
 """A saved model is a folder: config.json, model.safetensors, tokenizer.json. Nothing in it is ever executed."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,7 @@ from qkv.types import Tensor
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 LARGEST_TOKENIZER = 256 * 2**20  # bytes that are read at all
 NUMBERS = ("F16", "BF16", "F32", "F64")  # what weights may be stored as
+CHECKPOINT = re.compile(r"step-\d{8,}")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
@@ -37,7 +39,9 @@ def save_model(model: EncoderDecoder[Any, Any], vocabulary: Vocabulary | None, f
         (folder / TOKENIZER).write_text(vocabulary.to_json(), encoding="utf-8")
 
 
-def load(folder: str | Path, device: str = "cpu", dtype: torch.dtype | None = None) -> EncoderDecoder[Any, Any]:
+def load(
+    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> EncoderDecoder[Any, Any]:
     """Load a saved model, in eval mode, with `.config` and `.tokenizer` (None where the folder has none).
 
     Names and shapes are checked against the file's header before any memory is taken for the model.
@@ -73,16 +77,26 @@ def resolve(folder: Path) -> Path:
         )
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    checkpoints = sorted(folder.glob("step-*"))
+    checkpoints = checkpoints_in(folder)
     if not checkpoints:
         raise InputError(
             f"{folder}: neither a saved model (no {CONFIG}) nor a training run with a checkpoint"
             f"{_no_pickle(folder.iterdir())}"
         )
-    match read_seal(checkpoints[-1]).get("best"):
-        case {"step": int(step)} if (best := folder / f"step-{step:08d}").is_dir():
+    match read_seal(checkpoints[-1]):
+        case {"place": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():
             return best
     return checkpoints[-1]
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Where a training run keeps the checkpoint of a step."""
+    return run / f"step-{step:08d}"
+
+
+def checkpoints_in(run: Path) -> list[Path]:
+    """The whole checkpoints of a training run, oldest first; what a user keeps beside them is not ours."""
+    return sorted(path for path in run.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir())
 
 
 def read_config(folder: Path) -> tuple[type[EncoderDecoder[Any, Any]], Any]:

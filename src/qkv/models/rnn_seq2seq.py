@@ -113,7 +113,7 @@ class Encoder(nn.Module):
         batch, longest = source.shape
         if lengths is None:
             lengths = source.new_full((batch,), longest)
-        seen = Padding(lengths).allowed(Extent(batch, 1, 1, longest, source.device))
+        seen = Padding(lengths).materialise(Extent(batch, 1, 1, longest, source.device))
         turned = turning(lengths, longest)
         embedded = self.embed(source)
         ahead, _ = self.ahead(embedded)

@@ -9,7 +9,6 @@ each sub-layer reading layer-normalised input (pre-norm, which trains without a 
 from dataclasses import dataclass
 
 from torch import nn
-from torch.nn import functional as F
 
 from qkv.attention import Causal, Padding
 from qkv.config import require
@@ -113,7 +112,7 @@ class Transformer(EncoderDecoder[Memory, State]):
         for block, own, source in zip(self.decoder, past, state.sources, strict=True):
             y, own = block(y, own, source, state.lengths)
             present.append(own)
-        logits = F.linear(self.decoder_norm(y), self.readout.weight)
+        logits = self.readout(self.decoder_norm(y))
         return logits, State(state.sources, state.lengths, tuple(present), state.position + tokens.shape[1])
 
 

@@ -7,8 +7,9 @@ import torch
 from qkv.errors import InputError
 
 
-def pick_device(name: str = "auto") -> torch.device:
+def pick_device(name: str | torch.device = "auto") -> torch.device:
     """Turn "auto", "cpu", "cuda" or "cuda:1" into a device that is there."""
+    name = str(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -11,11 +11,18 @@ from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
 from qkv.data.vocabulary import PAD, Vocabulary
 from qkv.errors import InputError
-from qkv.metrics import corpus_scores, exact_match
+from qkv.metrics import Metric, corpus_scores, exact_match
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.objectives.cross_entropy import token_cross_entropy
-from qkv.tasks.translate import Translator
+from qkv.tasks.translator import Translator
 from qkv.types import Float, Tensor
+
+METRICS = {
+    "loss": Metric("loss", higher_is_better=False),
+    "exact": Metric("exact", percent=True),
+    "bleu": Metric("bleu"),
+    "chrf": Metric("chrf"),
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class TranslationTask:
         valid_size: int,
         seed: int,
     ) -> "TranslationTask":
-        """Encode the data; training pairs longer than the model allows are left out and noted."""
+        """Encode the data; pairs longer than the model allows are left out and noted."""
         train = _encode(vocabulary, data.splits["train"])
         kept = [pair for pair in train if pair.length <= max_length]
         if not kept:
@@ -51,14 +58,14 @@ class TranslationTask:
         notes = data.notes
         if len(kept) < len(train):
             notes += (f"left out {len(train) - len(kept)} training pair(s) longer than {max_length} tokens",)
-        fitting = [
-            (pair, encoded)
-            for pair, encoded in zip(data.splits["valid"], _encode(vocabulary, data.splits["valid"]), strict=True)
-            if encoded.length <= max_length
-        ][:valid_size]
+        valid_pairs = data.splits["valid"]
+        encoded_pairs = zip(valid_pairs, _encode(vocabulary, valid_pairs), strict=True)
+        fitting = [(pair, encoded) for pair, encoded in encoded_pairs if encoded.length <= max_length]
+        if len(fitting) < len(valid_pairs):
+            notes += (f"left out {len(valid_pairs) - len(fitting)} validation pair(s) longer than {max_length} tokens",)
         if not fitting:
             raise InputError(f"every validation pair is longer than model.max_length = {max_length} tokens")
-        pairs, valid = zip(*fitting, strict=True)
+        pairs, valid = zip(*fitting[:valid_size], strict=True)
         return cls(vocabulary, kept, list(valid), list(pairs), batch_tokens, label_smoothing, seed, notes)
 
     def epoch(self, number: int) -> list[list[int]]:

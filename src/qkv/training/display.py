@@ -1,12 +1,12 @@
 """What a person sees while a model trains: a live line on a terminal, a line now and then elsewhere."""
 
 import time
-from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from qkv.metrics import Metric
 from qkv.training.run import Best
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -38,7 +38,7 @@ class Display:
         """Say something that stays on the screen."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def step(self, *, epoch: int, epochs: int, done: float, loss: float, tokens_per_second: float) -> None:
+    def step(self, epoch: int, epochs: int, done: float, loss: float, tokens_per_second: float) -> None:
         """Show where training stands."""
         rate = f"{tokens_per_second / 1000:.1f}k"
         self._live.update(self._task, completed=done, epoch=f"{epoch}/{epochs}", loss=f"{loss:.3f}", rate=rate)
@@ -46,17 +46,18 @@ class Display:
         if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             shown = f"epoch {epoch}/{epochs}  {done:4.0%}  loss {loss:.3f}{self._metric}  {rate} tok/s"
-            self.say(f"{shown}  eta {self._seconds_left(now, done):.0f} s")
+            left = self._seconds_left(now, done)
+            self.say(shown if left is None else f"{shown}  eta {left:.0f} s")
 
-    def _seconds_left(self, now: float, done: float) -> float:
+    def _seconds_left(self, now: float, done: float) -> float | None:
+        """By the speed since the first step that was shown; None before there is one."""
         began, already = self._first = self._first or (now, done)
-        return (now - began) * (1 - done) / (done - already) if done > already else 0.0
+        return (now - began) * (1 - done) / (done - already) if done > already else None
 
-    def validated(self, scores: Mapping[str, float], metric: str, best: Best | None) -> None:
+    def validated(self, metric: Metric, value: float, best: Best | None) -> None:
         """Show how the model does on the validation pairs."""
-        shown = f"{scores[metric]:.2%}" if metric == "exact" else f"{scores[metric]:.3f}"
-        top = "" if best is None else f" (best {best.value:.2%})" if metric == "exact" else f" (best {best.value:.3f})"
-        self._metric = f"  valid {metric} {shown}{top}"
+        top = "" if best is None else f" (best {metric.shown(best.value)})"
+        self._metric = f"  valid {metric.name} {metric.shown(value)}{top}"
         self._live.update(self._task, valid=self._metric)
 
     def __enter__(self) -> "Display":

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from torch import nn
 from qkv.errors import NotFinite
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import autocast
-from qkv.tasks.translation import TranslationTask
+from qkv.tasks.translation import METRICS, TranslationTask
 from qkv.training.display import Display
 from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
@@ -21,7 +21,6 @@ from qkv.training.run import LOG, Best, Place, Run
 from qkv.training.schedule import learning_rate
 
 LOG_EVERY = 20  # steps
-LOWER_IS_BETTER = {"loss"}
 
 
 def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data: str, display: Display) -> Place:
@@ -32,22 +31,24 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
     place, notes = run.restore(model, optimizer, data)
     for note in notes:
         display.say(f"note: {note}")
-    run.truncate_log(place.step)
+    run.truncate_log(place)
     precision = config.precision if config.precision != "auto" else "bfloat16" if device.type == "cuda" else "float32"
     saved = place if run.checkpoints else None
 
     def save() -> None:
         nonlocal saved
         if saved != place:
+            if not all(parameter.isfinite().all() for parameter in model.parameters()):
+                raise NotFinite(f"step {place.step}: a weight is not finite; {last_good(run)}")
             run.save(place, model, optimizer, task.vocabulary, data)
             saved = place
 
     with Interrupt() as interrupt, Log(run.folder / LOG, place.step + 1) as log, display:
         began, clock, tokens = time.monotonic() - place.seconds, time.monotonic(), 0
-        for epoch, number, rows, done in steps_ahead(task, config.epochs, place):
+        for step in steps_ahead(task, config.epochs, place):
             model.train()
-            batch = task.batch(rows).to(device)
-            rate = learning_rate(config, place.step, done)
+            batch = task.batch(step.rows).to(device)
+            rate = learning_rate(config, place.step, step.behind)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             with autocast(device, precision):
@@ -61,13 +62,11 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
 
             tokens += batch.tokens
             now = time.monotonic()
-            place = replace(place, step=place.step + 1, epoch=epoch, batch=number + 1, seconds=now - began)
-            if place.step % LOG_EVERY == 0:
+            place = replace(place, step=place.step + 1, epoch=step.epoch, batch=step.number + 1, seconds=now - began)
+            if place.step % LOG_EVERY == 0 or place.step == 1 or step.done == 1.0:
                 speed, clock, tokens = tokens / (now - clock), now, 0
                 log.write(place.step, "train", {"loss": loss.item(), "norm": norm, "lr": rate, "tokens_per_s": speed})
-                display.step(
-                    epoch=epoch + 1, epochs=config.epochs, done=done, loss=loss.item(), tokens_per_second=speed
-                )
+                display.step(step.epoch + 1, config.epochs, step.done, loss.item(), speed)
             if place.step % config.validate_every == 0:
                 place = validate(task, model, config, place, log, display)
                 clock, tokens = time.monotonic(), 0  # the speed shown is that of training
@@ -79,18 +78,30 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
             if stopping:
                 return place
         if not place.finished:
-            place = validate(task, model, config, place, log, display)
+            if place.validated < place.step:
+                place = validate(task, model, config, place, log, display)
             place = replace(place, finished=True, seconds=time.monotonic() - began)
             save()
     return place
 
 
-def steps_ahead(task: TranslationTask, epochs: int, place: Place) -> Iterator[tuple[int, int, list[int], float]]:
-    """(epoch, number of the batch, its rows, share of the run that is done) for every step from `place` on."""
+class Step(NamedTuple):
+    """One step to come."""
+
+    epoch: int
+    number: int  # of the batch in its epoch
+    rows: list[int]  # the examples in it
+    behind: float  # the share of the run that lies behind before this step
+    done: float  # and after it
+
+
+def steps_ahead(task: TranslationTask, epochs: int, place: Place) -> Iterator[Step]:
+    """Every step from `place` to the end of the run."""
     for epoch in range(place.epoch, epochs):
         batches = task.epoch(epoch)
         for number in range(place.batch if epoch == place.epoch else 0, len(batches)):
-            yield epoch, number, batches[number], (epoch + number / len(batches)) / epochs
+            behind, done = ((epoch + count / len(batches)) / epochs for count in (number, number + 1))
+            yield Step(epoch, number, batches[number], behind, done)
 
 
 def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
@@ -112,12 +123,12 @@ def validate(
     """Look at the validation pairs; the place that comes back knows whether this was the best so far."""
     model.eval()
     scores = task.validate(model)
-    value = scores[config.best_by]
-    sign = -1.0 if config.best_by in LOWER_IS_BETTER else 1.0
-    if math.isfinite(value) and (place.best is None or sign * value >= sign * place.best.value):
+    metric, value = METRICS[config.best_by], scores[config.best_by]
+    place = replace(place, validated=place.step)
+    if math.isfinite(value) and (place.best is None or metric.at_least_as_good(value, place.best.value)):
         place = replace(place, best=Best(place.step, value))
     log.write(place.step, "valid", scores)
-    display.validated(scores, config.best_by, place.best)
+    display.validated(metric, value, place.best)
     return place
 
 
@@ -125,8 +136,11 @@ def stop_unless_finite(value: float, what: str, place: Place, run: Run) -> None:
     """Raise before an update that would spoil the weights."""
     if math.isfinite(value):
         return
-    kept = f"the last good checkpoint is {run.checkpoints[-1]}" if run.checkpoints else "no checkpoint was written yet"
     raise NotFinite(
-        f"step {place.step + 1}: the {what} is not finite ({value}); stopped before the update; {kept}; "
+        f"step {place.step + 1}: the {what} is not finite ({value}); stopped before the update; {last_good(run)}; "
         "try a lower train.lr, a longer train.warmup or precision float32"
     )
+
+
+def last_good(run: Run) -> str:
+    return f"the last good checkpoint is {run.checkpoints[-1]}" if run.checkpoints else "no checkpoint was written yet"

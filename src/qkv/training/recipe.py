@@ -1,7 +1,8 @@
 """Recipes: what to train on what, as short TOML files that hold only what differs from the defaults."""
 
+import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +37,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_tokens", "validate_every", "valid_size", "save_every", "keep"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        require(self.lr > 0, "lr must be positive")
+        require(0 < self.lr < math.inf, "lr must be positive and finite")
         require(self.clip > 0, "clip must be positive")
         require(self.warmup >= 0, "warmup must not be negative")
         require(self.weight_decay >= 0, "weight_decay must not be negative")
@@ -76,6 +77,7 @@ def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     path = recipe_path(name)
     where = f"recipe {name}"
     recipe = build(Recipe, override(read_toml(path), assignments), where)
+    recipe = replace(recipe, data=recipe.data.with_whole_paths())
     recipe.model_config(1, where)  # a wrong key should be told before any data are loaded
     return recipe
 

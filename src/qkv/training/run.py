@@ -10,10 +10,19 @@ from typing import Any
 import torch
 
 from qkv.config import build, read_toml, write_toml
+from qkv.data.registry import Loaded, load_data
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
-from qkv.interop.folder import WEIGHTS, read_tensors, read_vocabulary, save_model, write_tensors
-from qkv.interop.seal import seal, verify
+from qkv.interop.folder import (
+    WEIGHTS,
+    checkpoint_path,
+    checkpoints_in,
+    read_tensors,
+    read_vocabulary,
+    save_model,
+    write_tensors,
+)
+from qkv.interop.seal import read_seal, seal, verify
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.files import (
     folder_written_atomically,
@@ -45,6 +54,7 @@ class Place:
     epoch: int = 0
     batch: int = 0  # batches of this epoch that are done
     seconds: float = 0.0  # of training, over all parts of an interrupted run
+    validated: int = 0  # the last step whose model was validated
     best: Best | None = None
     finished: bool = False
 
@@ -80,7 +90,14 @@ class Run:
     @property
     def checkpoints(self) -> list[Path]:
         """The whole checkpoints, oldest first."""
-        return sorted(self.folder.glob("step-*"))
+        return checkpoints_in(self.folder)
+
+    def data(self) -> Loaded:
+        """The data that the run was trained on; an error if they are not the same any more."""
+        loaded = load_data(self.recipe.data)
+        if self.checkpoints and read_seal(self.checkpoints[-1]).get("data") != loaded.fingerprint:
+            raise InputError(f"{self.folder}: its data have changed since it was trained: give --data")
+        return loaded
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -99,7 +116,7 @@ class Run:
         data: str,
     ) -> Path:
         """Write a checkpoint, whole or not at all, and drop the oldest beyond those to keep."""
-        path = self._checkpoint(place.step)
+        path = checkpoint_path(self.folder, place.step)
         tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
@@ -107,9 +124,9 @@ class Run:
         with folder_written_atomically(path) as scratch:
             save_model(model, vocabulary, scratch)
             write_tensors(tensors, scratch / TRAINING)
-            seal(scratch, {"place": asdict(place), "best": place.best and asdict(place.best), "data": data,
+            seal(scratch, {"place": asdict(place), "data": data,
                            "threads": torch.get_num_threads(), "torch": torch.__version__})  # fmt: skip
-        best = place.best and self._checkpoint(place.best.step)
+        best = place.best and checkpoint_path(self.folder, place.best.step)
         for old in [old for old in self.checkpoints if old != best][: -self.recipe.train.keep]:
             remove_folder(old)
         return path
@@ -132,15 +149,14 @@ class Run:
                 optimizer.state[parameter] = _moments(saved, name, parameter)
         random = {name.removeprefix("random."): value for name, value in saved.items() if name.startswith("random.")}
         restore_random_state(random, model.device)
-        place = Place(**record["place"] | {"best": Best(**record["best"]) if record["best"] else None})
-        return place, _differences(record)
+        return build(Place, record["place"], str(path)), _differences(record)
 
-    def truncate_log(self, step: int) -> None:
-        """Forget what was logged after `step`: those steps will be run, and logged, again."""
+    def truncate_log(self, place: Place) -> None:
+        """Forget what was logged after `place`: those steps will be run, and logged, again."""
         path = self.folder / LOG
         if path.exists():
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if (logged := _step_of(line)) is not None and logged <= step]
+            kept = [line for line in lines if _was_logged_by(place, line)]
             write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 
     @staticmethod
@@ -149,9 +165,6 @@ class Run:
             return verify(path)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; remove {path} to go on from the checkpoint before it") from None
-
-    def _checkpoint(self, step: int) -> Path:
-        return self.folder / f"step-{step:08d}"
 
 
 def require_free(folder: Path) -> None:
@@ -162,12 +175,13 @@ def require_free(folder: Path) -> None:
         raise InputError(f"{folder} is not empty: choose another --out")
 
 
-def _step_of(line: str) -> int | None:
-    """The step that a line of the log is about; None where the line was cut short, or is not ours."""
+def _was_logged_by(place: Place, line: str) -> bool:
+    """Whether a line of the log is about something that lay behind at `place`; one cut short, or not ours, is not."""
     try:
-        return int(json.loads(line)["step"])
+        record = json.loads(line)
+        return int(record["step"]) <= (place.validated if record["kind"] == "valid" else place.step)
     except (ValueError, KeyError, TypeError):
-        return None
+        return False
 
 
 def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:

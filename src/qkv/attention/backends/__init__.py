@@ -11,9 +11,14 @@ BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), RE
 def choose(request: Request, name: str = "auto") -> Backend:
     """The backend to run: the first that supports the request, or the named one, which never gives way to another."""
     if name == "auto":
-        if request.need_weights:  # the reference has the weights in hand; a fused kernel would compute them twice
-            return REFERENCE
-        return next(backend for backend in BACKENDS.values() if backend.supports(request) is None)
+        # With the weights asked for, the reference comes first: it has them in hand, others would compute them again.
+        candidates = (REFERENCE, *BACKENDS.values()) if request.need_weights else BACKENDS.values()
+        reasons = {}
+        for backend in candidates:
+            reasons[backend.name] = backend.supports(request)
+            if reasons[backend.name] is None:
+                return backend
+        raise Unsupported(name, "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
     if name not in BACKENDS:
         raise InputError(f"unknown backend {name!r} (known: auto, {', '.join(BACKENDS)})")
     reason = BACKENDS[name].supports(request)

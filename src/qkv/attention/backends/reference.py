@@ -26,37 +26,30 @@ class Reference(Backend):
         output = F.dropout(weights, request.dropout) @ request.value
         if not request.need_weights:
             return Attended(output)
-        return Attended(output, weights, _log_sum_exp(scores))
+        return Attended(output, weights, request.align.log_sum_exp(scores))
 
     def weights(
         self, request: Request
-    ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query"]]:
-        """The weights of a request, before any dropout, and the log-sum-exp of its scores."""
+    ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query"] | None]:
+        """The weights of a request, before any dropout, and its log-sum-exp."""
         scores, weights = self._scores_and_weights(request)
-        return weights, _log_sum_exp(scores)
+        return weights, request.align.log_sum_exp(scores)
 
     def _scores_and_weights(
         self, request: Request
     ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query key"]]:
-        query, key = request.query, request.key
-        if request.position is not None and not isinstance(key, Keys):
-            query, key = request.position.turn(query, key)
+        query, key = request.positioned()
         scores = request.score(query, key)
         if request.position is not None:
             scores = request.position.shift(scores, query)
-        if request.mask is None:
-            return scores, request.align(scores)
+        allowed = request.allowed()
+        if allowed is None:
+            return scores, request.align(scores, query)
         # The lowest finite score instead of -inf: a row with nothing to see then has finite weights, which the second
         # fill turns into zeros, and no NaN ever meets the backward pass.
-        blocked = ~request.mask.allowed(request.extent)
+        blocked = ~allowed
         scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
-        return scores, request.align(scores).masked_fill(blocked, 0.0)
-
-
-def _log_sum_exp(scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query"]:
-    """log sum exp over the keys that were allowed; -inf where none was."""
-    lowest = torch.finfo(scores.dtype).min
-    return scores.masked_fill(scores == lowest, -torch.inf).logsumexp(dim=-1)
+        return scores, request.align(scores, query).masked_fill(blocked, 0.0)
 
 
 REFERENCE = Reference()

@@ -1,5 +1,6 @@
 """PyTorch's fused kernels, for every score that is a dot product after transforming queries and keys."""
 
+from functools import partial
 from typing import final
 
 from torch.nn import functional as F
@@ -7,7 +8,7 @@ from torch.nn import functional as F
 from qkv.attention.align import Softmax
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.mask import Causal
-from qkv.attention.score import DotProduct, Keys
+from qkv.attention.score import DotProduct
 from qkv.attention.spec import Attended, Backend, Request
 
 
@@ -27,33 +28,29 @@ class Sdpa(Backend):
         return REFERENCE.supports(request)
 
     def run(self, request: Request) -> Attended:
-        query, key = request.query, request.key
-        if request.position is not None and not isinstance(key, Keys):
-            query, key = request.position.turn(query, key)
+        query, key = request.positioned()
         assert isinstance(request.score, DotProduct)
         assert isinstance(request.align, Softmax)
         query, key, scale = request.score.as_dot(query, key)
         scale /= request.align.temperature
 
-        if request.mask is None or self._sees_all(request):
-            output = F.scaled_dot_product_attention(query, key, request.value, dropout_p=request.dropout, scale=scale)
-        elif isinstance(request.mask, Causal) and query.shape[2] == key.shape[2]:
-            output = F.scaled_dot_product_attention(
-                query, key, request.value, dropout_p=request.dropout, scale=scale, is_causal=True
-            )
+        fused = partial(
+            F.scaled_dot_product_attention, query, key, request.value, dropout_p=request.dropout, scale=scale
+        )
+        causal = isinstance(request.mask, Causal)
+        if request.mask is None or (
+            causal and query.shape[2] == 1
+        ):  # the last query stands at the last key: it sees all
+            output = fused()
+        elif causal and query.shape[2] == key.shape[2]:
+            output = fused(is_causal=True)
         else:
             # A row with nothing to see would come out as NaN, or not, as the kernel likes: let it see everything,
             # then put zeros in its place, through which no gradient flows either.
-            allowed = request.mask.allowed(request.extent)
+            allowed = request.allowed()
+            assert allowed is not None
             empty = ~allowed.any(dim=-1, keepdim=True)
-            output = F.scaled_dot_product_attention(
-                query, key, request.value, attn_mask=allowed | empty, dropout_p=request.dropout, scale=scale
-            ).masked_fill(empty, 0.0)
+            output = fused(attn_mask=allowed | empty).masked_fill(empty, 0.0)
         if not request.need_weights:
             return Attended(output)
         return Attended(output, *REFERENCE.weights(request))
-
-    @staticmethod
-    def _sees_all(request: Request) -> bool:
-        """Whether the mask forbids nothing: the one query of an incremental step stands at the last key."""
-        return isinstance(request.mask, Causal) and request.query.shape[2] == 1

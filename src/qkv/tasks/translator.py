@@ -25,14 +25,12 @@ class Translator:
     def __init__(
         self, model: str | Path | EncoderDecoder[Any, Any], vocabulary: Vocabulary | None = None, device: str = "auto"
     ):
-        if isinstance(model, EncoderDecoder):
-            self.model = model
-        else:
-            self.model = load(model, device=str(pick_device(device)))
-            vocabulary = self.model.tokenizer
-        if vocabulary is None:
-            raise InputError(f"{model}: a translator needs a tokenizer, and this model has none")
-        self.vocabulary = vocabulary
+        self.model = (model if isinstance(model, EncoderDecoder) else load(model, device=pick_device(device))).eval()
+        found = vocabulary or self.model.tokenizer
+        if found is None:
+            name = type(model).__name__ if isinstance(model, EncoderDecoder) else model
+            raise InputError(f"{name}: a translator needs a vocabulary, and there is none beside the weights")
+        self.vocabulary: Vocabulary = found
 
     def __call__(self, text: str, *, beam: int = 1, length_penalty: float = 1.0, attention: bool = True) -> Answer:
         """The best translation of one text."""
@@ -146,6 +144,10 @@ class Translator:
             length_penalty=length_penalty,
             never=NEVER_SAID,
         )
+
+    def fits(self, text: str) -> bool:
+        """Whether a text is short enough for the model."""
+        return len(self.vocabulary.encode(text).ids) <= self.model.config.max_length
 
     def check(self, texts: Sequence[str]) -> None:
         """Raise for the first text that could not be translated, before any work is done; blank ones pass."""

@@ -8,8 +8,9 @@ import qkv
 from qkv.data.batching import EncodedPair, collate
 from qkv.data.vocabulary import BEGIN, Vocabulary
 from qkv.errors import InputError
+from qkv.interop import save_model
 from qkv.models import MODELS
-from qkv.tasks.translate import Translator
+from qkv.tasks.translator import Translator
 
 TEXTS = ["abc", "a", "bb ccc a", "cab cab"]
 SIZES = {
@@ -65,6 +66,17 @@ def test_every_row_of_every_map_is_a_distribution_over_named_tokens(translator, 
                 heads, rows, columns = attention_map.weights.shape
                 assert (rows, columns) == (len(attention_map.rows), len(attention_map.columns))
                 np.testing.assert_allclose(attention_map.weights.sum(-1), np.ones((heads, rows)), atol=1e-5)
+
+
+def test_a_model_that_was_loaded_brings_its_own_vocabulary(translator, tmp_path):
+    save_model(translator.model, translator.vocabulary, tmp_path)
+    loaded = qkv.load(tmp_path, device=torch.device("cpu")).train()
+    again = Translator(loaded)
+    assert not loaded.training
+    assert again("abc").text == translator("abc").text
+    loaded.tokenizer = None
+    with pytest.raises(InputError, match=f"{type(loaded).__name__}: a translator needs a vocabulary"):
+        Translator(loaded)
 
 
 def test_the_map_shown_first_is_the_one_from_target_to_source(translator):

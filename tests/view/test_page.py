@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("selenium", reason="needs selenium, to drive a real browser")
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains

@@ -10,7 +10,7 @@ from qkv.data.vocabulary import BEGIN, Vocabulary
 from qkv.errors import InputError
 from qkv.interop import save_model
 from qkv.models import MODELS
-from qkv.tasks.translator import Translator
+from qkv.tasks.translator import Search, Translator
 
 TEXTS = ["abc", "a", "bb ccc a", "cab cab"]
 SIZES = {
@@ -32,10 +32,10 @@ def translator(request: pytest.FixtureRequest) -> Translator:
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_answers_come_in_the_order_of_the_texts_and_do_not_depend_on_each_other(translator, beam):
-    together = translator.translate(TEXTS, beam=beam, n_best=beam)
+    together = translator.translate(TEXTS, Search(beam, n_best=beam))
     assert [answers[0].source for answers in together] == TEXTS
     for text, answers in zip(TEXTS, together, strict=True):
-        alone = translator.translate([text], beam=beam, n_best=beam)[0]
+        alone = translator.translate([text], Search(beam, n_best=beam))[0]
         assert [answer.text for answer in alone] == [answer.text for answer in answers]
         assert [answer.score for answer in alone] == pytest.approx([answer.score for answer in answers], abs=1e-5)
 
@@ -59,7 +59,7 @@ def test_the_attention_shown_is_the_attention_of_the_search_itself(translator):
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_every_row_of_every_map_is_a_distribution_over_named_tokens(translator, beam):
-    for answers in translator.translate(TEXTS, beam=beam, n_best=beam, attention=True):
+    for answers in translator.translate(TEXTS, Search(beam, n_best=beam), attention=True):
         for answer in answers:
             assert answer.alignment.shape == (len(answer.maps[0].rows), len(answer.source))
             for attention_map in answer.maps:
@@ -87,7 +87,7 @@ def test_the_map_shown_first_is_the_one_from_target_to_source(translator):
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_special_tokens_are_never_said(translator, beam):
-    for answers in translator.translate(TEXTS, beam=beam, n_best=beam):
+    for answers in translator.translate(TEXTS, Search(beam, n_best=beam)):
         assert all(set(answer.text) <= set("abc ") for answer in answers)
 
 
@@ -106,9 +106,9 @@ def test_a_text_that_cannot_be_translated_is_named_before_any_work(translator, t
 
 
 @pytest.mark.parametrize(("beam", "n_best"), [(0, 1), (2, 3), (2, 0)])
-def test_more_answers_than_beams_are_refused(translator, beam, n_best):
+def test_more_answers_than_beams_are_refused(beam, n_best):
     with pytest.raises(InputError, match="n-best must lie between 1 and the beam"):
-        translator.translate(["abc"], beam=beam, n_best=n_best)
+        Search(beam, n_best)
 
 
 def test_answers_stay_within_the_length_that_the_model_allows(translator):

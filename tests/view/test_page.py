@@ -205,7 +205,7 @@ def test_picking_another_example_shows_its_tokens(driver: webdriver.Chrome, tmp_
     page = Page(driver, save_page([LAYERS, DATE], tmp_path / "page.html"))
     page.tokens("examples")[1].click()
     assert page.text("heading") == f"{SOURCE} → {TEXT}"
-    assert "score −0.250" in page.text("meta")
+    assert "score −0.25" in page.text("meta")
     assert "never seen in training: “ä”" in page.text("meta")
     assert len(page.tokens("cols")) == len(SOURCE)
 

@@ -13,6 +13,7 @@ from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.tasks.answer import Answer
+    from qkv.tasks.translator import Search, Translator
 
 MOST_PENALTY = 10.0
 CHUNK = 1024  # texts that are held in memory with their answers
@@ -51,18 +52,16 @@ def translate(
     if empty:
         note(f"{len(empty)} empty line(s), the first is line {empty[0]}: their answers are empty too")
 
-    from qkv.tasks.translator import Translator
+    from qkv.tasks.translator import Search, Translator
 
     translator = Translator(run, device=device)
     translator.check(lines)
+    search, with_attention = Search(beam, n_best, length_penalty), json or attention is not None
     shown: list[Answer] = []
     with counting("translating", len(lines)) as progress:
         for begin in range(0, len(lines), CHUNK):
             chunk = lines[begin : begin + CHUNK]
-            found = _translate(
-                translator, chunk, beam=beam, n_best=n_best, length_penalty=length_penalty,
-                attention=json or attention is not None,
-            )  # fmt: skip
+            found = _translate(translator, chunk, search, with_attention)
             for number, (line, answers) in enumerate(zip(chunk, found, strict=True), start=begin + 1):
                 _print(number, line, answers, json=json, n_best=n_best)
                 shown += answers if attention is not None else []
@@ -83,13 +82,10 @@ def _lines(file: Path | None) -> list[str]:
     return decode_lines(sys.stdin.buffer.read(), "standard input")
 
 
-def _translate(translator: Any, lines: list[str], **rules: Any) -> list[list["Answer"]]:
+def _translate(translator: "Translator", lines: list[str], search: "Search", attention: bool) -> list[list["Answer"]]:
     """The answers to each line; an empty line has none."""
-    filled = [number for number, line in enumerate(lines) if line.strip()]
-    answers: list[list[Answer]] = [[] for _ in lines]
-    for number, found in zip(filled, translator.translate([lines[number] for number in filled], **rules), strict=True):
-        answers[number] = found
-    return answers
+    filled = iter(translator.translate([line for line in lines if line.strip()], search, attention=attention))
+    return [next(filled) if line.strip() else [] for line in lines]
 
 
 def _print(number: int, line: str, answers: list["Answer"], *, json: bool, n_best: int) -> None:

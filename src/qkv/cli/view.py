@@ -35,13 +35,13 @@ def view(
 
     The heat map is of the first text; the page holds all of them, with every layer and head to explore.
     """
-    from qkv.tasks.translator import Translator
+    from qkv.tasks.translator import Search, Translator
     from qkv.view import heat_map, pick_map, save_page, save_png
     from qkv.view.selection import pick_head
 
     translator = Translator(run, device=device)
     chosen = texts or [pair.source for pair in pairs_of(run, None, None)[1][:count]]
-    answers = [found[0] for found in translator.translate(chosen, beam=beam, attention=True)]
+    answers = [found[0] for found in translator.translate(chosen, Search(beam), attention=True)]
     first = answers[0]
     for number, answer in enumerate(answers, start=1):
         if answer.unknown:

@@ -8,7 +8,7 @@ from qkv.data.pair import Pair
 from qkv.errors import InputError
 from qkv.metrics import alignment_accuracy, character_error_rate, corpus_scores, exact_match
 from qkv.tasks.answer import Answer
-from qkv.tasks.translator import Translator
+from qkv.tasks.translator import Search, Translator
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def evaluate(
     aligned = all(pair.gold is not None for pair in pairs)
     found: dict[int, Answer] = {}
     sources = [pair.source for pair in pairs]
-    for index, answers in translator.stream(sources, beam=beam, attention=aligned):
+    for index, answers in translator.stream(sources, Search(beam), attention=aligned):
         found[index] = answers[0]
         progress(len(found))
     texts = [found[index].text for index in range(len(pairs))]

@@ -1,12 +1,14 @@
 """Translation: one text in, another text out, and what was read for each token written."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from qkv.attention import watch
+from qkv.config import require
 from qkv.data.batching import EncodedPair, by_length, collate
 from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Tokens, Vocabulary
 from qkv.errors import InputError
@@ -17,6 +19,25 @@ from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
 
 NEVER_SAID = (PAD, UNKNOWN, BEGIN)
+BATCH_TOKENS = 8192  # source tokens, padding and beams counted
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to look for translations, and how many to give."""
+
+    beam: int = 1  # how many hypotheses to follow; 1 is greedy
+    n_best: int = 1
+    length_penalty: float = 1.0  # a score is log p / length ** this
+
+    def __post_init__(self) -> None:
+        require(
+            1 <= self.n_best <= self.beam,
+            f"n-best must lie between 1 and the beam, but n-best is {self.n_best} and the beam {self.beam}",
+        )
+
+
+GREEDY = Search()
 
 
 class Translator:
@@ -33,50 +54,26 @@ class Translator:
         self.vocabulary: Vocabulary = found
 
     def __call__(self, text: str, *, beam: int = 1, length_penalty: float = 1.0, attention: bool = True) -> Answer:
-        """The best translation of one text."""
-        return self.translate([text], beam=beam, length_penalty=length_penalty, attention=attention)[0][0]
+        """The best translation of one text, with its attention maps."""
+        search = Search(beam, length_penalty=length_penalty)
+        return self.translate([text], search, attention=attention)[0][0]
 
     def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        beam: int = 1,
-        n_best: int = 1,
-        length_penalty: float = 1.0,
-        attention: bool = False,
-        batch_tokens: int = 8192,
+        self, texts: Sequence[str], search: Search = GREEDY, *, attention: bool = False
     ) -> list[list[Answer]]:
-        """The `n_best` translations of each text, best first; with their attention maps if `attention`."""
-        answers: list[list[Answer]] = [[] for _ in texts]
-        for index, found in self.stream(
-            texts,
-            beam=beam,
-            n_best=n_best,
-            length_penalty=length_penalty,
-            attention=attention,
-            batch_tokens=batch_tokens,
-        ):
-            answers[index] = found
-        return answers
+        """The translations of each text, best first; with their attention maps if `attention`."""
+        found = dict(self.stream(texts, search, attention=attention))
+        return [found[index] for index in range(len(texts))]
 
     def stream(
-        self,
-        texts: Sequence[str],
-        *,
-        beam: int = 1,
-        n_best: int = 1,
-        length_penalty: float = 1.0,
-        attention: bool = False,
-        batch_tokens: int = 8192,
+        self, texts: Sequence[str], search: Search = GREEDY, *, attention: bool = False
     ) -> Iterator[tuple[int, list[Answer]]]:
         """Like `translate`, but gives (index, answers) batch by batch, texts of like length together."""
-        if beam < 1 or not 1 <= n_best <= beam:
-            raise InputError(f"n-best must lie between 1 and the beam, but n-best is {n_best} and the beam {beam}")
         sources = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
         lengths = [len(source.ids) for source in sources]
-        for rows in by_length(lengths, max(1, batch_tokens // beam)):
+        for rows in by_length(lengths, max(1, BATCH_TOKENS // search.beam)):
             batch = [sources[row] for row in rows]
-            found = [best[:n_best] for best in self._search(batch, beam, length_penalty)]
+            found = [best[: search.n_best] for best in self._search(batch, search)]
             pairs = [(source, best) for source, kept in zip(batch, found, strict=True) for best in kept]
             seen = iter(self.attention(pairs) if attention else [()] * len(pairs))
             for row, source, kept in zip(rows, batch, found, strict=True):
@@ -115,35 +112,17 @@ class Translator:
             rows, columns = written, source.pieces
         return AttentionMap(layer, rows, columns, weights[:, : len(rows), : len(columns)].numpy())
 
-    def _search(self, sources: Sequence[Tokens], beam: int, length_penalty: float) -> list[list[Hypothesis]]:
+    def _search(self, sources: Sequence[Tokens], search: Search) -> list[list[Hypothesis]]:
         batch = collate([EncodedPair(source.ids, ()) for source in sources]).to(self.model.device)
         with torch.inference_mode():
             memory = self.model.encode(batch.source, batch.source_lengths)
         # By each text's own length: what else is in the batch must make no difference.
         longest = (2 * batch.source_lengths + 50).clamp(max=self.model.config.max_length)
-        if beam == 1:
-            greedy = greedy_search(
-                self.model,
-                memory,
-                batch=len(sources),
-                begin=BEGIN,
-                end=END,
-                max_length=longest,
-                length_penalty=length_penalty,
-                never=NEVER_SAID,
-            )
-            return [[hypothesis] for hypothesis in greedy]
-        return beam_search(
-            self.model,
-            memory,
-            batch=len(sources),
-            begin=BEGIN,
-            end=END,
-            max_length=longest,
-            beam=beam,
-            length_penalty=length_penalty,
-            never=NEVER_SAID,
-        )
+        rules: dict[str, Any] = {"batch": len(sources), "begin": BEGIN, "end": END, "max_length": longest,
+                                 "length_penalty": search.length_penalty, "never": NEVER_SAID}  # fmt: skip
+        if search.beam == 1:
+            return [[hypothesis] for hypothesis in greedy_search(self.model, memory, **rules)]
+        return beam_search(self.model, memory, beam=search.beam, **rules)
 
     def fits(self, text: str) -> bool:
         """Whether a text is short enough for the model."""

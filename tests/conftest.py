@@ -1,13 +1,9 @@
 """Shapes and types are checked at run time in tests, where beartype is installed."""
 
 import importlib.util
-import os
 
 import jaxtyping
 import pytest
-
-# The tests measure values, not how two processes share two cores.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 SHAPED = ["attention", "data.batching", "generation", "metrics", "models", "nn", "objectives", "tasks", "training"]
 

@@ -1,6 +1,6 @@
 """The shapes of tensors, as types: `Float[Tensor, "batch heads query dim"]`."""
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-__all__ = ["Bool", "Float", "Int", "Tensor"]
+__all__ = ["Bool", "Float", "Int", "Shaped", "Tensor"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.attention import Causal, Dense, Padding
-from qkv.attention.mask import Extent
+from qkv.attention.extent import Extent
 
 EXTENT = Extent(batch=2, heads=1, queries=3, keys=4, device=torch.device("cpu"))
 

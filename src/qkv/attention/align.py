@@ -1,26 +1,42 @@
 """Alignments: from the scores of a query to the weights of its keys."""
 
+import math
 from abc import ABC, abstractmethod
-from typing import final
+from typing import NamedTuple, final
 
 import torch
-from torch import nn
 
+from qkv.attention.extent import Extent
+from qkv.attention.mask import Mask
 from qkv.errors import InputError
-from qkv.types import Float, Tensor
+from qkv.types import Bool, Float, Tensor
 
 
-class Align(nn.Module, ABC):
-    """Turns scores into weights; keys that the mask forbids come with the lowest finite score."""
+class SoftmaxForm(NamedTuple):
+    """An alignment as the fused kernels can compute it: a softmax of scores / temperature, over the keys of a mask."""
+
+    temperature: float = 1.0
+    mask: Mask | None = None
+
+
+class Align(ABC):
+    """Turns scores into weights."""
 
     @abstractmethod
-    def forward(
-        self, scores: Float[Tensor, "batch heads query key"], query: Float[Tensor, "batch heads query dim"]
+    def weigh(
+        self,
+        scores: Float[Tensor, "batch heads query key"],
+        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
+        query: Float[Tensor, "batch heads query dim"],
+        extent: Extent,
     ) -> Float[Tensor, "batch heads query key"]:
-        """The weights of each query; those of forbidden keys are set to zero afterwards."""
+        """The weights of each query.
 
-    def log_sum_exp(self, scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query"] | None:
-        """The logarithm of what the weights are divided by; None where that has no meaning."""
+        Keys that the mask forbids come with the lowest finite score, and their weights are set to zero afterwards.
+        """
+
+    def as_softmax(self) -> SoftmaxForm | None:
+        """How a fused softmax computes these weights; None where it cannot."""
         return None
 
 
@@ -29,23 +45,47 @@ class Softmax(Align):
     """exp(s / T) / sum exp(s / T): every key gets a share (soft attention)."""
 
     def __init__(self, temperature: float = 1.0) -> None:
-        super().__init__()
         if not temperature > 0:
             raise InputError(f"temperature must be positive, not {temperature}")
         self.temperature = temperature
 
-    def forward(
-        self, scores: Float[Tensor, "batch heads query key"], query: Float[Tensor, "batch heads query dim"]
+    def weigh(
+        self,
+        scores: Float[Tensor, "batch heads query key"],
+        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
+        query: Float[Tensor, "batch heads query dim"],
+        extent: Extent,
     ) -> Float[Tensor, "batch heads query key"]:
-        return torch.softmax(self._cooled(scores), dim=-1)
+        return torch.softmax(cooled(scores, self.temperature, allowed), dim=-1)
 
-    def log_sum_exp(self, scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query"]:
-        """log sum exp(s / T) over the keys that are allowed; -inf where none is."""
-        lowest = torch.finfo(scores.dtype).min
-        return self._cooled(scores).masked_fill(scores == lowest, -torch.inf).logsumexp(dim=-1)
+    def as_softmax(self) -> SoftmaxForm:
+        return SoftmaxForm(self.temperature)
 
-    def _cooled(self, scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query key"]:
-        if self.temperature == 1.0:
-            return scores
-        # A forbidden score must stay finite: a row of nothing but -inf has no softmax.
-        return (scores / self.temperature).clamp_min(torch.finfo(scores.dtype).min)
+
+@final
+class Uniform(Align):
+    """1 / n for each of the n keys that are seen, whatever they score: mean pooling."""
+
+    def weigh(
+        self,
+        scores: Float[Tensor, "batch heads query key"],
+        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
+        query: Float[Tensor, "batch heads query dim"],
+        extent: Extent,
+    ) -> Float[Tensor, "batch heads query key"]:
+        return torch.softmax(cooled(scores, math.inf, allowed), dim=-1)
+
+    def as_softmax(self) -> SoftmaxForm:
+        return SoftmaxForm(temperature=math.inf)
+
+
+def cooled(
+    scores: Float[Tensor, "batch heads query key"],
+    temperature: float,
+    allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
+) -> Float[Tensor, "batch heads query key"]:
+    """scores / T, forbidden ones still at the lowest finite number: a row of nothing but -inf has no softmax."""
+    if temperature == 1.0:
+        return scores
+    scores = scores / temperature
+    return scores if allowed is None else scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)

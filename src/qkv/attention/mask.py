@@ -1,7 +1,8 @@
 """Masks: which key each query may attend to.
 
-A mask is a symbolic value, combined with `&`, `|` and `~`; it becomes a tensor as late as possible, or a kernel's
-flag and no tensor at all.
+A mask is a symbolic value, combined with `&`, `|` and `~`. It says of a cell of the scores whether it is allowed
+(`allows`), and from that one sentence becomes, as late as possible, whatever a backend wants: a tensor, a block mask,
+or a kernel's flag and no tensor at all.
 """
 
 from abc import ABC, abstractmethod
@@ -10,26 +11,46 @@ from typing import NamedTuple, final
 
 import torch
 
-from qkv.errors import ShapeError
+from qkv.attention.extent import Cells, Extent, Places
+from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Int, Tensor
 
 
-class Extent(NamedTuple):
-    """How far a mask reaches: the sizes of the scores it will meet."""
+class Visible(NamedTuple):
+    """A mask as tensors: what each query may see, and which queries see nothing (None: there is no such query)."""
 
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    device: torch.device
+    allowed: Bool[Tensor, "#batch #heads #query #key"]
+    empty: Bool[Tensor, "#batch #heads #query 1"] | None
 
 
 class Mask(ABC):
     """Says which key each query may attend to; a query that may attend to nothing reads zeros."""
 
     @abstractmethod
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        """Whether attention is allowed, at each of the cells."""
+
+    def empty(
+        self, extent: Extent, allowed: Bool[Tensor, "#batch #heads #query #key"]
+    ) -> Bool[Tensor, "#batch #heads #query 1"] | None:
+        """Which queries may attend to nothing; None where the mask knows that each sees something."""
+        return ~allowed.any(dim=-1, keepdim=True)
+
     def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
         """The mask as a tensor that broadcasts to the scores, true where attention is allowed."""
+        allowed = self.allows(Cells(extent))
+        scores = extent[:4]
+        if allowed.ndim != 4 or any(one not in (1, other) for one, other in zip(allowed.shape, scores, strict=True)):
+            raise ShapeError(
+                f"the mask {type(self).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
+                f"scores of shape {list(scores)} [batch, heads, query, key]"
+            )
+        return allowed
+
+    def visible(self, extent: Extent) -> Visible:
+        """The mask as tensors, with the queries that see nothing."""
+        allowed = self.materialise(extent)
+        return Visible(allowed, self.empty(extent, allowed))
 
     def __and__(self, other: "Mask") -> "Mask":
         return Both(self, other)
@@ -44,12 +65,14 @@ class Mask(ABC):
 @final
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A query sees the keys up to its own position; the last query stands at the last key."""
+    """A query sees the keys up to its own place; unless told otherwise, the last query stands at the last key."""
 
-    def materialise(self, extent: Extent) -> Bool[Tensor, "1 1 query key"]:
-        key = torch.arange(extent.keys, device=extent.device)
-        query = torch.arange(extent.queries, device=extent.device) + (extent.keys - extent.queries)
-        return (key <= query[:, None])[None, None]
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return at.key <= at.place
+
+    def empty(self, extent: Extent, allowed: Bool[Tensor, "#batch 1 query key"]) -> Bool[Tensor, "#b 1 q 1"] | None:
+        known = isinstance(extent.first_place, int) and extent.first_place >= 0
+        return None if known else super().empty(extent, allowed)
 
 
 @final
@@ -63,9 +86,60 @@ class Padding(Mask):
         if not isinstance(self.lengths, Tensor) or self.lengths.ndim != 1 or self.lengths.is_floating_point():
             raise ShapeError("Padding takes the length of each sequence, as a tensor of whole numbers [batch]")
 
-    def materialise(self, extent: Extent) -> Bool[Tensor, "batch 1 1 key"]:
-        key = torch.arange(extent.keys, device=extent.device)
-        return (key < self.lengths.to(extent.device)[:, None])[:, None, None]
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return at.key < at.of_batch(self.lengths)
+
+    def empty(self, extent: Extent, allowed: Bool[Tensor, "batch 1 1 key"]) -> Bool[Tensor, "batch 1 1 1"]:
+        return self.lengths.to(extent.device).view(-1, 1, 1, 1) <= 0
+
+
+@final
+@dataclass(frozen=True)
+class Window(Mask):
+    """A query sees so many keys to the left of its place, so many to the right, and the one at it."""
+
+    left: int
+    right: int
+
+    def __post_init__(self) -> None:
+        if self.left < 0 or self.right < 0:
+            raise InputError(f"Window takes two numbers of keys, none negative, not {self.left} and {self.right}")
+
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return (at.key >= at.place - self.left) & (at.key <= at.place + self.right)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Prefix(Mask):
+    """Every query sees the first keys, so many for all or for each sequence: `Causal() | Prefix(n)` is a prefix LM."""
+
+    length: int | Int[Tensor, "batch"]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length, Tensor):
+            if self.length.ndim != 1 or self.length.is_floating_point():
+                raise ShapeError("Prefix takes a number, or a tensor of whole numbers [batch]")
+        elif self.length < 0:
+            raise InputError(f"Prefix takes a number of keys, not {self.length}")
+
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return at.key < (self.length if isinstance(self.length, int) else at.of_batch(self.length))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Documents(Mask):
+    """Several documents packed into one sequence: a query sees the keys of its own document."""
+
+    ids: Int[Tensor, "batch length"]  # which document stands at each place
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ids, Tensor) or self.ids.ndim != 2 or self.ids.is_floating_point():
+            raise ShapeError("Documents takes the document at each place, as a tensor of whole numbers [batch, length]")
+
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return at.of_place(self.ids, at.place) == at.of_place(self.ids, at.key)
 
 
 @final
@@ -79,8 +153,8 @@ class Dense(Mask):
         if self.allowed.dtype != torch.bool:
             raise ShapeError(f"Dense takes a tensor of true and false, not one of {self.allowed.dtype}")
 
-    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        return self.allowed
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return at.of_cell(self.allowed)
 
 
 @final
@@ -91,8 +165,8 @@ class Both(Mask):
     left: Mask
     right: Mask
 
-    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        return self.left.materialise(extent) & self.right.materialise(extent)
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return self.left.allows(at) & self.right.allows(at)
 
 
 @final
@@ -103,8 +177,8 @@ class Either(Mask):
     left: Mask
     right: Mask
 
-    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        return self.left.materialise(extent) | self.right.materialise(extent)
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return self.left.allows(at) | self.right.allows(at)
 
 
 @final
@@ -114,5 +188,5 @@ class Not(Mask):
 
     mask: Mask
 
-    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        return ~self.mask.materialise(extent)
+    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+        return ~self.mask.allows(at)

@@ -1,14 +1,19 @@
-"""The one attention operator, as a function and as a module that holds its terms."""
+"""The one attention operator: as a function, as a plan to keep, and as a module that holds its terms."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypedDict, Unpack, final
 
 from torch import nn
 
 from qkv.attention.align import Align, Softmax
-from qkv.attention.backends import choose
+from qkv.attention.backends import Explanation, choose, explained
+from qkv.attention.extent import Extent
 from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
-from qkv.attention.spec import Attended, Request
-from qkv.types import Float, Tensor
+from qkv.attention.spec import Attended, Backend, Request, check_shapes, prepare
+from qkv.types import Bool, Float, Int, Tensor
 
 SCALED_DOT = ScaledDot()
 SOFTMAX = Softmax()
@@ -16,8 +21,8 @@ SOFTMAX = Softmax()
 
 def attend(
     query: Float[Tensor, "batch heads query dim"],
-    key: Float[Tensor, "batch heads key key_dim"] | Keys,
-    value: Float[Tensor, "batch heads key value_dim"],
+    key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
+    value: Float[Tensor, "batch kv_heads key value_dim"],
     *,
     score: Score = SCALED_DOT,
     position: Position | None = None,
@@ -26,23 +31,95 @@ def attend(
     dropout: float = 0.0,
     backend: str = "auto",
     need_weights: bool = False,
+    start: int | Int[Tensor, "*batch"] | None = None,
 ) -> Attended:
     """Read from the values, by how well each query fits each key.
 
     scores = mask(position(score(query, key))),   weights = align(scores),   output = weights @ value
 
+    `start` is the place of the first query among the keys, a number or a tensor (one for all rows, or one each); unless
+    it is given, the last query stands at the last key. Several heads of queries may share one of keys and values.
     `dropout` acts on the weights and is applied whenever it is positive; the weights returned are those before it.
     A query whose every key is masked reads zeros. What stands behind a mask must still be finite: it counts zero times.
-    `backend` is "auto" or a name, which raises `Unsupported` where
-    that backend cannot serve the request.
+    `backend` is "auto" or a name, which raises `Unsupported` where that backend cannot serve the request.
     """
-    request = Request(query, key, value, score, position, mask, align, dropout, need_weights)
-    request.check()
+    request = build_request(query, key, value, score, position, mask, align, dropout, backend, need_weights, start)
     return choose(request, backend).run(request)
 
 
+class Terms(TypedDict, total=False):
+    """What `attend` takes by name."""
+
+    score: Score
+    position: Position | None
+    mask: Mask | None
+    align: Align
+    dropout: float
+    backend: str
+    need_weights: bool
+    start: int | Int[Tensor, "*batch"] | None
+
+
+@final
+class Plan:
+    """A call of `attend` with everything settled but the tensors: terms, backend, and the mask as it will be used."""
+
+    def __init__(self, request: Request, backend: Backend) -> None:
+        self.backend = backend
+        self._terms = replace(request, visible=request.see())
+
+    def __call__(
+        self,
+        query: Float[Tensor, "batch heads query dim"],
+        key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
+        value: Float[Tensor, "batch kv_heads key value_dim"],
+    ) -> Attended:
+        """`attend`, for tensors of the sizes that the plan was made with."""
+        return self.backend.run(replace(self._terms, query=query, key=key, value=value))
+
+
+def plan(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    **terms: Unpack[Terms],
+) -> Plan:
+    """Settle a call of `attend` once, to make it many times with tensors of the same sizes, as a decoding loop does."""
+    request = build_request(query, key, value, **terms)
+    return Plan(request, choose(request, terms.get("backend", "auto")))
+
+
+def explain(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    **terms: Unpack[Terms],
+) -> Explanation:
+    """Which backend a call of `attend` would run on, and why the others would not; print it, or read its fields."""
+    return explained(build_request(query, key, value, **terms), terms.get("backend", "auto"))
+
+
+def build_request(
+    query: Tensor,
+    key: Tensor | Keys,
+    value: Tensor,
+    score: Score = SCALED_DOT,
+    position: Position | None = None,
+    mask: Mask | None = None,
+    align: Align = SOFTMAX,
+    dropout: float = 0.0,
+    backend: str = "auto",
+    need_weights: bool = False,
+    start: int | Int[Tensor, "*batch"] | None = None,
+) -> Request:
+    """What `attend` takes, as one value."""
+    check_shapes(query, key, value)
+    extent = Extent(query.shape[0], query.shape[1], query.shape[2], value.shape[2], query.device, start)
+    return Request(query, key, value, score, position, mask, align, dropout, need_weights, extent)
+
+
 class Attend(nn.Module):
-    """The operator with its terms: what a model calls, and what `watch` listens to."""
+    """The operator with its terms: what a model calls, what `watch` looks at, and where `ablate` switches heads off."""
 
     def __init__(
         self,
@@ -58,22 +135,41 @@ class Attend(nn.Module):
         self.position = position
         self.dropout = dropout
         self.backend = backend
+        self.watcher: Callable[[Request], None] | None = None
+        self.kept_heads: Bool[Tensor, heads] | None = None
 
     def forward(
         self,
         query: Float[Tensor, "batch heads query dim"],
-        key: Float[Tensor, "batch heads key key_dim"] | Keys,
-        value: Float[Tensor, "batch heads key value_dim"],
+        key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
+        value: Float[Tensor, "batch kv_heads key value_dim"],
         mask: Mask | None = None,
+        *,
+        position: Position | None = None,
+        align: Align | None = None,
+        start: int | Int[Tensor, "*batch"] | None = None,
     ) -> Attended:
-        return attend(
+        """`attend` with the module's terms; a position or alignment given here takes the place of the module's."""
+        request = build_request(
             query,
             key,
             value,
-            score=self.score,
-            position=self.position,
-            mask=mask,
-            align=self.align,
-            dropout=self.dropout if self.training else 0.0,
-            backend=self.backend,
+            self.score,
+            position or self.position,
+            mask,
+            align or self.align,
+            self.dropout if self.training else 0.0,
+            start=start,
         )
+        attended = choose(request, self.backend).run(request)
+        if self.watcher is not None:
+            self.watcher(request)
+        if self.kept_heads is not None:
+            attended = attended._replace(
+                output=attended.output * self.kept_heads.to(attended.output.dtype)[:, None, None]
+            )
+        return attended
+
+    def keys(self, key: Float[Tensor, "batch kv_heads key dim"], start: int | Int[Tensor, "*batch"] = 0) -> Keys:
+        """The keys of a sequence as this attention compares them, computed once; the first stands at place `start`."""
+        return prepare(key, self.score, self.position, start)

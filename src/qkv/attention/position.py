@@ -1,54 +1,37 @@
-"""Positions: where things are, told to the embeddings or to the scores."""
+"""Positions inside the operator: terms that turn queries and keys, shift scores, or add to what is read.
 
-import math
+Positions that are added to embeddings are in `qkv.attention.encoding`.
+"""
+
 from abc import ABC
-from typing import final
+from collections.abc import Callable
 
-import torch
-from torch import nn
+from qkv.attention.extent import Extent, Places
+from qkv.types import Float, Int, Tensor
 
-from qkv.types import Float, Tensor
+Bias = Callable[[Places], Float[Tensor, "..."]]
 
 
-class Position(nn.Module, ABC):
-    """A position term inside the operator: it may turn queries and keys, or shift scores, by where they stand."""
+class Position(ABC):
+    """What the places of queries and keys have to say. A term overrides what it does, and says that it does."""
 
-    shifts_scores = True  # whether `shift` does anything: fused kernels cannot serve a position that does
+    turns = False  # queries and keys before they are compared
+    biases = False  # adds to the scores
+    reads = False  # adds to what is read
+    extrapolates: bool  # whether it is defined at places beyond those that it was trained on
 
     def turn(
-        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key dim"]
-    ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch heads key dim"]]:
-        """Transform queries and keys before they are compared."""
-        return query, key
+        self, x: Float[Tensor, "batch heads length dim"], places: Int[Tensor, "#batch length"]
+    ) -> Float[Tensor, "batch heads length dim"]:
+        """Queries or keys, transformed by the places they stand at."""
+        return x
 
-    def shift(
-        self, scores: Float[Tensor, "batch heads query key"], query: Float[Tensor, "batch heads query dim"]
-    ) -> Float[Tensor, "batch heads query key"]:
-        """Add to the scores what positions have to say."""
-        return scores
+    def bias(self, query: Float[Tensor, "batch heads query dim"], extent: Extent) -> Bias:
+        """What to add to the score of a cell; `query` is what came out of `turn`."""
+        raise NotImplementedError(f"{type(self).__name__} adds nothing to the scores")
 
-
-@final
-class Sinusoidal(nn.Module):
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(same), added to embeddings; works at any length."""
-
-    table: Float[Tensor, "length dim"]
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-        self.register_buffer("table", torch.empty(0, dim), persistent=False)
-
-    def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
-        """The encodings of positions offset ... offset + length - 1."""
-        if offset + length > self.table.shape[0]:
-            with torch.inference_mode(False):  # the table outlives this call, and may later meet a backward pass
-                self.table = self._encode(max(offset + length, 2 * self.table.shape[0]))
-        return self.table[offset : offset + length]
-
-    def _encode(self, length: int) -> Float[Tensor, "length dim"]:
-        position = torch.arange(length, device=self.table.device, dtype=torch.float64)
-        even = torch.arange(0, self.dim, 2, device=self.table.device, dtype=torch.float64)
-        angle = position[:, None] * torch.exp(even * (-math.log(10000.0) / self.dim))
-        encoding = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, : self.dim]
-        return encoding.to(self.table.dtype)
+    def read(
+        self, weights: Float[Tensor, "batch heads query key"], extent: Extent
+    ) -> Float[Tensor, "batch heads query value_dim"]:
+        """What to add to the output, given the weights behind it."""
+        raise NotImplementedError(f"{type(self).__name__} adds nothing to the output")

@@ -5,58 +5,81 @@ Every score is a comparison of a transformed query with a transformed key,
     score(q, k) = compare(of_query(q), of_key(k)),
 
 so that keys can be transformed once for a whole sequence (`Keys`), and so that a score whose comparison is a dot
-product runs on the fused kernels. A new score is one class here; `SCORES` finds it by its name.
+product runs on the fused kernels, whatever it does to queries and keys before. A new score is one class here; `SCORES`
+finds it by its name.
 """
 
+import copy
 import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from qkv.errors import ShapeError
-from qkv.types import Float, Tensor
+from qkv.errors import InputError, ShapeError
+from qkv.types import Float, Int, Tensor
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that a score has taken through `of_key` already."""
+    """Keys that the position and the score have transformed already: what later queries need of a sequence."""
 
-    tensor: Float[Tensor, "batch heads key features"]
+    tensor: Float[Tensor, "batch kv_heads key features"]
+
+
+class Sizes(NamedTuple):
+    """What a score may need to know of the model it is made for."""
+
+    query: int
+    key: int
+    hidden: int  # of a network inside the score, or the rank of its matrix
+    max_keys: int  # the longest sequence it will be asked to look at
+    heads: int = 1
 
 
 class Score(nn.Module, ABC):
-    """Compares queries with keys."""
+    """Compares queries with keys; the weights of a score, if it has any, are those of each head or one for all."""
 
     def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query features"]:
         """What of a query takes part in the comparison."""
         return query
 
-    def of_key(self, key: Float[Tensor, "batch heads key dim"]) -> Float[Tensor, "batch heads key features"]:
+    def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key features"]:
         """What of a key takes part in the comparison: computed once per sequence."""
         return key
 
     @abstractmethod
     def compare(
-        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key features"]
+        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
         """Score each transformed query against each transformed key."""
 
-    def keys(self, key: Float[Tensor, "batch heads key dim"]) -> Keys:
+    def keys(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Keys:
         """Transform the keys of a sequence once, for many queries to come."""
         return Keys(self.of_key(key))
 
     def forward(
-        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key dim_k"] | Keys
+        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key key_dim"]
     ) -> Float[Tensor, "batch heads query key"]:
-        keys = key if isinstance(key, Keys) else self.keys(key)
-        return self.compare(self.of_query(query), keys.tensor)
+        return self.compare(self.of_query(query), self.of_key(key))
+
+    def of_heads(self, heads: Int[Tensor, "heads"]) -> "Score":
+        """This score as some of the heads have it, with the same weights and not copies of them."""
+        if not self._parameters:
+            return self
+        part = copy.copy(self)
+        part._parameters = {
+            name: weight if weight is None or weight.shape[0] == 1 else weight[heads]  # type: ignore[misc]
+            for name, weight in self._parameters.items()
+        }
+        return part
 
     @classmethod
-    def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> "Score":
+    def sized(cls, sizes: Sizes) -> "Score":
         """Make this score for the given sizes, as a recipe that names it does; scores without weights ignore them."""
         return cls()
 
@@ -68,24 +91,19 @@ class DotProduct(Score):
     def scale_for(self, features: int) -> float:
         """The factor of the dot product over so many features."""
 
-    def as_dot(
-        self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key key_dim"] | Keys
-    ) -> tuple[Float[Tensor, "batch heads query features"], Float[Tensor, "batch heads key features"], float]:
-        """The (q, k, s) of which s * (q . k) is the score."""
-        query = self.of_query(query)
-        key = key.tensor if isinstance(key, Keys) else self.of_key(key)
-        return query, key, self._checked_scale(query, key)
-
     def compare(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
-        return (query * self._checked_scale(query, key)) @ key.transpose(-1, -2)
+        return (query * self.checked_scale(query, key)) @ key.transpose(-1, -2)
 
-    def _checked_scale(self, query: Tensor, key: Tensor) -> float:
+    def checked_scale(
+        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
+    ) -> float:
+        """The factor of the dot product, once query and key are seen to have the same features."""
         if query.shape[-1] != key.shape[-1]:
             raise ShapeError(
                 f"{type(self).__name__} multiplies query and key feature by feature, but the query has "
-                f"{query.shape[-1]} and the key {key.shape[-1]}: project one of them, or use Additive"
+                f"{query.shape[-1]} and the key {key.shape[-1]}: project one of them, or use Bilinear or Additive"
             )
         return self.scale_for(query.shape[-1])
 
@@ -111,20 +129,85 @@ class ScaledDot(DotProduct):
 
 
 @final
-class Additive(Score):
-    """v . tanh(W q + U k), a network with one hidden layer (Bahdanau, Cho and Bengio 2015)."""
+class Bilinear(DotProduct):
+    """q W k: "general", or multiplicative, attention (Luong, Pham and Manning 2015)."""
 
-    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
+    def __init__(self, query_dim: int, key_dim: int, heads: int = 1) -> None:
         super().__init__()
-        self.query_weight = _uniform((heads, query_dim, hidden_dim), inputs=query_dim)  # W
-        self.key_weight = _uniform((heads, key_dim, hidden_dim), inputs=key_dim)  # U
-        self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)  # v
+        self.weight = _uniform((heads, query_dim, key_dim), inputs=query_dim)  # W
+
+    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query key_dim"]:
+        return _project(query, self.weight, "query")
+
+    def scale_for(self, features: int) -> float:
+        return 1.0
+
+    @classmethod
+    def sized(cls, sizes: Sizes) -> "Score":
+        return cls(sizes.query, sizes.key, sizes.heads)
+
+
+@final
+class LowRankBilinear(DotProduct):
+    """(U q) . (V k), a bilinear score whose matrix U^T V has the given rank: fewer weights than W (reduced rank)."""
+
+    def __init__(self, query_dim: int, key_dim: int, rank: int, heads: int = 1) -> None:
+        super().__init__()
+        if rank < 1:
+            raise InputError(f"the rank of a matrix is at least 1, not {rank}")
+        self.query_weight = _uniform((heads, query_dim, rank), inputs=query_dim)  # U
+        self.key_weight = _uniform((heads, key_dim, rank), inputs=key_dim)  # V
+
+    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query rank"]:
+        return _project(query, self.query_weight, "query")
+
+    def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key rank"]:
+        return _project(key, self.key_weight, "key")
+
+    def scale_for(self, features: int) -> float:
+        return 1.0
+
+    @classmethod
+    def sized(cls, sizes: Sizes) -> "Score":
+        return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
+
+
+@final
+class Cosine(DotProduct):
+    """b q . k / (|q| |k|): content-based addressing, its sharpness b > 0 learned (Graves, Wayne and Danihelka 2014)."""
+
+    def __init__(self, sharpness: float = 1.0, heads: int = 1) -> None:
+        super().__init__()
+        if not sharpness > 0:
+            raise InputError(f"sharpness must be positive, not {sharpness}")
+        self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(sharpness)))  # log b: b stays positive
+
+    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
+        return F.normalize(query, dim=-1) * self.log_sharpness.exp()[:, None, None].to(query.dtype)
+
+    def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key dim"]:
+        return F.normalize(key, dim=-1)
+
+    def scale_for(self, features: int) -> float:
+        return 1.0
+
+    @classmethod
+    def sized(cls, sizes: Sizes) -> "Score":
+        return cls(heads=sizes.heads)
+
+
+class HiddenLayer(Score):
+    """v . tanh(W q + U k): a network with one hidden layer, which compares any query with any key."""
+
+    query_weight: Float[Tensor, "heads query_dim hidden"]  # W
+    key_weight: Float[Tensor, "heads key_dim hidden"]  # U
+    vector: Float[Tensor, "heads hidden"]  # v
 
     def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query hidden"]:
-        return _project(query, self.query_weight)
+        return _project(query, self.query_weight, "query")
 
-    def of_key(self, key: Float[Tensor, "batch heads key dim"]) -> Float[Tensor, "batch heads key hidden"]:
-        return _project(key, self.key_weight)
+    def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key hidden"]:
+        return _project(key, self.key_weight, "key")
 
     def compare(
         self, query: Float[Tensor, "batch heads query hidden"], key: Float[Tensor, "batch heads key hidden"]
@@ -134,15 +217,79 @@ class Additive(Score):
             return hidden @ self.vector[0]  # one product of a large matrix with a vector
         return (hidden * self.vector[:, None, None]).sum(dim=-1)
 
+
+@final
+class Additive(HiddenLayer):
+    """v . tanh(W q + U k) (Bahdanau, Cho and Bengio 2015)."""
+
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
+        super().__init__()
+        self.query_weight = _uniform((heads, query_dim, hidden_dim), inputs=query_dim)
+        self.key_weight = _uniform((heads, key_dim, hidden_dim), inputs=key_dim)
+        self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
+
     @classmethod
-    def sized(cls, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> "Score":
-        return cls(query_dim, key_dim, hidden_dim, heads)
+    def sized(cls, sizes: Sizes) -> "Score":
+        return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
 
 
-def _project(x: Float[Tensor, "batch heads length dim"], weight: Float[Tensor, "heads_or_1 dim features"]) -> Tensor:
+@final
+class Concat(HiddenLayer):
+    """v . tanh(W [q ; k]), one matrix for both (Luong, Pham and Manning 2015): `Additive`, its two matrices stacked."""
+
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, heads: int = 1) -> None:
+        super().__init__()
+        self.query_dim = query_dim
+        self.weight = _uniform((heads, query_dim + key_dim, hidden_dim), inputs=query_dim + key_dim)
+        self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
+
+    @property
+    def query_weight(self) -> Float[Tensor, "heads query_dim hidden"]:  # type: ignore[override]
+        return self.weight[:, : self.query_dim]
+
+    @property
+    def key_weight(self) -> Float[Tensor, "heads key_dim hidden"]:  # type: ignore[override]
+        return self.weight[:, self.query_dim :]
+
+    @classmethod
+    def sized(cls, sizes: Sizes) -> "Score":
+        return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
+
+
+@final
+class Location(Score):
+    """W q, a score for each place of the source, whatever stands there (Luong, Pham and Manning 2015)."""
+
+    def __init__(self, query_dim: int, max_keys: int, heads: int = 1) -> None:
+        super().__init__()
+        self.weight = _uniform((heads, query_dim, max_keys), inputs=query_dim)
+
+    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query max_keys"]:
+        return _project(query, self.weight, "query")
+
+    def compare(
+        self, query: Float[Tensor, "batch heads query max_keys"], key: Float[Tensor, "batch heads key dim"]
+    ) -> Float[Tensor, "batch heads query key"]:
+        if key.shape[2] > query.shape[-1]:
+            raise ShapeError(f"Location was made for at most {query.shape[-1]} keys, but there are {key.shape[2]}")
+        return query[..., : key.shape[2]]
+
+    @classmethod
+    def sized(cls, sizes: Sizes) -> "Score":
+        return cls(sizes.query, sizes.max_keys, sizes.heads)
+
+
+def _project(
+    x: Float[Tensor, "batch heads length dim"], weight: Float[Tensor, "heads_or_1 in_dim features"], what: str
+) -> Float[Tensor, "batch heads length features"]:
     """x W, with a W for each head or one for all."""
-    if weight.shape[0] == 1:
+    heads, dim, _ = weight.shape
+    if x.shape[-1] != dim:
+        raise ShapeError(f"the score was made for a {what} of {dim} features, but it has {x.shape[-1]}")
+    if heads == 1:
         return x @ weight[0]  # one matrix product; a broadcast one would be as many small ones as the batch has rows
+    if heads != x.shape[1]:
+        raise ShapeError(f"the score was made for {heads} heads, but the {what} has {x.shape[1]}")
     return torch.einsum("bhld,hdf->bhlf", x, weight)
 
 

@@ -1,15 +1,18 @@
 """What the operator is asked, what it answers, and what a backend must be able to say and do."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import torch
+
 from qkv.attention.align import Align
-from qkv.attention.mask import Extent, Mask
+from qkv.attention.extent import Extent
+from qkv.attention.mask import Mask, Visible
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, Score
 from qkv.errors import ShapeError
-from qkv.types import Bool, Float, Tensor
+from qkv.types import Float, Int, Tensor
 
 
 class Attended(NamedTuple):
@@ -20,66 +23,92 @@ class Attended(NamedTuple):
     lse: Float[Tensor, "batch heads query"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
-    """One call of the operator: tensors and terms."""
+    """One call of the operator: tensors, terms, and where it stands."""
 
     query: Float[Tensor, "batch heads query dim"]
-    key: Float[Tensor, "batch heads key key_dim"] | Keys
-    value: Float[Tensor, "batch heads key value_dim"]
+    key: Float[Tensor, "batch kv_heads key key_dim"] | Keys
+    value: Float[Tensor, "batch kv_heads key value_dim"]
     score: Score
     position: Position | None
     mask: Mask | None
     align: Align
     dropout: float
     need_weights: bool
+    extent: Extent
+    visible: Visible | None = None  # the mask as tensors, where a plan has made them already
 
     @property
-    def key_tensor(self) -> Float[Tensor, "batch heads key features"]:
-        return self.key.tensor if isinstance(self.key, Keys) else self.key
+    def groups(self) -> int:
+        """How many heads share a head of keys and values."""
+        return self.extent.heads // self.value.shape[1]
 
-    @property
-    def extent(self) -> Extent:
-        batch, heads, queries, _ = self.query.shape
-        return Extent(batch, heads, queries, self.value.shape[2], self.query.device)
-
-    def positioned(
+    def features(
         self,
-    ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch heads key dim_k"] | Keys]:
-        """Query and key after the position term has turned them."""
-        if self.position is None:
-            return self.query, self.key
-        assert not isinstance(self.key, Keys), "no backend supports a position term on keys that were prepared"
-        return self.position.turn(self.query, self.key)
+    ) -> tuple[Float[Tensor, "batch heads query features"], Float[Tensor, "batch kv_heads key key_features"]]:
+        """What of queries and keys is compared: first the position turns them, then the score transforms them."""
+        return self.score.of_query(self.turned_query()), self.prepared_keys().tensor
 
-    def allowed(self) -> Bool[Tensor, "#batch #heads #query #key"] | None:
-        """The mask as a tensor that broadcasts to the scores; None where there is none."""
-        if self.mask is None:
-            return None
-        allowed = self.mask.materialise(self.extent)
-        scores = self.extent[:4]
-        if allowed.ndim != 4 or any(one not in (1, other) for one, other in zip(allowed.shape, scores, strict=True)):
-            raise ShapeError(
-                f"the mask {type(self.mask).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
-                f"scores of shape {list(scores)} [batch, heads, query, key]"
-            )
-        return allowed
+    def turned_query(self) -> Float[Tensor, "batch heads query dim"]:
+        """The queries after the position has turned them."""
+        if self.position is None or not self.position.turns:
+            return self.query
+        return self.position.turn(self.query, self.extent.places())
 
-    def check(self) -> None:
-        """Raise where the tensors do not fit together."""
-        query, key, value = self.query.shape, self.key_tensor.shape, self.value.shape
-        if not len(query) == len(key) == len(value) == 4:
-            raise ShapeError(
-                "attend takes query, key and value of 4 dimensions [batch, heads, length, features], "
-                f"but they have {len(query)}, {len(key)} and {len(value)}"
-            )
-        if not query[:2] == key[:2] == value[:2]:
-            raise ShapeError(
-                f"batch and heads must agree, but query has {tuple(query[:2])}, key {tuple(key[:2])} "
-                f"and value {tuple(value[:2])}"
-            )
-        if key[2] != value[2]:
-            raise ShapeError(f"each key needs its value, but there are {key[2]} keys and {value[2]} values")
+    def prepared_keys(self) -> Keys:
+        """The keys as the score compares them."""
+        return self.key if isinstance(self.key, Keys) else prepare(self.key, self.score, self.position)
+
+    def see(self, further: Mask | None = None) -> Visible | None:
+        """The mask as tensors, together with a further one; None where neither forbids anything."""
+        if further is not None:
+            return (further if self.mask is None else self.mask & further).visible(self.extent)
+        if self.visible is None and self.mask is not None:
+            return self.mask.visible(self.extent)
+        return self.visible
+
+    def of(self, heads: Int[Tensor, "heads"] | None, queries: Int[Tensor, "query"] | None) -> "Request":
+        """The same request for some heads and queries only."""
+        query, key, value, score = self.query, self.key, self.value, self.score
+        if heads is not None:
+            shared = heads // self.groups
+            key = Keys(key.tensor[:, shared]) if isinstance(key, Keys) else key[:, shared]
+            query, value, score = query[:, heads], value[:, shared], score.of_heads(heads)
+        if queries is not None:
+            query = query[:, :, queries]
+        extent = self.extent.of(heads, queries)
+        return replace(self, query=query, key=key, value=value, score=score, extent=extent, visible=None)
+
+
+def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
+    """Raise where the tensors of a request do not fit together."""
+    q, k, v = query.shape, (key.tensor if isinstance(key, Keys) else key).shape, value.shape
+    if not len(q) == len(k) == len(v) == 4:
+        raise ShapeError(
+            "attend takes query, key and value of 4 dimensions [batch, heads, length, features], "
+            f"but they have {len(q)}, {len(k)} and {len(v)}"
+        )
+    if q[0] != k[0] or k[:2] != v[:2] or (q[1] != k[1] and (k[1] == 0 or q[1] % k[1])):
+        raise ShapeError(
+            f"batch and heads must agree, but query has {tuple(q[:2])}, key {tuple(k[:2])} and value {tuple(v[:2])} "
+            "(several heads of queries may share one head of keys and values)"
+        )
+    if k[2] != v[2]:
+        raise ShapeError(f"each key needs its value, but there are {k[2]} keys and {v[2]} values")
+
+
+def prepare(
+    key: Float[Tensor, "batch kv_heads key dim"],
+    score: Score,
+    position: Position | None = None,
+    start: int | Int[Tensor, "*batch"] = 0,
+) -> Keys:
+    """Keys as a score compares them: computed once, for many queries to come. The first stands at place `start`."""
+    if position is not None and position.turns:
+        places = torch.arange(key.shape[2], device=key.device)[None]
+        key = position.turn(key, places + (start if isinstance(start, int) else start.view(-1, 1)))
+    return score.keys(key)
 
 
 class Backend(ABC):

@@ -10,10 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
-from qkv.attention.mask import Mask
 from qkv.attention.operator import Attend
-from qkv.attention.score import Keys
-from qkv.attention.spec import Attended, Request
+from qkv.attention.spec import Request
 from qkv.errors import InputError
 from qkv.types import Float, Tensor
 
@@ -35,9 +33,12 @@ class Record:
         if self._passes[-1]:
             self._passes.append([])
 
-    def add(self, weights: Float[Tensor, "batch heads query key"]) -> None:
-        """Take in the weights of one call of the operator."""
-        self._passes[-1].append(weights if self._heads is None else weights[:, list(self._heads)])
+    @torch.no_grad()
+    def add(self, request: Request) -> None:
+        """Take in the weights of one call of the operator, rebuilt for the heads that are watched."""
+        heads = None if self._heads is None else torch.tensor(self._heads, device=request.query.device)
+        weights, _ = REFERENCE.weights(request.of(heads, None))
+        self._passes[-1].append(weights)
 
     @property
     def passes(self) -> list[Tensor]:
@@ -84,13 +85,15 @@ def watch(
         for record in seen.values():
             record.begin_pass()
 
-    hooks = [module.register_forward_hook(_recorder(seen[name]), with_kwargs=True) for name, module in chosen.items()]
-    hooks.append(model.register_forward_pre_hook(begin_pass))
+    hook = model.register_forward_pre_hook(begin_pass)
+    for name, module in chosen.items():
+        module.watcher = seen[name].add
     try:
         yield seen
     finally:
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
+        for module in chosen.values():
+            module.watcher = None
 
 
 def _attending(model: nn.Module) -> dict[str, Attend]:
@@ -111,20 +114,3 @@ def _picks(layers: Sequence[int | str], name: str) -> bool:
         str(layer) in parts if isinstance(layer, int) else name == layer or name.startswith(f"{layer}.")
         for layer in layers
     )
-
-
-def _recorder(record: Record) -> Any:
-    def hook(module: Attend, args: tuple[Any, ...], kwargs: dict[str, Any], result: Attended) -> None:
-        record.add(_rebuild(module, *args, **kwargs))
-
-    return hook
-
-
-@torch.no_grad()
-def _rebuild(
-    module: Attend, query: Tensor, key: Tensor | Keys, value: Tensor, mask: Mask | None = None
-) -> Float[Tensor, "batch heads query key"]:
-    """The weights of a call, from its inputs and terms."""
-    request = Request(query, key, value, module.score, module.position, mask, module.align, 0.0, True)
-    weights, _ = REFERENCE.weights(request)
-    return weights

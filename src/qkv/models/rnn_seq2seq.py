@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from qkv.attention import SCORES, Attend, Dense, Keys, Padding
-from qkv.attention.mask import Extent
+from qkv.attention import SCORES, Attend, Dense, Extent, Keys, Padding, Sizes
 from qkv.config import nearest, require
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.types import Bool, Float, Int, Tensor
@@ -68,7 +67,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
         values, last, seen = self.encoder(source, source_lengths)
-        keys = self.decoder.attend.score.keys(values).tensor
+        keys = self.decoder.attend.keys(values).tensor
         return Memory(values, keys, seen, last)
 
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
@@ -140,7 +139,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed = nn.Sequential(nn.Embedding(config.target_size, config.embedding), nn.Dropout(config.dropout))
         self.bridge = nn.Sequential(nn.Linear(config.hidden // 2, config.hidden), nn.Tanh())  # s_0 = tanh(B last)
-        self.attend = Attend(SCORES[config.score].sized(config.hidden, config.hidden, config.hidden))
+        self.attend = Attend(
+            SCORES[config.score].sized(Sizes(config.hidden, config.hidden, config.hidden, config.max_length))
+        )
         self.cell = nn.GRUCell(config.embedding + config.hidden, config.hidden)
         self.readout = nn.Sequential(
             nn.Linear(2 * config.hidden + config.embedding, config.hidden),

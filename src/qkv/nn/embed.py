@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from qkv.attention.position import Sinusoidal
+from qkv.attention import Sinusoidal
 from qkv.types import Float, Int, Tensor
 
 

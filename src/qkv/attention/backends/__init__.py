@@ -1,4 +1,7 @@
-"""Backends: ways to compute the same attention, in order of preference, and the choice among them."""
+"""Backends: ways to compute the same attention, and the choice among them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.backends.sdpa import Sdpa
@@ -9,19 +12,44 @@ BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), RE
 
 
 def choose(request: Request, name: str = "auto") -> Backend:
-    """The backend to run: the first that supports the request, or the named one, which never gives way to another."""
+    """The backend to run: the fastest that supports the request, or the named one, which never gives way to another."""
     if name == "auto":
-        # With the weights asked for, the reference comes first: it has them in hand, others would compute them again.
-        candidates = (REFERENCE, *BACKENDS.values()) if request.need_weights else BACKENDS.values()
-        reasons = {}
-        for backend in candidates:
-            reasons[backend.name] = backend.supports(request)
-            if reasons[backend.name] is None:
-                return backend
-        raise Unsupported(name, "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
-    if name not in BACKENDS:
+        return next(backend for backend in preference(request) if backend.supports(request) is None)
+    backend = BACKENDS.get(name)
+    if backend is None:
         raise InputError(f"unknown backend {name!r} (known: auto, {', '.join(BACKENDS)})")
-    reason = BACKENDS[name].supports(request)
+    reason = backend.supports(request)
     if reason is not None:
         raise Unsupported(name, reason)
-    return BACKENDS[name]
+    return backend
+
+
+def preference(request: Request) -> Iterable[Backend]:
+    """All backends, the one expected to be fastest first; the reference serves everything."""
+    if request.need_weights:  # the reference has them in hand, the others would compute them again
+        return (REFERENCE,)
+    return BACKENDS.values()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which backend would run, and what each of the others has to say."""
+
+    backend: str | None  # None: the backend that was asked for cannot
+    reasons: dict[str, str | None]  # of each backend that cannot serve the request, why; None for those that can
+
+    def __str__(self) -> str:
+        lines = [f"runs on {self.backend}" if self.backend else "runs on no backend"]
+        for name, reason in self.reasons.items():
+            if name != self.backend:
+                lines.append(f"  {name}: {f'cannot: {reason}' if reason else 'could, but was not preferred'}")
+        return "\n".join(lines)
+
+
+def explained(request: Request, name: str = "auto") -> Explanation:
+    """What `choose` would do, in words."""
+    reasons = {backend.name: backend.supports(request) for backend in BACKENDS.values()}
+    try:
+        return Explanation(choose(request, name).name, reasons)
+    except Unsupported:
+        return Explanation(None, reasons)

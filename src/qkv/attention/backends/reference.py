@@ -5,7 +5,8 @@ from typing import final
 import torch
 from torch.nn import functional as F
 
-from qkv.attention.score import Keys
+from qkv.attention.align import cooled
+from qkv.attention.extent import Cells
 from qkv.attention.spec import Attended, Backend, Request
 from qkv.types import Float, Tensor
 
@@ -17,39 +18,52 @@ class Reference(Backend):
     name = "reference"
 
     def supports(self, request: Request) -> str | None:
-        if request.position is not None and isinstance(request.key, Keys):
-            return "a position term acts on keys before the score does, but these keys have been through the score"
         return None
 
     def run(self, request: Request) -> Attended:
-        scores, weights = self._scores_and_weights(request)
-        output = F.dropout(weights, request.dropout) @ request.value
-        if not request.need_weights:
-            return Attended(output)
-        return Attended(output, weights, request.align.log_sum_exp(scores))
+        weights, lse = self.weights(request)
+        dropped = F.dropout(weights, request.dropout)
+        output = dropped @ _for_each_head(request.value, request.groups)
+        if request.position is not None and request.position.reads:
+            output = output + request.position.read(dropped, request.extent)
+        return Attended(output, weights, lse) if request.need_weights else Attended(output)
 
     def weights(
         self, request: Request
     ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query"] | None]:
-        """The weights of a request, before any dropout, and its log-sum-exp."""
-        scores, weights = self._scores_and_weights(request)
-        return weights, request.align.log_sum_exp(scores)
+        """The weights of a request, before any dropout, and (where weights are asked for) their log-sum-exp."""
+        query = request.turned_query()
+        keys = _for_each_head(request.prepared_keys().tensor, request.groups)
+        scores = request.score.compare(request.score.of_query(query), keys)
+        if request.position is not None and request.position.biases:
+            scores = scores + request.position.bias(query, request.extent)(Cells(request.extent))
+        visible = request.see()
+        if visible is None:
+            weights = request.align.weigh(scores, None, query, request.extent)
+        else:
+            # The lowest finite score instead of -inf: a row with nothing to see then has finite weights, which the
+            # second fill turns into zeros, and no NaN ever meets the backward pass.
+            blocked = ~visible.allowed
+            scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
+            weights = request.align.weigh(scores, visible.allowed, query, request.extent).masked_fill(blocked, 0.0)
+        return weights, _log_sum_exp(request, scores) if request.need_weights else None
 
-    def _scores_and_weights(
-        self, request: Request
-    ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query key"]]:
-        query, key = request.positioned()
-        scores = request.score(query, key)
-        if request.position is not None:
-            scores = request.position.shift(scores, query)
-        allowed = request.allowed()
-        if allowed is None:
-            return scores, request.align(scores, query)
-        # The lowest finite score instead of -inf: a row with nothing to see then has finite weights, which the second
-        # fill turns into zeros, and no NaN ever meets the backward pass.
-        blocked = ~allowed
-        scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
-        return scores, request.align(scores, query).masked_fill(blocked, 0.0)
+
+def _log_sum_exp(
+    request: Request, scores: Float[Tensor, "batch heads query key"]
+) -> Float[Tensor, "batch heads query"] | None:
+    """log sum exp(s / T) over the keys that are seen, -inf where none is; None where weights are not a softmax."""
+    form = request.align.as_softmax()
+    if form is None:
+        return None
+    scores = cooled(scores, form.temperature, None)
+    visible = request.see(form.mask)
+    return (scores if visible is None else scores.masked_fill(~visible.allowed, -torch.inf)).logsumexp(dim=-1)
+
+
+def _for_each_head(x: Float[Tensor, "batch kv_heads key dim"], groups: int) -> Float[Tensor, "batch heads key dim"]:
+    """Keys or values that several heads share, once for each of them."""
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)
 
 
 REFERENCE = Reference()

@@ -1,13 +1,19 @@
 """Shapes and types are checked at run time in tests, where beartype is installed."""
 
 import importlib.util
+import os
 
 import jaxtyping
 import pytest
+import torch
 
 SHAPED = ["attention", "data.batching", "generation", "metrics", "models", "nn", "objectives", "tasks", "training"]
 
-if importlib.util.find_spec("beartype") is not None:
+if not torch.cuda.is_available():
+    # Without a GPU, Triton's kernels run in its interpreter. It asks for this once, when it is imported.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+if importlib.util.find_spec("beartype") is not None and os.environ.get("QKV_CHECK_SHAPES") != "0":
     jaxtyping.install_import_hook([f"qkv.{part}" for part in SHAPED], "beartype.beartype")
 
 
@@ -17,3 +23,19 @@ def unchecked() -> object:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def _interpreter_with_new_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton's interpreter take a tensor as the bound of a loop, where NumPy makes no int of a one-element array."""
+    if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        return
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_mend(tensor: type, scope: object) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_mend)

@@ -2,6 +2,7 @@
 
 qkv.attend(query, key, value)        the operator
 qkv.watch(model)                     what attends to what, while any model runs
+qkv.ablate(model, layer, heads)      what a model does without some of its heads
 qkv.load(folder)                     a saved model
 qkv.Translator(folder)               text in, text out
 """
@@ -10,14 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkv.attention import attend, watch
+    from qkv.attention import ablate, attend, watch
     from qkv.interop import load
     from qkv.tasks.translator import Translator
 
 __version__ = "0.1.0"
-__all__ = ["Translator", "__version__", "attend", "load", "watch"]
+__all__ = ["Translator", "__version__", "ablate", "attend", "load", "watch"]
 
 _HOME = {
+    "ablate": "qkv.attention",
     "attend": "qkv.attention",
     "watch": "qkv.attention",
     "load": "qkv.interop",

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import qkv
 from qkv.generation import beam_search, greedy_search
+from qkv.models import MODELS
 from qkv.nn.encoder_decoder import EncoderDecoder
 
 BEGIN, END, VOCABULARY, LONGEST = 0, 1, 4, 4
@@ -156,3 +158,65 @@ def test_what_is_never_to_be_said_is_not_said_and_the_rest_keeps_its_probability
         for h in (greedy[seed], *hypotheses):
             assert set(h.tokens) <= {3}
             assert h.score == pytest.approx(log_probability(seed, h.tokens) / (len(h.tokens) + 1), abs=1e-4)
+
+
+def test_a_hypothesis_says_in_which_rows_it_was_computed():
+    """Followed through the tables: the step at each of its rows was given the token before."""
+
+    class Noted(SecondOrder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.given: list[list[int]] = []
+
+        def step(self, token, state):
+            self.given.append(token.tolist())
+            return super().step(token, state)
+
+    seeds = torch.arange(6)[:, None]
+    rules = {"batch": 6, "begin": BEGIN, "end": END, "max_length": LONGEST}
+    for beam in (0, 3):
+        model = Noted()
+        memory = model.encode(seeds)
+        if beam == 0:
+            found = [[h] for h in greedy_search(model, memory, **rules)]
+        else:
+            found = beam_search(model, memory, beam=beam, **rules)
+        for row, hypotheses in enumerate(found):
+            for h in hypotheses:
+                assert [model.given[step][at] for step, at in enumerate(h.rows)] == [BEGIN, *h.tokens]
+                assert {at // max(beam, 1) for at in h.rows} == {row}
+
+
+SIZES = {
+    "rnn_seq2seq": {"embedding": 12, "hidden": 16},
+    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 24},
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_weights_of_every_hypothesis_can_be_read_from_the_search_itself(name, beam):
+    network, config = MODELS[name]
+    torch.manual_seed(3)
+    model = network(config(9, 9, **SIZES[name])).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    source, lengths = torch.randint(3, 9, (3, 6)), torch.tensor([6, 2, 4])
+    rules = {"batch": 3, "begin": BEGIN, "end": END, "max_length": torch.tensor([7, 5, 6])}
+    with torch.inference_mode():
+        memory = model.encode(source, lengths)
+    with qkv.watch(model, layers=["decoder"]) as seen:
+        if beam == 1:
+            found = [[h] for h in greedy_search(model, memory, **rules)]
+        else:
+            found = beam_search(model, memory, beam=beam, **rules)
+    assert len({len(h.tokens) for hypotheses in found for h in hypotheses}) > 1
+    for row, hypotheses in enumerate(found):
+        assert len(hypotheses) == beam
+        for h in hypotheses:
+            with qkv.watch(model, layers=["decoder"]) as forced:
+                model(source[row : row + 1], torch.tensor([[BEGIN, *h.tokens]]), lengths[row : row + 1])
+            assert seen.keys() == forced.keys()
+            for layer in seen:
+                followed = seen[layer].along(h.rows)
+                torch.testing.assert_close(followed, forced[layer].weights[0], rtol=0, atol=1e-5)

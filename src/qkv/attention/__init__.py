@@ -1,11 +1,16 @@
 """Attention as one operator: score, position, mask, align, read."""
 
-from qkv.attention.align import Align, Softmax, Uniform
+from qkv.attention.ablate import ablate
+from qkv.attention.addressing import Addressing
+from qkv.attention.align import Align, LocalMonotonic, LocalPredictive, Softmax, Uniform
+from qkv.attention.cache import Cache, KeyValue, StaticKeyValue
 from qkv.attention.encoding import Encoding, Learned, Sinusoidal
 from qkv.attention.extent import Extent
+from qkv.attention.hard import Hard
 from qkv.attention.mask import Causal, Dense, Documents, Mask, Padding, Prefix, Window
 from qkv.attention.operator import Attend, Plan, attend, explain, plan
-from qkv.attention.position import Position
+from qkv.attention.position import ALiBi, Position, Rotary
+from qkv.attention.relative import Relative, TreeRelative
 from qkv.attention.score import (
     SCORES,
     Additive,
@@ -20,12 +25,15 @@ from qkv.attention.score import (
     Score,
     Sizes,
 )  # fmt: skip
+from qkv.attention.sparse import Entmax, Sparsemax
 from qkv.attention.spec import Attended
+from qkv.attention.tree import Trees
 from qkv.attention.watch import watch
 
 __all__ = [
-    "SCORES", "Additive", "Align", "Attend", "Attended", "Bilinear", "Causal", "Concat", "Cosine", "Dense",
-    "Documents", "Dot", "Encoding", "Extent", "Keys", "Learned", "Location", "LowRankBilinear", "Mask", "Padding",
-    "Plan", "Position", "Prefix", "ScaledDot", "Score", "Sinusoidal", "Sizes", "Softmax", "Uniform", "Window",
-    "attend", "explain", "plan", "watch",
+    "SCORES", "ALiBi", "Additive", "Addressing", "Align", "Attend", "Attended", "Bilinear", "Cache", "Causal",
+    "Concat", "Cosine", "Dense", "Documents", "Dot", "Encoding", "Entmax", "Extent", "Hard", "KeyValue", "Keys",
+    "Learned", "LocalMonotonic", "LocalPredictive", "Location", "LowRankBilinear", "Mask", "Padding", "Plan",
+    "Position", "Prefix", "Relative", "Rotary", "ScaledDot", "Score", "Sinusoidal", "Sizes", "Softmax", "Sparsemax",
+    "StaticKeyValue", "TreeRelative", "Trees", "Uniform", "Window", "ablate", "attend", "explain", "plan", "watch",
 ]  # fmt: skip

@@ -1,14 +1,14 @@
 """Positions that are added to embeddings: each place of a sequence has a vector of its own."""
 
-import math
 from abc import ABC, abstractmethod
 from typing import final
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from qkv.errors import InputError
-from qkv.types import Float, Tensor
+from qkv.types import Float, Int, Tensor
 
 
 class Encoding(nn.Module, ABC):
@@ -20,10 +20,18 @@ class Encoding(nn.Module, ABC):
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
         """The vectors of places offset ... offset + length - 1."""
 
+    @abstractmethod
+    def at(self, places: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
+        """The vectors of any places: one after another, or the depths of words in a tree (`qkv.attention.tree`)."""
+
 
 @final
 class Sinusoidal(Encoding):
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(same), added to embeddings; works at any length."""
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(same), added to embeddings (Vaswani et al. 2017).
+
+    It is defined at any place; that a model reads places it never saw in training is another matter, and Press et al.
+    (2022) found that it does so for a few dozen more at best.
+    """
 
     extrapolates = True
     table: Float[Tensor, "length dim"]
@@ -36,14 +44,16 @@ class Sinusoidal(Encoding):
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
         if offset + length > self.table.shape[0]:
             with torch.inference_mode(False):  # the table outlives this call, and may later meet a backward pass
-                self.table = self._encode(max(offset + length, 2 * self.table.shape[0]))
+                known = max(offset + length, 2 * self.table.shape[0])
+                self.table = self._encode(torch.arange(known, device=self.table.device))
         return self.table[offset : offset + length]
 
-    def _encode(self, length: int) -> Float[Tensor, "length dim"]:
-        position = torch.arange(length, device=self.table.device, dtype=torch.float64)
-        even = torch.arange(0, self.dim, 2, device=self.table.device, dtype=torch.float64)
-        angle = position[:, None] * torch.exp(even * (-math.log(10000.0) / self.dim))
-        encoding = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, : self.dim]
+    def at(self, places: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
+        return self._encode(places.to(self.table.device))
+
+    def _encode(self, places: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
+        angle = angles(places, self.dim, torch.float64)
+        encoding = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., : self.dim]
         return encoding.to(self.table.dtype)
 
 
@@ -59,8 +69,27 @@ class Learned(Encoding):
 
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
         if offset + length > self.weight.shape[0]:
-            raise InputError(
-                f"place {offset + length - 1} has no position: {self.weight.shape[0]} were learned, numbered from 0. "
-                "Shorten the input, or use positions that extrapolate"
-            )
+            raise self._nothing_at(offset + length - 1)
         return self.weight[offset : offset + length]
+
+    def at(self, places: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
+        # On a GPU the lookup itself stops at a place that is not there: reading the places here would wait for it.
+        if places.device.type == "cpu" and not torch.compiler.is_compiling():
+            unknown = places[(places < 0) | (places >= self.weight.shape[0])]
+            if len(unknown):
+                raise self._nothing_at(int(unknown[0]))
+        return F.embedding(places, self.weight)
+
+    def _nothing_at(self, place: int) -> InputError:
+        return InputError(
+            f"place {place} has no position: {self.weight.shape[0]} were learned, numbered from 0. "
+            "Shorten the input, or use positions that extrapolate"
+        )
+
+
+def angles(
+    places: Int[Tensor, "*shape"], dim: int, dtype: torch.dtype, base: float = 10000.0
+) -> Float[Tensor, "*shape half_dim"]:
+    """place * base^(-2i/d), an angle for each pair of features: those of `Sinusoidal`, and those `Rotary` turns by."""
+    even = torch.arange(0, dim, 2, device=places.device, dtype=dtype)
+    return places[..., None].to(dtype) * base ** (-even / dim)

@@ -1,7 +1,6 @@
 """Where a call of the operator stands: how large its scores are, and which places its queries and keys have."""
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 from typing import NamedTuple, final
 
 import torch
@@ -20,12 +19,14 @@ class Extent(NamedTuple):
     device: torch.device
     start: int | Int[Tensor, "*batch"] | None = None  # the place of the first query: one number, or one for each row
     seen_heads: Int[Tensor, "heads"] | None = None  # which heads and queries of a call these are,
-    seen_queries: Int[Tensor, "query"] | None = None  # where not all of them are looked at
+    seen_queries: Int[Tensor, "query"] | None = None  # where not all of them are looked at,
+    of_queries: int | None = None  # and how many queries the call has
 
     @property
     def first_place(self) -> int | Int[Tensor, "*batch"]:
         """The place of the first query; unless it was given, the last query stands at the last key."""
-        return self.keys - self.queries if self.start is None else self.start
+        queries = self.queries if self.of_queries is None else self.of_queries
+        return self.keys - queries if self.start is None else self.start
 
     @property
     def ends_at_the_last_key(self) -> bool:
@@ -41,9 +42,9 @@ class Extent(NamedTuple):
         return self._replace(
             heads=self.heads if heads is None else len(heads),
             queries=self.queries if queries is None else len(queries),
-            start=self.first_place,
             seen_heads=heads,
             seen_queries=queries,
+            of_queries=self.queries,
         )
 
 
@@ -90,37 +91,37 @@ class Cells(Places):
     def __init__(self, extent: Extent) -> None:
         self.extent = extent
 
-    @cached_property
+    @property
     def batch(self) -> Int[Tensor, "batch 1 1 1"]:  # type: ignore[override]
         return torch.arange(self.extent.batch, device=self.extent.device).view(-1, 1, 1, 1)
 
-    @cached_property
+    @property
     def head(self) -> Int[Tensor, "1 heads 1 1"]:  # type: ignore[override]
         seen = self.extent.seen_heads
         return (torch.arange(self.extent.heads, device=self.extent.device) if seen is None else seen).view(1, -1, 1, 1)
 
-    @cached_property
+    @property
     def query(self) -> Int[Tensor, "1 1 query 1"]:  # type: ignore[override]
         seen = self.extent.seen_queries
         row = torch.arange(self.extent.queries, device=self.extent.device) if seen is None else seen
         return row.view(1, 1, -1, 1)
 
-    @cached_property
+    @property
     def place(self) -> Int[Tensor, "#batch 1 query 1"]:  # type: ignore[override]
         return self.query + self._everywhere(self.extent.first_place)
 
-    @cached_property
+    @property
     def step(self) -> Int[Tensor, "#batch 1 query 1"]:  # type: ignore[override]
         return self.query if self.extent.start is None else self.query + self._everywhere(self.extent.start)
 
-    @cached_property
+    @property
     def key(self) -> Int[Tensor, "1 1 1 key"]:  # type: ignore[override]
         return torch.arange(self.extent.keys, device=self.extent.device).view(1, 1, 1, -1)
 
     def of_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, "#batch 1 1 1"]:
         return values.to(self.extent.device).view(-1, 1, 1, 1)
 
-    def of_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, "1 heads 1 1"]:
+    def of_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, "1 seen 1 1"]:
         return values[self.head]
 
     def of_place(self, values: Shaped[Tensor, "batch length"], place: Int[Tensor, "..."]) -> Shaped[Tensor, "..."]:

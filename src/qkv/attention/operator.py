@@ -8,12 +8,13 @@ from torch import nn
 
 from qkv.attention.align import Align, Softmax
 from qkv.attention.backends import Explanation, choose, explained
+from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.extent import Extent
 from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
 from qkv.attention.spec import Attended, Backend, Request, check_shapes, prepare
-from qkv.types import Bool, Float, Int, Tensor
+from qkv.types import Float, Int, Tensor
 
 SCALED_DOT = ScaledDot()
 SOFTMAX = Softmax()
@@ -128,6 +129,7 @@ class Attend(nn.Module):
         position: Position | None = None,
         dropout: float = 0.0,
         backend: str = "auto",
+        heads: int | None = None,
     ) -> None:
         super().__init__()
         self.score = score or ScaledDot()
@@ -135,8 +137,9 @@ class Attend(nn.Module):
         self.position = position
         self.dropout = dropout
         self.backend = backend
-        self.watcher: Callable[[Request], None] | None = None
-        self.kept_heads: Bool[Tensor, heads] | None = None
+        self.heads = heads  # where it is known before the first call: who asks for a head that is not there hears of it
+        self.watchers: tuple[Callable[[Request, Tensor | None], None], ...] = ()
+        self.ablations: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def forward(
         self,
@@ -161,15 +164,23 @@ class Attend(nn.Module):
             self.dropout if self.training else 0.0,
             start=start,
         )
-        attended = choose(request, self.backend).run(request)
-        if self.watcher is not None:
-            self.watcher(request)
-        if self.kept_heads is not None:
-            attended = attended._replace(
-                output=attended.output * self.kept_heads.to(attended.output.dtype)[:, None, None]
-            )
-        return attended
+        backend = choose(request, self.backend)
+        if self.watchers and backend is REFERENCE:  # it has the weights in hand: exact also where they are drawn
+            request.need_weights = True
+        attended = backend.run(request)
+        for watcher in self.watchers:
+            watcher(request, attended.weights)
+        output = attended.output
+        for ablation in self.ablations:
+            output = ablation(output)
+        return Attended(output)
 
-    def keys(self, key: Float[Tensor, "batch kv_heads key dim"], start: int | Int[Tensor, "*batch"] = 0) -> Keys:
+    def keys(
+        self,
+        key: Float[Tensor, "batch kv_heads key dim"],
+        start: int | Int[Tensor, "*batch"] = 0,
+        *,
+        position: Position | None = None,
+    ) -> Keys:
         """The keys of a sequence as this attention compares them, computed once; the first stands at place `start`."""
-        return prepare(key, self.score, self.position, start)
+        return prepare(key, self.score, position or self.position, start)

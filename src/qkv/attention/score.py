@@ -97,7 +97,7 @@ class DotProduct(Score):
         return (query * self.checked_scale(query, key)) @ key.transpose(-1, -2)
 
     def checked_scale(
-        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
+        self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch kv_heads key key_features"]
     ) -> float:
         """The factor of the dot product, once query and key are seen to have the same features."""
         if query.shape[-1] != key.shape[-1]:

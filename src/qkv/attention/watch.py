@@ -1,21 +1,76 @@
 """See the attention of any model while it runs, whichever backend computes it."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, final
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
-from qkv.attention.operator import Attend
+from qkv.attention.layers import Layer, check_heads, chosen_layers, indices, numbered
 from qkv.attention.spec import Request
 from qkv.errors import InputError
-from qkv.types import Float, Tensor
+from qkv.types import Float, Int, Tensor
 
 
+@contextmanager
+def watch(
+    model: nn.Module,
+    *,
+    layers: Sequence[Layer] | None = None,
+    heads: Sequence[int] | None = None,
+    queries: Sequence[int] | None = None,
+) -> Iterator[Mapping[str, "Record"]]:
+    """Record the weights of a model's attention layers: `with watch(model) as seen: ...; seen["encoder.0"].weights`.
+
+    The model computes what it always does, on the backend it always uses, compiled or not; the weights are rebuilt
+    beside it, for the heads and queries that are asked for. `layers` picks by number (2: every layer numbered 2) or by
+    name ("decoder", "decoder.0.cross"); `queries` are numbered over a whole pass. A beam search is recorded step by
+    step as its beams stood at each step: `Record.along` follows one hypothesis through it. What is recorded inside a
+    CUDA graph belongs to the graph, and each replay writes it anew.
+    """
+    heads = None if heads is None else numbered("heads", heads)
+    queries = None if queries is None else numbered("queries", queries)
+    chosen = chosen_layers(model, layers)
+    seen = {name: Record(name, heads, queries) for name in chosen}
+    if heads is not None:
+        for name, attend in chosen.items():
+            check_heads(heads, name, attend.heads)
+
+    number = next(_NUMBERS)
+    _OPEN[number] = tuple(seen.values())
+    watchers = [Watcher(record, _ticket(number, place)) for place, record in enumerate(seen.values())]
+    hook = model.register_forward_pre_hook(PassBegins(_ticket(number)))
+    for attend, watcher in zip(chosen.values(), watchers, strict=True):
+        attend.watchers = (*attend.watchers, watcher)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+        for attend, watcher in zip(chosen.values(), watchers, strict=True):
+            attend.watchers = tuple(other for other in attend.watchers if other is not watcher)
+        del _OPEN[number]
+
+
+@dataclass
+class Pass:
+    """The calls of a layer in one pass, as far as they were asked for, and the size of all of it."""
+
+    calls: list[Float[Tensor, "..."]] = field(default_factory=list)  # each [batch, heads, query, key]
+    rows: int = 0
+    keys: int = 0
+
+    def joined(self) -> Float[Tensor, "batch heads query key"]:
+        """The rows of all calls below each other; where the keys grew, the early rows end in zeros."""
+        rows = [F.pad(call, (0, self.keys - call.shape[-1])) for call in self.calls]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=2)
+
+
+@final
 class Record:
     """The attention of one layer, pass by pass.
 
@@ -23,94 +78,186 @@ class Record:
     where the keys grew from step to step, the early rows end in zeros.
     """
 
-    def __init__(self, heads: Sequence[int] | None, queries: Sequence[int] | None) -> None:
-        self._heads = heads
-        self._queries = queries
-        self._passes: list[list[Tensor]] = [[]]  # of calls, each [batch, heads, query, key]
-
-    def begin_pass(self) -> None:
-        """What comes from here on belongs to another pass."""
-        if self._passes[-1]:
-            self._passes.append([])
-
-    @torch.no_grad()
-    def add(self, request: Request) -> None:
-        """Take in the weights of one call of the operator, rebuilt for the heads that are watched."""
-        heads = None if self._heads is None else torch.tensor(self._heads, device=request.query.device)
-        weights, _ = REFERENCE.weights(request.of(heads, None))
-        self._passes[-1].append(weights)
+    def __init__(self, layer: str, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> None:
+        self.layer = layer
+        self.heads = heads
+        self.queries = queries
+        self._passes = [Pass()]
 
     @property
-    def passes(self) -> list[Tensor]:
+    def passes(self) -> list[Float[Tensor, "batch heads query key"]]:
         """The weights of each pass, [batch, heads, query, key]."""
-        return [self._joined(calls) for calls in self._passes if calls]
+        return [self._asked_for(one) for one in self._passes if one.rows]
 
     @property
     def weights(self) -> Float[Tensor, "batch heads query key"]:
         """The weights of the one pass that was watched."""
-        passes = self.passes
+        return self._asked_for(self._one_pass())
+
+    def along(self, rows: Sequence[int]) -> Float[Tensor, "heads query key"]:
+        """The weights of one hypothesis of a search: step t as row `rows[t]` of the batch had it (`Hypothesis.rows`).
+
+        A hypothesis has a row of weights for each of its tokens, and one more for its end token.
+        """
+        if self.queries is not None:
+            raise InputError("a hypothesis is followed from its first step on: watch without naming queries")
+        steps = self._one_pass().calls[: len(rows)]
+        if len(steps) < len(rows) or any(step.shape[2] != 1 for step in steps):
+            raise InputError(
+                f"{len(rows)} steps of a search were asked for, but {self.layer or 'this layer'} has not run that "
+                "often with one query at a time: watch the search itself, and look at the decoder's layers"
+            )
+        keys = steps[-1].shape[-1]
+        return torch.cat(
+            [F.pad(step[row], (0, keys - step.shape[-1])) for step, row in zip(steps, rows, strict=True)], dim=1
+        )
+
+    def begin_pass(self) -> None:
+        """What comes from here on belongs to another pass."""
+        if self._passes[-1].rows:
+            self._passes.append(Pass())
+
+    def head_indices(self, request: Request) -> Int[Tensor, "watched"] | None:
+        """The heads to look at; None for all of them."""
+        if self.heads is None:
+            return None
+        check_heads(self.heads, self.layer, request.extent.heads)
+        return indices(self.heads, request.query.device)
+
+    def add(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
+        """Take in one call of the operator, from its weights if it has them, or else rebuilding what is asked for."""
+        heads, device = self.head_indices(request), request.query.device
+        queries = self._rows_asked_for(request.extent.queries)
+        found: Tensor | None = None
+        if queries != ():
+            rows = None if queries is None else indices(queries, device)
+            if weights is None:
+                found, _ = REFERENCE.weights(request.of(heads, rows))
+            else:
+                found = weights if heads is None else weights[:, heads]
+                found = found if rows is None else found[:, :, rows]
+        self._keep(found, request.extent.queries, request.extent.keys)
+
+    def add_weights(self, weights: Float[Tensor, "batch heads query key"]) -> None:
+        """Take in all rows of one call, for the watched heads; the memory they are in may be written again."""
+        queries = self._rows_asked_for(weights.shape[2])
+        if queries is None:
+            found: Tensor | None = weights.clone()
+        else:
+            found = weights[:, :, indices(queries, weights.device)] if queries else None
+        self._keep(found, *weights.shape[2:])
+
+    def _rows_asked_for(self, rows: int) -> tuple[int, ...] | None:
+        """Which of the next so many rows are asked for; None for all."""
+        if self.queries is None:
+            return None
+        first = self._passes[-1].rows
+        return tuple(query - first for query in sorted(self.queries) if first <= query < first + rows)
+
+    def _keep(self, found: Tensor | None, rows: int, keys: int) -> None:
+        one = self._passes[-1]
+        one.rows += rows
+        one.keys = max(one.keys, keys)
+        if found is not None:
+            one.calls.append(found)
+
+    def _one_pass(self) -> Pass:
+        passes = [one for one in self._passes if one.rows]
         if not passes:
             raise InputError("nothing has run under watch yet: call the model inside the with block")
         if len(passes) > 1:
             raise InputError(f"{len(passes)} passes ran under watch, not one: look at .passes")
         return passes[0]
 
-    def _joined(self, calls: list[Tensor]) -> Float[Tensor, "batch heads query key"]:
-        keys = max(call.shape[-1] for call in calls)
-        rows = torch.cat([F.pad(call, (0, keys - call.shape[-1])) for call in calls], dim=2)
-        return rows if self._queries is None else rows[:, :, list(self._queries)]
+    def _asked_for(self, one: Pass) -> Float[Tensor, "batch heads query key"]:
+        """The weights of a pass, its queries in the order in which they were named."""
+        if self.queries is None:
+            return one.joined()
+        if max(self.queries) >= one.rows:
+            raise InputError(
+                f"query {max(self.queries)} was asked for, but the pass had {one.rows}, numbered from 0: "
+                "watch fewer, or run further"
+            )
+        order = sorted(self.queries)
+        joined = one.joined()
+        return joined if list(self.queries) == order else joined[:, :, [order.index(query) for query in self.queries]]
 
 
-@contextmanager
-def watch(
-    model: nn.Module,
-    *,
-    layers: Sequence[int | str] | None = None,
-    heads: Sequence[int] | None = None,
-    queries: Sequence[int] | None = None,
-) -> Iterator[Mapping[str, Record]]:
-    """Record the weights of a model's attention layers: `with watch(model) as seen: ...; seen["encoder.0"].weights`.
-
-    The model computes what it always does, on the backend it always uses; the weights are rebuilt beside it.
-    `layers` picks by number (2: every layer numbered 2) or by name ("decoder", "decoder.0.cross"); `queries` are
-    numbered over a whole pass. A beam search is recorded step by step as its beams stood at each step.
-    """
-    attending = _attending(model)
-    chosen = {name: module for name, module in attending.items() if layers is None or _picks(layers, name)}
-    if not chosen:
-        raise InputError(f"no attention layer matches {layers!r} (layers: {', '.join(attending) or 'none'})")
-    seen = {name: Record(heads, queries) for name in chosen}
-
-    def begin_pass(module: nn.Module, args: tuple[Any, ...]) -> None:
-        for record in seen.values():
-            record.begin_pass()
-
-    hook = model.register_forward_pre_hook(begin_pass)
-    for name, module in chosen.items():
-        module.watcher = seen[name].add
-    try:
-        yield seen
-    finally:
-        hook.remove()
-        for module in chosen.values():
-            module.watcher = None
+# Compiled code has no place for a Python object that fills while it runs. So it calls an operator, which finds the
+# record by a ticket: a tensor, so that another number in it does not mean another compilation. The operators are said
+# to write to the ticket, and do: the compiler would leave out one that only returns nothing.
+_EVERY_TIME = (torch.Tag.cudagraph_unsafe,)  # a graph of the compiler's own would call them once, when it is recorded
+_NUMBERS = count()
+_OPEN: dict[int, tuple[Record, ...]] = {}  # the records of each with block that is open
 
 
-def _attending(model: nn.Module) -> dict[str, Attend]:
-    """The attention layers of a model by the names people know; those that would share one keep their whole paths."""
-    paths = {path: module for path, module in model.named_modules() if isinstance(module, Attend)}
-    names = Counter(layer_name(path) for path in paths)
-    return {layer_name(path) if names[layer_name(path)] == 1 else path: module for path, module in paths.items()}
+def _ticket(*numbers: int) -> Tensor:
+    with torch.inference_mode(False):  # it may be written to outside of inference mode, too
+        return torch.tensor([0, *numbers], device="cpu")
 
 
-def layer_name(path: str) -> str:
-    """The name a person knows an attention layer by: decoder.0.cross_attention.attend is decoder.0.cross."""
-    return path.removesuffix("attend").rstrip(".").removesuffix("attention").rstrip("._")
+@torch.library.custom_op("qkv::observe", mutates_args=("ticket",), tags=_EVERY_TIME)
+def observe(weights: Tensor, ticket: Tensor) -> None:
+    """Hand weights to a record, from inside of compiled code."""
+    used, number, place = ticket.tolist()
+    ticket[0] = used + 1
+    _OPEN[number][place].add_weights(weights)
 
 
-def _picks(layers: Sequence[int | str], name: str) -> bool:
-    parts = name.split(".")
-    return any(
-        str(layer) in parts if isinstance(layer, int) else name == layer or name.startswith(f"{layer}.")
-        for layer in layers
-    )
+@torch.library.custom_op("qkv::begin_pass", mutates_args=("ticket",), tags=_EVERY_TIME)
+def begin_pass(ticket: Tensor) -> None:
+    """Begin another pass in all records of a with block."""
+    used, number = ticket.tolist()
+    ticket[0] = used + 1
+    for record in _OPEN[number]:
+        record.begin_pass()
+
+
+@observe.register_fake
+def _(weights: Tensor, ticket: Tensor) -> None:
+    return None
+
+
+@begin_pass.register_fake
+def _(ticket: Tensor) -> None:
+    return None
+
+
+@final
+class Watcher:
+    """What a layer calls with each request while it is watched."""
+
+    def __init__(self, record: Record, ticket: Tensor) -> None:
+        self.record = record
+        self.ticket = ticket
+
+    @torch.no_grad()
+    def __call__(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
+        weights = None if weights is None else weights.detach()
+        if not torch.compiler.is_compiling():
+            if not _in_backward():
+                self.record.add(request, weights)
+            return
+        heads = self.record.head_indices(request)
+        if weights is None and not request.score._parameters:
+            weights, _ = REFERENCE.weights(request.of(heads, None))
+        else:  # the compiler cannot follow how a score with weights is made into that of some heads: rebuild them all
+            weights = REFERENCE.weights(request)[0] if weights is None else weights
+            weights = weights if heads is None else weights[:, heads]
+        observe(weights, self.ticket)
+
+
+def _in_backward() -> bool:
+    """Whether a backward pass is under way: what runs in it is a checkpoint's forward pass, for the second time."""
+    return torch._C._current_graph_task_id() != -1
+
+
+@final
+class PassBegins:
+    """What a model calls before each forward pass while it is watched."""
+
+    def __init__(self, ticket: Tensor) -> None:
+        self.ticket = ticket
+
+    def __call__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        begin_pass(self.ticket)

@@ -1,10 +1,11 @@
 """Greedy and beam search, written once over a model's start and step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
+from torch.nn import functional as F
 
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.state import select
@@ -20,6 +21,7 @@ class Hypothesis:
 
     tokens: tuple[int, ...]
     score: float  # log-probability, the end token included, divided by length ** length_penalty
+    rows: tuple[int, ...] = field(default=(), compare=False)  # of the search, one a step, the end's too: `Record.along`
 
 
 @torch.inference_mode()
@@ -54,8 +56,10 @@ def greedy_search(
         running = running & (token != end)
         if not running.any():
             break
-    found = zip(torch.stack(written, dim=1).tolist(), total.tolist(), strict=True)
-    return [_hypothesis(row, score, end, length_penalty) for row, score in found]
+    tokens = torch.stack(written, dim=1)
+    scores = total / (1 + (tokens != end).sum(dim=1)) ** length_penalty
+    found = zip(tokens.tolist(), scores.tolist(), strict=True)
+    return [_hypothesis(one, [row] * len(one), score, end) for row, (one, score) in enumerate(found)]
 
 
 def _limits(max_length: int | Int[Tensor, "batch"], batch: int, device: torch.device) -> Int[Tensor, "batch"]:
@@ -69,11 +73,6 @@ def _log_p(logits: Float[Tensor, "rows vocabulary"], never: Sequence[int]) -> Fl
     if never:
         log_p[:, list(never)] = -torch.inf
     return log_p
-
-
-def _hypothesis(row: list[int], score: float, end: int, length_penalty: float) -> Hypothesis:
-    length = row.index(end)
-    return Hypothesis(tuple(row[:length]), score / (length + 1) ** length_penalty)
 
 
 @torch.inference_mode()
@@ -101,6 +100,8 @@ def beam_search(
     first_beam = torch.arange(batch, device=model.device)[:, None] * beam
     state = select(model.start(memory), torch.arange(batch, device=model.device).repeat_interleave(beam))
     tokens = torch.full((batch, beam, 1), begin, device=model.device)
+    here = first_beam[:, :, None] + torch.arange(beam, device=model.device)[None, :, None]  # the row of each beam
+    rows = here[:, :, :0]  # and those it has come through, one for each step
     # The beams of a row begin alike: all but one are switched off, or each would find the same hypotheses.
     running = torch.full((batch, beam), -torch.inf, device=model.device)
     running[:, 0] = 0.0
@@ -108,10 +109,11 @@ def beam_search(
     done = torch.zeros(batch, dtype=torch.bool, device=model.device)
     for length in range(1, longest + 2):
         logits, state = model.step(tokens[:, :, -1].flatten(), state)
+        rows = torch.cat((rows, here), dim=-1)
         log_p = running[:, :, None] + _log_p(logits, never).unflatten(0, (batch, beam))  # b beam v
         full = length > limits
         if full.any():
-            ended = ended.joined_by(tokens[:, :, 1:], log_p[:, :, end] / length**length_penalty, done | ~full)
+            ended = ended.joined_by(tokens[:, :, 1:], rows, log_p[:, :, end] / length**length_penalty, done | ~full)
             done = done | full
             if done.all():
                 break
@@ -122,10 +124,11 @@ def beam_search(
         ends = token == end
         # A hypothesis ends only if that is one of the `beam` best things to do.
         now = scores[:, :beam].masked_fill(~ends[:, :beam], -torch.inf) / length**length_penalty
-        ended = ended.joined_by(_pick(tokens, parent[:, :beam])[:, :, 1:], now, done)
+        ended = ended.joined_by(_pick(tokens, parent[:, :beam])[:, :, 1:], _pick(rows, parent[:, :beam]), now, done)
         running, rank = scores.masked_fill(ends, -torch.inf).topk(beam)
         parent, token = parent.gather(1, rank), token.gather(1, rank)
         tokens = torch.cat((_pick(tokens, parent), token[:, :, None]), dim=-1)
+        rows = _pick(rows, parent)
         state = select(state, (first_beam + parent).flatten())
         # log p can only fall; dividing by the greatest length to come bounds what it can become.
         horizon = limits + 1 if exact and length_penalty > 0 else torch.full_like(limits, length + 1)
@@ -136,9 +139,9 @@ def beam_search(
 
 
 def _pick(
-    tokens: Int[Tensor, "batch beam length"], beams: Int[Tensor, "batch picks"]
+    paths: Int[Tensor, "batch beam length"], beams: Int[Tensor, "batch picks"]
 ) -> Int[Tensor, "batch picks length"]:
-    return tokens.gather(1, beams[:, :, None].expand(-1, -1, tokens.shape[-1]))
+    return paths.gather(1, beams[:, :, None].expand(-1, -1, paths.shape[-1]))
 
 
 @dataclass(frozen=True)
@@ -146,35 +149,39 @@ class Ended:
     """The best hypotheses of each row that have ended so far."""
 
     tokens: Int[Tensor, "batch beam length"]  # filled up with end tokens
+    rows: Int[Tensor, "batch beam length"]  # of the search at each step, as far as there are tokens and their end
     scores: Float[Tensor, "batch beam"]  # best first; -inf where nothing has ended yet
 
     @classmethod
     def nothing(cls, batch: int, beam: int, max_length: int, end: int, device: torch.device) -> "Ended":
         return cls(
             torch.full((batch, beam, max_length + 1), end, device=device),
+            torch.zeros((batch, beam, max_length + 1), dtype=torch.long, device=device),
             torch.full((batch, beam), -torch.inf, device=device),
         )
 
     def joined_by(
         self,
         tokens: Int[Tensor, "batch beam length"],
+        rows: Int[Tensor, "batch beam steps"],
         scores: Float[Tensor, "batch beam"],
         done: Bool[Tensor, "batch"],
     ) -> "Ended":
         """The best of these and of those that end now; rows that are done take no newcomers."""
-        newcomers = self.tokens[:, :, -1:].repeat(1, 1, self.tokens.shape[-1])  # the last place is always an end token
-        newcomers[:, :, : tokens.shape[-1]] = tokens
+        whole = self.tokens.shape[-1]
+        end = self.tokens[:, :, -1:].expand(-1, -1, whole - tokens.shape[-1])  # the last place is always an end token
+        tokens = torch.cat((self.tokens, torch.cat((tokens, end), dim=-1)), dim=1)
+        rows = torch.cat((self.rows, F.pad(rows, (0, whole - rows.shape[-1]))), dim=1)
         scores = torch.cat((self.scores, scores.masked_fill(done[:, None], -torch.inf)), dim=1)
         best, rank = scores.topk(self.scores.shape[1])
-        return Ended(_pick(torch.cat((self.tokens, newcomers), dim=1), rank), best)
+        return Ended(_pick(tokens, rank), _pick(rows, rank), best)
 
     def hypotheses(self, end: int) -> list[list[Hypothesis]]:
         """As plain values, the places left out that nothing ever filled."""
-        return [
-            [
-                Hypothesis(tuple(row[: row.index(end)]), score)
-                for row, score in zip(rows, scores, strict=True)
-                if score != -torch.inf
-            ]
-            for rows, scores in zip(self.tokens.tolist(), self.scores.tolist(), strict=True)
-        ]
+        found = zip(self.tokens.tolist(), self.rows.tolist(), self.scores.tolist(), strict=True)
+        return [[_hypothesis(*one, end) for one in zip(*row, strict=True) if one[-1] != -torch.inf] for row in found]
+
+
+def _hypothesis(tokens: list[int], rows: list[int], score: float, end: int) -> Hypothesis:
+    length = tokens.index(end)
+    return Hypothesis(tuple(tokens[:length]), score, tuple(rows[: length + 1]))

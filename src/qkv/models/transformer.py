@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from qkv.attention import Causal, Padding
+from qkv.attention import Cache, Causal, KeyValue, Padding
 from qkv.config import require
 from qkv.nn.embed import PositionedEmbedding
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.feedforward import FeedForward
-from qkv.nn.heads import KeyValue, MultiHead
+from qkv.nn.heads import MultiHead
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
@@ -62,7 +62,7 @@ class State:
 
     sources: tuple[KeyValue, ...]  # for each layer, the keys and values of the source, computed once
     lengths: Int[Tensor, "batch"] | None  # of the source
-    past: tuple[KeyValue, ...] | None  # for each layer, the keys and values of the tokens so far; None before the first
+    past: tuple[Cache, ...] | None  # for each layer, the keys and values of the tokens so far; None before the first
     position: int
 
 
@@ -149,10 +149,10 @@ class DecoderBlock(nn.Module):
     def forward(
         self,
         y: Float[Tensor, "batch target dim"],
-        past: KeyValue | None,
+        past: Cache | None,
         source: KeyValue,
         lengths: Int[Tensor, "batch"] | None,
-    ) -> tuple[Float[Tensor, "batch target dim"], KeyValue]:
+    ) -> tuple[Float[Tensor, "batch target dim"], Cache]:
         read, present = self.self_attention(self.self_norm(y), Causal(), past)
         y = y + self.dropout(read)
         mask = None if lengths is None else Padding(lengths)

@@ -1,75 +1,107 @@
 """Multi-head attention: project, split into heads, attend, merge, project."""
 
-from dataclasses import dataclass
-
-import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import Attend, Mask
+from qkv.attention import Align, Attend, Cache, KeyValue, Mask, Position, Score, StaticKeyValue
 from qkv.errors import InputError
-from qkv.types import Float, Tensor
-
-
-@dataclass(frozen=True)
-class KeyValue:
-    """The keys and values of a sequence, split into heads: what later queries need of it."""
-
-    key: Float[Tensor, "batch heads length dim"]
-    value: Float[Tensor, "batch heads length dim"]
-
-    def followed_by(self, other: "KeyValue") -> "KeyValue":
-        """These positions and then the other's."""
-        return KeyValue(torch.cat((self.key, other.key), dim=2), torch.cat((self.value, other.value), dim=2))
+from qkv.types import Float, Int, Tensor
 
 
 class MultiHead(nn.Module):
-    """MultiHead(x, y) = Concat(head_1 ... head_h) W_O,   head_i = attend(x W_Qi, y W_Ki, y W_Vi)."""
+    """MultiHead(x, y) = Concat(head_1 ... head_h) W_O,   head_i = attend(x W_Qi, y W_Ki, y W_Vi).
 
-    def __init__(self, dim: int, heads: int, dropout: float = 0.0) -> None:
+    From Vaswani et al. (2017). With fewer `kv_heads` than heads, neighbouring heads share their keys and values
+    (Ainslie et al. 2023; one for all of them: Shazeer 2019). Score, alignment and position are those of the operator.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        dropout: float = 0.0,
+        *,
+        kv_heads: int | None = None,
+        score: Score | None = None,
+        align: Align | None = None,
+        position: Position | None = None,
+    ) -> None:
         super().__init__()
-        if dim % heads:
+        kv_heads = heads if kv_heads is None else kv_heads
+        if heads < 1 or dim % heads:
             raise InputError(f"{heads} heads cannot share a width of {dim} evenly")
+        if kv_heads < 1 or heads % kv_heads:
+            raise InputError(f"{heads} heads cannot share {kv_heads} heads of keys and values evenly")
         self.heads = heads
-        self.project = nn.Linear(dim, 3 * dim)  # W_Q, W_K and W_V of all heads, one below the other
+        self.kv_heads = kv_heads
+        self.head_dim = dim // heads
+        self._sizes = (dim, kv_heads * self.head_dim, kv_heads * self.head_dim)  # of queries, keys and values
+        self.project = nn.Linear(dim, sum(self._sizes))  # W_Q, W_K and W_V of all heads, one below the other
         self.output = nn.Linear(dim, dim)  # W_O
-        self.attend = Attend(dropout=dropout)
-        for part in self.project.weight.chunk(3):
+        self.attend = Attend(score, align, position, dropout, heads=heads)
+        for part in self.project.weight.split(self._sizes):
             nn.init.xavier_uniform_(part)
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.project.bias)
         nn.init.zeros_(self.output.bias)
 
     def forward(
-        self, x: Float[Tensor, "batch query dim"], mask: Mask | None = None, past: KeyValue | None = None
-    ) -> tuple[Float[Tensor, "batch query dim"], KeyValue]:
+        self,
+        x: Float[Tensor, "batch query dim"],
+        mask: Mask | None = None,
+        past: Cache | None = None,
+        *,
+        position: Position | None = None,
+    ) -> tuple[Float[Tensor, "batch query dim"], Cache]:
         """Self-attention over `past` (if any) and `x`; also gives the keys and values of both, for the next call."""
-        query, key, value = (self._split(part) for part in self.project(x).chunk(3, dim=-1))
-        present = KeyValue(key, value)
-        if past is not None:
-            present = past.followed_by(present)
-        return self._read(query, present, mask), present
+        query, key, value = (self._split(part) for part in self.project(x).split(self._sizes, dim=-1))
+        if past is None:
+            present: Cache = KeyValue(self.attend.keys(key, position=position).tensor, value)
+        else:
+            present = past.followed_by(self.attend.keys(key, past.length, position=position), value)
+        return self._read(query, present, mask, position), present
 
-    def keys_values(self, memory: Float[Tensor, "batch key dim"]) -> KeyValue:
+    def keys_values(self, memory: Float[Tensor, "batch key dim"], *, position: Position | None = None) -> KeyValue:
         """The keys and values of a memory, computed once for all queries to come."""
-        dim = memory.shape[-1]
-        both = F.linear(memory, self.project.weight[dim:], self.project.bias[dim:])
-        key, value = both.chunk(2, dim=-1)
-        return KeyValue(self._split(key), self._split(value))
+        queries = self._sizes[0]
+        both = F.linear(memory, self.project.weight[queries:], self.project.bias[queries:])
+        key, value = (self._split(part) for part in both.chunk(2, dim=-1))
+        return KeyValue(self.attend.keys(key, position=position).tensor, value)
 
     def cross(
-        self, x: Float[Tensor, "batch query dim"], memory: KeyValue, mask: Mask | None = None
+        self,
+        x: Float[Tensor, "batch query dim"],
+        memory: KeyValue,
+        mask: Mask | None = None,
+        *,
+        position: Position | None = None,
     ) -> Float[Tensor, "batch query dim"]:
         """Attention over a memory that `keys_values` prepared."""
-        dim = x.shape[-1]
-        query = self._split(F.linear(x, self.project.weight[:dim], self.project.bias[:dim]))
-        return self._read(query, memory, mask)
+        queries = self._sizes[0]
+        query = self._split(F.linear(x, self.project.weight[:queries], self.project.bias[:queries]))
+        return self._read(query, memory, mask, position)
+
+    def static_cache(self, batch: int, capacity: int, length: int | Int[Tensor, ""] = 0) -> StaticKeyValue:
+        """An empty cache with room for so many tokens; give `length` as a tensor, a zero, for use in a CUDA graph."""
+        one = self.project.weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
+        return StaticKeyValue.like(self.attend.keys(one), one, capacity, length)
 
     def _read(
-        self, query: Float[Tensor, "batch heads query head_dim"], memory: KeyValue, mask: Mask | None
+        self,
+        query: Float[Tensor, "batch heads query head_dim"],
+        memory: Cache,
+        mask: Mask | None,
+        position: Position | None,
     ) -> Float[Tensor, "batch query dim"]:
-        read = self.attend(query, memory.key, memory.value, mask=mask)
+        read = self.attend(
+            query,
+            memory.keys,
+            memory.values,
+            memory.masked(mask),
+            position=position,
+            start=memory.start(query.shape[2]),
+        )
         return self.output(read.output.transpose(1, 2).flatten(2))  # b h q d -> b q (h d)
 
-    def _split(self, x: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch heads length head_dim"]:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def _split(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

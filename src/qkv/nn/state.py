@@ -1,4 +1,7 @@
-"""States that decoders carry from token to token: frozen dataclasses of tensors, the batch first in each."""
+"""States that decoders carry from token to token: frozen dataclasses of tensors, the batch first in each.
+
+A tensor without dimensions is one number for all rows, as a number would be.
+"""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -15,7 +18,7 @@ def select(state: T, rows: Int[Tensor, "rows"]) -> T:
 
 def _select(value: Any, rows: Int[Tensor, "rows"]) -> Any:
     if isinstance(value, Tensor):
-        return value.index_select(0, rows)
+        return value.index_select(0, rows) if value.ndim else value
     if isinstance(value, tuple):
         return tuple(_select(item, rows) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

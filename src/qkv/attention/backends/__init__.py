@@ -3,12 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from qkv.attention.backends.flex import Flex
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.backends.sdpa import Sdpa
+from qkv.attention.backends.triton import Triton
 from qkv.attention.spec import Backend, Request
 from qkv.errors import InputError, Unsupported
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), REFERENCE)}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), Flex(), Triton(), REFERENCE)}
+
+ON_THE_CPU = (BACKENDS["sdpa"], REFERENCE)  # the others run there too, but only to show that they are right
 
 
 def choose(request: Request, name: str = "auto") -> Backend:
@@ -28,7 +32,7 @@ def preference(request: Request) -> Iterable[Backend]:
     """All backends, the one expected to be fastest first; the reference serves everything."""
     if request.need_weights:  # the reference has them in hand, the others would compute them again
         return (REFERENCE,)
-    return BACKENDS.values()
+    return BACKENDS.values() if request.query.is_cuda else ON_THE_CPU
 
 
 @dataclass(frozen=True)

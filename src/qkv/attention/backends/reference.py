@@ -23,7 +23,7 @@ class Reference(Backend):
     def run(self, request: Request) -> Attended:
         weights, lse = self.weights(request)
         dropped = F.dropout(weights, request.dropout)
-        output = dropped @ _for_each_head(request.value, request.groups)
+        output = dropped @ for_each_head(request.value, request.groups)
         if request.position is not None and request.position.reads:
             output = output + request.position.read(dropped, request.extent)
         return Attended(output, weights, lse) if request.need_weights else Attended(output)
@@ -33,7 +33,7 @@ class Reference(Backend):
     ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query"] | None]:
         """The weights of a request, before any dropout, and (where weights are asked for) their log-sum-exp."""
         query = request.turned_query()
-        keys = _for_each_head(request.prepared_keys().tensor, request.groups)
+        keys = for_each_head(request.prepared_keys().tensor, request.groups)
         scores = request.score.compare(request.score.of_query(query), keys)
         if request.position is not None and request.position.biases:
             scores = scores + request.position.bias(query, request.extent)(Cells(request.extent))
@@ -45,7 +45,9 @@ class Reference(Backend):
             # second fill turns into zeros, and no NaN ever meets the backward pass.
             blocked = ~visible.allowed
             scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
-            weights = request.align.weigh(scores, visible.allowed, query, request.extent).masked_fill(blocked, 0.0)
+            weights = request.align.weigh(scores, visible.allowed, query, request.extent)
+            if visible.empty is not None or not request.align.clears_the_lowest:
+                weights = weights.masked_fill(blocked, 0.0)
         return weights, _log_sum_exp(request, scores) if request.need_weights else None
 
 
@@ -61,7 +63,7 @@ def _log_sum_exp(
     return (scores if visible is None else scores.masked_fill(~visible.allowed, -torch.inf)).logsumexp(dim=-1)
 
 
-def _for_each_head(x: Float[Tensor, "batch kv_heads key dim"], groups: int) -> Float[Tensor, "batch heads key dim"]:
+def for_each_head(x: Float[Tensor, "batch kv_heads key dim"], groups: int) -> Float[Tensor, "batch heads key dim"]:
     """Keys or values that several heads share, once for each of them."""
     return x if groups == 1 else x.repeat_interleave(groups, dim=1)
 

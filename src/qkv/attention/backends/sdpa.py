@@ -1,17 +1,22 @@
 """PyTorch's fused kernels, for every score that is a dot product after transforming queries and keys."""
 
-from functools import partial
 from typing import final
 
 import torch
 from torch.nn import functional as F
 
-from qkv.attention.backends.reference import REFERENCE
+from qkv.attention.backends.reference import REFERENCE, for_each_head
 from qkv.attention.extent import Cells
 from qkv.attention.mask import Causal
 from qkv.attention.score import DotProduct
 from qkv.attention.spec import Attended, Backend, Request
-from qkv.types import Tensor
+from qkv.types import Bool, Float, Tensor
+
+# On a GPU, PyTorch prefers cuDNN in half precision, which is the fastest kernel there is (1.4 to 2 times flash on an
+# H200), but plans every shape it has not met for 70 ms, with a backward pass and a mask for 280 ms. Text comes in
+# batches of ever new shapes, and a growing cache is a new shape at every token. So small calls, where there is little
+# to gain, go to the kernels that need no plan; large ones to whatever PyTorch prefers.
+WORTH_A_PLAN = 2**34  # floating-point operations
 
 
 @final
@@ -33,37 +38,72 @@ class Sdpa(Backend):
         output = self._output(request)
         return Attended(output, *REFERENCE.weights(request)) if request.need_weights else Attended(output)
 
-    def _output(self, request: Request) -> Tensor:
+    def _output(self, request: Request) -> Float[Tensor, "batch heads query value_dim"]:
         query, key = request.features()
         score, form = request.score, request.align.as_softmax()
         assert isinstance(score, DotProduct)
         assert form is not None
-        fused = partial(
-            F.scaled_dot_product_attention,
-            query,
-            key,
-            request.value,
-            dropout_p=request.dropout,
-            scale=score.checked_scale(query, key) / form.temperature,
-            enable_gqa=request.groups > 1,
-        )
+        scale = score.checked_scale(query, key) / form.temperature
         bias = None
         if request.position is not None and request.position.biases:
             bias = request.position.bias(request.turned_query(), request.extent)(Cells(request.extent))
             bias = (bias / form.temperature).to(query.dtype)
         if bias is None and form.mask is None:
             if request.mask is None:
-                return fused()
+                return _fused(request, query, key, scale)
             if isinstance(request.mask, Causal) and request.extent.ends_at_the_last_key:
                 if request.extent.queries == 1:  # it stands at the last key: it sees them all
-                    return fused()
+                    return _fused(request, query, key, scale)
                 if request.extent.queries == request.extent.keys:
-                    return fused(is_causal=True)
+                    return _fused(request, query, key, scale, is_causal=True)
         visible = request.see(form.mask)
         if visible is None:
-            return fused(attn_mask=bias)
+            return _fused(request, query, key, scale, bias)
         # A row with nothing to see would come out as NaN, or not, as the kernel likes: let it see everything, then
         # put zeros in its place, through which no gradient flows either.
         seen = visible.allowed if visible.empty is None else visible.allowed | visible.empty
-        output = fused(attn_mask=seen if bias is None else bias.masked_fill(~seen, -torch.inf))
+        output = _fused(request, query, key, scale, seen if bias is None else bias.masked_fill(~seen, -torch.inf))
         return output if visible.empty is None else output.masked_fill(visible.empty, 0.0)
+
+
+def _fused(
+    request: Request,
+    query: Float[Tensor, "batch heads query features"],
+    key: Float[Tensor, "batch kv_heads key features"],
+    scale: float,
+    mask: Float[Tensor, "#batch #heads #query #key"] | Bool[Tensor, "#batch #heads #query #key"] | None = None,
+    is_causal: bool = False,
+) -> Float[Tensor, "batch heads query value_dim"]:
+    value, dropout, grouped = request.value, request.dropout, request.groups > 1
+    if query.is_cuda and _needs_no_plan(request, query):
+        if mask is None:
+            return torch.ops.aten._scaled_dot_product_flash_attention(
+                query, key, value, dropout, is_causal, scale=scale
+            )[0]
+        key, value = for_each_head(key, request.groups), for_each_head(value, request.groups)
+        return torch.ops.aten._scaled_dot_product_efficient_attention(
+            query, key, value, _aligned_bias(mask, request), torch.is_grad_enabled(), dropout, scale=scale
+        )[0]
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
+
+
+def _needs_no_plan(request: Request, query: Float[Tensor, "batch heads query features"]) -> bool:
+    """Whether a small call fits flash and the memory-efficient kernel as it is."""
+    batch, heads, queries, keys = request.extent[:4]
+    features, value_dim = query.shape[-1], request.value.shape[-1]
+    return (
+        query.dtype in (torch.bfloat16, torch.float16)
+        and features == value_dim <= 256
+        and features % 8 == 0
+        and 0 < 4 * batch * heads * queries * keys * features < WORTH_A_PLAN
+    )
+
+
+def _aligned_bias(
+    mask: Float[Tensor, "#batch #heads #query #key"] | Bool[Tensor, "#batch #heads #query #key"], request: Request
+) -> Float[Tensor, "batch heads query key"]:
+    """A mask as what is added to the scores, each row of it beginning at a multiple of 16 bytes as kernels want it."""
+    rows, keys = mask.shape[:3], request.extent.keys
+    bias = torch.zeros((*rows, -(-keys // 8) * 8), dtype=request.query.dtype, device=mask.device)[..., :keys]
+    bias = bias.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else bias.copy_(mask)
+    return bias.expand(request.extent[:4])

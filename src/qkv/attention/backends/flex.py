@@ -1,0 +1,146 @@
+"""PyTorch's FlexAttention: masks by blocks, biases inside the kernel, and nothing of size query x key in memory."""
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from qkv.attention.backends.reference import REFERENCE
+from qkv.attention.extent import Extent, Places
+from qkv.attention.mask import Mask
+from qkv.attention.score import DotProduct, Keys
+from qkv.attention.spec import Attended, Backend, Request
+from qkv.types import Float, Int, Shaped, Tensor
+
+RECOMPILES = 256  # one compilation for each pair of terms and for each size: the default of 8 is soon used up
+
+
+@final
+class Flex(Backend):
+    """`torch.nn.attention.flex_attention`, compiled on a GPU; on the CPU it serves inference, uncompiled."""
+
+    name = "flex"
+
+    def __init__(self) -> None:
+        self._block_masks: WeakKeyDictionary[Mask, dict[Extent, BlockMask]] = WeakKeyDictionary()
+
+    def supports(self, request: Request) -> str | None:
+        if not isinstance(request.score, DotProduct):
+            return f"the score {type(request.score).__name__} is not a dot product"
+        if request.align.as_softmax() is None:
+            return f"the alignment {type(request.align).__name__} is not a softmax"
+        if request.position is not None and request.position.reads:
+            return f"the position {type(request.position).__name__} adds to what is read, which needs the weights"
+        if request.dropout > 0:
+            return "it has no dropout"
+        if request.query.device.type == "cpu" and _needs_gradient(request):
+            return "it has no backward pass on the CPU"
+        if request.query.device.type not in ("cpu", "cuda"):
+            return f"it runs on the CPU and on CUDA, not on {request.query.device.type}"
+        return None
+
+    def run(self, request: Request) -> Attended:
+        query, key = request.features()
+        score, form = request.score, request.align.as_softmax()
+        assert isinstance(score, DotProduct)
+        assert form is not None
+        output = _flex(
+            query,
+            key,
+            request.value,
+            score_mod=_score_mod(request, form.temperature),
+            block_mask=self._block_mask(request, form.mask),
+            scale=score.checked_scale(query, key) / form.temperature,
+            enable_gqa=request.groups > 1,
+        )
+        return Attended(output, *REFERENCE.weights(request)) if request.need_weights else Attended(output)
+
+    def _block_mask(self, request: Request, further: Mask | None) -> BlockMask | None:
+        """The mask by blocks, made once for as long as the mask lives: every layer of a model asks for the same."""
+        if request.mask is None:
+            return None if further is None else _by_blocks(further, request.extent)
+        mask, extent = request.mask, request.extent
+        if further is not None:
+            return _by_blocks(mask & further, extent)
+        if isinstance(extent.start, Tensor) or torch.compiler.is_compiling():
+            return _by_blocks(mask, extent)
+        made = self._block_masks.setdefault(mask, {})
+        if extent not in made:
+            made[extent] = _by_blocks(mask, extent)
+        return made[extent]
+
+
+@final
+class Cell(Places):
+    """One cell of the scores, inside the kernel."""
+
+    def __init__(self, extent: Extent, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> None:
+        self.batch, self.head, self.query, self.key = batch, head, query, key
+        self.place = query + self._here(extent.first_place)
+        self.step = query if extent.start is None else query + self._here(extent.start)
+
+    def of_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, ""]:
+        return values[self.batch] if values.ndim else values
+
+    def of_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, ""]:
+        return values[self.head]
+
+    def of_place(self, values: Shaped[Tensor, "batch length"], place: Int[Tensor, ""]) -> Shaped[Tensor, ""]:
+        return values[self.batch, place]
+
+    def of_query(
+        self, values: Shaped[Tensor, "batch heads query choices"], choice: Int[Tensor, ""]
+    ) -> Shaped[Tensor, ""]:
+        return values[self.batch, self.head, self.query, choice]
+
+    def of_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, ""]:
+        here = zip((self.batch, self.head, self.query, self.key), values.shape, strict=True)
+        return values[tuple(index if size > 1 else index * 0 for index, size in here)]
+
+    def _here(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, ""]:
+        return values if isinstance(values, int) else self.of_batch(values)
+
+
+def _by_blocks(mask: Mask, extent: Extent) -> BlockMask:
+    return create_block_mask(
+        lambda batch, head, query, key: mask.allows(Cell(extent, batch, head, query, key)),
+        *extent[:4],
+        device=extent.device,
+    )
+
+
+def _score_mod(request: Request, temperature: float) -> Callable[..., Tensor] | None:
+    if request.position is None or not request.position.biases:
+        return None
+    bias, extent = request.position.bias(request.turned_query(), request.extent), request.extent
+    return lambda score, *cell: score + bias(Cell(extent, *cell)) / temperature
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Any]:
+    # fullgraph: where PyTorch gives up compiling it says so, and does not run at a hundredth of the speed.
+    return torch.compile(flex_attention, fullgraph=True, dynamic=False)
+
+
+def _flex(query: Tensor, key: Tensor, value: Tensor, **terms: Any) -> Float[Tensor, "batch heads query value_dim"]:
+    if torch.compiler.is_compiling():
+        return flex_attention(query, key, value, **terms)
+    if query.device.type == "cuda":
+        with torch._dynamo.config.patch(recompile_limit=RECOMPILES):
+            return _compiled()(query, key, value, **terms)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
+        # It refuses tensors that could have a gradient, even where none is asked for.
+        return flex_attention(query.detach(), key.detach(), value.detach(), **terms)
+
+
+def _needs_gradient(request: Request) -> bool:
+    key = request.key.tensor if isinstance(request.key, Keys) else request.key
+    terms = (request.score, request.align, getattr(request.position, "term", request.position))
+    weights = (weight for term in terms if isinstance(term, nn.Module) for weight in term.parameters())
+    return torch.is_grad_enabled() and any(x.requires_grad for x in (request.query, key, request.value, *weights))

@@ -1,0 +1,74 @@
+"""The attention layers of a model, by the names people know them by, and the numbers of their heads."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from qkv.attention.operator import Attend
+from qkv.errors import InputError
+from qkv.types import Int, Tensor
+
+Layer = int | str  # 2: every layer numbered 2; "decoder": all of the decoder; "decoder.0.cross": that layer
+
+
+def chosen_layers(model: nn.Module, layers: Sequence[Layer] | None) -> dict[str, Attend]:
+    """The layers that are meant, by their names; all of them for None."""
+    attending = attention_layers(model)
+    chosen = {name: layer for name, layer in attending.items() if layers is None or _picks(layers, name)}
+    if not chosen:
+        raise InputError(f"no attention layer matches {layers!r} (layers: {', '.join(attending) or 'none'})")
+    return chosen
+
+
+def attention_layers(model: nn.Module) -> dict[str, Attend]:
+    """The attention layers of a model by the names people know; those that would share one keep their whole paths."""
+    paths = {_uncompiled(path): module for path, module in model.named_modules() if isinstance(module, Attend)}
+    names = Counter(layer_name(path) for path in paths)
+    return {layer_name(path) if names[layer_name(path)] == 1 else path: module for path, module in paths.items()}
+
+
+def layer_name(path: str) -> str:
+    """The name a person knows an attention layer by: decoder.0.cross_attention.attend is decoder.0.cross."""
+    return path.removesuffix("attend").rstrip(".").removesuffix("attention").rstrip("._")
+
+
+def _uncompiled(path: str) -> str:
+    """The path of a module as it was before `torch.compile` wrapped the model or a part of it."""
+    return ".".join(part for part in path.split(".") if part != "_orig_mod")
+
+
+def _picks(layers: Sequence[Layer], name: str) -> bool:
+    parts = name.split(".")
+    return any(
+        str(layer) in parts if isinstance(layer, int) else name == layer or name.startswith(f"{layer}.")
+        for layer in layers
+    )
+
+
+def numbered(what: str, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Heads or queries that were asked for, once they are seen to make sense: numbered from 0, none twice."""
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise InputError(f"{what} are named by their numbers from 0 on, at least one and none twice, not {numbers!r}")
+    return tuple(numbers)
+
+
+def check_heads(heads: tuple[int, ...], layer: str, count: int | None) -> None:
+    """Raise where a layer has no such heads; a layer that learns of its heads from its inputs is checked by them."""
+    if count is not None and max(heads) >= count:
+        raise InputError(
+            f"there is no head {max(heads)} in {layer or 'this layer'}: its heads are numbered from 0 to {count - 1}"
+        )
+
+
+def indices(numbers: tuple[int, ...], device: torch.device) -> Int[Tensor, "numbers"]:
+    """The numbers as a tensor, made on the device itself: a copy from the host could be part of no CUDA graph."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1][1] = number + 1
+        else:
+            runs.append([number, number + 1])
+    parts = [torch.arange(first, last, device=device) for first, last in runs]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

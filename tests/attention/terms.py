@@ -1,0 +1,157 @@
+"""Every term of the operator, ready to be made for given sizes: what the conformance matrix multiplies out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from qkv.attention import (
+    Additive,
+    ALiBi,
+    Bilinear,
+    Causal,
+    Concat,
+    Cosine,
+    Dense,
+    Documents,
+    Dot,
+    Entmax,
+    Hard,
+    LocalMonotonic,
+    LocalPredictive,
+    Location,
+    LowRankBilinear,
+    Padding,
+    Prefix,
+    Relative,
+    Rotary,
+    ScaledDot,
+    Softmax,
+    Sparsemax,
+    TreeRelative,
+    Uniform,
+    Window,
+)  # fmt: skip
+from qkv.attention.addressing import Addressing
+from qkv.attention.tree import Trees
+
+
+@dataclass(frozen=True)
+class Sizes:
+    batch: int = 2
+    heads: int = 2
+    kv_heads: int = 2
+    queries: int = 4
+    keys: int = 5
+    dim: int = 6
+    value_dim: int = 3
+
+    @property
+    def weighted_heads(self) -> int:
+        """A score with weights for each head compares as many heads of keys: where heads share keys, it has one set."""
+        return self.heads if self.heads == self.kv_heads else 1
+
+
+@dataclass(frozen=True)
+class Make:
+    """Makes terms whose numbers are those that `low` can hold, in the precision and on the device asked for."""
+
+    sizes: Sizes
+    low: torch.dtype
+    dtype: torch.dtype
+    device: str = "cpu"
+
+    def module(self, module: nn.Module) -> nn.Module:
+        generator = torch.Generator().manual_seed(1)
+        for weight in module.parameters():
+            weight.data = torch.randn(weight.shape, generator=generator, dtype=torch.float64) / 2
+        return module.to(self.low).to(self.device, self.dtype)
+
+    def tensor(self, *shape: int, seed: int = 0) -> Tensor:
+        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return drawn.to(self.low).to(self.device, self.dtype)
+
+    def whole(self, low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(2)).to(self.device)
+
+
+Factory = Callable[[Make], object]
+
+SCORES: dict[str, Factory] = {
+    "dot": lambda make: Dot(),
+    "scaled dot": lambda make: ScaledDot(),
+    "bilinear": lambda make: make.module(Bilinear(make.sizes.dim, make.sizes.dim, heads=make.sizes.weighted_heads)),
+    "low-rank bilinear": lambda make: make.module(LowRankBilinear(make.sizes.dim, make.sizes.dim, rank=3)),
+    "cosine": lambda make: make.module(Cosine(heads=make.sizes.heads)),
+    "additive": lambda make: make.module(Additive(make.sizes.dim, make.sizes.dim, 5)),
+    "additive by head": lambda make: make.module(
+        Additive(make.sizes.dim, make.sizes.dim, 5, heads=make.sizes.weighted_heads)
+    ),
+    "concat": lambda make: make.module(Concat(make.sizes.dim, make.sizes.dim, 5)),
+    "location": lambda make: make.module(Location(make.sizes.dim, make.sizes.keys + 1)),
+}
+
+ALIGNS: dict[str, Factory] = {
+    "softmax": lambda make: Softmax(),
+    "softmax, cooler": lambda make: Softmax(temperature=0.7),
+    "uniform": lambda make: Uniform(),
+    "local-m": lambda make: LocalMonotonic(window=1),
+    "local-p": lambda make: make.module(LocalPredictive(make.sizes.dim, window=2)),
+    "hard": lambda make: Hard().eval(),
+    "hard, straight through": lambda make: Hard("straight-through").train(),
+    "sparsemax": lambda make: Sparsemax(),
+    "entmax 1.5": lambda make: Entmax(1.5),
+    "entmax 1.25": lambda make: Entmax(1.25),
+    "turing addressing": lambda make: _addressing(make),
+}
+
+POSITIONS: dict[str, Factory] = {
+    "nowhere": lambda make: None,
+    "rotary": lambda make: Rotary(make.sizes.dim),
+    "alibi": lambda make: ALiBi(make.sizes.heads),
+    "shaw": lambda make: make.module(Relative(make.sizes.dim, 2, make.sizes.value_dim)),
+    "shaw, keys only": lambda make: make.module(Relative(make.sizes.dim, 2, values=False)),
+    "tree": lambda make: _tree(make, values=True),
+    "tree, keys only": lambda make: _tree(make, values=False),
+}
+
+MASKS: dict[str, Factory] = {
+    "everything": lambda make: None,
+    "causal": lambda make: Causal(),
+    "padding": lambda make: Padding(_lengths(make)),
+    "window": lambda make: Window(1, 2),
+    "prefix": lambda make: Causal() | Prefix(2),
+    "documents": lambda make: Documents(make.whole(0, 2, make.sizes.batch, make.sizes.keys)),
+    "dense": lambda make: Dense(
+        make.whole(0, 3, make.sizes.batch, make.sizes.heads, make.sizes.queries, make.sizes.keys) > 0
+    ),
+    "causal and padding": lambda make: Causal() & Padding(_lengths(make)),
+    "not causal": lambda make: ~Causal(),
+}
+
+
+def _lengths(make: Make) -> Tensor:
+    """Ragged, the first one nothing at all."""
+    lengths = make.whole(0, make.sizes.keys + 1, make.sizes.batch)
+    lengths[0] = 0
+    return lengths
+
+
+def _addressing(make: Make) -> Addressing:
+    queries = (make.sizes.batch, make.sizes.heads, make.sizes.queries)
+    return Addressing(
+        previous=make.tensor(*queries, make.sizes.keys, seed=3).softmax(dim=-1),
+        gate=make.tensor(*queries, seed=4).sigmoid(),
+        shift=make.tensor(*queries, 3, seed=5).softmax(dim=-1),
+        sharpening=1 + make.tensor(*queries, seed=6).abs(),
+    )
+
+
+def _tree(make: Make, *, values: bool) -> object:
+    words = max(make.sizes.queries, make.sizes.keys)
+    head_of = [
+        [(word + row) * 7 % (word or 1) + bool(word) for word in range(words)] for row in range(make.sizes.batch)
+    ]
+    distances = Trees.of_heads(torch.tensor(head_of)).path()[:, : make.sizes.queries, : make.sizes.keys].to(make.device)
+    return make.module(TreeRelative(make.sizes.dim, 2, make.sizes.value_dim, values=values)).between(distances)

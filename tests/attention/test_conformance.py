@@ -1,0 +1,180 @@
+"""Every score, alignment, position and mask, on every backend that claims to serve them, against float64.
+
+Outputs and gradients (of queries, keys, values and every weight of every term) are compared with the reference in
+float64, whose own terms are tested against loops and closed forms elsewhere. What a backend does not claim, it refuses
+with a reason.
+"""
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from qkv.attention import attend
+from qkv.attention.backends import BACKENDS
+from qkv.attention.operator import build_request
+from qkv.errors import Unsupported
+from tests.attention.terms import ALIGNS, MASKS, POSITIONS, SCORES, Make, Sizes
+
+ROUNDING = {torch.float32: 256, torch.bfloat16: 8}  # in units of the dtype's precision, for sums of a few dozen terms
+
+Case = tuple[str, str, str, str]  # score, alignment, position, mask
+
+REASONS = (
+    "is not a dot product", "is not a softmax", "adds to what is read", "acts on the scores or on what is read",
+    "is not a network with a hidden layer", "no backward pass on the CPU",
+)  # fmt: skip
+
+
+def inputs(make: Make) -> list[Tensor]:
+    sizes = make.sizes
+    return [
+        make.tensor(sizes.batch, sizes.heads, sizes.queries, sizes.dim, seed=7).requires_grad_(),
+        make.tensor(sizes.batch, sizes.kv_heads, sizes.keys, sizes.dim, seed=8).requires_grad_(),
+        make.tensor(sizes.batch, sizes.kv_heads, sizes.keys, sizes.value_dim, seed=9).requires_grad_(),
+    ]
+
+
+def terms(make: Make, case: Case) -> dict[str, object]:
+    score, align, position, mask = case
+    return {
+        "score": SCORES[score](make),
+        "align": ALIGNS[align](make),
+        "position": POSITIONS[position](make),
+        "mask": MASKS[mask](make),
+    }
+
+
+def weights_of(terms: dict[str, object]) -> list[Tensor]:
+    modules = [getattr(term, "term", term) for term in terms.values()]
+    return [weight for module in modules if isinstance(module, nn.Module) for weight in module.parameters()]
+
+
+def output_and_gradients(make: Make, case: Case, backend: str) -> tuple[Tensor, list[Tensor]]:
+    tensors, made = inputs(make), terms(make, case)
+    output = attend(*tensors, backend=backend, **made).output
+    wanted = tensors + weights_of(made)
+    # A sum whose terms all differ, so that no error can cancel.
+    weight = torch.linspace(-1, 1, output.numel(), dtype=make.dtype, device=make.device).view_as(output)
+    slopes = torch.autograd.grad((output * weight).sum(), wanted, allow_unused=True, materialize_grads=True)
+    return output.detach(), list(slopes)
+
+
+def served(sizes: Sizes, case: Case, backend: str, *, device: str = "cpu", grad: bool = True) -> bool:
+    make = Make(sizes, torch.float32, torch.float32, device)
+    with torch.set_grad_enabled(grad):
+        return BACKENDS[backend].supports(build_request(*inputs(make), **terms(make, case))) is None
+
+
+def check(sizes: Sizes, case: Case, backend: str, low: torch.dtype, device: str = "cpu") -> None:
+    truth, true_slopes = output_and_gradients(Make(sizes, low, torch.float64), case, "reference")
+    found, slopes = output_and_gradients(Make(sizes, low, low, device), case, backend)
+    tolerance = ROUNDING[low] * torch.finfo(low).eps
+    pairs = zip([found, *slopes], [truth, *true_slopes], strict=True)
+    for number, (one, other) in enumerate(pairs):
+        scale = max(1.0, other.abs().max().item())
+        error = (one.cpu().double() - other).abs().max().item()
+        what = f"gradient {number}" if number else "output"
+        assert error <= tolerance * scale, f"{case} on {backend}, {sizes}: {what} is off by {error} of {scale}"
+
+
+def check_inference(sizes: Sizes, case: Case, backend: str) -> None:
+    with torch.no_grad():
+        exact, low = Make(sizes, torch.float32, torch.float64), Make(sizes, torch.float32, torch.float32)
+        truth = attend(*inputs(exact), backend="reference", **terms(exact, case)).output
+        found = attend(*inputs(low), backend=backend, **terms(low, case)).output
+    tolerance = ROUNDING[torch.float32] * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(found.double(), truth, rtol=tolerance, atol=tolerance)
+
+
+BASE = Sizes(batch=2, heads=2, kv_heads=2, queries=4, keys=5, dim=6, value_dim=3)
+
+
+def check_all(backend: str, score: str, align: str, every: int = 1) -> None:
+    """Each position with each mask, or each `every`-th such pair, others for other scores and alignments."""
+    first = list(SCORES).index(score) + list(ALIGNS).index(align)
+    for number, (position, mask) in enumerate(product(POSITIONS, MASKS)):
+        case = (score, align, position, mask)
+        if (number + first) % every == 0 and served(BASE, case, backend):
+            check(BASE, case, backend, torch.float32)
+
+
+@pytest.mark.parametrize("align", ALIGNS)
+@pytest.mark.parametrize("score", SCORES)
+def test_the_reference_in_float32_equals_itself_in_float64(score, align):
+    check_all("reference", score, align, every=11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("align", ALIGNS)
+@pytest.mark.parametrize("score", SCORES)
+def test_the_reference_in_float32_equals_itself_in_float64_for_all_terms_together(score, align):
+    check_all("reference", score, align)
+
+
+@pytest.mark.parametrize("align", ["softmax", "softmax, cooler", "uniform", "local-m"])
+@pytest.mark.parametrize("score", ["dot", "scaled dot", "bilinear", "low-rank bilinear", "cosine"])
+def test_sdpa_equals_the_float64_reference_for_all_terms_together(score, align):
+    check_all("sdpa", score, align)
+
+
+@pytest.mark.parametrize("score", ["dot", "scaled dot", "bilinear", "low-rank bilinear", "cosine"])
+@pytest.mark.compiled
+def test_flex_equals_the_float64_reference_in_inference(score):
+    for number, case in enumerate(product([score], ALIGNS, POSITIONS, MASKS)):
+        if number % 9 == 0 and served(BASE, case, "flex", grad=False):
+            check_inference(BASE, case, "flex")
+
+
+SHAPES = st.builds(
+    lambda batch, kv_heads, groups, queries, keys, half_dim, value_dim: Sizes(
+        batch, kv_heads * groups, kv_heads, queries, keys, 2 * half_dim, value_dim
+    ),
+    batch=st.integers(1, 3),
+    kv_heads=st.integers(1, 3),
+    groups=st.sampled_from([1, 1, 2]),
+    queries=st.sampled_from([1, 1, 2, 5, 8]),
+    keys=st.sampled_from([1, 2, 5, 8, 17]),
+    half_dim=st.sampled_from([1, 2, 4, 9]),
+    value_dim=st.sampled_from([1, 4, 7]),
+)
+CASES = st.tuples(*(st.sampled_from(list(kind)) for kind in (SCORES, ALIGNS, POSITIONS, MASKS)))
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param(b, marks=pytest.mark.compiled if b == "flex" else ()) for b in BACKENDS]
+)
+@settings(max_examples=120, deadline=None)
+@given(sizes=SHAPES, case=CASES)
+def test_any_shape_is_served_right_or_refused_with_a_reason(backend, sizes, case):
+    if served(sizes, case, backend):
+        check(sizes, case, backend, torch.float32)
+        return
+    make = Make(sizes, torch.float32, torch.float32)
+    with pytest.raises(Unsupported) as refused:
+        attend(*inputs(make), backend=backend, **terms(make, case))
+    assert any(reason in refused.value.reason for reason in REASONS)
+    if served(sizes, case, backend, grad=False):
+        check_inference(sizes, case, backend)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("score", ["additive", "additive by head", "concat"])
+def test_the_fused_additive_kernel_equals_the_float64_reference(score, mask):
+    pytest.importorskip("triton")
+    for align in ("softmax", "softmax, cooler", "uniform", "local-m"):
+        case = (score, align, "nowhere", mask)
+        assert served(BASE, case, "triton")
+        check(BASE, case, "triton", torch.float32)
+
+
+@pytest.mark.parametrize("mask", ["everything", "causal", "padding", "dense"])
+@pytest.mark.parametrize(("backend", "score"), [("reference", "dot"), ("sdpa", "scaled dot"), ("triton", "additive")])
+def test_thousands_of_keys_do_not_lose_precision(backend, score, mask):
+    if backend == "triton":
+        pytest.importorskip("triton")
+    sizes = Sizes(batch=2, heads=1, kv_heads=1, queries=3, keys=4097, dim=4, value_dim=2)
+    check(sizes, (score, "softmax", "nowhere", mask), backend, torch.float32)

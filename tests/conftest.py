@@ -27,7 +27,7 @@ def unchecked() -> object:
 
 @pytest.fixture(autouse=True)
 def _interpreter_with_new_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Triton's interpreter take a tensor as the bound of a loop, where NumPy makes no int of a one-element array."""
+    """Let Triton's interpreter take a tensor as a loop's bound, where NumPy makes no int of one-element arrays."""
     if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
         return
     from triton.runtime import interpreter

@@ -25,7 +25,7 @@ Case = tuple[str, str, str, str]  # score, alignment, position, mask
 
 REASONS = (
     "is not a dot product", "is not a softmax", "adds to what is read", "acts on the scores or on what is read",
-    "is not a network with a hidden layer", "no backward pass on the CPU",
+    "is not a network with a hidden layer", "no backward pass on the CPU", "counts the keys that may be seen",
 )  # fmt: skip
 
 

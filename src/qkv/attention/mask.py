@@ -16,13 +16,6 @@ from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Int, Tensor
 
 
-class Visible(NamedTuple):
-    """A mask as tensors: what each query may see, and which queries see nothing (None: there is no such query)."""
-
-    allowed: Bool[Tensor, "#batch #heads #query #key"]
-    empty: Bool[Tensor, "#batch #heads #query 1"] | None
-
-
 class Mask(ABC):
     """Says which key each query may attend to; a query that may attend to nothing reads zeros."""
 
@@ -39,18 +32,16 @@ class Mask(ABC):
     def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
         """The mask as a tensor that broadcasts to the scores, true where attention is allowed."""
         allowed = self.allows(Cells(extent))
-        scores = extent[:4]
-        if allowed.ndim != 4 or any(one not in (1, other) for one, other in zip(allowed.shape, scores, strict=True)):
+        if not _broadcasts(allowed.shape, extent):
             raise ShapeError(
                 f"the mask {type(self).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
-                f"scores of shape {list(scores)} [batch, heads, query, key]"
+                f"scores of shape {list(extent[:4])} [batch, heads, query, key]"
             )
         return allowed
 
-    def visible(self, extent: Extent) -> Visible:
-        """The mask as tensors, with the queries that see nothing."""
-        allowed = self.materialise(extent)
-        return Visible(allowed, self.empty(extent, allowed))
+    def visible(self, extent: Extent) -> "Visible":
+        """The mask as a tensor, for one call."""
+        return Visible(self, extent, self.materialise(extent))
 
     def __and__(self, other: "Mask") -> "Mask":
         return Both(self, other)
@@ -190,3 +181,28 @@ class Not(Mask):
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
         return ~self.mask.allows(at)
+
+
+def _broadcasts(shape: torch.Size, extent: Extent) -> bool:
+    if len(shape) != 4:
+        return False
+    batch, heads, queries, keys = shape
+    return (
+        (batch == 1 or batch == extent.batch)
+        and (heads == 1 or heads == extent.heads)
+        and (queries == 1 or queries == extent.queries)
+        and (keys == 1 or keys == extent.keys)
+    )
+
+
+class Visible(NamedTuple):
+    """A mask as it applies to one call."""
+
+    mask: Mask
+    extent: Extent
+    allowed: Bool[Tensor, "#batch #heads #query #key"]
+
+    @property
+    def empty(self) -> Bool[Tensor, "#batch #heads #query 1"] | None:
+        """Which queries may attend to nothing; None where there is no such query."""
+        return self.mask.empty(self.extent, self.allowed)

@@ -76,7 +76,13 @@ class Plan:
         value: Float[Tensor, "batch kv_heads key value_dim"],
     ) -> Attended:
         """`attend`, for tensors of the sizes that the plan was made with."""
-        return self.backend.run(replace(self._terms, query=query, key=key, value=value))
+        terms = self._terms
+        return self.backend.run(
+            Request(
+                query, key, value, terms.score, terms.position, terms.mask, terms.align, terms.dropout,
+                terms.need_weights, terms.extent, terms.visible,
+            )
+        )  # fmt: skip
 
 
 def plan(

@@ -1,18 +1,19 @@
 """Backends: ways to compute the same attention, and the choice among them."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from qkv.attention.backends.flex import Flex
+from qkv.attention.backends.measured import crossovers
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.backends.sdpa import Sdpa
 from qkv.attention.backends.triton import Triton
+from qkv.attention.mask import Causal
 from qkv.attention.spec import Backend, Request
 from qkv.errors import InputError, Unsupported
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), Flex(), Triton(), REFERENCE)}
-
-ON_THE_CPU = (BACKENDS["sdpa"], REFERENCE)  # the others run there too, but only to show that they are right
 
 
 def choose(request: Request, name: str = "auto") -> Backend:
@@ -28,32 +29,53 @@ def choose(request: Request, name: str = "auto") -> Backend:
     return backend
 
 
-def preference(request: Request) -> Iterable[Backend]:
-    """All backends, the one expected to be fastest first; the reference serves everything."""
+def preference(request: Request) -> tuple[Backend, ...]:
+    """The backends worth trying, the one that was measured to be the fastest first; the reference serves everything."""
+    sdpa, flex, triton = BACKENDS["sdpa"], BACKENDS["flex"], BACKENDS["triton"]
     if request.need_weights:  # the reference has them in hand, the others would compute them again
         return (REFERENCE,)
-    return BACKENDS.values() if request.query.is_cuda else ON_THE_CPU
+    if not request.query.is_cuda:  # there flex is not compiled and triton is interpreted: right, but slow
+        return (sdpa, REFERENCE)
+    return (triton, flex, sdpa, REFERENCE) if _suits_flex(request) else (triton, sdpa, REFERENCE)
+
+
+def _suits_flex(request: Request) -> bool:
+    """Whether a call is large, and has what flex alone need not store: a mask that is more than an order, or a bias."""
+    batch, heads, queries, keys = request.extent[:4]
+    masked = request.mask is not None and not isinstance(request.mask, Causal)
+    biased = request.position is not None and request.position.biases
+    return (
+        (masked or biased or request.align.as_softmax() is None)
+        and batch * heads * queries * keys >= crossovers(request.query.device).flex_cells
+        and not torch.compiler.is_compiling()  # the mask by blocks is made beside the graph, not in it
+        and not torch.cuda.is_current_stream_capturing()
+    )
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which backend would run, and what each of the others has to say."""
+    """Which backend would run, and what there is to say of each of the others."""
 
     backend: str | None  # None: the backend that was asked for cannot
-    reasons: dict[str, str | None]  # of each backend that cannot serve the request, why; None for those that can
+    reasons: dict[str, str]  # why each of the others would not
 
     def __str__(self) -> str:
-        lines = [f"runs on {self.backend}" if self.backend else "runs on no backend"]
-        for name, reason in self.reasons.items():
-            if name != self.backend:
-                lines.append(f"  {name}: {f'cannot: {reason}' if reason else 'could, but was not preferred'}")
-        return "\n".join(lines)
+        chosen = f"runs on {self.backend}" if self.backend else "runs on no backend"
+        return "\n".join([chosen, *(f"  not on {name}: {reason}" for name, reason in self.reasons.items())])
 
 
 def explained(request: Request, name: str = "auto") -> Explanation:
     """What `choose` would do, in words."""
-    reasons = {backend.name: backend.supports(request) for backend in BACKENDS.values()}
     try:
-        return Explanation(choose(request, name).name, reasons)
+        chosen = choose(request, name).name
     except Unsupported:
-        return Explanation(None, reasons)
+        chosen = None
+    reasons = {}
+    for other in BACKENDS.values():
+        if other.name != chosen:
+            reasons[other.name] = other.supports(request) or (
+                f"it could, but {chosen} was measured to be faster for such a call"
+                if name == "auto"
+                else f"it could, but {name} was asked for"
+            )
+    return Explanation(chosen, reasons)

@@ -8,15 +8,18 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
+from qkv.attention.align import LocalPredictive, SoftmaxForm
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.extent import Extent, Places
-from qkv.attention.mask import Mask
+from qkv.attention.mask import Mask, Padding
 from qkv.attention.score import DotProduct, Keys
 from qkv.attention.spec import Attended, Backend, Request
 from qkv.types import Float, Int, Shaped, Tensor
 
+Change = Callable[[Tensor, Places], Tensor]  # of the score at a cell
+LSE = AuxRequest(lse=True)
 RECOMPILES = 256  # one compilation for each pair of terms and for each size: the default of 8 is soon used up
 
 
@@ -32,7 +35,10 @@ class Flex(Backend):
     def supports(self, request: Request) -> str | None:
         if not isinstance(request.score, DotProduct):
             return f"the score {type(request.score).__name__} is not a dot product"
-        if request.align.as_softmax() is None:
+        if isinstance(request.align, LocalPredictive):
+            if not (request.mask is None or isinstance(request.mask, Padding)):
+                return "LocalPredictive counts the keys that may be seen, which is known beforehand for Padding only"
+        elif request.align.as_softmax() is None:
             return f"the alignment {type(request.align).__name__} is not a softmax"
         if request.position is not None and request.position.reads:
             return f"the position {type(request.position).__name__} adds to what is read, which needs the weights"
@@ -45,20 +51,48 @@ class Flex(Backend):
         return None
 
     def run(self, request: Request) -> Attended:
+        if isinstance(request.align, LocalPredictive):
+            output = self._local(request, request.align)
+        else:
+            form = request.align.as_softmax()
+            assert form is not None
+            output, _ = self._softmax(request, form, None)
+        return Attended(output, *REFERENCE.weights(request)) if request.need_weights else Attended(output)
+
+    def _softmax(
+        self, request: Request, form: SoftmaxForm, change: Change | None
+    ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
+        """A softmax of the scores, changed cell by cell, and its log-sum-exp."""
         query, key = request.features()
-        score, form = request.score, request.align.as_softmax()
-        assert isinstance(score, DotProduct)
-        assert form is not None
-        output = _flex(
+        assert isinstance(request.score, DotProduct)
+        return _flex(
             query,
             key,
             request.value,
-            score_mod=_score_mod(request, form.temperature),
+            score_mod=_score_mod(request, form.temperature, change),
             block_mask=self._block_mask(request, form.mask),
-            scale=score.checked_scale(query, key) / form.temperature,
+            scale=request.score.checked_scale(query, key) / form.temperature,
             enable_gqa=request.groups > 1,
         )
-        return Attended(output, *REFERENCE.weights(request)) if request.need_weights else Attended(output)
+
+    def _local(self, request: Request, align: LocalPredictive) -> Float[Tensor, "batch heads query value_dim"]:
+        """softmax(s) G read as softmax(s + log G), times what that was divided by, over what it should have been."""
+        lengths = request.extent.keys if request.mask is None else request.mask.lengths.view(-1, 1, 1)  # type: ignore[attr-defined]
+        centre = align.centre(request.turned_query(), lengths).unsqueeze(-1)  # b h q 1
+
+        def near(score: Tensor, at: Places) -> tuple[Tensor, Tensor]:
+            distance = at.key - at.of_query(centre, at.key * 0)
+            return torch.where(distance.abs() <= align.window, score, -torch.inf), distance
+
+        def gaussian(score: Tensor, at: Places) -> Tensor:
+            score, distance = near(score, at)
+            return score - 2.0 * (distance / align.window) ** 2
+
+        output, with_gaussian = self._softmax(request, SoftmaxForm(), gaussian)
+        _, without = self._softmax(request, SoftmaxForm(), lambda score, at: near(score, at)[0])
+        empty = without == -torch.inf  # its output is zero already, and -inf less -inf is no number
+        factor = torch.exp(with_gaussian.masked_fill(empty, 0.0) - without.masked_fill(empty, 0.0))
+        return output * factor.unsqueeze(-1).to(output.dtype)
 
     def _block_mask(self, request: Request, further: Mask | None) -> BlockMask | None:
         """The mask by blocks, made once for as long as the mask lives: every layer of a model asks for the same."""
@@ -114,11 +148,19 @@ def _by_blocks(mask: Mask, extent: Extent) -> BlockMask:
     )
 
 
-def _score_mod(request: Request, temperature: float) -> Callable[..., Tensor] | None:
-    if request.position is None or not request.position.biases:
+def _score_mod(request: Request, temperature: float, change: Change | None) -> Callable[..., Tensor] | None:
+    extent = request.extent
+    bias = None
+    if request.position is not None and request.position.biases:
+        bias = request.position.bias(request.turned_query(), extent)
+    if bias is None and change is None:
         return None
-    bias, extent = request.position.bias(request.turned_query(), request.extent), request.extent
-    return lambda score, *cell: score + bias(Cell(extent, *cell)) / temperature
+
+    def changed(score: Tensor, at: Places) -> Tensor:
+        score = score if bias is None else score + bias(at) / temperature
+        return score if change is None else change(score, at)
+
+    return lambda score, *cell: changed(score, Cell(extent, *cell))
 
 
 @lru_cache(maxsize=1)
@@ -127,16 +169,21 @@ def _compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention, fullgraph=True, dynamic=False)
 
 
-def _flex(query: Tensor, key: Tensor, value: Tensor, **terms: Any) -> Float[Tensor, "batch heads query value_dim"]:
+def _flex(
+    query: Tensor, key: Tensor, value: Tensor, **terms: Any
+) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
     if torch.compiler.is_compiling():
-        return flex_attention(query, key, value, **terms)
-    if query.device.type == "cuda":
+        output, aux = flex_attention(query, key, value, return_aux=LSE, **terms)
+    elif query.device.type == "cuda":
         with torch._dynamo.config.patch(recompile_limit=RECOMPILES):
-            return _compiled()(query, key, value, **terms)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
-        # It refuses tensors that could have a gradient, even where none is asked for.
-        return flex_attention(query.detach(), key.detach(), value.detach(), **terms)
+            output, aux = _compiled()(query, key, value, return_aux=LSE, **terms)
+    else:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
+            # It refuses tensors that could have a gradient, even where none is asked for.
+            query, key, value = query.detach(), key.detach(), value.detach()
+            output, aux = flex_attention(query, key, value, return_aux=LSE, **terms)
+    return output, aux.lse
 
 
 def _needs_gradient(request: Request) -> bool:

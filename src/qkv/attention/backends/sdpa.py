@@ -5,18 +5,13 @@ from typing import final
 import torch
 from torch.nn import functional as F
 
+from qkv.attention.backends.measured import crossovers
 from qkv.attention.backends.reference import REFERENCE, for_each_head
 from qkv.attention.extent import Cells
 from qkv.attention.mask import Causal
 from qkv.attention.score import DotProduct
 from qkv.attention.spec import Attended, Backend, Request
 from qkv.types import Bool, Float, Tensor
-
-# On a GPU, PyTorch prefers cuDNN in half precision, which is the fastest kernel there is (1.4 to 2 times flash on an
-# H200), but plans every shape it has not met for 70 ms, with a backward pass and a mask for 280 ms. Text comes in
-# batches of ever new shapes, and a growing cache is a new shape at every token. So small calls, where there is little
-# to gain, go to the kernels that need no plan; large ones to whatever PyTorch prefers.
-WORTH_A_PLAN = 2**34  # floating-point operations
 
 
 @final
@@ -59,11 +54,12 @@ class Sdpa(Backend):
         visible = request.see(form.mask)
         if visible is None:
             return _fused(request, query, key, scale, bias)
-        # A row with nothing to see would come out as NaN, or not, as the kernel likes: let it see everything, then
+        # A row with nothing to see reads zeros on every kernel but cuDNN's: for that one, let it see everything, then
         # put zeros in its place, through which no gradient flows either.
-        seen = visible.allowed if visible.empty is None else visible.allowed | visible.empty
+        empty = visible.empty if query.is_cuda and not _needs_no_plan(request, query) else None
+        seen = visible.allowed if empty is None else visible.allowed | empty
         output = _fused(request, query, key, scale, seen if bias is None else bias.masked_fill(~seen, -torch.inf))
-        return output if visible.empty is None else output.masked_fill(visible.empty, 0.0)
+        return output if empty is None else output.masked_fill(empty, 0.0)
 
 
 def _fused(
@@ -88,14 +84,14 @@ def _fused(
 
 
 def _needs_no_plan(request: Request, query: Float[Tensor, "batch heads query features"]) -> bool:
-    """Whether a small call fits flash and the memory-efficient kernel as it is."""
+    """Whether a call is too small to be worth cuDNN's planning, and fits the other kernels as it is."""
     batch, heads, queries, keys = request.extent[:4]
     features, value_dim = query.shape[-1], request.value.shape[-1]
     return (
         query.dtype in (torch.bfloat16, torch.float16)
         and features == value_dim <= 256
         and features % 8 == 0
-        and 0 < 4 * batch * heads * queries * keys * features < WORTH_A_PLAN
+        and 0 < 4 * batch * heads * queries * keys * features < crossovers(query.device).plan_operations
     )
 
 

@@ -1,0 +1,422 @@
+"""How fast the operator is, beside what it is built on. A speed is printed only for a result that was found right.
+
+    python -m benchmarks.attention                    every section that this machine can run
+    python -m benchmarks.attention additive kernels   some of them
+    python -m benchmarks.attention --crossovers       the figures of qkv/attention/backends/measured.py, for this GPU
+
+overhead   what `attend` adds to the kernel it calls, for tensors so small that nothing else counts (CPU)
+kernels    `attend` with the backend left to it, beside flash, cuDNN and FlexAttention called directly (GPU)
+additive   the fused additive attention beside torch.compile of its formula: time and memory (GPU)
+watch      what it costs to see one head of every layer of a 12-layer model at 1,024 tokens (CPU, GPU)
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import qkv
+from benchmarks.timing import GPU, MOST_ERROR, Contender, error, milliseconds, refuse, right, tell
+from qkv.attention import (
+    ALiBi,
+    Attend,
+    Causal,
+    Documents,
+    Mask,
+    Padding,
+    Position,
+    Relative,
+    Window,
+    attend,
+    plan,
+)  # fmt: skip
+from qkv.nn.feedforward import FeedForward
+from qkv.nn.heads import MultiHead
+
+HALF = torch.bfloat16
+Call = Callable[[], Tensor]
+Shape = tuple[int, int, int, int]  # batch, heads, length, features
+
+
+def with_gradients(call: Call, leaves: list[Tensor], slope: Tensor) -> Contender:
+    return lambda: torch.autograd.grad(call(), leaves, slope)
+
+
+# ------------------------------------------------------------------------------------------------------- overhead
+
+
+@torch.inference_mode()
+def overhead() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 4, 8)
+    lengths = torch.tensor([3])
+    allowed = (torch.arange(4) < lengths[:, None])[:, None, None]
+    kept = plan(query, key, key, mask=Padding(lengths))
+    bare = F.scaled_dot_product_attention
+    pairs: dict[str, tuple[Call, Call]] = {
+        "no mask": (lambda: bare(query, key, key), lambda: attend(query, key, key).output),
+        "causal": (lambda: bare(query, key, key), lambda: attend(query, key, key, mask=Causal()).output),
+        "padding, in a plan": (lambda: bare(query, key, key, allowed), lambda: kept(query, key, key).output),
+        "padding": (
+            lambda: bare(query, key, key, allowed),
+            lambda: attend(query, key, key, mask=Padding(lengths)).output,
+        ),
+    }
+    for name, (kernel, operator) in pairs.items():
+        if not right(operator(), kernel().double(), 1e-6):
+            refuse("overhead", name, error(operator(), kernel().double()))
+            continue
+        least = [_least_microseconds(call) for call in (kernel, operator)]
+        tell("overhead", name, kernel_us=round(least[0], 1), added_us=round(least[1] - least[0], 1))
+    torch.set_num_threads(threads)
+
+
+def _least_microseconds(call: Call, calls: int = 3000) -> float:
+    taken = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        taken.append((time.perf_counter() - begin) / calls * 1e6)
+    return min(taken)
+
+
+# -------------------------------------------------------------------------------------------------------- kernels
+
+
+def kernels() -> None:
+    for shape in ((4, 16, 4096, 128), (16, 12, 1024, 64), (2, 16, 16384, 128)):
+        for causal in (True, False):
+            _kernels_at(shape, causal)
+
+
+def _kernels_at(shape: Shape, causal: bool) -> None:
+    leaves = [torch.randn(shape, device="cuda", dtype=HALF, requires_grad=True) for _ in range(3)]
+    slope, truth = torch.randn_like(leaves[0]), _last_row_exactly(*leaves)
+    mask = Causal() if causal else None
+    calls = _direct_calls(*leaves, causal)
+    calls["auto"] = lambda: attend(*leaves, mask=mask).output
+    for name in list(calls):
+        found = calls[name]()[:1, :, -1:]
+        if not right(found, truth):
+            refuse("kernels", f"{name} {list(shape)}", error(found, truth))
+            del calls[name]
+    forward = milliseconds(calls)
+    both = milliseconds({name: with_gradients(call, leaves, slope) for name, call in calls.items()}, rounds=9)
+    batch, heads, length, dim = shape
+    operations = 4 * batch * heads * length**2 * dim * (0.5 if causal else 1.0)
+    for timed, direction, factor in ((forward, "forward", 1.0), (both, "forward and backward", 3.5)):
+        best = min(taken for name, taken in timed.items() if name != "auto")
+        tell(
+            "kernels",
+            f"{list(shape)} {'causal' if causal else 'full'} {direction}",
+            tflops={name: round(factor * operations / taken / 1e9) for name, taken in timed.items()},
+            auto_over_best=round(timed["auto"] / best, 3),
+        )
+
+
+def _direct_calls(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> dict[str, Call]:
+    def by(kernel: SDPBackend) -> Call:
+        def call() -> Tensor:
+            with sdpa_kernel(kernel):
+                return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+
+        return call
+
+    length = query.shape[2]
+    blocks = create_block_mask(lambda b, h, q, k: q >= k, None, None, length, length, device="cuda") if causal else None
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return {
+        "flash": by(SDPBackend.FLASH_ATTENTION),
+        "cudnn": by(SDPBackend.CUDNN_ATTENTION),
+        "flex": lambda: compiled(query, key, value, block_mask=blocks),
+    }
+
+
+@torch.no_grad()
+def _last_row_exactly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """What the last query of the first item reads, in float64: it sees all keys under a causal mask, too."""
+    scores = query[:1, :, -1:].double() @ key[:1].double().transpose(-1, -2) / query.shape[-1] ** 0.5
+    return scores.softmax(dim=-1) @ value[:1].double()
+
+
+# ------------------------------------------------------------------------------------------------------- additive
+
+
+def additive() -> None:
+    for batch, queries, keys in ((8, 1024, 1024), (64, 64, 64), (64, 1, 64)):
+        _additive_at(batch, queries, keys, dim=512)
+
+
+def _additive_at(batch: int, queries: int, keys: int, dim: int) -> None:
+    what = f"[batch {batch}, q {queries}, k {keys}, d {dim}]"
+    lengths = (queries, keys, keys)
+    leaves = [torch.randn(batch, 1, length, dim, device="cuda", dtype=HALF, requires_grad=True) for length in lengths]
+    leaves.append(torch.randn(dim, device="cuda", dtype=HALF, requires_grad=True))  # v
+    slope = torch.randn_like(leaves[0])
+    formula = torch.compile(_additive_formula, dynamic=False)
+    calls: dict[str, Call] = {
+        "ours": lambda: _fused_additive(*leaves),
+        "compile": lambda: formula(*(leaf[:, 0] for leaf in leaves[:3]), leaves[3])[:, None],
+    }
+    truth = _additive_exactly(leaves, slope)
+    found = calls["ours"]()
+    everything = [found, *torch.autograd.grad(found, leaves, slope)]
+    worst = max(error(one, other) for one, other in zip(everything, truth, strict=True))
+    del found, everything, truth
+    if not worst <= MOST_ERROR:
+        refuse("additive", what, worst)
+        return
+    forward = milliseconds(calls)
+    both = milliseconds({name: with_gradients(call, leaves, slope) for name, call in calls.items()}, rounds=9)
+    tell(
+        "additive",
+        what,
+        forward_ms={name: round(taken, 3) for name, taken in forward.items()},
+        both_ms={name: round(taken, 3) for name, taken in both.items()},
+        forward_ratio=round(forward["compile"] / forward["ours"], 2),
+        both_ratio=round(both["compile"] / both["ours"], 2),
+        tanh_per_second=f"{batch * queries * keys * dim / forward['ours'] * 1e3:.2e}",
+        worst_error=f"{worst:.1e}",
+        **_memory(calls["ours"], leaves, slope),
+    )
+
+
+def _fused_additive(query: Tensor, key: Tensor, value: Tensor, vector: Tensor) -> Tensor:
+    """What the backend `triton` runs after the projections, which are no part of the comparison."""
+    from qkv.attention.backends.additive import additive_attention
+
+    return additive_attention(query.transpose(-1, -2), key.transpose(-1, -2), vector[None], value)[0]
+
+
+def _additive_formula(query: Tensor, key: Tensor, value: Tensor, vector: Tensor) -> Tensor:
+    scores = torch.tanh(query[:, :, None] + key[:, None]) @ vector
+    return torch.softmax(scores.float(), dim=-1).to(value.dtype) @ value
+
+
+def _additive_exactly(leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
+    """Output and gradients in float64, a few queries at a time, or the tensor of all of them would fill the device."""
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    query, key, value, vector = exact
+    totals, outputs = [torch.zeros_like(leaf) for leaf in exact], []
+    for row in range(query.shape[0]):
+        for first in range(0, query.shape[2], 256):
+            hidden = torch.tanh(query[row, 0, first : first + 256, None] + key[row, 0])  # q k d
+            output = torch.softmax(hidden @ vector, dim=-1) @ value[row, 0]
+            slopes = torch.autograd.grad(output, exact, slope[row, 0, first : first + 256].double())
+            totals = [total.add_(one) for total, one in zip(totals, slopes, strict=True)]
+            outputs.append(output.detach())
+    return [torch.cat(outputs).view(*slope.shape), *totals]
+
+
+def _memory(call: Call, leaves: list[Tensor], slope: Tensor) -> dict[str, float]:
+    """The peak of memory over that of inputs and outputs: of a forward pass alone, and with the backward pass."""
+    inputs, output = sum(leaf.nbytes for leaf in leaves), slope.nbytes
+    with torch.no_grad():
+        forward = _peak(call)
+    both = _peak(with_gradients(call, leaves, slope))
+    return {
+        "forward_memory_ratio": round((inputs + forward) / (inputs + output), 2),
+        "both_memory_ratio": round((inputs + output + both) / (2 * inputs + 2 * output), 2),
+    }
+
+
+def _peak(call: Contender) -> int:
+    """The bytes that a call allocates at most, beside what was there before it."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    return torch.cuda.max_memory_allocated() - before
+
+
+# ---------------------------------------------------------------------------------------------------------- watch
+
+
+class Block(nn.Module):
+    """A layer of the size of GPT-2's smallest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = MultiHead(768, 12)
+        self.feedforward = FeedForward(768, 3072, 0.0)
+        self.norms = nn.ModuleList([nn.LayerNorm(768), nn.LayerNorm(768)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norms[0](x), Causal())[0]
+        return x + self.feedforward(self.norms[1](x))
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block() for _ in range(12)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def watch() -> None:
+    device, dtype = ("cuda", HALF) if GPU else ("cpu", torch.float32)
+    model = Decoder().to(device, dtype).eval()
+    for batch in (1, 8) if GPU else (1,):
+        _watch_at(model, torch.randn(batch, 1024, 768, device=device, dtype=dtype))
+
+
+@torch.inference_mode()
+def _watch_at(model: nn.Module, x: Tensor) -> None:
+    what = f"12 layers, head 3 of each, 1,024 tokens, batch {x.shape[0]}, {str(x.dtype)[6:]} on {x.device.type}"
+    found = _seen(model, x)
+    with _on_backend(model, "reference"):
+        truth = _seen(model, x).double()
+        with_weights = milliseconds({"reference": lambda: model(x)}, rounds=3, calls=1)["reference"]
+    if not right(found, truth, 1e-4 if x.dtype == torch.float32 else 5e-2):
+        refuse("watch", what, error(found, truth))
+        return
+    contenders: dict[str, Contender] = {
+        "plain": lambda: model(x),
+        "watched": lambda: _seen(model, x),
+        "one layer": lambda: _seen(model, x, layers=[5]),
+    }
+    if GPU:
+        contenders |= _captured(model, x)
+    taken = milliseconds(contenders, rounds=9, calls=3 if GPU else 1)
+    graph = {"in_a_graph": f"{taken['watched graph'] / taken['plain graph'] - 1:+.1%}"} if GPU else {}
+    tell(
+        "watch",
+        what,
+        ms={name: round(one, 2) for name, one in taken.items()},
+        every_layer=f"{taken['watched'] / taken['plain'] - 1:+.1%}",
+        one_layer=f"{taken['one layer'] / taken['plain'] - 1:+.1%}",
+        **graph,
+        attention_in_plain_pytorch_instead=f"{with_weights / taken['plain'] - 1:+.1%}",
+        off_by=f"{error(found, truth):.1e}",
+    )
+
+
+def _seen(model: nn.Module, x: Tensor, layers: list[int] | None = None) -> Tensor:
+    with qkv.watch(model, layers=layers, heads=[3]) as seen:
+        model(x)
+    return torch.cat([record.weights for record in seen.values()])
+
+
+def _captured(model: nn.Module, x: Tensor) -> dict[str, Contender]:
+    """The model in a CUDA graph, watched and not: launches cost nothing there, so what is left is the work itself."""
+
+    def graph(watched: bool) -> Contender:
+        recorded = torch.cuda.CUDAGraph()
+        with qkv.watch(model, heads=[3]) if watched else nullcontext(), torch.cuda.graph(recorded):
+            model(x)
+        return recorded.replay
+
+    return {"plain graph": graph(False), "watched graph": graph(True)}
+
+
+@contextmanager
+def _on_backend(model: nn.Module, name: str) -> Iterator[None]:
+    layers = [module for module in model.modules() if isinstance(module, Attend)]
+    for layer in layers:
+        layer.backend = name
+    yield
+    for layer in layers:
+        layer.backend = "auto"
+
+
+# ----------------------------------------------------------------------------------------------------- crossovers
+
+
+def crossovers() -> None:
+    """sdpa beside flex over sizes, and what a new shape costs: the two figures of `measured.py`."""
+    for shape in ((8, 12, 512, 64), (16, 12, 1024, 64), (4, 16, 2048, 128), (4, 16, 4096, 128)):
+        for name, mask, position in _masks_and_biases(*shape):
+            try:
+                _flex_beside_sdpa(f"{name} {list(shape)}", shape, mask, position)
+            except RuntimeError as failure:
+                tell("crossovers", f"{name} {list(shape)}", failed=str(failure).splitlines()[0][:160])
+    for length in (301, 302):
+        x = torch.randn(2, 4, length, 64, device="cuda", dtype=HALF)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            F.scaled_dot_product_attention(x, x, x)
+        torch.cuda.synchronize()
+        tell("crossovers", "cuDNN, first call of a shape", ms=round((time.perf_counter() - begin) * 1e3, 1))
+
+
+def _masks_and_biases(
+    batch: int, heads: int, length: int, dim: int
+) -> Iterator[tuple[str, Mask | None, Position | None]]:
+    lengths = torch.linspace(length // 4, length, batch, device="cuda").long()
+    documents = (torch.arange(length, device="cuda") // (length // 4)).expand(batch, length)
+    yield "padding", Padding(lengths), None
+    yield "causal and padding", Causal() & Padding(lengths), None
+    yield "window of 256", Causal() & Window(256, 0), None
+    yield "documents", Causal() & Documents(documents), None
+    yield "ALiBi, causal", Causal(), ALiBi(heads)
+    yield "Shaw, keys only", None, Relative(dim, 16, values=False).to("cuda", HALF)
+
+
+def _flex_beside_sdpa(what: str, shape: Shape, mask: Mask | None, position: Position | None) -> None:
+    leaves = [torch.randn(shape, device="cuda", dtype=HALF, requires_grad=True) for _ in range(3)]
+    slope = torch.randn_like(leaves[0])
+    calls: dict[str, Call] = {
+        "sdpa": lambda: attend(*leaves, mask=mask, position=position, backend="sdpa").output,
+        "flex": lambda: attend(*leaves, mask=mask, position=position, backend="flex").output,
+    }
+    found, truth = calls["flex"](), calls["sdpa"]().double()
+    if not right(found, truth):
+        refuse("crossovers", what, error(found, truth))
+        return
+    forward = milliseconds(calls, rounds=7)
+    both = milliseconds({name: with_gradients(call, leaves, slope) for name, call in calls.items()}, rounds=5)
+    batch, heads, length, _ = shape
+    tell(
+        "crossovers",
+        what,
+        cells=f"{batch * heads * length**2:.1e}",
+        flex_over_sdpa_forward=round(forward["flex"] / forward["sdpa"], 2),
+        flex_over_sdpa_both=round(both["flex"] / both["sdpa"], 2),
+    )
+
+
+SECTIONS: dict[str, tuple[Callable[[], None], bool]] = {  # and whether they need a GPU
+    "overhead": (overhead, False),
+    "kernels": (kernels, True),
+    "additive": (additive, True),
+    "watch": (watch, False),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all that this machine can run if none")
+    parser.add_argument("--crossovers", action="store_true", help="measure where one backend overtakes another")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"unknown section {unknown[0]!r} (known: {', '.join(SECTIONS)})")
+    torch.manual_seed(0)
+    machine = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
+    tell("machine", machine, torch=torch.__version__)
+    if arguments.crossovers:
+        crossovers()
+        return
+    for name in arguments.sections or SECTIONS:
+        section, needs_gpu = SECTIONS[name]
+        if needs_gpu and not GPU:
+            tell(name, "skipped", reason="it needs a CUDA device")
+        else:
+            section()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Timing in turns, telling one line at a time, and refusing to time what is wrong."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+GPU = torch.cuda.is_available()
+MOST_ERROR = 2e-2  # of the norm of the float64 result: bf16 operands land between 2e-3 and 1e-2
+Contender = Callable[[], object]
+
+
+def milliseconds(contenders: dict[str, Contender], rounds: int = 15, calls: int = 5) -> dict[str, float]:
+    """The median time of each, taken in turns, so that a change of clocks meets all of them."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for contender in contenders.values():
+        for _ in range(3):
+            contender()
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            times[name].append(_one_timing(contender, calls))
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def _one_timing(contender: Contender, calls: int) -> float:
+    if not GPU:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            contender()
+        return (time.perf_counter() - begin) / calls * 1e3
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(calls):
+        contender()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    """The distance from the truth, over its norm."""
+    return ((found.double() - truth).norm() / truth.norm()).item()
+
+
+def right(found: Tensor, truth: Tensor, most: float = MOST_ERROR) -> bool:
+    return error(found, truth) <= most  # NaN is not
+
+
+def tell(section: str, what: str, **figures: object) -> None:
+    """One line of the table, which a machine can read as well."""
+    print(json.dumps({"section": section, "what": what} | figures), flush=True)
+
+
+def refuse(section: str, what: str, found: float) -> None:
+    tell(section, what, wrong_result=f"off by {found:.1e} of its norm: no speed is reported")

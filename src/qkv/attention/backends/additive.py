@@ -1,0 +1,399 @@
+"""Additive attention on a GPU, forward and backward: how the kernels of `additive_kernels` are put together.
+
+Scores are so costly that keeping what was made of them for a moment is cheap. So they pass through a scratch, which is
+bounded: it holds a few items, an item being one head of one batch row, or, where one alone is too large, some of its
+queries.
+
+    forward         exponentials  ->  weights, by tiles  ->  context, which joins the tiles
+    backward        exponentials  ->  score_gradients: P and dS  ->  dV = P^T dO
+                    exponentials, the other way round  ->  position_gradients: dQ, dK and parts of dv
+    little to do    one_query, for each query, is all of the forward, and for an only query, one_query_weights and
+                    one_query_gradients are all of the backward: there, launches are what costs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+import triton
+
+from qkv.attention.backends import additive_kernels as kernels
+from qkv.types import Bool, Float, Int, Tensor
+
+__all__ = ["DTYPES", "MIN_CAPABILITY", "additive_attention"]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MIN_CAPABILITY = (8, 0)  # of an NVIDIA GPU
+
+SCRATCH_SHARE = 0.47  # of the bytes of inputs and outputs
+SCRATCH_FLOOR = 8 * 2**20  # below this, saving memory is not worth more launches
+LITTLE = 2**28  # hyperbolic tangents in all, up to which the forward takes one query at a time
+MAX_ITEMS = 65_535  # in one launch
+ENOUGH = 1 if kernels.INTERPRETED else 512  # programs that keep a large GPU busy, where there is one
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tile sizes of every kernel, in one place: powers of two, and positions at most `block`."""
+
+    block: int = 64  # positions are padded to a multiple of this
+    score_query: int = 32
+    score_key: int = 64
+    score_step: int = 8  # hidden units unrolled
+    gradient_position: int = 32
+    gradient_hidden: int = 64
+    gradient_step: int = 4  # positions unrolled
+    context_query: int = 64
+    context_value_bytes: int = 256
+    score_gradient_value_bytes: int = 128
+    one_query_key: int = 32
+    one_query_hidden: int = 64
+    one_query_value: int = 512
+
+
+TILES = Tiles()
+
+
+def additive_attention(
+    query: Float[Tensor, "batch heads hidden query"],
+    key: Float[Tensor, "batch heads hidden key"],
+    vector: Float[Tensor, "heads_or_1 hidden"],
+    value: Float[Tensor, "batch heads key value_dim"],
+    lengths: Int[Tensor, "batch"] | None = None,
+    allowed: Bool[Tensor, "#batch #heads #query #key"] | None = None,
+) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
+    """Attend by v . tanh(q + k), to keys before a row's length that `allowed` lets through.
+
+    Returns the output and the log-sum-exp of each row's scores, through which no gradient flows. A row that sees
+    nothing gives zeros and -inf. Any strides will do.
+    """
+    output, lse = _attention(query, key, vector, value, lengths, allowed)
+    return output, lse.detach()
+
+
+# ----------------------------------------------------------------------------------------------- sizes and chunks
+
+
+def _tile(tile: int, size: int) -> int:
+    """A tile no larger than the size calls for; sixteen is the least that products of matrices take."""
+    return min(tile, max(16, triton.next_power_of_2(size)))
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return triton.cdiv(size, multiple) * multiple
+
+
+def _spans(total: int, step: int) -> Iterator[slice]:
+    return (slice(first, min(first + step, total)) for first in range(0, total, step))
+
+
+def _warps(rows: int, columns: int) -> int:
+    """For twice as many threads as rows or columns: see `_four_by_four`."""
+    return max(rows, columns) // 16
+
+
+def _bytes(*tensors: Tensor) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@final
+@dataclass(frozen=True)
+class _Chunk:
+    """Some queries of some items: what one round of launches works on."""
+
+    items: slice
+    queries: slice
+    queries_padded: int
+
+    @property
+    def item_count(self) -> int:
+        return self.items.stop - self.items.start
+
+    @property
+    def query_count(self) -> int:
+        return self.queries.stop - self.queries.start
+
+
+@final
+class _Problem:
+    """The inputs of one call, their sizes, and the launches over a chunk of it."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, vector: Tensor, value: Tensor, lengths: Tensor | None, allowed: Tensor | None
+    ) -> None:
+        self.batch, self.heads, self.hidden, self.queries = query.shape
+        self.keys, self.value_dim = value.shape[-2:]
+        self.items = self.batch * self.heads
+        self.query, self.key, self.value, self.lengths = query, key, value, lengths
+        self.vector = vector.contiguous().expand(self.heads, -1)
+        if allowed is not None:
+            allowed = allowed.expand(self.batch, self.heads, self.queries, self.keys)
+        self.allowed = allowed
+        # Scratch is padded to whole blocks, which are whole tiles of every kernel.
+        self.query_block, self.key_block = _tile(TILES.block, self.queries), _tile(TILES.block, self.keys)
+        self.hidden_tile = _tile(TILES.gradient_hidden, self.hidden)
+        self.keys_padded = _round_up(self.keys, self.key_block)
+        self.hidden_padded = _round_up(self.hidden, max(TILES.score_step, self.hidden_tile))
+
+    def chunks(self, in_and_out: int, pair_bytes: int) -> list[_Chunk]:
+        """What may be in scratch at once, the largest first: some items, or else some whole blocks of queries of one.
+
+        A pair of positions takes so many bytes beside the exponentials.
+        """
+
+        def item_bytes(queries: int) -> int:
+            padded = _round_up(queries, self.query_block)
+            return 4 * (padded + self.keys_padded) * self.hidden_padded + pair_bytes * padded * self.keys_padded
+
+        budget = max(int(in_and_out * SCRATCH_SHARE), SCRATCH_FLOOR)
+        items, queries = min(budget // item_bytes(self.queries), MAX_ITEMS), self.queries
+        if items > 0:
+            items = triton.cdiv(self.items, triton.cdiv(self.items, items))  # as many in every round
+        else:
+            items, blocks = 1, triton.cdiv(queries, self.query_block)
+            while blocks > 1 and item_bytes(blocks * self.query_block) > budget:
+                blocks = triton.cdiv(blocks, 2)
+            queries = min(blocks * self.query_block, queries)
+        return [
+            _Chunk(some, part, _round_up(part.stop - part.start, self.query_block))
+            for some in _spans(self.items, items)
+            for part in _spans(self.queries, queries)
+        ]
+
+    def scratch(self, chunk: _Chunk) -> Float[Tensor, "_"]:
+        """For exponentials, whichever way round."""
+        size = chunk.item_count * (chunk.queries_padded + self.keys_padded) * self.hidden_padded
+        return torch.empty(size, dtype=torch.float32, device=self.query.device)
+
+    def pairs(self, chunk: _Chunk) -> Float[Tensor, "_"]:
+        """For one number for each pair of positions, in the type of the values."""
+        return self.value.new_empty(chunk.item_count * chunk.queries_padded * self.keys_padded)
+
+    def sizes(self, chunk: _Chunk) -> tuple[int, ...]:
+        """As all kernels take them."""
+        return (
+            chunk.items.start, self.heads, chunk.query_count, chunk.queries_padded, self.keys, self.keys_padded,
+            self.hidden, self.hidden_padded,
+        )  # fmt: skip
+
+    def exponentials(self, chunk: _Chunk, units: Tensor, *, hidden_last: bool) -> None:
+        """Write those of queries and keys, as [item, hidden, position] or as [item, position, hidden]."""
+        width = chunk.queries_padded + self.keys_padded
+        query = self.query[..., chunk.queries]
+        position_tile, hidden_tile = 64, _tile(32, self.hidden)
+        grid = (triton.cdiv(width, position_tile), triton.cdiv(self.hidden_padded, hidden_tile), chunk.item_count)
+        kernels.exponentials[grid](
+            query, *query.stride(), self.key, *self.key.stride(),
+            units, width * self.hidden_padded, *((1, self.hidden_padded) if hidden_last else (width, 1)),
+            *self.sizes(chunk), HIDDEN=hidden_tile, POSITIONS=position_tile,
+        )  # fmt: skip
+
+    def score_tiles(self, chunk: _Chunk) -> tuple[int, int]:
+        """As large as there is enough to do for the whole GPU."""
+        query, key = min(TILES.score_query, self.query_block), min(TILES.score_key, self.key_block)
+        pairs = chunk.item_count * chunk.queries_padded * self.keys_padded
+        while query * key > 256 and pairs < ENOUGH * query * key:
+            query, key = (query // 2, key) if query >= key else (query, key // 2)
+        return query, key
+
+    def score_arguments(self, chunk: _Chunk, units: Tensor) -> tuple[object, ...]:
+        """What scores depend on."""
+        allowed = None if self.allowed is None else self.allowed[:, :, chunk.queries]
+        strides = (0, 0, 0, 0) if allowed is None else allowed.stride()
+        return units, self.vector, self.vector.stride(0), self.lengths, allowed, *strides
+
+    def one_query_arguments(self) -> tuple[object, ...]:
+        query, key, value = self.query.stride(), self.key.stride(), self.value.stride()
+        return self.query, *query, self.key, *key, self.vector, self.vector.stride(0), self.value, *value
+
+    def one_query_tiles(self) -> dict[str, int]:
+        return {
+            "KEYS": _tile(TILES.one_query_key, self.keys),
+            "HIDDEN": _tile(TILES.one_query_hidden, self.hidden),
+        }
+
+
+# -------------------------------------------------------------------------------------------------------- forward
+
+
+@torch.library.custom_op("qkv::additive_attention", mutates_args=())
+def _attention(
+    query: Tensor, key: Tensor, vector: Tensor, value: Tensor, lengths: Tensor | None, allowed: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    problem = _Problem(query, key, vector, value, lengths, allowed)
+    output = value.new_empty((problem.batch, problem.heads, problem.queries, problem.value_dim))
+    lse = value.new_empty((problem.batch, problem.heads, problem.queries), dtype=torch.float32)
+    if problem.keys == 0:
+        return output.zero_(), lse.fill_(float("-inf"))
+    with torch.cuda.device_of(query):
+        if problem.queries == 1 or problem.items * problem.queries * problem.keys * problem.hidden <= LITTLE:
+            _forward_by_query(problem, output, lse)
+        else:
+            _forward(problem, output, lse)
+    return output, lse
+
+
+def _forward_by_query(problem: _Problem, output: Tensor, lse: Tensor) -> None:
+    allowed, value_tile = problem.allowed, _tile(TILES.one_query_value, problem.value_dim)
+    kernels.one_query[(problem.items * problem.queries, triton.cdiv(problem.value_dim, value_tile))](
+        *problem.one_query_arguments(),
+        problem.lengths, allowed, *((0, 0, 0, 0) if allowed is None else allowed.stride()),
+        output, lse, problem.heads, problem.queries, problem.keys, problem.hidden, problem.value_dim,
+        APPROXIMATE=problem.query.dtype != torch.float32, VALUES=value_tile, **problem.one_query_tiles(), num_warps=8,
+    )  # fmt: skip
+
+
+def _forward(problem: _Problem, output: Tensor, lse: Tensor) -> None:
+    value = problem.value
+    outputs, lses = output.flatten(0, 1), lse.flatten(0, 1)
+    in_and_out = _bytes(problem.query, problem.key, value, output)
+    chunks = problem.chunks(in_and_out, pair_bytes=value.element_size() + 1)
+    query_tile, key_tile = problem.score_tiles(chunks[0])
+    context_query = min(TILES.context_query, problem.query_block)
+    value_tile = _tile(TILES.context_value_bytes // value.element_size(), problem.value_dim)
+    units, weights = problem.scratch(chunks[0]), problem.pairs(chunks[0])
+    tops = torch.empty(weights.numel() // key_tile, dtype=torch.float32, device=value.device)
+    totals = torch.empty_like(tops)
+    for chunk in chunks:
+        items, padded = chunk.item_count, chunk.queries_padded
+        problem.exponentials(chunk, units, hidden_last=False)
+        kernels.weights[(problem.keys_padded // key_tile, padded // query_tile, items)](
+            *problem.score_arguments(chunk, units), weights, tops, totals, *problem.sizes(chunk),
+            STEP=TILES.score_step, QUERIES=query_tile, KEYS=key_tile, num_warps=_warps(query_tile, key_tile),
+        )  # fmt: skip
+        kernels.context[(padded // context_query, triton.cdiv(problem.value_dim, value_tile), items)](
+            weights, tops, totals, problem.lengths, value, *value.stride(),
+            outputs[:, chunk.queries], lses[:, chunk.queries], problem.queries,
+            *problem.sizes(chunk)[:6], problem.value_dim,
+            QUERIES=context_query, KEYS=key_tile, VALUES=value_tile, num_warps=4,
+        )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- backward
+
+
+@torch.library.custom_op("qkv::additive_attention_backward", mutates_args=())
+def _attention_backward(
+    d_output: Tensor, output: Tensor, lse: Tensor, query: Tensor, key: Tensor, vector: Tensor, value: Tensor,
+    lengths: Tensor | None, allowed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    problem = _Problem(query, key, vector, value, lengths, allowed)
+    d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), value.new_empty(value.shape)
+    if problem.queries == 0 or problem.keys == 0:
+        return d_query.zero_(), d_key.zero_(), torch.zeros_like(vector), d_value.zero_()
+    d_outputs = d_output.flatten(0, 1)
+    with torch.cuda.device_of(query):
+        if problem.queries == 1:
+            parts = _backward_of_one(problem, d_outputs, lse, d_query, d_key, d_value)
+        else:
+            parts = _backward(problem, d_outputs, output, lse, d_query, d_key, d_value)
+    by_head = parts.view(problem.batch, problem.heads, -1, problem.hidden)
+    d_vector = by_head.sum((0, 1, 2) if vector.shape[0] == 1 else (0, 2)).view(vector.shape)
+    return d_query, d_key, d_vector.to(vector.dtype), d_value
+
+
+def _backward_of_one(
+    problem: _Problem, d_outputs: Tensor, lse: Tensor, d_query: Tensor, d_key: Tensor, d_value: Tensor
+) -> Float[Tensor, "items hidden"]:
+    """Write the gradients of queries, keys and values where each item has one query; return parts of the vector's."""
+    query, key, vector, value, allowed = problem.query, problem.key, problem.vector, problem.value, problem.allowed
+    weights = torch.empty((2, problem.items, problem.keys), dtype=torch.float32, device=query.device)
+    parts = torch.empty((problem.items, problem.hidden), dtype=torch.float32, device=query.device)
+    given = (query, *query.stride()[:3], key, *key.stride(), vector, vector.stride(0))
+    tiles = problem.one_query_tiles()
+    kernels.one_query_weights[(problem.items, triton.cdiv(problem.keys, tiles["KEYS"]))](
+        *given, value, *value.stride(),
+        problem.lengths, allowed, *((0, 0, 0) if allowed is None else (*allowed.stride()[:2], allowed.stride(3))),
+        d_outputs, d_outputs.stride(0), d_outputs.stride(2), lse, d_value, weights[0], weights[1],
+        problem.heads, problem.keys, problem.hidden, problem.value_dim,
+        APPROXIMATE=query.dtype != torch.float32, VALUES=_tile(256, problem.value_dim), **tiles, num_warps=8,
+    )  # fmt: skip
+    kernels.one_query_gradients[(problem.items, triton.cdiv(problem.hidden, tiles["HIDDEN"]))](
+        *given, weights[0], weights[1], d_query, *d_query.stride()[:3], d_key, *d_key.stride(), parts,
+        problem.heads, problem.keys, problem.hidden, **tiles, num_warps=4,
+    )  # fmt: skip
+    return parts
+
+
+def _backward(
+    problem: _Problem, d_outputs: Tensor, output: Tensor, lse: Tensor, d_query: Tensor, d_key: Tensor, d_value: Tensor
+) -> Float[Tensor, "items tiles hidden"]:
+    """Write the gradients of queries, keys and values; return parts of the vector's, of each item and tile."""
+    key, vector, value = problem.key, problem.vector, problem.value
+    outputs, d_values, lses = output.flatten(0, 1), d_value.flatten(0, 1), lse.flatten(0, 1)
+    position_tile = min(TILES.gradient_position, problem.query_block, problem.key_block)
+    tiles = _round_up(problem.queries, problem.query_block) // position_tile
+    parts = torch.empty((problem.items, tiles, problem.hidden), dtype=torch.float32, device=value.device)
+
+    in_and_out = 2 * _bytes(problem.query, key, value, output)
+    chunks = problem.chunks(in_and_out, pair_bytes=3 * value.element_size())
+    query_tile, key_tile = problem.score_tiles(chunks[0])
+    value_tile = _tile(TILES.score_gradient_value_bytes // value.element_size(), problem.value_dim)
+    units = problem.scratch(chunks[0])
+    weights, d_scores, transposed = (problem.pairs(chunks[0]) for _ in range(3))
+    split = chunks[0].query_count < problem.queries
+    if split:  # then the gradients of keys and values are sums over chunks of an item, kept in float32
+        key_sum = torch.empty_like(key[:1, :1], dtype=torch.float32)
+        value_sum = torch.empty_like(d_values[:1], dtype=torch.float32)
+    for chunk in chunks:
+        items, queries, padded = chunk.items, chunk.queries, chunk.queries_padded
+        problem.exponentials(chunk, units, hidden_last=False)
+        kernels.score_gradients[(problem.keys_padded // key_tile, padded // query_tile, chunk.item_count)](
+            *problem.score_arguments(chunk, units), value, *value.stride(),
+            d_outputs[:, queries], *d_outputs.stride(), outputs[:, queries], lses[:, queries], problem.queries,
+            weights, d_scores, transposed, *problem.sizes(chunk), problem.value_dim,
+            STEP=TILES.score_step, QUERIES=query_tile, KEYS=key_tile,
+            VALUES=value_tile, num_warps=_warps(query_tile, key_tile),
+        )  # fmt: skip
+        used = chunk.item_count * padded * problem.keys_padded
+        by_key = weights[:used].view(-1, padded, problem.keys_padded)[:, : chunk.query_count, : problem.keys].mT
+        if split:
+            if queries.start == 0:
+                key_sum.zero_()
+                value_sum.zero_()
+            value_sum += by_key @ d_outputs[items, queries]
+        else:
+            torch.bmm(by_key, d_outputs[items], out=d_values[items])
+        problem.exponentials(chunk, units, hidden_last=True)
+        d_key_here = key_sum.expand_as(key) if split else d_key
+        d_query_here = d_query[..., queries]
+        grid = (
+            problem.hidden_padded // problem.hidden_tile,
+            (padded + problem.keys_padded) // position_tile,
+            chunk.item_count,
+        )
+        kernels.position_gradients[grid](
+            units, d_scores, transposed, vector, vector.stride(0), problem.lengths,
+            d_query_here, *d_query_here.stride(), d_key_here, *d_key_here.stride(),
+            parts[:, queries.start // position_tile :], parts.stride(0), *problem.sizes(chunk),
+            ACCUMULATE=split, STEP=TILES.gradient_step, POSITIONS=position_tile, HIDDEN=problem.hidden_tile,
+            num_warps=_warps(position_tile, problem.hidden_tile),
+        )  # fmt: skip
+        if split and queries.stop == problem.queries:
+            d_key[items.start // problem.heads, items.start % problem.heads] = key_sum[0, 0]
+            d_values[items] = value_sum
+    return parts
+
+
+@_attention.register_fake
+def _(query, key, vector, value, lengths, allowed):  # type: ignore[no-untyped-def]
+    batch, heads, _, queries = query.shape
+    output = value.new_empty((batch, heads, queries, value.shape[-1]))
+    return output, value.new_empty((batch, heads, queries), dtype=torch.float32)
+
+
+@_attention_backward.register_fake
+def _(d_output, output, lse, query, key, vector, value, lengths, allowed):  # type: ignore[no-untyped-def]
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(vector), value.new_empty(value.shape)
+
+
+def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(*output, *inputs)
+
+
+def _differentiate(ctx, d_output, _d_lse):  # type: ignore[no-untyped-def]
+    return *_attention_backward(d_output, *ctx.saved_tensors), None, None
+
+
+_attention.register_autograd(_differentiate, setup_context=_save)

@@ -13,7 +13,7 @@ watch      what it costs to see one head of every layer of a 12-layer model at 1
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -274,61 +274,71 @@ def watch() -> None:
 
 @torch.inference_mode()
 def _watch_at(model: nn.Module, x: Tensor) -> None:
-    what = f"12 layers, head 3 of each, 1,024 tokens, batch {x.shape[0]}, {str(x.dtype)[6:]} on {x.device.type}"
-    found = _seen(model, x)
-    with _on_backend(model, "reference"):
-        truth = _seen(model, x).double()
-        with_weights = milliseconds({"reference": lambda: model(x)}, rounds=3, calls=1)["reference"]
+    what = f"one head of 12 layers, 1,024 tokens, batch {x.shape[0]}, {str(x.dtype)[6:]} on {x.device.type}"
+    found, truth = _weights_seen(model, x), _weights_exactly(model, x)
     if not right(found, truth, 1e-4 if x.dtype == torch.float32 else 5e-2):
         refuse("watch", what, error(found, truth))
         return
-    contenders: dict[str, Contender] = {
-        "plain": lambda: model(x),
-        "watched": lambda: _seen(model, x),
-        "one layer": lambda: _seen(model, x, layers=[5]),
+    models = {
+        "plain": model,
+        "watched": _twin(model),
+        "watched in every layer": _twin(model),
+        "reference": _twin(model),
     }
-    if GPU:
-        contenders |= _captured(model, x)
-    taken = milliseconds(contenders, rounds=9, calls=3 if GPU else 1)
-    graph = {"in_a_graph": f"{taken['watched graph'] / taken['plain graph'] - 1:+.1%}"} if GPU else {}
+    for layer in _attention(models["reference"]):
+        layer.backend = "reference"
+    with (
+        qkv.watch(models["watched"], layers=[5], heads=[3]),
+        qkv.watch(models["watched in every layer"], heads=[3]),
+    ):
+        calls: dict[str, Contender] = {name: partial(one, x) for name, one in models.items()}
+        if GPU:
+            calls |= {f"{name}, in a graph": _captured(one, x) for name, one in models.items()}
+        taken = milliseconds(calls, rounds=11, calls=3 if GPU else 1)
     tell(
         "watch",
         what,
         ms={name: round(one, 2) for name, one in taken.items()},
-        every_layer=f"{taken['watched'] / taken['plain'] - 1:+.1%}",
-        one_layer=f"{taken['one layer'] / taken['plain'] - 1:+.1%}",
-        **graph,
-        attention_in_plain_pytorch_instead=f"{with_weights / taken['plain'] - 1:+.1%}",
+        costs={
+            name: f"{one / taken['plain, in a graph' if 'graph' in name else 'plain'] - 1:+.1%}"
+            for name, one in taken.items()
+            if not name.startswith("plain")
+        },
         off_by=f"{error(found, truth):.1e}",
     )
 
 
-def _seen(model: nn.Module, x: Tensor, layers: list[int] | None = None) -> Tensor:
-    with qkv.watch(model, layers=layers, heads=[3]) as seen:
+def _weights_seen(model: nn.Module, x: Tensor) -> Tensor:
+    with qkv.watch(model, heads=[3]) as seen:
         model(x)
     return torch.cat([record.weights for record in seen.values()])
 
 
-def _captured(model: nn.Module, x: Tensor) -> dict[str, Contender]:
-    """The model in a CUDA graph, watched and not: launches cost nothing there, so what is left is the work itself."""
-
-    def graph(watched: bool) -> Contender:
-        recorded = torch.cuda.CUDAGraph()
-        with qkv.watch(model, heads=[3]) if watched else nullcontext(), torch.cuda.graph(recorded):
-            model(x)
-        return recorded.replay
-
-    return {"plain graph": graph(False), "watched graph": graph(True)}
+def _weights_exactly(model: nn.Module, x: Tensor) -> Tensor:
+    """The weights of the same model, all of it in float64 and in plain PyTorch."""
+    exact = _twin(model).double()
+    for layer in _attention(exact):
+        layer.backend = "reference"
+    return _weights_seen(exact, x.double())
 
 
-@contextmanager
-def _on_backend(model: nn.Module, name: str) -> Iterator[None]:
-    layers = [module for module in model.modules() if isinstance(module, Attend)]
-    for layer in layers:
-        layer.backend = name
-    yield
-    for layer in layers:
-        layer.backend = "auto"
+def _twin(model: nn.Module) -> nn.Module:
+    """Another model with the same weights, not copies of them."""
+    twin = Decoder().to(next(model.parameters()).device).eval()
+    twin.load_state_dict(model.state_dict(), assign=True)
+    return twin
+
+
+def _captured(model: nn.Module, x: Tensor) -> Contender:
+    """The model in a CUDA graph: launches cost nothing there, and what is left is the work itself."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(x)
+    return graph.replay
+
+
+def _attention(model: nn.Module) -> Iterator[Attend]:
+    return (module for module in model.modules() if isinstance(module, Attend))
 
 
 # ----------------------------------------------------------------------------------------------------- crossovers

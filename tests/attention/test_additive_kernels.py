@@ -20,7 +20,8 @@ SETTINGS = [
     pytest.param("cuda", torch.float32, id="cuda-float32", marks=needs_gpu),
     pytest.param("cuda", torch.bfloat16, id="cuda-bfloat16", marks=needs_gpu),
 ]
-TOLERANCE = {torch.float32: 256 * torch.finfo(torch.float32).eps, torch.bfloat16: 4 * torch.finfo(torch.bfloat16).eps}
+ROUNDING = {torch.float32: 256, torch.bfloat16: 4, torch.float16: 4}
+TOLERANCE = {dtype: times * torch.finfo(dtype).eps for dtype, times in ROUNDING.items()}
 
 
 def reference(query, key, vector, value, lengths=None, allowed=None):
@@ -94,6 +95,12 @@ def assert_same(exact, device, dtype, lengths=None, allowed=None, prepare=lambda
 )
 def test_output_lse_and_gradients_equal_the_formula(sizes, device, dtype):
     assert_same(inputs(**sizes), device, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_half_precision_is_as_exact_as_it_can_be(queries, dtype):
+    assert_same(inputs(queries=queries), "cuda" if torch.cuda.is_available() else "cpu", dtype)
 
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
@@ -244,3 +251,30 @@ def test_it_compiles_as_one_graph_and_is_captured_in_a_cuda_graph(dtype):
     for one, two, three in zip(eager, compiled, captured, strict=True):
         torch.testing.assert_close(two, one, rtol=0, atol=0)
         torch.testing.assert_close(three, one, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(8, 1024, 1024), (64, 64, 64), (64, 1, 64)])
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_memory_stays_within_one_and_a_half_times_what_goes_in_and_out(shape):
+    batch, queries, keys = shape
+
+    def new(*sizes):
+        return torch.randn(sizes, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    leaves = [new(batch, 1, 512, queries), new(batch, 1, 512, keys), new(1, 512), new(batch, 1, keys, 512)]
+    weight = torch.randn(batch, 1, queries, 512, device="cuda", dtype=torch.bfloat16)
+    torch.autograd.grad(additive_attention(*leaves)[0], leaves, weight)  # libraries take their workspace at first use
+    given = sum(x.nbytes for x in leaves)
+    for backward in (False, True):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with torch.set_grad_enabled(backward):
+            output, lse = additive_attention(*leaves)
+        if backward:
+            torch.autograd.grad(output, leaves, weight)
+        made = output.nbytes + lse.nbytes + (given if backward else 0)
+        extra = torch.cuda.max_memory_allocated() - before - made
+        assert extra <= 0.5 * (given + made + (weight.nbytes if backward else 0))
+        del output, lse

@@ -176,5 +176,6 @@ def test_the_fused_additive_kernel_equals_the_float64_reference(score, mask):
 def test_thousands_of_keys_do_not_lose_precision(backend, score, mask):
     if backend == "triton":
         pytest.importorskip("triton")
-    sizes = Sizes(batch=2, heads=1, kv_heads=1, queries=3, keys=4097, dim=4, value_dim=2)
+    keys = 1025 if backend == "triton" else 4097  # its interpreter is slow; 4,097 are in test_conformance_on_gpu
+    sizes = Sizes(batch=2, heads=1, kv_heads=1, queries=3, keys=keys, dim=4, value_dim=2)
     check(sizes, (score, "softmax", "nowhere", mask), backend, torch.float32)

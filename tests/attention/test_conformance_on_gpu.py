@@ -17,7 +17,7 @@ pytestmark = [
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 DOT_PRODUCTS = ("dot", "scaled dot", "bilinear", "low-rank bilinear", "cosine")
 SOFTMAXES = ("softmax", "softmax, cooler", "uniform", "local-m")
-JUMPS = ("hard", "hard, straight through", "local-p")  # where rounding may turn a choice, and the result with it
+JUMPS = ("hard", "hard, straight through", "local-p", "sparsemax")  # rounding may turn a choice of theirs
 ALIGNED = Sizes(batch=2, heads=2, kv_heads=1, queries=24, keys=40, dim=16, value_dim=16)
 
 

@@ -316,5 +316,5 @@ class TestWrongShapes:
 
     @pytest.mark.parametrize("backend", EAGER)
     def test_a_dot_product_needs_queries_and_keys_of_one_size(self, backend):
-        with pytest.raises(ShapeError, match="the query has 4 and the key 5"):
+        with pytest.raises(ShapeError, match="the query has 4 to compare and the key 5"):
             attend(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 5), torch.randn(1, 1, 3, 5), backend=backend)

@@ -83,7 +83,7 @@ class TestEveryPosition:
     @pytest.mark.parametrize("start", [None, 1, torch.tensor([0, 2])])
     def test_gives_the_same_rows_when_only_some_are_rebuilt(self, along, heads, queries, start):
         request = build_request(*qkv_heads(kv_heads=2), position=along.at(), mask=Causal(), start=start)
-        part = request.of(*(None if chosen is None else torch.tensor(chosen) for chosen in (heads, queries)))
+        part = request.of(*(None if chosen is None else tuple(chosen) for chosen in (heads, queries)))
         weights, _ = REFERENCE.weights(request)
         rows = slice(None) if queries is None else queries
         seen = (lambda x: x[:, :, rows]) if heads is None else (lambda x: x[:, heads][:, :, rows])

@@ -159,17 +159,18 @@ class TestFormula:
 
     def test_some_heads_of_a_score_are_slices_of_all(self, name, heads):
         score, query, key = make(name, heads)
-        chosen = torch.tensor([2, 0])
-        assert_equal(score.of_heads(chosen)(query[:, chosen], key[:, chosen]), score(query, key)[:, chosen])
+        chosen = [2, 0]
+        some = score.of_heads(tuple(chosen))(query[:, chosen], key[:, chosen])
+        assert_equal(some, score(query, key)[:, chosen])
 
     def test_some_heads_of_a_score_learn_into_the_weights_of_all(self, name, heads):
         score, query, key = make(name, heads)
         weights = list(score.parameters())
         if not weights:
-            assert score.of_heads(torch.tensor([1])) is score
+            assert score.of_heads((1,)) is score
             return
-        chosen = torch.tensor([2, 0])
-        some = score.of_heads(chosen)(query[:, chosen], key[:, chosen]).square().sum()
+        chosen = [2, 0]
+        some = score.of_heads(tuple(chosen))(query[:, chosen], key[:, chosen]).square().sum()
         same = score(query, key)[:, chosen].square().sum()
         for found, expected in zip(torch.autograd.grad(some, weights), torch.autograd.grad(same, weights), strict=True):
             assert found.abs().max() > 0
@@ -190,7 +191,7 @@ def test_a_key_scores_the_same_whichever_others_are_there(name, heads):
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_some_heads_of_a_score_that_all_heads_share_hold_its_very_weights(name):
     score, _, _ = make(name, 1)
-    part = score.of_heads(torch.tensor([1]))
+    part = score.of_heads((1,))
     assert part is not score
     for weight, other in zip(score._parameters.values(), part._parameters.values(), strict=True):
         assert weight is other
@@ -276,7 +277,7 @@ class TestCosine:
             torch.float64,
             torch.float32,
             torch.bfloat16,
-            pytest.param(torch.float16, marks=pytest.mark.xfail(strict=True, reason="0 / 0: 1e-12 is 0 in float16")),
+            torch.float16,
         ],
     )
     def test_a_vector_of_zeros_scores_zero_and_has_a_finite_gradient(self, dtype):
@@ -372,7 +373,7 @@ class TestWrongShapes:
     @pytest.mark.parametrize("name", EQUAL_SIZES)
     def test_a_product_of_features_needs_queries_and_keys_of_one_size(self, name):
         score = made(ALL[name][0](1))
-        with pytest.raises(ShapeError, match="the query has 4 and the key 6: project one of them, or use Bilinear"):
+        with pytest.raises(ShapeError, match="the query has 4 to compare and the key 6: make them alike"):
             score(drawn(1, 1, 2, 4), drawn(1, 1, 3, 6))
 
     @pytest.mark.parametrize("name", ANY_SIZES)
@@ -396,7 +397,7 @@ class TestWrongShapes:
         "name",
         [
             *ANY_SIZES,
-            pytest.param("cosine", marks=pytest.mark.xfail(strict=True, reason="Cosine does not count the heads")),
+            "cosine",
         ],
     )
     def test_another_number_of_heads_is_refused(self, name):

@@ -6,7 +6,8 @@ from typing import final
 
 from torch import nn
 
-from qkv.attention.layers import Layer, check_heads, chosen_layers, indices, numbered
+from qkv.attention.extent import indices
+from qkv.attention.layers import Layer, check_heads, chosen_layers, numbered
 from qkv.attention.operator import Attend
 from qkv.types import Float, Tensor
 

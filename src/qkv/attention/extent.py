@@ -18,8 +18,8 @@ class Extent(NamedTuple):
     keys: int
     device: torch.device
     start: int | Int[Tensor, "*batch"] | None = None  # the place of the first query: one number, or one for each row
-    seen_heads: Int[Tensor, "heads"] | None = None  # which heads and queries of a call these are,
-    seen_queries: Int[Tensor, "query"] | None = None  # where not all of them are looked at,
+    seen_heads: tuple[int, ...] | None = None  # which heads and queries of a call these are,
+    seen_queries: tuple[int, ...] | None = None  # where not all of them are looked at,
     of_queries: int | None = None  # and how many queries the call has
 
     @property
@@ -37,7 +37,7 @@ class Extent(NamedTuple):
         """The place of each query among the keys."""
         return Cells(self).place[:, 0, :, 0]
 
-    def of(self, heads: Int[Tensor, "heads"] | None, queries: Int[Tensor, "query"] | None) -> "Extent":
+    def of(self, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> "Extent":
         """The same call, looked at for some heads and queries only."""
         return self._replace(
             heads=self.heads if heads is None else len(heads),
@@ -97,14 +97,11 @@ class Cells(Places):
 
     @property
     def head(self) -> Int[Tensor, "1 heads 1 1"]:  # type: ignore[override]
-        seen = self.extent.seen_heads
-        return (torch.arange(self.extent.heads, device=self.extent.device) if seen is None else seen).view(1, -1, 1, 1)
+        return _numbers(self.extent.seen_heads, self.extent.heads, self.extent.device).view(1, -1, 1, 1)
 
     @property
     def query(self) -> Int[Tensor, "1 1 query 1"]:  # type: ignore[override]
-        seen = self.extent.seen_queries
-        row = torch.arange(self.extent.queries, device=self.extent.device) if seen is None else seen
-        return row.view(1, 1, -1, 1)
+        return _numbers(self.extent.seen_queries, self.extent.queries, self.extent.device).view(1, 1, -1, 1)
 
     @property
     def place(self) -> Int[Tensor, "#batch 1 query 1"]:  # type: ignore[override]
@@ -138,12 +135,33 @@ class Cells(Places):
         return values.gather(-1, choice.expand(*values.shape[:3], self.extent.keys))
 
     def of_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, "..."]:
-        heads, queries = self.extent.seen_heads, self.extent.seen_queries
-        if heads is not None and values.shape[1] > 1:
-            values = values[:, heads]
-        if queries is not None and values.shape[2] > 1:
-            values = values[:, :, queries]
+        for dim, numbers in ((1, self.extent.seen_heads), (2, self.extent.seen_queries)):
+            values = values if values.shape[dim] == 1 else pick(values, dim, numbers)
         return values
 
     def _everywhere(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, "#batch 1 1 1"]:
         return values if isinstance(values, int) else self.of_batch(values)
+
+
+def pick(x: Shaped[Tensor, "..."], dim: int, numbers: tuple[int, ...] | None) -> Shaped[Tensor, "..."]:
+    """What stands at the given numbers of a dimension, None for all of them: a view, where they follow each other."""
+    if numbers is None:
+        return x
+    if _follow_each_other(numbers):
+        return x.narrow(dim, numbers[0], len(numbers))
+    return x.index_select(dim, indices(numbers, x.device))
+
+
+def indices(numbers: tuple[int, ...], device: torch.device) -> Int[Tensor, "numbers"]:
+    """The numbers as a tensor, made on the device itself: a copy from the host could be part of no CUDA graph."""
+    if _follow_each_other(numbers):
+        return torch.arange(numbers[0], numbers[0] + len(numbers), device=device)
+    return torch.cat([torch.arange(number, number + 1, device=device) for number in numbers])
+
+
+def _numbers(seen: tuple[int, ...] | None, count: int, device: torch.device) -> Int[Tensor, "numbers"]:
+    return torch.arange(count, device=device) if seen is None else indices(seen, device)
+
+
+def _follow_each_other(numbers: tuple[int, ...]) -> bool:
+    return numbers == tuple(range(numbers[0], numbers[0] + len(numbers)))

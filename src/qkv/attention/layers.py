@@ -3,12 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 
 from qkv.attention.operator import Attend
 from qkv.errors import InputError
-from qkv.types import Int, Tensor
 
 Layer = int | str  # 2: every layer numbered 2; "decoder": all of the decoder; "decoder.0.cross": that layer
 
@@ -60,15 +58,3 @@ def check_heads(heads: tuple[int, ...], layer: str, count: int | None) -> None:
         raise InputError(
             f"there is no head {max(heads)} in {layer or 'this layer'}: its heads are numbered from 0 to {count - 1}"
         )
-
-
-def indices(numbers: tuple[int, ...], device: torch.device) -> Int[Tensor, "numbers"]:
-    """The numbers as a tensor, made on the device itself: a copy from the host could be part of no CUDA graph."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number:
-            runs[-1][1] = number + 1
-        else:
-            runs.append([number, number + 1])
-    parts = [torch.arange(first, last, device=device) for first, last in runs]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -130,7 +130,9 @@ class Documents(Mask):
             raise ShapeError("Documents takes the document at each place, as a tensor of whole numbers [batch, length]")
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return at.of_place(self.ids, at.place) == at.of_place(self.ids, at.key)
+        last = self.ids.shape[1] - 1
+        document = at.of_place(self.ids, at.place.clamp(0, last))
+        return (document == at.of_place(self.ids, at.key)) & (at.place >= 0) & (at.place <= last)
 
 
 @final

@@ -14,6 +14,7 @@ from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
 from qkv.attention.spec import Attended, Backend, Request, check_shapes, prepare
+from qkv.errors import ShapeError
 from qkv.types import Float, Int, Tensor
 
 SCALED_DOT = ScaledDot()
@@ -77,6 +78,11 @@ class Plan:
     ) -> Attended:
         """`attend`, for tensors of the sizes that the plan was made with."""
         terms = self._terms
+        if (*query.shape[:3], value.shape[2]) != terms.extent[:4]:
+            raise ShapeError(
+                f"the plan was made for {list(terms.extent[:4])} [batch, heads, query, key], but was given "
+                f"{[*query.shape[:3], value.shape[2]]}: make another"
+            )
         return self.backend.run(
             Request(
                 query, key, value, terms.score, terms.position, terms.mask, terms.align, terms.dropout,

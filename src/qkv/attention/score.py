@@ -20,8 +20,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from qkv.attention.extent import pick
 from qkv.errors import InputError, ShapeError
-from qkv.types import Float, Int, Tensor
+from qkv.types import Float, Tensor
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Score(nn.Module, ABC):
     def compare(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
-        """Score each transformed query against each transformed key."""
+        """Score each transformed query against each transformed key, in a new tensor: a mask may be written into it."""
 
     def keys(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Keys:
         """Transform the keys of a sequence once, for many queries to come."""
@@ -67,13 +68,13 @@ class Score(nn.Module, ABC):
     ) -> Float[Tensor, "batch heads query key"]:
         return self.compare(self.of_query(query), self.of_key(key))
 
-    def of_heads(self, heads: Int[Tensor, "heads"]) -> "Score":
+    def of_heads(self, heads: tuple[int, ...]) -> "Score":
         """This score as some of the heads have it, with the same weights and not copies of them."""
         if not self._parameters:
             return self
         part = copy.copy(self)
         part._parameters = {
-            name: weight if weight is None or weight.shape[0] == 1 else weight[heads]  # type: ignore[misc]
+            name: weight if weight is None or weight.shape[0] == 1 else pick(weight, 0, heads)  # type: ignore[misc]
             for name, weight in self._parameters.items()
         }
         return part
@@ -103,7 +104,8 @@ class DotProduct(Score):
         if query.shape[-1] != key.shape[-1]:
             raise ShapeError(
                 f"{type(self).__name__} multiplies query and key feature by feature, but the query has "
-                f"{query.shape[-1]} and the key {key.shape[-1]}: project one of them, or use Bilinear or Additive"
+                f"{query.shape[-1]} to compare and the key {key.shape[-1]}: make them alike, or use a score "
+                "made for both sizes (Bilinear, Additive)"
             )
         return self.scale_for(query.shape[-1])
 
@@ -183,10 +185,11 @@ class Cosine(DotProduct):
         self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(sharpness)))  # log b: b stays positive
 
     def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
-        return F.normalize(query, dim=-1) * self.log_sharpness.exp()[:, None, None].to(query.dtype)
+        _check_heads(self.log_sharpness.shape[0], query, "query")
+        return _direction(query) * self.log_sharpness.exp()[:, None, None].to(query.dtype)
 
     def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key dim"]:
-        return F.normalize(key, dim=-1)
+        return _direction(key)
 
     def scale_for(self, features: int) -> float:
         return 1.0
@@ -288,9 +291,18 @@ def _project(
         raise ShapeError(f"the score was made for a {what} of {dim} features, but it has {x.shape[-1]}")
     if heads == 1:
         return x @ weight[0]  # one matrix product; a broadcast one would be as many small ones as the batch has rows
-    if heads != x.shape[1]:
-        raise ShapeError(f"the score was made for {heads} heads, but the {what} has {x.shape[1]}")
+    _check_heads(heads, x, what)
     return torch.einsum("bhld,hdf->bhlf", x, weight)
+
+
+def _check_heads(heads: int, x: Float[Tensor, "batch heads length dim"], what: str) -> None:
+    if heads not in (1, x.shape[1]):
+        raise ShapeError(f"the score was made for {heads} heads, but the {what} has {x.shape[1]}")
+
+
+def _direction(x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "batch heads length dim"]:
+    """x / |x|; a vector that is shorter than its numbers are exact has no direction, and stays as short."""
+    return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).eps)
 
 
 def _uniform(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:

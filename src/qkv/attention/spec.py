@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from qkv.attention.align import Align
-from qkv.attention.extent import Extent
+from qkv.attention.extent import Extent, pick
 from qkv.attention.mask import Mask, Visible
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, Score
@@ -68,15 +68,14 @@ class Request:
             return self.mask.visible(self.extent)
         return self.visible
 
-    def of(self, heads: Int[Tensor, "heads"] | None, queries: Int[Tensor, "query"] | None) -> "Request":
+    def of(self, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> "Request":
         """The same request for some heads and queries only."""
         query, key, value, score = self.query, self.key, self.value, self.score
         if heads is not None:
-            shared = heads // self.groups
-            key = Keys(key.tensor[:, shared]) if isinstance(key, Keys) else key[:, shared]
-            query, value, score = query[:, heads], value[:, shared], score.of_heads(heads)
-        if queries is not None:
-            query = query[:, :, queries]
+            shared = tuple(head // self.groups for head in heads)
+            key = Keys(pick(key.tensor, 1, shared)) if isinstance(key, Keys) else pick(key, 1, shared)
+            query, value, score = pick(query, 1, heads), pick(value, 1, shared), score.of_heads(heads)
+        query = pick(query, 2, queries)
         extent = self.extent.of(heads, queries)
         return replace(self, query=query, key=key, value=value, score=score, extent=extent, visible=None)
 

@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
-from qkv.attention.layers import Layer, check_heads, chosen_layers, indices, numbered
+from qkv.attention.extent import pick
+from qkv.attention.layers import Layer, check_heads, chosen_layers, numbered
 from qkv.attention.spec import Request
 from qkv.errors import InputError
-from qkv.types import Float, Int, Tensor
+from qkv.types import Float, Tensor
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def watch(
     number = next(_NUMBERS)
     _OPEN[number] = tuple(seen.values())
     watchers = [Watcher(record, _ticket(number, place)) for place, record in enumerate(seen.values())]
-    hook = model.register_forward_pre_hook(PassBegins(_ticket(number)))
+    hook = model.register_forward_pre_hook(PassBegins(_OPEN[number], _ticket(number)))
     for attend, watcher in zip(chosen.values(), watchers, strict=True):
         attend.watchers = (*attend.watchers, watcher)
     try:
@@ -117,25 +118,21 @@ class Record:
         if self._passes[-1].rows:
             self._passes.append(Pass())
 
-    def head_indices(self, request: Request) -> Int[Tensor, "watched"] | None:
-        """The heads to look at; None for all of them."""
-        if self.heads is None:
-            return None
-        check_heads(self.heads, self.layer, request.extent.heads)
-        return indices(self.heads, request.query.device)
+    def check(self, request: Request) -> None:
+        """Raise where a call does not have the heads that are watched."""
+        if self.heads is not None:
+            check_heads(self.heads, self.layer, request.extent.heads)
 
     def add(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
         """Take in one call of the operator, from its weights if it has them, or else rebuilding what is asked for."""
-        heads, device = self.head_indices(request), request.query.device
+        self.check(request)
         queries = self._rows_asked_for(request.extent.queries)
         found: Tensor | None = None
         if queries != ():
-            rows = None if queries is None else indices(queries, device)
             if weights is None:
-                found, _ = REFERENCE.weights(request.of(heads, rows))
+                found, _ = REFERENCE.weights(request.of(self.heads, queries))
             else:
-                found = weights if heads is None else weights[:, heads]
-                found = found if rows is None else found[:, :, rows]
+                found = pick(pick(weights, 1, self.heads), 2, queries)
         self._keep(found, request.extent.queries, request.extent.keys)
 
     def add_weights(self, weights: Float[Tensor, "batch heads query key"]) -> None:
@@ -144,7 +141,7 @@ class Record:
         if queries is None:
             found: Tensor | None = weights.clone()
         else:
-            found = weights[:, :, indices(queries, weights.device)] if queries else None
+            found = pick(weights, 2, queries).clone() if queries else None
         self._keep(found, *weights.shape[2:])
 
     def _rows_asked_for(self, rows: int) -> tuple[int, ...] | None:
@@ -238,12 +235,11 @@ class Watcher:
             if not _in_backward():
                 self.record.add(request, weights)
             return
-        heads = self.record.head_indices(request)
+        self.record.check(request)
         if weights is None and not request.score._parameters:
-            weights, _ = REFERENCE.weights(request.of(heads, None))
+            weights, _ = REFERENCE.weights(request.of(self.record.heads, None))
         else:  # the compiler cannot follow how a score with weights is made into that of some heads: rebuild them all
-            weights = REFERENCE.weights(request)[0] if weights is None else weights
-            weights = weights if heads is None else weights[:, heads]
+            weights = pick(REFERENCE.weights(request)[0] if weights is None else weights, 1, self.record.heads)
         observe(weights, self.ticket)
 
 
@@ -256,8 +252,13 @@ def _in_backward() -> bool:
 class PassBegins:
     """What a model calls before each forward pass while it is watched."""
 
-    def __init__(self, ticket: Tensor) -> None:
+    def __init__(self, records: tuple[Record, ...], ticket: Tensor) -> None:
+        self.records = records
         self.ticket = ticket
 
     def __call__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        begin_pass(self.ticket)
+        if torch.compiler.is_compiling():
+            begin_pass(self.ticket)
+            return
+        for record in self.records:
+            record.begin_pass()

@@ -71,11 +71,13 @@ def explained(request: Request, name: str = "auto") -> Explanation:
     except Unsupported:
         chosen = None
     reasons = {}
+    if name != "auto":
+        preferred = f"{name} was asked for"
+    elif request.need_weights:
+        preferred = f"{chosen} has the weights in hand, which it would compute again"
+    else:
+        preferred = f"{chosen} was measured to be faster for such a call"
     for other in BACKENDS.values():
         if other.name != chosen:
-            reasons[other.name] = other.supports(request) or (
-                f"it could, but {chosen} was measured to be faster for such a call"
-                if name == "auto"
-                else f"it could, but {name} was asked for"
-            )
+            reasons[other.name] = other.supports(request) or f"it could, but {preferred}"
     return Explanation(chosen, reasons)

@@ -21,14 +21,13 @@ import triton
 from qkv.attention.backends import additive_kernels as kernels
 from qkv.types import Bool, Float, Int, Tensor
 
-__all__ = ["DTYPES", "MIN_CAPABILITY", "additive_attention"]
+__all__ = ["DTYPES", "additive_attention"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MIN_CAPABILITY = (8, 0)  # of an NVIDIA GPU
 
 SCRATCH_SHARE = 0.47  # of the bytes of inputs and outputs
 SCRATCH_FLOOR = 8 * 2**20  # below this, saving memory is not worth more launches
-LITTLE = 2**28  # hyperbolic tangents in all, up to which the forward takes one query at a time
+LITTLE = 2**27  # hyperbolic tangents in all, up to which the forward takes one query at a time
 MAX_ITEMS = 65_535  # in one launch
 ENOUGH = 1 if kernels.INTERPRETED else 512  # programs that keep a large GPU busy, where there is one
 
@@ -47,7 +46,7 @@ class Tiles:
     context_query: int = 64
     context_value_bytes: int = 256
     score_gradient_value_bytes: int = 128
-    one_query_key: int = 32
+    one_query_key: int = 64
     one_query_hidden: int = 64
     one_query_value: int = 512
 
@@ -332,6 +331,7 @@ def _backward(
     value_tile = _tile(TILES.score_gradient_value_bytes // value.element_size(), problem.value_dim)
     units = problem.scratch(chunks[0])
     weights, d_scores, transposed = (problem.pairs(chunks[0]) for _ in range(3))
+    row_sums = torch.empty(weights.numel() // key_tile, dtype=torch.float32, device=value.device)
     split = chunks[0].query_count < problem.queries
     if split:  # then the gradients of keys and values are sums over chunks of an item, kept in float32
         key_sum = torch.empty_like(key[:1, :1], dtype=torch.float32)
@@ -342,7 +342,7 @@ def _backward(
         kernels.score_gradients[(problem.keys_padded // key_tile, padded // query_tile, chunk.item_count)](
             *problem.score_arguments(chunk, units), value, *value.stride(),
             d_outputs[:, queries], *d_outputs.stride(), outputs[:, queries], lses[:, queries], problem.queries,
-            weights, d_scores, transposed, *problem.sizes(chunk), problem.value_dim,
+            weights, d_scores, transposed, row_sums, *problem.sizes(chunk), problem.value_dim,
             STEP=TILES.score_step, QUERIES=query_tile, KEYS=key_tile,
             VALUES=value_tile, num_warps=_warps(query_tile, key_tile),
         )  # fmt: skip
@@ -364,7 +364,8 @@ def _backward(
             chunk.item_count,
         )
         kernels.position_gradients[grid](
-            units, d_scores, transposed, vector, vector.stride(0), problem.lengths,
+            units, d_scores, transposed, row_sums, problem.keys_padded // key_tile,
+            vector, vector.stride(0), problem.lengths,
             d_query_here, *d_query_here.stride(), d_key_here, *d_key_here.stride(),
             parts[:, queries.start // position_tile :], parts.stride(0), *problem.sizes(chunk),
             ACCUMULATE=split, STEP=TILES.gradient_step, POSITIONS=position_tile, HIDDEN=problem.hidden_tile,
@@ -389,6 +390,7 @@ def _(d_output, output, lse, query, key, vector, value, lengths, allowed):  # ty
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.set_materialize_grads(False)  # for the log-sum-exp, there never is one
     ctx.save_for_backward(*output, *inputs)
 
 

@@ -10,12 +10,13 @@ and products or less. So they are taken apart. With
 tanh(Q + K) = 1 - 2 r: the exponentials are computed once for each position, and what is left for each pair of
 positions is a reciprocal, which two of them share, since 1/x = y / (x y) and 1/y = x / (x y). In these terms
 
-    S = sum_d v - 2 sum_d v r      dQ = v sum_k dS 4 r (1 - r)      dK = v sum_q dS 4 r (1 - r)      dv = -2 sum dS r
+    S = sum_d v (1 - 2 r)                   dv = sum_qk dS (1 - 2 r)
+    dQ = v sum_k dS 4 r (1 - r)             dK = v sum_q dS 4 r (1 - r)
 
-where the last holds because every row of dS = P (dO V^T - rowsum(dO O)) sums to zero. Numbers stay in range by a
-factor: A and B carry 2^-15 each, and 1 + A B becomes m = min(1, 2^-30 + A B), whose products of two are normal
-numbers. Nothing is lost by the minimum: where it applies, tanh is 1 to the last bit. Queries and keys are clamped to
-+-MAX_MAGNITUDE on the way.
+where dS = P (dO V^T - rowsum(dO O)). Its rows sum to zero only as long as O is not rounded, so the 1 in dv stays.
+Numbers stay in range by a factor: A and B carry 2^-15 each, and 1 + A B becomes m = min(1, 2^-30 + A B), whose
+products of two are normal numbers. Nothing is lost by the minimum: where it applies, tanh is 1 to the last bit.
+Queries and keys are clamped to +-MAX_MAGNITUDE on the way.
 
 What loads cost depends on which elements of a tile a thread holds. With four by four of them, eight numbers loaded
 make sixteen products; `_four_by_four` asks for that.
@@ -94,6 +95,16 @@ def _four_by_four(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """
     rows, columns = tl.zeros([ROWS, 16], tl.float32), tl.zeros([16, COLUMNS], tl.float32)
     return tl.dot(rows, columns, acc=x, input_precision="ieee")
+
+
+@triton.jit
+@no_type_check
+def _product(a, b):
+    """The product of two matrices, in float32. The interpreter cannot multiply those of bfloat16."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32))
+    else:
+        return tl.dot(a, b, input_precision="ieee")
 
 
 @triton.jit
@@ -309,7 +320,7 @@ def context(
         value_at = value_ptr + k[:, None].to(tl.int64) * value_position_stride + feature[None, :] * value_stride
         value = tl.load(value_at, mask=(k < length)[:, None] & in_feature[None, :], other=0.0)
         tile_top = tl.load(top_ptr + row + (first // KEYS) * queries_padded, mask=in_query, other=float("-inf"))
-        output += tl.dot(rows, value, input_precision="ieee") * tl.exp2((tile_top - base) * LOG2_E)[:, None]
+        output += _product(rows, value) * tl.exp2((tile_top - base) * LOG2_E)[:, None]
     out_at = out_ptr + (item * item_queries + q[:, None]) * value_dim + feature[None, :]
     tl.store(out_at, output.to(out_ptr.dtype.element_ty), mask=in_query[:, None] & in_feature[None, :])
 
@@ -321,11 +332,14 @@ def score_gradients(
     lengths_ptr, allowed_ptr, allowed_batch_stride, allowed_head_stride, allowed_query_stride, allowed_key_stride,
     value_ptr, value_batch_stride, value_head_stride, value_position_stride, value_stride,
     d_out_ptr, d_out_item_stride, d_out_query_stride, d_out_stride,
-    out_ptr, lse_ptr, item_queries, weights_ptr, d_scores_ptr, transposed_ptr,
+    out_ptr, lse_ptr, item_queries, weights_ptr, d_scores_ptr, transposed_ptr, row_sums_ptr,
     first_item, heads, queries, queries_padded, keys, keys_padded, hidden, hidden_padded, value_dim,
     STEP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """P = exp(S - lse) of a tile, and dS = P (dO V^T - rowsum(dO O)), as it is and transposed; zero in padding."""
+    """P = exp(S - lse) of a tile, and dS = P (dO V^T - rowsum(dO O)), as it is, transposed, and its sums by rows.
+
+    All are zero in padding.
+    """
     local = tl.program_id(2).to(tl.int64)
     item = first_item + local
     q = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
@@ -352,7 +366,7 @@ def score_gradients(
         out = tl.load(out_ptr + q[:, None] * value_dim + feature[None, :], mask=in_rows, other=0.0)
         value_at = value_ptr + k[None, :].to(tl.int64) * value_position_stride + feature[:, None] * value_stride
         value = tl.load(value_at, mask=(feature < value_dim)[:, None] & (k < keys)[None, :], other=0.0)
-        d_weights += tl.dot(d_out, value, input_precision="ieee")
+        d_weights += _product(d_out, value)
         mean += tl.sum(d_out.to(tl.float32) * out.to(tl.float32), axis=1)
 
     at = (local * queries_padded + q[:, None]) * keys_padded + k[None, :]
@@ -361,12 +375,14 @@ def score_gradients(
     tl.store(d_scores_ptr + at, d_scores)
     transposed_at = transposed_ptr + (local * keys_padded + k[None, :]) * queries_padded + q[:, None]
     tl.store(transposed_at, d_scores)
+    row_sums_ptr += (local * tl.num_programs(0) + tl.program_id(0)) * queries_padded
+    tl.store(row_sums_ptr + q, tl.sum(d_scores.to(tl.float32), axis=1))
 
 
 @triton.jit(do_not_specialize=VARYING)
 @no_type_check
 def position_gradients(
-    units_ptr, d_scores_ptr, transposed_ptr, vector_ptr, vector_stride, lengths_ptr,
+    units_ptr, d_scores_ptr, transposed_ptr, row_sums_ptr, key_tiles, vector_ptr, vector_stride, lengths_ptr,
     d_query_ptr, d_query_batch_stride, d_query_head_stride, d_query_hidden_stride, d_query_position_stride,
     d_key_ptr, d_key_batch_stride, d_key_head_stride, d_key_hidden_stride, d_key_position_stride,
     d_vector_ptr, d_vector_item_stride,
@@ -396,7 +412,10 @@ def position_gradients(
             4 * slope * v[None, :], d_query_ptr, d_query_batch_stride, d_query_head_stride, d_query_hidden_stride,
             d_query_position_stride, item, heads, p, queries, d, hidden, False,
         )  # fmt: skip
-        part = -2 * tl.sum(tl.where((p < queries)[:, None], level, 0.0), axis=0)
+        rows = tl.zeros([POSITIONS], tl.float32)
+        for key_tile in range(key_tiles):
+            rows += tl.load(row_sums_ptr + (local * key_tiles + key_tile) * queries_padded + p)
+        part = tl.sum(rows, axis=0) - 2 * tl.sum(level, axis=0)  # padding has dS = 0
         tl.store(d_vector_ptr + item * d_vector_item_stride + tile * hidden + d, part, mask=d < hidden)
     else:
         first = (tile - query_tiles) * POSITIONS

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from qkv.attention.align import LocalPredictive, SoftmaxForm
@@ -20,6 +21,9 @@ from qkv.types import Float, Int, Shaped, Tensor
 
 Change = Callable[[Tensor, Places], Tensor]  # of the score at a cell
 LSE = AuxRequest(lse=True)
+LEAST_FEATURES = 16  # of a kernel's matrix products; more zeros change none of them
+SMALL_BLOCKS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_M1": 32, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32,
+                "num_stages": 2}  # a bias that is looked up takes room on the chip  # fmt: skip
 RECOMPILES = 256  # one compilation for each pair of terms and for each size: the default of 8 is soon used up
 
 
@@ -65,31 +69,35 @@ class Flex(Backend):
         """A softmax of the scores, changed cell by cell, and its log-sum-exp."""
         query, key = request.features()
         assert isinstance(request.score, DotProduct)
-        return _flex(
-            query,
-            key,
-            request.value,
+        output, lse = _flex(
+            _at_least(LEAST_FEATURES, query),
+            _at_least(LEAST_FEATURES, key),
+            _at_least(LEAST_FEATURES, request.value),
             score_mod=_score_mod(request, form.temperature, change),
             block_mask=self._block_mask(request, form.mask),
             scale=request.score.checked_scale(query, key) / form.temperature,
             enable_gqa=request.groups > 1,
+            kernel_options=SMALL_BLOCKS if request.position is not None and request.position.biases else None,
         )
+        return output[..., : request.value.shape[-1]], lse
 
     def _local(self, request: Request, align: LocalPredictive) -> Float[Tensor, "batch heads query value_dim"]:
         """softmax(s) G read as softmax(s + log G), times what that was divided by, over what it should have been."""
         lengths = request.extent.keys if request.mask is None else request.mask.lengths.view(-1, 1, 1)  # type: ignore[attr-defined]
         centre = align.centre(request.turned_query(), lengths).unsqueeze(-1)  # b h q 1
 
-        def near(score: Tensor, at: Places) -> tuple[Tensor, Tensor]:
-            distance = at.key - at.of_query(centre, at.key * 0)
-            return torch.where(distance.abs() <= align.window, score, -torch.inf), distance
+        fixed = centre.detach()  # of what a window leaves out, no gradient speaks
+
+        def near(score: Tensor, at: Places) -> Tensor:
+            distance = at.key - at.of_query(fixed, at.key * 0)
+            return torch.where(distance.abs() <= align.window, score, -torch.inf)
 
         def gaussian(score: Tensor, at: Places) -> Tensor:
-            score, distance = near(score, at)
-            return score - 2.0 * (distance / align.window) ** 2
+            distance = at.key - at.of_query(centre, at.key * 0)
+            return near(score, at) - 2.0 * (distance / align.window) ** 2
 
         output, with_gaussian = self._softmax(request, SoftmaxForm(), gaussian)
-        _, without = self._softmax(request, SoftmaxForm(), lambda score, at: near(score, at)[0])
+        _, without = self._softmax(request, SoftmaxForm(), near)
         empty = without == -torch.inf  # its output is zero already, and -inf less -inf is no number
         factor = torch.exp(with_gaussian.masked_fill(empty, 0.0) - without.masked_fill(empty, 0.0))
         return output * factor.unsqueeze(-1).to(output.dtype)
@@ -184,6 +192,10 @@ def _flex(
             query, key, value = query.detach(), key.detach(), value.detach()
             output, aux = flex_attention(query, key, value, return_aux=LSE, **terms)
     return output, aux.lse
+
+
+def _at_least(features: int, x: Float[Tensor, "batch some_heads length dim"]) -> Float[Tensor, "..."]:
+    return F.pad(x, (0, features - x.shape[-1])) if x.shape[-1] < features else x
 
 
 def _needs_gradient(request: Request) -> bool:

@@ -44,7 +44,8 @@ class Reference(Backend):
             # The lowest finite score instead of -inf: a row with nothing to see then has finite weights, which the
             # second fill turns into zeros, and no NaN ever meets the backward pass.
             blocked = ~visible.allowed
-            scores = scores.masked_fill(blocked, torch.finfo(scores.dtype).min)
+            fill = scores.masked_fill if scores.requires_grad else scores.masked_fill_
+            scores = fill(blocked, torch.finfo(scores.dtype).min)
             weights = request.align.weigh(scores, visible.allowed, query, request.extent)
             if visible.empty is not None or not request.align.clears_the_lowest:
                 weights = weights.masked_fill(blocked, 0.0)

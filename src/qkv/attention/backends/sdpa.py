@@ -39,6 +39,8 @@ class Sdpa(Backend):
         assert isinstance(score, DotProduct)
         assert form is not None
         scale = score.checked_scale(query, key) / form.temperature
+        if scale == 0.0:  # flash takes that for no scale at all, and gives no number
+            query, scale = query * 0.0, 1.0
         bias = None
         if request.position is not None and request.position.biases:
             bias = request.position.bias(request.turned_query(), request.extent)(Cells(request.extent))

@@ -27,3 +27,14 @@ def test_the_python_of_the_readme_runs_after_the_demo(tmp_path, monkeypatch):
 )
 def test_every_file_that_the_readme_names_is_there(path):
     assert (README.parent / path).exists()
+
+
+def test_the_page_on_attention_names_every_term_there_is_and_no_other():
+    import qkv.attention as attention
+
+    page = (README.parent / "docs" / "attention.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([A-Z]\w+)\(", page)) - {"Attend"}
+    kinds = (attention.Score, attention.Align, attention.Mask, attention.Position, attention.Encoding)
+    offered = [getattr(attention, name) for name in attention.__all__]
+    terms = {one.__name__ for one in offered if isinstance(one, type) and issubclass(one, kinds) and one not in kinds}
+    assert named == terms

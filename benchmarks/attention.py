@@ -98,19 +98,23 @@ def kernels() -> None:
 
 
 def _kernels_at(shape: Shape, causal: bool) -> None:
+    batch, heads, length, dim = shape
     leaves = [torch.randn(shape, device="cuda", dtype=HALF, requires_grad=True) for _ in range(3)]
-    slope, truth = torch.randn_like(leaves[0]), _last_row_exactly(*leaves)
-    mask = Causal() if causal else None
+    slope, mask = torch.randn_like(leaves[0]), Causal() if causal else None
     calls = _direct_calls(*leaves, causal)
     calls["auto"] = lambda: attend(*leaves, mask=mask).output
-    for name in list(calls):
-        found = calls[name]()[:1, :, -1:]
-        if not right(found, truth):
-            refuse("kernels", f"{name} {list(shape)}", error(found, truth))
+    truth = _one_head_exactly(leaves, slope, causal)
+    for name, call in list(calls.items()):
+        found = call()
+        slopes = torch.autograd.grad(found, leaves, slope)
+        worst = max(error(one[0, 0], other) for one, other in zip([found, *slopes], truth, strict=True))
+        if not worst <= MOST_ERROR:
+            refuse("kernels", f"{name} {list(shape)}", worst)
             del calls[name]
-    forward = milliseconds(calls)
-    both = milliseconds({name: with_gradients(call, leaves, slope) for name, call in calls.items()}, rounds=9)
-    batch, heads, length, dim = shape
+    del truth
+    many = max(3, 2**14 // length)  # of the short calls, as many as take a millisecond or two
+    forward = milliseconds(calls, rounds=20, calls=many)
+    both = milliseconds({n: with_gradients(call, leaves, slope) for n, call in calls.items()}, rounds=12, calls=many)
     operations = 4 * batch * heads * length**2 * dim * (0.5 if causal else 1.0)
     for timed, direction, factor in ((forward, "forward", 1.0), (both, "forward and backward", 3.5)):
         best = min(taken for name, taken in timed.items() if name != "auto")
@@ -140,11 +144,14 @@ def _direct_calls(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> di
     }
 
 
-@torch.no_grad()
-def _last_row_exactly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """What the last query of the first item reads, in float64: it sees all keys under a causal mask, too."""
-    scores = query[:1, :, -1:].double() @ key[:1].double().transpose(-1, -2) / query.shape[-1] ** 0.5
-    return scores.softmax(dim=-1) @ value[:1].double()
+def _one_head_exactly(leaves: list[Tensor], slope: Tensor, causal: bool) -> list[Tensor]:
+    """Output and gradients of the first head of the first item, in float64."""
+    query, key, value = (leaf[0, 0].detach().double().requires_grad_() for leaf in leaves)
+    scores = query @ key.t() / query.shape[-1] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    output = scores.softmax(dim=-1) @ value
+    return [output.detach(), *torch.autograd.grad(output, (query, key, value), slope[0, 0].double())]
 
 
 # ------------------------------------------------------------------------------------------------------- additive

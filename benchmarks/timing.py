@@ -14,14 +14,16 @@ Contender = Callable[[], object]
 
 
 def milliseconds(contenders: dict[str, Contender], rounds: int = 15, calls: int = 5) -> dict[str, float]:
-    """The median time of each, taken in turns, so that a change of clocks meets all of them."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
+    """The median time of each, taken in turns that begin with another each time: what disturbs, disturbs all alike."""
+    names = list(contenders)
+    times: dict[str, list[float]] = {name: [] for name in names}
     for contender in contenders.values():
         for _ in range(3):
             contender()
-    for _ in range(rounds):
-        for name, contender in contenders.items():
-            times[name].append(_one_timing(contender, calls))
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            times[name].append(_one_timing(contenders[name], calls))
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 

@@ -154,7 +154,7 @@ def test_a_compiled_model_ablates_too():
         (0, [-1], "numbers from 0 on"),
         (0, [1, 1], "none twice"),
         (0, [], "at least one"),
-        (7, [0], "no attention layer matches .7. .layers: 0, 1."),
+        (7, [0], "no attention layer matches 7 .layers: 0, 1."),
     ],
 )
 def test_heads_and_layers_that_are_not_there_are_refused_in_words(layer, heads, words):

@@ -24,7 +24,7 @@ ROUNDING = {torch.float32: 256, torch.bfloat16: 8}  # in units of the dtype's pr
 Case = tuple[str, str, str, str]  # score, alignment, position, mask
 
 REASONS = (
-    "is not a dot product", "is not a softmax", "adds to what is read", "acts on the scores or on what is read",
+    "is not a dot product", "is not a softmax", "adds to what is read", "adds to the scores",
     "is not a network with a hidden layer", "no backward pass on the CPU", "counts the keys that may be seen",
 )  # fmt: skip
 
@@ -165,10 +165,11 @@ def test_any_shape_is_served_right_or_refused_with_a_reason(backend, sizes, case
 @pytest.mark.parametrize("score", ["additive", "additive by head", "concat"])
 def test_the_fused_additive_kernel_equals_the_float64_reference(score, mask):
     pytest.importorskip("triton")
-    for align in ("softmax", "softmax, cooler", "uniform", "local-m"):
-        case = (score, align, "nowhere", mask)
-        assert served(BASE, case, "triton")
-        check(BASE, case, "triton", torch.float32)
+    aligns = ("softmax", "softmax, cooler", "uniform", "local-m")
+    align = aligns[(list(MASKS).index(mask) + list(SCORES).index(score)) % 4]  # all of them on a GPU
+    case = (score, align, "nowhere", mask)
+    assert served(BASE, case, "triton")
+    check(BASE, case, "triton", torch.float32)
 
 
 @pytest.mark.parametrize("mask", ["everything", "causal", "padding", "dense"])
@@ -176,6 +177,6 @@ def test_the_fused_additive_kernel_equals_the_float64_reference(score, mask):
 def test_thousands_of_keys_do_not_lose_precision(backend, score, mask):
     if backend == "triton":
         pytest.importorskip("triton")
-    keys = 1025 if backend == "triton" else 4097  # its interpreter is slow; 4,097 are in test_conformance_on_gpu
+    keys = 513 if backend == "triton" else 4097  # its interpreter is slow; 4,097 are in test_conformance_on_gpu
     sizes = Sizes(batch=2, heads=1, kv_heads=1, queries=3, keys=keys, dim=4, value_dim=2)
     check(sizes, (score, "softmax", "nowhere", mask), backend, torch.float32)

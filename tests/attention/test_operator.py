@@ -14,6 +14,7 @@ from qkv.attention.extent import Extent
 from qkv.attention.operator import build_request
 from qkv.attention.position import Bias
 from qkv.errors import InputError, ShapeError, Unsupported
+from tests.attention.terms import ALIGNS, Make, Sizes
 
 EAGER = ("reference", "sdpa")  # Triton's interpreter is too slow for all of this; both others are in test_conformance
 
@@ -318,3 +319,49 @@ class TestWrongShapes:
     def test_a_dot_product_needs_queries_and_keys_of_one_size(self, backend):
         with pytest.raises(ShapeError, match="the query has 4 to compare and the key 5"):
             attend(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 5), torch.randn(1, 1, 3, 5), backend=backend)
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestWrongTerms:
+    """What is no term is refused in words, and so are tensors of two kinds."""
+
+    @pytest.mark.parametrize(
+        ("term", "message"),
+        [
+            ({"score": "dot"}, "score takes an object of qkv.attention.Score, not a str"),
+            ({"score": Dot}, r"score takes an object of qkv.attention.Score, not the class Dot: write Dot\(...\)"),
+            ({"mask": torch.ones(1, 1, 3, 3).bool()}, "mask takes an object of qkv.attention.Mask, not a Tensor"),
+            ({"align": None}, "align takes an object of qkv.attention.Align, not a NoneType"),
+            ({"start": 1.5}, "start takes a whole number or a tensor of them, not a float"),
+        ],
+    )
+    def test_something_else_in_place_of_a_term(self, term, message):
+        x = torch.randn(1, 1, 3, 4)
+        with pytest.raises(InputError, match=message):
+            attend(x, x, x, **term)
+
+    def test_tensors_of_two_dtypes(self):
+        x = torch.randn(1, 1, 3, 4)
+        with pytest.raises(ShapeError, match="one device, but they are float32 on cpu, float64 on cpu"):
+            attend(x, x.double(), x)
+
+    def test_a_dense_mask_names_all_four_dimensions(self):
+        with pytest.raises(ShapeError, match=r"Dense takes a tensor \[batch, heads, query, key\]"):
+            Dense(torch.ones(3, 3).bool())
+
+
+def test_half_precision_scores_neither_overflow_nor_leak_what_is_masked():
+    query, key = torch.full((1, 1, 4, 64), -300.0), torch.full((1, 1, 4, 64), 300.0)
+    value = torch.arange(4.0).view(1, 1, 4, 1)
+    expected = torch.tensor([0.0, 0.5, 1.0, 1.5])
+    for dtype in (torch.float16, torch.bfloat16):
+        for backend in EAGER:
+            read = attend(query.to(dtype), key.to(dtype), value.to(dtype), mask=Causal(), backend=backend)
+            torch.testing.assert_close(read.output.flatten().float(), expected)
+
+
+@pytest.mark.parametrize("align", ALIGNS)
+def test_where_there_are_no_keys_nothing_is_read(align):
+    make = Make(Sizes(keys=0), torch.float32, torch.float32)
+    query, none = torch.randn(2, 2, 4, 6), torch.randn(2, 2, 0, 6)
+    assert attend(query, none, none, align=ALIGNS[align](make), backend="reference").output.eq(0).all()

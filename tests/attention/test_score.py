@@ -288,7 +288,7 @@ class TestCosine:
         key.requires_grad_()
         score = Cosine().to(dtype)
         scores = score(query, key)
-        torch.testing.assert_close(scores[0, 0], torch.tensor([[1, 1, 0], [0, 0, 0]], dtype=dtype))
+        torch.testing.assert_close(scores[0, 0].to(dtype), torch.tensor([[1, 1, 0], [0, 0, 0]], dtype=dtype))
         for slope in torch.autograd.grad(scores.sum(), (query, key, score.log_sharpness)):
             assert slope.isfinite().all()
 

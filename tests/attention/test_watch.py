@@ -12,6 +12,8 @@ import qkv
 from qkv.attention import Align, Attend, Causal, Padding, Position
 from qkv.attention.backends.reference import Reference
 from qkv.errors import InputError
+from qkv.generation.search import greedy_search
+from qkv.models import transformer
 from qkv.nn.heads import MultiHead
 
 
@@ -427,3 +429,26 @@ with torch.no_grad():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_two_searches_under_one_watch_are_two_passes():
+    torch.manual_seed(0)
+    config = transformer.Config(9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, feedforward=8, dropout=0.0)
+    model = transformer.Transformer(config).eval()
+    sources = [torch.randint(3, 9, (1, 4)), torch.randint(3, 9, (1, 4))]
+    with qkv.watch(model, layers="decoder.0.cross") as seen:
+        for source in sources:
+            greedy_search(model, model.encode(source), batch=1, begin=1, end=2, max_length=3)
+    first, second = seen["decoder.0.cross"].passes
+    with qkv.watch(model, layers="decoder.0.cross") as alone:
+        greedy_search(model, model.encode(sources[1]), batch=1, begin=1, end=2, max_length=3)
+    torch.testing.assert_close(second, alone["decoder.0.cross"].weights)
+    assert not torch.equal(first[:, :, 0], second[:, :, 0])
+
+
+def test_a_layer_that_is_not_watched_is_answered_with_those_that_are():
+    with (
+        qkv.watch(Pair()) as seen,
+        pytest.raises(InputError, match=r"no layer 'decoder' is watched .layers: encoder\.0"),
+    ):
+        _ = seen["decoder"]

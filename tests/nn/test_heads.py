@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import qkv
-from qkv.attention import Additive, Causal, Cosine, Padding, Position, Softmax
+from qkv.attention import Additive, ALiBi, Causal, Cosine, LocalMonotonic, Padding, Position, Rotary, Softmax
 from qkv.errors import InputError
 from qkv.nn.heads import MultiHead
 from qkv.nn.state import select
@@ -266,3 +266,20 @@ def test_one_cuda_graph_decodes_every_token():
             graph.replay()
             found.append(read.clone())
     torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("position", [None, Rotary(4), ALiBi(2)])
+@pytest.mark.parametrize("align", [None, LocalMonotonic(1)])
+def test_one_step_at_a_time_means_the_same_places_as_all_at_once(align, position):
+    torch.manual_seed(0)
+    heads, x, memory = MultiHead(8, 2, align=align, position=position), torch.randn(2, 5, 8), torch.randn(2, 6, 8)
+    whole, _ = heads(x, Causal())
+    source = heads.keys_values(memory)
+    crossed = heads.cross(x, source, start=0)
+    for cache in (None, heads.static_cache(2, 5), heads.static_cache(2, 5, torch.tensor(0))):
+        with torch.no_grad():
+            for t in range(5):
+                step, cache = heads(x[:, t : t + 1], Causal(), cache)
+                torch.testing.assert_close(step, whole[:, t : t + 1], rtol=0, atol=1e-5)
+                one = heads.cross(x[:, t : t + 1], source, start=t)
+                torch.testing.assert_close(one, crossed[:, t : t + 1], rtol=0, atol=1e-5)

@@ -10,6 +10,7 @@ from torch import nn
 
 from qkv.attention.extent import Cells, Extent, Places
 from qkv.attention.mask import Mask
+from qkv.attention.precision import at_least_float32
 from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Float, Int, Tensor
 
@@ -178,11 +179,6 @@ def softmax_among(
     """softmax over the near keys; the others get exactly nothing, also in a row that has none near."""
     lowest = torch.finfo(scores.dtype).min
     return scores.masked_fill(~near, lowest).softmax(dim=-1).masked_fill(~near, 0.0)
-
-
-def at_least_float32(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The tensor, in float32 where its numbers are shorter."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def cooled(

@@ -35,9 +35,9 @@ class Cache(ABC):
     def values(self) -> Float[Tensor, "batch kv_heads key value_dim"]:
         """What there is to read."""
 
-    def start(self, queries: int) -> int | Int[Tensor, ""] | None:
-        """The place of the first of so many queries that stand at the last tokens; None where the last key says it."""
-        return None
+    def start(self, queries: int) -> int | Int[Tensor, ""]:
+        """The place of the first of so many queries that stand at the last tokens."""
+        return self.length - queries
 
     def masked(self, mask: Mask | None) -> Mask | None:
         """A mask that hides, beside what the given one does, the memory where no token stands yet."""
@@ -117,9 +117,6 @@ class StaticKeyValue(Cache):
     @property
     def values(self) -> Float[Tensor, "batch kv_heads key value_dim"]:
         return self._filled(self.value)
-
-    def start(self, queries: int) -> Int[Tensor, ""] | None:
-        return None if isinstance(self.length, int) else self.length - queries
 
     def masked(self, mask: Mask | None) -> Mask | None:
         if isinstance(self.length, int) or isinstance(mask, Causal):  # no query of a causal mask sees what comes later

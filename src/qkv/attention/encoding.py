@@ -1,6 +1,7 @@
 """Positions that are added to embeddings: each place of a sequence has a vector of its own."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -42,6 +43,7 @@ class Sinusoidal(Encoding):
         self.register_buffer("table", torch.empty(0, dim), persistent=False)
 
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
+        _check_offset(offset)
         if offset + length > self.table.shape[0]:
             with torch.inference_mode(False):  # the table outlives this call, and may later meet a backward pass
                 known = max(offset + length, 2 * self.table.shape[0])
@@ -50,6 +52,11 @@ class Sinusoidal(Encoding):
 
     def at(self, places: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
         return self._encode(places.to(self.table.device))
+
+    def _apply(self, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> "Sinusoidal":
+        super()._apply(convert, recurse)  # type: ignore[no-untyped-call]
+        self.table = self.table[:0]  # what was rounded to another dtype does not come back: it is made anew
+        return self
 
     def _encode(self, places: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
         angle = angles(places, self.dim, torch.float64)
@@ -68,6 +75,7 @@ class Learned(Encoding):
         self.weight = nn.Parameter(torch.empty(max_length, dim).normal_(std=0.02))
 
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
+        _check_offset(offset)
         if offset + length > self.weight.shape[0]:
             raise self._nothing_at(offset + length - 1)
         return self.weight[offset : offset + length]
@@ -85,6 +93,11 @@ class Learned(Encoding):
             f"place {place} has no position: {self.weight.shape[0]} were learned, numbered from 0. "
             "Shorten the input, or use positions that extrapolate"
         )
+
+
+def _check_offset(offset: int) -> None:
+    if offset < 0:
+        raise InputError(f"places are numbered from 0 on: there is none at {offset}")
 
 
 def angles(

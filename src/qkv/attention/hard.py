@@ -13,14 +13,16 @@ A choice has no slope, so training needs an estimate of the gradient. With p = s
 """
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention.align import Align, at_least_float32, cooled
+from qkv.attention.align import Align, cooled
 from qkv.attention.extent import Extent
+from qkv.attention.precision import at_least_float32
+from qkv.attention.replay import in_backward
 from qkv.config import nearest
 from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Float, Tensor
@@ -96,9 +98,12 @@ class Hard(nn.Module, Align):
             weights = _best(noisy)  # a draw from p: noise of this kind makes the best key a random one, as p says
             if self.estimator == "gumbel":
                 weights = _with_slope_of(cooled(noisy, self.temperature, allowed).softmax(dim=-1), weights)
-            elif torch.is_grad_enabled():
+            elif torch.is_grad_enabled() and not in_backward():
                 self._remember(exact, weights, allowed, query)
         return weights.to(scores.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_draws": []}  # a copy has drawn nothing
 
     def loss(
         self,

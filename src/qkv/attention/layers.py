@@ -11,13 +11,19 @@ from qkv.errors import InputError
 Layer = int | str  # 2: every layer numbered 2; "decoder": all of the decoder; "decoder.0.cross": that layer
 
 
-def chosen_layers(model: nn.Module, layers: Sequence[Layer] | None) -> dict[str, Attend]:
+def chosen_layers(model: nn.Module, layers: Layer | Sequence[Layer] | None) -> dict[str, Attend]:
     """The layers that are meant, by their names; all of them for None."""
     attending = attention_layers(model)
-    chosen = {name: layer for name, layer in attending.items() if layers is None or _picks(layers, name)}
-    if not chosen:
-        raise InputError(f"no attention layer matches {layers!r} (layers: {', '.join(attending) or 'none'})")
-    return chosen
+    known = ", ".join(attending)
+    if not attending:
+        raise InputError("the model has no attention layer")
+    if layers is None:
+        return attending
+    wanted = [layers] if isinstance(layers, int | str) else layers
+    for one in wanted:
+        if not any(_picks(one, name) for name in attending):
+            raise InputError(f"no attention layer matches {one!r} (layers: {known})")
+    return {name: layer for name, layer in attending.items() if any(_picks(one, name) for one in wanted)}
 
 
 def attention_layers(model: nn.Module) -> dict[str, Attend]:
@@ -37,12 +43,10 @@ def _uncompiled(path: str) -> str:
     return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
 
-def _picks(layers: Sequence[Layer], name: str) -> bool:
-    parts = name.split(".")
-    return any(
-        str(layer) in parts if isinstance(layer, int) else name == layer or name.startswith(f"{layer}.")
-        for layer in layers
-    )
+def _picks(layer: Layer, name: str) -> bool:
+    if isinstance(layer, int):
+        return str(layer) in name.split(".")
+    return name == layer or name.startswith(f"{layer}.")
 
 
 def numbered(what: str, numbers: Sequence[int]) -> tuple[int, ...]:

@@ -17,7 +17,10 @@ from qkv.types import Bool, Int, Tensor
 
 
 class Mask(ABC):
-    """Says which key each query may attend to; a query that may attend to nothing reads zeros."""
+    """Says which key each query may attend to; a query that may attend to nothing reads zeros.
+
+    It is a value: the tensors it holds are not to be changed, for what was made of them may be kept.
+    """
 
     @abstractmethod
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
@@ -32,7 +35,7 @@ class Mask(ABC):
     def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
         """The mask as a tensor that broadcasts to the scores, true where attention is allowed."""
         allowed = self.allows(Cells(extent))
-        if not _broadcasts(allowed.shape, extent):
+        if not broadcasts(allowed.shape, extent):
             raise ShapeError(
                 f"the mask {type(self).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
                 f"scores of shape {list(extent[:4])} [batch, heads, query, key]"
@@ -44,10 +47,10 @@ class Mask(ABC):
         return Visible(self, extent, self.materialise(extent))
 
     def __and__(self, other: "Mask") -> "Mask":
-        return Both(self, other)
+        return Both(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __or__(self, other: "Mask") -> "Mask":
-        return Either(self, other)
+        return Either(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __invert__(self) -> "Mask":
         return Not(self)
@@ -145,6 +148,11 @@ class Dense(Mask):
     def __post_init__(self) -> None:
         if self.allowed.dtype != torch.bool:
             raise ShapeError(f"Dense takes a tensor of true and false, not one of {self.allowed.dtype}")
+        if self.allowed.ndim != 4:
+            raise ShapeError(
+                "Dense takes a tensor [batch, heads, query, key], with a 1 for what does not matter, "
+                f"but it has shape {list(self.allowed.shape)}"
+            )
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
         return at.of_cell(self.allowed)
@@ -185,7 +193,8 @@ class Not(Mask):
         return ~self.mask.allows(at)
 
 
-def _broadcasts(shape: torch.Size, extent: Extent) -> bool:
+def broadcasts(shape: torch.Size, extent: Extent) -> bool:
+    """Whether a tensor of this shape broadcasts to the scores."""
     if len(shape) != 4:
         return False
     batch, heads, queries, keys = shape

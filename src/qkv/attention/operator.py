@@ -1,7 +1,6 @@
 """The one attention operator: as a function, as a plan to keep, and as a module that holds its terms."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypedDict, Unpack, final
 
 from torch import nn
@@ -13,7 +12,7 @@ from qkv.attention.extent import Extent
 from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
-from qkv.attention.spec import Attended, Backend, Request, check_shapes, prepare
+from qkv.attention.spec import Attended, Backend, Request, check_shapes, check_terms, prepare
 from qkv.errors import ShapeError
 from qkv.types import Float, Int, Tensor
 
@@ -64,11 +63,19 @@ class Terms(TypedDict, total=False):
 
 @final
 class Plan:
-    """A call of `attend` with everything settled but the tensors: terms, backend, and the mask as it will be used."""
+    """A call of `attend` with everything settled but the tensors: terms, backend, and the mask as it will be used.
+
+    It is for tensors of the same sizes, dtype and device, with gradients asked of them or not as when it was made.
+    """
 
     def __init__(self, request: Request, backend: Backend) -> None:
         self.backend = backend
-        self._terms = replace(request, visible=request.see())
+        self.extent = request.extent
+        live = isinstance(request.extent.start, Tensor)  # it may change between calls, and the mask with it
+        self._terms = (
+            request.score, request.position, request.mask, request.align, request.dropout, request.need_weights,
+            request.extent, None if live else request.see(),
+        )  # fmt: skip
 
     def __call__(
         self,
@@ -77,18 +84,13 @@ class Plan:
         value: Float[Tensor, "batch kv_heads key value_dim"],
     ) -> Attended:
         """`attend`, for tensors of the sizes that the plan was made with."""
-        terms = self._terms
-        if (*query.shape[:3], value.shape[2]) != terms.extent[:4]:
+        check_shapes(query, key, value)
+        if (*query.shape[:3], value.shape[2]) != self.extent[:4]:
             raise ShapeError(
-                f"the plan was made for {list(terms.extent[:4])} [batch, heads, query, key], but was given "
+                f"the plan was made for {list(self.extent[:4])} [batch, heads, query, key], but was given "
                 f"{[*query.shape[:3], value.shape[2]]}: make another"
             )
-        return self.backend.run(
-            Request(
-                query, key, value, terms.score, terms.position, terms.mask, terms.align, terms.dropout,
-                terms.need_weights, terms.extent, terms.visible,
-            )
-        )  # fmt: skip
+        return self.backend.run(Request(query, key, value, *self._terms))
 
 
 def plan(
@@ -127,6 +129,7 @@ def build_request(
 ) -> Request:
     """What `attend` takes, as one value."""
     check_shapes(query, key, value)
+    check_terms(score, position, mask, align, start)
     extent = Extent(query.shape[0], query.shape[1], query.shape[2], value.shape[2], query.device, start)
     return Request(query, key, value, score, position, mask, align, dropout, need_weights, extent)
 

@@ -13,6 +13,7 @@ import torch
 
 from qkv.attention.encoding import angles
 from qkv.attention.extent import Extent, Places
+from qkv.attention.precision import exact
 from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 
@@ -109,8 +110,3 @@ class ALiBi(Position):
         below = 2 ** (self.heads.bit_length() - 1)  # the power of two at or below the number of heads
         head = torch.arange(self.heads, device=device, dtype=dtype)
         return torch.exp2(torch.where(head < below, -8 / below * (head + 1), -4 / below * (2 * (head - below) + 1)))
-
-
-def exact(dtype: torch.dtype) -> torch.dtype:
-    """What positions are computed in, float32 at least: places beyond 256 are no longer told apart in bfloat16."""
-    return torch.promote_types(dtype, torch.float32)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from qkv.attention.extent import Cells, Extent, Places
-from qkv.attention.position import Bias, Position, exact
+from qkv.attention.position import Bias, Position
+from qkv.attention.precision import exact
 from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.extent import pick
+from qkv.attention.precision import at_least_float32
 from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Tensor
 
@@ -57,7 +58,10 @@ class Score(nn.Module, ABC):
     def compare(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
-        """Score each transformed query against each transformed key, in a new tensor: a mask may be written into it."""
+        """Score each transformed query against each transformed key.
+
+        In a new tensor, for a mask may be written into it; in float32 where half precision would round or overflow.
+        """
 
     def keys(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Keys:
         """Transform the keys of a sequence once, for many queries to come."""
@@ -95,7 +99,8 @@ class DotProduct(Score):
     def compare(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
-        return (query * self.checked_scale(query, key)) @ key.transpose(-1, -2)
+        scale = self.checked_scale(query, key)
+        return (at_least_float32(query) * scale) @ at_least_float32(key).transpose(-1, -2)
 
     def checked_scale(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch kv_heads key key_features"]
@@ -301,8 +306,8 @@ def _check_heads(heads: int, x: Float[Tensor, "batch heads length dim"], what: s
 
 
 def _direction(x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "batch heads length dim"]:
-    """x / |x|; a vector that is shorter than its numbers are exact has no direction, and stays as short."""
-    return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).eps)
+    """x / |x|, computed in float32 at least; next to nothing has no direction, and is only made larger."""
+    return F.normalize(at_least_float32(x), dim=-1, eps=1e-4).to(x.dtype)
 
 
 def _uniform(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:

@@ -15,8 +15,9 @@ from typing import Any, final
 
 import torch
 
-from qkv.attention.align import Align, at_least_float32
+from qkv.attention.align import Align
 from qkv.attention.extent import Extent
+from qkv.attention.precision import at_least_float32
 from qkv.errors import InputError
 from qkv.types import Bool, Float, Tensor
 

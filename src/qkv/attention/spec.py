@@ -11,7 +11,7 @@ from qkv.attention.extent import Extent, pick
 from qkv.attention.mask import Mask, Visible
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, Score
-from qkv.errors import ShapeError
+from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 
 
@@ -95,6 +95,29 @@ def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
         )
     if k[2] != v[2]:
         raise ShapeError(f"each key needs its value, but there are {k[2]} keys and {v[2]} values")
+    if q[1] == 0:
+        raise ShapeError("attention needs a head at least, but query has shape " + str(list(q)))
+    tensors = (query, key.tensor if isinstance(key, Keys) else key, value)
+    alike = all(x.dtype == query.dtype and x.device == query.device for x in tensors[1:])
+    if not alike and not torch.is_autocast_enabled(query.device.type):
+        kinds = ", ".join(f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in tensors)
+        raise ShapeError(f"query, key and value must be of one dtype and on one device, but they are {kinds}")
+
+
+def check_terms(score: object, position: object, mask: object, align: object, start: object) -> None:
+    """Raise where something else was given in place of a term."""
+    terms = (("score", score, Score), ("align", align, Align), ("position", position, Position), ("mask", mask, Mask))
+    for name, term, kind in terms:
+        if isinstance(term, kind) or (term is None and name in ("position", "mask")):
+            continue
+        hint = f": write {term.__name__}(...)" if isinstance(term, type) else ""
+        raise InputError(f"{name} takes an object of qkv.attention.{kind.__name__}, not {_named(term)}{hint}")
+    if not (start is None or isinstance(start, int | Tensor)):
+        raise InputError(f"start takes a whole number or a tensor of them, not {_named(start)}")
+
+
+def _named(given: object) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
 
 
 def prepare(

@@ -1,6 +1,6 @@
 """See the attention of any model while it runs, whichever backend computes it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.extent import pick
 from qkv.attention.layers import Layer, check_heads, chosen_layers, numbered
+from qkv.attention.replay import in_backward
 from qkv.attention.spec import Request
 from qkv.errors import InputError
 from qkv.types import Float, Tensor
@@ -22,10 +23,10 @@ from qkv.types import Float, Tensor
 def watch(
     model: nn.Module,
     *,
-    layers: Sequence[Layer] | None = None,
+    layers: Layer | Sequence[Layer] | None = None,
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
-) -> Iterator[Mapping[str, "Record"]]:
+) -> Iterator["Seen"]:
     """Record the weights of a model's attention layers: `with watch(model) as seen: ...; seen["encoder.0"].weights`.
 
     The model computes what it always does, on the backend it always uses, compiled or not; the weights are rebuilt
@@ -37,7 +38,7 @@ def watch(
     heads = None if heads is None else numbered("heads", heads)
     queries = None if queries is None else numbered("queries", queries)
     chosen = chosen_layers(model, layers)
-    seen = {name: Record(name, heads, queries) for name in chosen}
+    seen = Seen({name: Record(name, heads, queries) for name in chosen})
     if heads is not None:
         for name, attend in chosen.items():
             check_heads(heads, name, attend.heads)
@@ -57,6 +58,13 @@ def watch(
         del _OPEN[number]
 
 
+def begin_passes(model: nn.Module) -> None:
+    """What a model computes from here on is another pass: said by whoever runs it step by step, such as a search."""
+    for module in model.modules():
+        for watcher in getattr(module, "watchers", ()):
+            watcher.record.begin_pass()
+
+
 @dataclass
 class Pass:
     """The calls of a layer in one pass, as far as they were asked for, and the size of all of it."""
@@ -67,6 +75,9 @@ class Pass:
 
     def joined(self) -> Float[Tensor, "batch heads query key"]:
         """The rows of all calls below each other; where the keys grew, the early rows end in zeros."""
+        if len({call.shape[0] for call in self.calls}) > 1:
+            sizes = ", ".join(str(call.shape[0]) for call in self.calls)
+            raise InputError(f"calls with batches of {sizes} rows are no pass: watch them one at a time")
         rows = [F.pad(call, (0, self.keys - call.shape[-1])) for call in self.calls]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=2)
 
@@ -126,6 +137,9 @@ class Record:
     def add(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
         """Take in one call of the operator, from its weights if it has them, or else rebuilding what is asked for."""
         self.check(request)
+        start = request.extent.start
+        if isinstance(start, int) and start < self._passes[-1].rows:  # it begins again
+            self.begin_pass()
         queries = self._rows_asked_for(request.extent.queries)
         found: Tensor | None = None
         if queries != ():
@@ -180,6 +194,14 @@ class Record:
         return joined if list(self.queries) == order else joined[:, :, [order.index(query) for query in self.queries]]
 
 
+@final
+class Seen(dict[str, Record]):
+    """The records of the layers that are watched, by their names."""
+
+    def __missing__(self, name: str) -> Record:
+        raise InputError(f"no layer {name!r} is watched (layers: {', '.join(self)})")
+
+
 # Compiled code has no place for a Python object that fills while it runs. So it calls an operator, which finds the
 # record by a ticket: a tensor, so that another number in it does not mean another compilation. The operators are said
 # to write to the ticket, and do: the compiler would leave out one that only returns nothing.
@@ -232,7 +254,7 @@ class Watcher:
     def __call__(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
         weights = None if weights is None else weights.detach()
         if not torch.compiler.is_compiling():
-            if not _in_backward():
+            if not in_backward():
                 self.record.add(request, weights)
             return
         self.record.check(request)
@@ -241,11 +263,6 @@ class Watcher:
         else:  # the compiler cannot follow how a score with weights is made into that of some heads: rebuild them all
             weights = pick(REFERENCE.weights(request)[0] if weights is None else weights, 1, self.record.heads)
         observe(weights, self.ticket)
-
-
-def _in_backward() -> bool:
-    """Whether a backward pass is under way: what runs in it is a checkpoint's forward pass, for the second time."""
-    return torch._C._current_graph_task_id() != -1
 
 
 @final

@@ -7,6 +7,7 @@ from typing import TypeVar
 import torch
 from torch.nn import functional as F
 
+from qkv.attention.watch import begin_passes
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.state import select
 from qkv.types import Bool, Float, Int, Tensor
@@ -42,6 +43,7 @@ def greedy_search(
     Tokens in `never` are not said, however probable.
     """
     limits = _limits(max_length, batch, model.device)
+    begin_passes(model)
     state = model.start(memory)
     token = torch.full((batch,), begin, device=model.device)
     running = torch.ones(batch, dtype=torch.bool, device=model.device)
@@ -51,7 +53,7 @@ def greedy_search(
         logits, state = model.step(token, state)
         log_p = _log_p(logits, never)
         token = log_p.argmax(dim=-1).masked_fill((length > limits) | ~running, end)
-        total += log_p.gather(1, token[:, None])[:, 0] * running
+        total += log_p.gather(1, token[:, None])[:, 0].masked_fill(~running, 0.0)
         written.append(token)
         running = running & (token != end)
         if not running.any():
@@ -96,6 +98,7 @@ def beam_search(
     with `exact`, if no way of going on could make it score better. A hypothesis of `max_length` tokens has to end.
     """
     limits = _limits(max_length, batch, model.device)
+    begin_passes(model)
     longest = int(limits.max())
     first_beam = torch.arange(batch, device=model.device)[:, None] * beam
     state = select(model.start(memory), torch.arange(batch, device=model.device).repeat_interleave(beam))

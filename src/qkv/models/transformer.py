@@ -156,5 +156,6 @@ class DecoderBlock(nn.Module):
         read, present = self.self_attention(self.self_norm(y), Causal(), past)
         y = y + self.dropout(read)
         mask = None if lengths is None else Padding(lengths)
-        y = y + self.dropout(self.cross_attention.cross(self.cross_norm(y), source, mask))
+        start = 0 if past is None else past.length
+        y = y + self.dropout(self.cross_attention.cross(self.cross_norm(y), source, mask, start=start))
         return y + self.dropout(self.feedforward(self.feedforward_norm(y))), present

@@ -59,7 +59,7 @@ class MultiHead(nn.Module):
             present: Cache = KeyValue(self.attend.keys(key, position=position).tensor, value)
         else:
             present = past.followed_by(self.attend.keys(key, past.length, position=position), value)
-        return self._read(query, present, mask, position), present
+        return self._read(query, present, mask, position, present.start(query.shape[2])), present
 
     def keys_values(self, memory: Float[Tensor, "batch key dim"], *, position: Position | None = None) -> KeyValue:
         """The keys and values of a memory, computed once for all queries to come."""
@@ -75,11 +75,12 @@ class MultiHead(nn.Module):
         mask: Mask | None = None,
         *,
         position: Position | None = None,
+        start: int | Int[Tensor, "*batch"] | None = None,
     ) -> Float[Tensor, "batch query dim"]:
-        """Attention over a memory that `keys_values` prepared."""
+        """Attention over a memory that `keys_values` prepared; `start` numbers the first of these queries."""
         queries = self._sizes[0]
         query = self._split(F.linear(x, self.project.weight[:queries], self.project.bias[:queries]))
-        return self._read(query, memory, mask, position)
+        return self._read(query, memory, mask, position, start)
 
     def static_cache(self, batch: int, capacity: int, length: int | Int[Tensor, ""] = 0) -> StaticKeyValue:
         """An empty cache with room for so many tokens; give `length` as a tensor, a zero, for use in a CUDA graph."""
@@ -92,15 +93,9 @@ class MultiHead(nn.Module):
         memory: Cache,
         mask: Mask | None,
         position: Position | None,
+        start: int | Int[Tensor, "*batch"] | None,
     ) -> Float[Tensor, "batch query dim"]:
-        read = self.attend(
-            query,
-            memory.keys,
-            memory.values,
-            memory.masked(mask),
-            position=position,
-            start=memory.start(query.shape[2]),
-        )
+        read = self.attend(query, memory.keys, memory.values, memory.masked(mask), position=position, start=start)
         return self.output(read.output.transpose(1, 2).flatten(2))  # b h q d -> b q (h d)
 
     def _split(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:

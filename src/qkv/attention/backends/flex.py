@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -12,11 +11,13 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from qkv.attention.align import LocalPredictive, SoftmaxForm
+from qkv.attention.backends.reasons import needs_dropout, needs_the_weights, not_a_dot_product, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.extent import Extent, Places
-from qkv.attention.mask import Mask, Padding
+from qkv.attention.mask import Mask, Padding, broadcasts
 from qkv.attention.score import DotProduct, Keys
 from qkv.attention.spec import Attended, Backend, Request
+from qkv.errors import ShapeError, Unsupported
 from qkv.types import Float, Int, Shaped, Tensor
 
 Change = Callable[[Tensor, Places], Tensor]  # of the score at a cell
@@ -33,21 +34,17 @@ class Flex(Backend):
 
     name = "flex"
 
-    def __init__(self) -> None:
-        self._block_masks: WeakKeyDictionary[Mask, dict[Extent, BlockMask]] = WeakKeyDictionary()
-
     def supports(self, request: Request) -> str | None:
-        if not isinstance(request.score, DotProduct):
-            return f"the score {type(request.score).__name__} is not a dot product"
         if isinstance(request.align, LocalPredictive):
             if not (request.mask is None or isinstance(request.mask, Padding)):
                 return "LocalPredictive counts the keys that may be seen, which is known beforehand for Padding only"
-        elif request.align.as_softmax() is None:
-            return f"the alignment {type(request.align).__name__} is not a softmax"
-        if request.position is not None and request.position.reads:
-            return f"the position {type(request.position).__name__} adds to what is read, which needs the weights"
-        if request.dropout > 0:
-            return "it has no dropout"
+        elif (reason := not_a_softmax(request)) is not None:
+            return reason
+        reason = not_a_dot_product(request) or needs_the_weights(request) or needs_dropout(request)
+        if reason is not None:
+            return reason
+        if 0 in request.extent[:4]:
+            return "it computes nothing from nothing: there are no queries, or no keys"
         if request.query.device.type == "cpu" and _needs_gradient(request):
             return "it has no backward pass on the CPU"
         if request.query.device.type not in ("cpu", "cuda"):
@@ -74,7 +71,7 @@ class Flex(Backend):
             _at_least(LEAST_FEATURES, key),
             _at_least(LEAST_FEATURES, request.value),
             score_mod=_score_mod(request, form.temperature, change),
-            block_mask=self._block_mask(request, form.mask),
+            block_mask=_block_mask(request, form.mask),
             scale=request.score.checked_scale(query, key) / form.temperature,
             enable_gqa=request.groups > 1,
             kernel_options=SMALL_BLOCKS if request.position is not None and request.position.biases else None,
@@ -83,7 +80,9 @@ class Flex(Backend):
 
     def _local(self, request: Request, align: LocalPredictive) -> Float[Tensor, "batch heads query value_dim"]:
         """softmax(s) G read as softmax(s + log G), times what that was divided by, over what it should have been."""
-        lengths = request.extent.keys if request.mask is None else request.mask.lengths.view(-1, 1, 1)  # type: ignore[attr-defined]
+        lengths: int | Tensor = request.extent.keys
+        if isinstance(request.mask, Padding):
+            lengths = request.mask.lengths.to(request.extent.device).clamp(0, request.extent.keys).view(-1, 1, 1)
         centre = align.centre(request.turned_query(), lengths).unsqueeze(-1)  # b h q 1
 
         fixed = centre.detach()  # of what a window leaves out, no gradient speaks
@@ -102,37 +101,25 @@ class Flex(Backend):
         factor = torch.exp(with_gaussian.masked_fill(empty, 0.0) - without.masked_fill(empty, 0.0))
         return output * factor.unsqueeze(-1).to(output.dtype)
 
-    def _block_mask(self, request: Request, further: Mask | None) -> BlockMask | None:
-        """The mask by blocks, made once for as long as the mask lives: every layer of a model asks for the same."""
-        if request.mask is None:
-            return None if further is None else _by_blocks(further, request.extent)
-        mask, extent = request.mask, request.extent
-        if further is not None:
-            return _by_blocks(mask & further, extent)
-        if isinstance(extent.start, Tensor) or torch.compiler.is_compiling():
-            return _by_blocks(mask, extent)
-        made = self._block_masks.setdefault(mask, {})
-        if extent not in made:
-            made[extent] = _by_blocks(mask, extent)
-        return made[extent]
-
 
 @final
 class Cell(Places):
     """One cell of the scores, inside the kernel."""
 
     def __init__(self, extent: Extent, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> None:
-        self.batch, self.head, self.query, self.key = batch, head, query, key
+        self.extent, self.batch, self.head, self.query, self.key = extent, batch, head, query, key
         self.place = query + self._here(extent.first_place)
         self.step = query if extent.start is None else query + self._here(extent.start)
 
     def of_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, ""]:
-        return values[self.batch] if values.ndim else values
+        self.check_batch(values)
+        return values if values.ndim == 0 else values[self.batch if values.shape[0] > 1 else self.batch * 0]
 
     def of_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, ""]:
         return values[self.head]
 
     def of_place(self, values: Shaped[Tensor, "batch length"], place: Int[Tensor, ""]) -> Shaped[Tensor, ""]:
+        self.check_places(values)
         return values[self.batch, place]
 
     def of_query(
@@ -141,11 +128,22 @@ class Cell(Places):
         return values[self.batch, self.head, self.query, choice]
 
     def of_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, ""]:
+        if not broadcasts(values.shape, self.extent):
+            raise ShapeError(f"a mask of shape {list(values.shape)} does not fit scores of {list(self.extent[:4])}")
         here = zip((self.batch, self.head, self.query, self.key), values.shape, strict=True)
         return values[tuple(index if size > 1 else index * 0 for index, size in here)]
 
     def _here(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, ""]:
         return values if isinstance(values, int) else self.of_batch(values)
+
+
+def _block_mask(request: Request, further: Mask | None) -> BlockMask | None:
+    mask = request.mask if further is None else further if request.mask is None else request.mask & further
+    if mask is None:
+        return None
+    if further is not None or isinstance(request.extent.start, Tensor) or torch.compiler.is_compiling():
+        return _by_blocks(mask, request.extent)
+    return _kept_by_blocks(mask, request.extent)
 
 
 def _by_blocks(mask: Mask, extent: Extent) -> BlockMask:
@@ -154,6 +152,9 @@ def _by_blocks(mask: Mask, extent: Extent) -> BlockMask:
         *extent[:4],
         device=extent.device,
     )
+
+
+_kept_by_blocks = lru_cache(maxsize=8)(_by_blocks)  # every layer of a model asks for the same
 
 
 def _score_mod(request: Request, temperature: float, change: Change | None) -> Callable[..., Tensor] | None:
@@ -188,6 +189,8 @@ def _flex(
     else:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
+            if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):  # asked of a kept plan
+                raise Unsupported("flex", "it has no backward pass on the CPU")
             # It refuses tensors that could have a gradient, even where none is asked for.
             query, key, value = query.detach(), key.detach(), value.detach()
             output, aux = flex_attention(query, key, value, return_aux=LSE, **terms)

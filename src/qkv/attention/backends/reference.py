@@ -22,7 +22,7 @@ class Reference(Backend):
 
     def run(self, request: Request) -> Attended:
         weights, lse = self.weights(request)
-        dropped = F.dropout(weights, request.dropout)
+        dropped = F.dropout(weights, request.dropout).to(request.value.dtype)
         output = dropped @ for_each_head(request.value, request.groups)
         if request.position is not None and request.position.reads:
             output = output + request.position.read(dropped, request.extent)
@@ -31,14 +31,19 @@ class Reference(Backend):
     def weights(
         self, request: Request
     ) -> tuple[Float[Tensor, "batch heads query key"], Float[Tensor, "batch heads query"] | None]:
-        """The weights of a request, before any dropout, and (where weights are asked for) their log-sum-exp."""
+        """The weights of a request, before any dropout, and (where weights are asked for) their log-sum-exp.
+
+        They come in the precision of the scores, which is float32 for dot products of shorter numbers.
+        """
         query = request.turned_query()
         keys = for_each_head(request.prepared_keys().tensor, request.groups)
         scores = request.score.compare(request.score.of_query(query), keys)
         if request.position is not None and request.position.biases:
             scores = scores + request.position.bias(query, request.extent)(Cells(request.extent))
         visible = request.see()
-        if visible is None:
+        if request.extent.keys == 0:
+            weights = scores  # nothing to weigh: alignments look for a best key
+        elif visible is None:
             weights = request.align.weigh(scores, None, query, request.extent)
         else:
             # The lowest finite score instead of -inf: a row with nothing to see then has finite weights, which the

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.attention.backends.measured import crossovers
+from qkv.attention.backends.reasons import needs_the_weights, not_a_dot_product, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE, for_each_head
 from qkv.attention.extent import Cells
 from qkv.attention.mask import Causal
@@ -21,13 +22,7 @@ class Sdpa(Backend):
     name = "sdpa"
 
     def supports(self, request: Request) -> str | None:
-        if not isinstance(request.score, DotProduct):
-            return f"the score {type(request.score).__name__} is not a dot product"
-        if request.align.as_softmax() is None:
-            return f"the alignment {type(request.align).__name__} is not a softmax"
-        if request.position is not None and request.position.reads:
-            return f"the position {type(request.position).__name__} adds to what is read, which needs the weights"
-        return None
+        return not_a_dot_product(request) or not_a_softmax(request) or needs_the_weights(request)
 
     def run(self, request: Request) -> Attended:
         output = self._output(request)

@@ -3,6 +3,7 @@
 import importlib.util
 from typing import final
 
+from qkv.attention.backends.reasons import needs_dropout, needs_the_weights, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE, for_each_head
 from qkv.attention.mask import Padding
 from qkv.attention.score import HiddenLayer
@@ -18,12 +19,11 @@ class Triton(Backend):
     def supports(self, request: Request) -> str | None:
         if not isinstance(request.score, HiddenLayer):
             return f"the score {type(request.score).__name__} is not a network with a hidden layer"
-        if request.align.as_softmax() is None:
-            return f"the alignment {type(request.align).__name__} is not a softmax"
-        if request.position is not None and (request.position.biases or request.position.reads):
-            return f"the position {type(request.position).__name__} acts on the scores or on what is read"
-        if request.dropout > 0:
-            return "it has no dropout"
+        reason = not_a_softmax(request) or needs_the_weights(request) or needs_dropout(request)
+        if reason is not None:
+            return reason
+        if request.position is not None and request.position.biases:
+            return f"the position {type(request.position).__name__} adds to the scores"
         if importlib.util.find_spec("triton") is None:
             return "Triton is not installed"
         from qkv.attention.backends.additive import DTYPES

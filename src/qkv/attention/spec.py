@@ -82,13 +82,14 @@ class Request:
 
 def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
     """Raise where the tensors of a request do not fit together."""
-    q, k, v = query.shape, (key.tensor if isinstance(key, Keys) else key).shape, value.shape
+    keys = key.tensor if isinstance(key, Keys) else key
+    q, k, v = query.shape, keys.shape, value.shape
     if not len(q) == len(k) == len(v) == 4:
         raise ShapeError(
             "attend takes query, key and value of 4 dimensions [batch, heads, length, features], "
             f"but they have {len(q)}, {len(k)} and {len(v)}"
         )
-    if q[0] != k[0] or k[:2] != v[:2] or (q[1] != k[1] and (k[1] == 0 or q[1] % k[1])):
+    if not (q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or (k[1] and q[1] % k[1] == 0))):
         raise ShapeError(
             f"batch and heads must agree, but query has {tuple(q[:2])}, key {tuple(k[:2])} and value {tuple(v[:2])} "
             "(several heads of queries may share one head of keys and values)"
@@ -96,24 +97,29 @@ def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:
     if k[2] != v[2]:
         raise ShapeError(f"each key needs its value, but there are {k[2]} keys and {v[2]} values")
     if q[1] == 0:
-        raise ShapeError("attention needs a head at least, but query has shape " + str(list(q)))
-    tensors = (query, key.tensor if isinstance(key, Keys) else key, value)
-    alike = all(x.dtype == query.dtype and x.device == query.device for x in tensors[1:])
+        raise ShapeError(f"attention needs a head at least, but query has shape {list(q)}")
+    alike = query.dtype == keys.dtype == value.dtype and query.device == keys.device == value.device
     if not alike and not torch.is_autocast_enabled(query.device.type):
-        kinds = ", ".join(f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in tensors)
+        kinds = ", ".join(f"{str(x.dtype).removeprefix('torch.')} on {x.device}" for x in (query, keys, value))
         raise ShapeError(f"query, key and value must be of one dtype and on one device, but they are {kinds}")
+
+
+_FITTING: set[tuple[type, ...]] = set()  # the types that were seen to fit: to look at them once is enough
 
 
 def check_terms(score: object, position: object, mask: object, align: object, start: object) -> None:
     """Raise where something else was given in place of a term."""
+    types = (type(score), type(align), type(position), type(mask), type(start))
+    if torch.compiler.is_compiling() or types in _FITTING:
+        return
     terms = (("score", score, Score), ("align", align, Align), ("position", position, Position), ("mask", mask, Mask))
     for name, term, kind in terms:
-        if isinstance(term, kind) or (term is None and name in ("position", "mask")):
-            continue
-        hint = f": write {term.__name__}(...)" if isinstance(term, type) else ""
-        raise InputError(f"{name} takes an object of qkv.attention.{kind.__name__}, not {_named(term)}{hint}")
+        if not isinstance(term, kind) and (term is not None or name in ("score", "align")):
+            hint = f": write {term.__name__}(...)" if isinstance(term, type) else ""
+            raise InputError(f"{name} takes an object of qkv.attention.{kind.__name__}, not {_named(term)}{hint}")
     if not (start is None or isinstance(start, int | Tensor)):
         raise InputError(f"start takes a whole number or a tensor of them, not {_named(start)}")
+    _FITTING.add(types)
 
 
 def _named(given: object) -> str:

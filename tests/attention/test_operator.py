@@ -8,7 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkv.attention import Additive, Causal, Dense, Dot, Mask, Padding, Position, ScaledDot, Score, Softmax, attend
+from qkv.attention import (
+    Additive,
+    Attend,
+    Causal,
+    Dense,
+    Dot,
+    Mask,
+    Padding,
+    Position,
+    Prefix,
+    Relative,
+    ScaledDot,
+    Score,
+    Softmax,
+    Window,
+    attend,
+)
 from qkv.attention.backends import BACKENDS, choose
 from qkv.attention.extent import Extent
 from qkv.attention.operator import build_request
@@ -365,3 +381,32 @@ def test_where_there_are_no_keys_nothing_is_read(align):
     make = Make(Sizes(keys=0), torch.float32, torch.float32)
     query, none = torch.randn(2, 2, 4, 6), torch.randn(2, 2, 0, 6)
     assert attend(query, none, none, align=ALIGNS[align](make), backend="reference").output.eq(0).all()
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestWrongNumbers:
+    """Numbers that make no sense are refused in words, before anything is computed."""
+
+    @pytest.mark.parametrize("dropout", [-0.1, 1.5, math.nan])
+    def test_dropout_is_a_share(self, dropout):
+        x = torch.randn(1, 1, 3, 4)
+        with pytest.raises(InputError, match="dropout is a share of the weights, from 0 to 1"):
+            attend(x, x, x, dropout=dropout)
+
+    def test_a_module_knows_its_backend_when_it_is_made(self):
+        with pytest.raises(InputError, match="unknown backend 'sdp'"):
+            Attend(backend="sdp")
+
+    def test_a_window_reaches_over_whole_keys(self):
+        with pytest.raises(InputError, match=r"whole and not negative, not 1\.5, 0"):
+            Window(1.5, 0)
+
+    @pytest.mark.parametrize("make", [Padding, Prefix])
+    def test_lengths_are_numbers_and_not_answers(self, make):
+        with pytest.raises(ShapeError, match="whole numbers"):
+            make(torch.tensor([True, False]))
+
+    def test_a_position_that_reads_says_how_long_its_vectors_are(self):
+        x, value = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 4)
+        with pytest.raises(ShapeError, match="make it with value_dim=4"):
+            attend(x, x, value, position=Relative(8, 2))

@@ -134,8 +134,8 @@ def test_a_layer_can_be_watched_twice_at_once():
 
 def test_weights_that_are_drawn_are_those_that_were_drawn():
     class Drawn(Align):
-        def weigh(self, scores, allowed, query, extent):
-            return torch.rand_like(scores)
+        def weigh(self, scored):
+            return torch.rand_like(scored.scores)
 
     attend, x = Attend(align=Drawn()), torch.randn(2, 3, 4, 8)
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qkv
+from qkv.errors import InputError
 from qkv.generation import beam_search, greedy_search
 from qkv.models import MODELS
 from qkv.nn.encoder_decoder import EncoderDecoder
@@ -220,3 +221,14 @@ def test_the_weights_of_every_hypothesis_can_be_read_from_the_search_itself(name
             for layer in seen:
                 followed = seen[layer].along(h.rows)
                 torch.testing.assert_close(followed, forced[layer].weights[0], rtol=0, atol=1e-5)
+
+
+def test_a_search_for_nothing_is_refused_in_words():
+    model = SecondOrder()
+    memory = model.encode(torch.tensor([[1]]))
+    rules = {"begin": BEGIN, "end": END}
+    with pytest.raises(InputError, match="a beam holds one hypothesis at least, not 0"):
+        beam_search(model, memory, beam=0, batch=1, max_length=3, **rules)
+    for sizes in ({"batch": 0, "max_length": 3}, {"batch": 1, "max_length": -1}):
+        with pytest.raises(InputError, match="a row at least, and room for no fewer than 0 tokens"):
+            greedy_search(model, memory, **sizes, **rules)

@@ -2,7 +2,7 @@
 
 from qkv.attention.ablate import ablate
 from qkv.attention.addressing import Addressing
-from qkv.attention.align import Align, LocalMonotonic, LocalPredictive, Softmax, Uniform
+from qkv.attention.align import Align, LocalMonotonic, LocalPredictive, Scored, Softmax, Uniform
 from qkv.attention.cache import Cache, KeyValue, StaticKeyValue
 from qkv.attention.encoding import Encoding, Learned, Sinusoidal
 from qkv.attention.extent import Extent
@@ -29,11 +29,13 @@ from qkv.attention.sparse import Entmax, Sparsemax
 from qkv.attention.spec import Attended
 from qkv.attention.tree import Trees
 from qkv.attention.watch import watch
+from qkv.errors import Unsupported
 
 __all__ = [
     "SCORES", "ALiBi", "Additive", "Addressing", "Align", "Attend", "Attended", "Bilinear", "Cache", "Causal",
     "Concat", "Cosine", "Dense", "Documents", "Dot", "Encoding", "Entmax", "Extent", "Hard", "KeyValue", "Keys",
     "Learned", "LocalMonotonic", "LocalPredictive", "Location", "LowRankBilinear", "Mask", "Padding", "Plan",
-    "Position", "Prefix", "Relative", "Rotary", "ScaledDot", "Score", "Sinusoidal", "Sizes", "Softmax", "Sparsemax",
-    "StaticKeyValue", "TreeRelative", "Trees", "Uniform", "Window", "ablate", "attend", "explain", "plan", "watch",
+    "Position", "Prefix", "Relative", "Rotary", "ScaledDot", "Score", "Scored", "Sinusoidal", "Sizes", "Softmax",
+    "Sparsemax", "StaticKeyValue", "TreeRelative", "Trees", "Uniform", "Unsupported", "Window", "ablate", "attend",
+    "explain", "plan", "watch",
 ]  # fmt: skip

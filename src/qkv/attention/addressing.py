@@ -11,10 +11,10 @@ from typing import final
 
 import torch
 
-from qkv.attention.align import Align
-from qkv.attention.extent import Cells, Extent
+from qkv.attention.align import Align, Scored
+from qkv.attention.extent import Cells
 from qkv.errors import ShapeError
-from qkv.types import Bool, Float, Tensor
+from qkv.types import Float, Tensor
 
 
 @final
@@ -53,13 +53,8 @@ class Addressing(Align):
                 f"but previous has shape {list(self.previous.shape)} and gate {list(rows)}"
             )
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        scores, allowed, _, extent = scored
         cells = Cells(extent)  # maybe not all heads and queries of the call are looked at
         previous, shift = cells.of_cell(self.previous), cells.of_cell(self.shift)
         gate, gamma = (cells.of_cell(each.unsqueeze(-1)) for each in (self.gate, self.sharpening))

@@ -22,23 +22,23 @@ class SoftmaxForm(NamedTuple):
     mask: Mask | None = None
 
 
+class Scored(NamedTuple):
+    """What an alignment may look at. Keys that the mask forbids come with the lowest finite score."""
+
+    scores: Float[Tensor, "batch heads query key"]
+    allowed: Bool[Tensor, "#batch #heads #query #key"] | None  # what may be seen; None: everything
+    query: Float[Tensor, "batch heads query dim"]
+    extent: Extent
+
+
 class Align(ABC):
     """Turns scores into weights."""
 
     clears_the_lowest = False  # whether a key with the lowest score gets weight 0 exactly, if another is seen
 
     @abstractmethod
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
-        """The weights of each query.
-
-        Keys that the mask forbids come with the lowest finite score, and their weights are set to zero afterwards.
-        """
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        """The weights of each query; those of keys that the mask forbids are set to zero afterwards."""
 
     def as_softmax(self) -> SoftmaxForm | None:
         """How a fused softmax computes these weights; None where it cannot."""
@@ -56,14 +56,8 @@ class Softmax(Align):
             raise InputError(f"temperature must be positive, not {temperature}")
         self.temperature = temperature
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
-        return torch.softmax(cooled(scores, self.temperature, allowed), dim=-1)
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        return torch.softmax(cooled(scored.scores, self.temperature, scored.allowed), dim=-1)
 
     def as_softmax(self) -> SoftmaxForm:
         return SoftmaxForm(self.temperature)
@@ -75,14 +69,8 @@ class Uniform(Align):
 
     clears_the_lowest = True
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
-        return torch.softmax(cooled(scores, math.inf, allowed), dim=-1)
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        return torch.softmax(cooled(scored.scores, math.inf, scored.allowed), dim=-1)
 
     def as_softmax(self) -> SoftmaxForm:
         return SoftmaxForm(temperature=math.inf)
@@ -112,14 +100,8 @@ class LocalMonotonic(Align):
             raise InputError(f"a window reaches 0 or more keys to each side, not {window}")
         self.window = window
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
-        return softmax_among(AroundStep(self.window).allows(Cells(extent)), scores)
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        return softmax_among(AroundStep(self.window).allows(Cells(scored.extent)), scored.scores)
 
     def as_softmax(self) -> SoftmaxForm:
         return SoftmaxForm(mask=AroundStep(self.window))
@@ -160,13 +142,8 @@ class LocalPredictive(nn.Module, Align):
         share = torch.tanh(query @ self.weight) @ self.vector
         return sizes * at_least_float32(share).sigmoid()
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        scores, allowed, query, extent = scored
         sizes = extent.keys if allowed is None else allowed.expand(*allowed.shape[:3], extent.keys).sum(dim=-1)
         distance = Cells(extent).key - self.centre(query, sizes).unsqueeze(-1)  # s - p_t
         gaussian = torch.exp(-2.0 * (distance / self.window).square())  # with sigma = D / 2

@@ -19,8 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention.align import Align, cooled
-from qkv.attention.extent import Extent
+from qkv.attention.align import Align, Scored, cooled
 from qkv.attention.precision import at_least_float32
 from qkv.attention.replay import in_backward
 from qkv.config import nearest
@@ -81,13 +80,8 @@ class Hard(nn.Module, Align):
         self.baseline = _baseline(baseline, decay, query_dim) if estimator == "reinforce" else None
         self._draws: list[Draws] = []  # since the last loss
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        scores, allowed, query, _ = scored
         exact = at_least_float32(scores)
         if not self.training:
             weights = _best(exact)

@@ -77,7 +77,7 @@ class Padding(Mask):
     lengths: Int[Tensor, "batch"]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lengths, Tensor) or self.lengths.ndim != 1 or self.lengths.is_floating_point():
+        if not _whole_numbers(self.lengths, dims=1):
             raise ShapeError("Padding takes the length of each sequence, as a tensor of whole numbers [batch]")
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
@@ -96,8 +96,8 @@ class Window(Mask):
     right: int
 
     def __post_init__(self) -> None:
-        if self.left < 0 or self.right < 0:
-            raise InputError(f"Window takes two numbers of keys, none negative, not {self.left} and {self.right}")
+        if not all(isinstance(reach, int) and reach >= 0 for reach in (self.left, self.right)):
+            raise InputError(f"Window takes two numbers of keys, whole and not negative, not {self.left}, {self.right}")
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
         return (at.key >= at.place - self.left) & (at.key <= at.place + self.right)
@@ -111,11 +111,10 @@ class Prefix(Mask):
     length: int | Int[Tensor, "batch"]
 
     def __post_init__(self) -> None:
-        if isinstance(self.length, Tensor):
-            if self.length.ndim != 1 or self.length.is_floating_point():
-                raise ShapeError("Prefix takes a number, or a tensor of whole numbers [batch]")
-        elif self.length < 0:
+        if isinstance(self.length, int) and self.length < 0:
             raise InputError(f"Prefix takes a number of keys, not {self.length}")
+        if not isinstance(self.length, int) and not _whole_numbers(self.length, dims=1):
+            raise ShapeError("Prefix takes a number, or a tensor of whole numbers [batch]")
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
         return at.key < (self.length if isinstance(self.length, int) else at.of_batch(self.length))
@@ -129,7 +128,7 @@ class Documents(Mask):
     ids: Int[Tensor, "batch length"]  # which document stands at each place
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ids, Tensor) or self.ids.ndim != 2 or self.ids.is_floating_point():
+        if not _whole_numbers(self.ids, dims=2):
             raise ShapeError("Documents takes the document at each place, as a tensor of whole numbers [batch, length]")
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
@@ -191,6 +190,10 @@ class Not(Mask):
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
         return ~self.mask.allows(at)
+
+
+def _whole_numbers(x: object, dims: int) -> bool:
+    return isinstance(x, Tensor) and x.ndim == dims and x.dtype != torch.bool and not x.is_floating_point()
 
 
 def broadcasts(shape: torch.Size, extent: Extent) -> bool:

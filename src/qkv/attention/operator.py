@@ -6,14 +6,14 @@ from typing import TypedDict, Unpack, final
 from torch import nn
 
 from qkv.attention.align import Align, Softmax
-from qkv.attention.backends import Explanation, choose, explained
+from qkv.attention.backends import Explanation, checked_name, choose, explained
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.extent import Extent
 from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
 from qkv.attention.spec import Attended, Backend, Request, check_shapes, check_terms, prepare
-from qkv.errors import ShapeError
+from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 
 SCALED_DOT = ScaledDot()
@@ -130,6 +130,8 @@ def build_request(
     """What `attend` takes, as one value."""
     check_shapes(query, key, value)
     check_terms(score, position, mask, align, start)
+    if dropout and not 0.0 < dropout <= 1.0:
+        raise InputError(f"dropout is a share of the weights, from 0 to 1, not {dropout}")
     extent = Extent(query.shape[0], query.shape[1], query.shape[2], value.shape[2], query.device, start)
     return Request(query, key, value, score, position, mask, align, dropout, need_weights, extent)
 
@@ -151,7 +153,7 @@ class Attend(nn.Module):
         self.align = align or Softmax()
         self.position = position
         self.dropout = dropout
-        self.backend = backend
+        self.backend = checked_name(backend)
         self.heads = heads  # where it is known before the first call: who asks for a head that is not there hears of it
         self.watchers: tuple[Callable[[Request, Tensor | None], None], ...] = ()
         self.ablations: tuple[Callable[[Tensor], Tensor], ...] = ()

@@ -15,25 +15,18 @@ from typing import Any, final
 
 import torch
 
-from qkv.attention.align import Align
-from qkv.attention.extent import Extent
+from qkv.attention.align import Align, Scored
 from qkv.attention.precision import at_least_float32
 from qkv.errors import InputError
-from qkv.types import Bool, Float, Tensor
+from qkv.types import Float, Tensor
 
 
 @final
 class Sparsemax(Align):
     """The distribution nearest to the scores, argmin |p - s|^2 (Martins and Astudillo 2016)."""
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
-        return entmax(scores, 2.0)
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        return entmax(scored.scores, 2.0)
 
 
 @final
@@ -45,14 +38,8 @@ class Entmax(Align):
             raise InputError(f"Entmax takes an alpha above 1, not {alpha} (at 1 it is Softmax)")
         self.alpha = alpha
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "batch heads query key"],
-        allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
-        query: Float[Tensor, "batch heads query dim"],
-        extent: Extent,
-    ) -> Float[Tensor, "batch heads query key"]:
-        return entmax(scores, self.alpha)
+    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
+        return entmax(scored.scores, self.alpha)
 
 
 def entmax(scores: Float[Tensor, "*rows key"], alpha: float) -> Float[Tensor, "*rows key"]:

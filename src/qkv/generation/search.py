@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.attention.watch import begin_passes
+from qkv.errors import InputError
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.state import select
 from qkv.types import Bool, Float, Int, Tensor
@@ -66,7 +67,10 @@ def greedy_search(
 
 def _limits(max_length: int | Int[Tensor, "batch"], batch: int, device: torch.device) -> Int[Tensor, "batch"]:
     """The most tokens that each row may have."""
-    return torch.as_tensor(max_length, device=device).expand(batch)
+    limits = torch.as_tensor(max_length, device=device).expand(batch)
+    if batch < 1 or int(limits.min()) < 0:
+        raise InputError("a search needs a row at least, and room for no fewer than 0 tokens in each")
+    return limits
 
 
 def _log_p(logits: Float[Tensor, "rows vocabulary"], never: Sequence[int]) -> Float[Tensor, "rows vocabulary"]:
@@ -97,6 +101,8 @@ def beam_search(
     hypotheses have ended and the best that still runs would score no better than the worst of them if it ended now;
     with `exact`, if no way of going on could make it score better. A hypothesis of `max_length` tokens has to end.
     """
+    if beam < 1:
+        raise InputError(f"a beam holds one hypothesis at least, not {beam}")
     limits = _limits(max_length, batch, model.device)
     begin_passes(model)
     longest = int(limits.max())

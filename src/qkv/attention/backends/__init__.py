@@ -20,13 +20,18 @@ def choose(request: Request, name: str = "auto") -> Backend:
     """The backend to run: the fastest that supports the request, or the named one, which never gives way to another."""
     if name == "auto":
         return next(backend for backend in preference(request) if backend.supports(request) is None)
-    backend = BACKENDS.get(name)
-    if backend is None:
-        raise InputError(f"unknown backend {name!r} (known: auto, {', '.join(BACKENDS)})")
+    backend = BACKENDS[checked_name(name)]
     reason = backend.supports(request)
     if reason is not None:
         raise Unsupported(name, reason)
     return backend
+
+
+def checked_name(name: str) -> str:
+    """The name of a backend, or "auto"; another is refused."""
+    if name != "auto" and name not in BACKENDS:
+        raise InputError(f"unknown backend {name!r} (known: auto, {', '.join(BACKENDS)})")
+    return name
 
 
 def preference(request: Request) -> tuple[Backend, ...]:

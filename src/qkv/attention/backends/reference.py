@@ -5,9 +5,10 @@ from typing import final
 import torch
 from torch.nn import functional as F
 
-from qkv.attention.align import cooled
+from qkv.attention.align import Scored, cooled
 from qkv.attention.extent import Cells
 from qkv.attention.spec import Attended, Backend, Request
+from qkv.errors import ShapeError
 from qkv.types import Float, Tensor
 
 
@@ -25,7 +26,13 @@ class Reference(Backend):
         dropped = F.dropout(weights, request.dropout).to(request.value.dtype)
         output = dropped @ for_each_head(request.value, request.groups)
         if request.position is not None and request.position.reads:
-            output = output + request.position.read(dropped, request.extent)
+            read = request.position.read(dropped, request.extent)
+            if read.shape != output.shape:
+                raise ShapeError(
+                    f"{type(request.position).__name__} reads vectors of {read.shape[-1]} features beside values of "
+                    f"{output.shape[-1]}: make it with value_dim={output.shape[-1]}"
+                )
+            output = output + read
         return Attended(output, weights, lse) if request.need_weights else Attended(output)
 
     def weights(
@@ -44,14 +51,14 @@ class Reference(Backend):
         if request.extent.keys == 0:
             weights = scores  # nothing to weigh: alignments look for a best key
         elif visible is None:
-            weights = request.align.weigh(scores, None, query, request.extent)
+            weights = request.align.weigh(Scored(scores, None, query, request.extent))
         else:
             # The lowest finite score instead of -inf: a row with nothing to see then has finite weights, which the
             # second fill turns into zeros, and no NaN ever meets the backward pass.
             blocked = ~visible.allowed
             fill = scores.masked_fill if scores.requires_grad else scores.masked_fill_
             scores = fill(blocked, torch.finfo(scores.dtype).min)
-            weights = request.align.weigh(scores, visible.allowed, query, request.extent)
+            weights = request.align.weigh(Scored(scores, visible.allowed, query, request.extent))
             if visible.empty is not None or not request.align.clears_the_lowest:
                 weights = weights.masked_fill(blocked, 0.0)
         return weights, _log_sum_exp(request, scores) if request.need_weights else None

@@ -54,7 +54,6 @@ class Places(ABC):
     A term that is written over them serves one cell inside a kernel as well as all cells at once.
     """
 
-    extent: Extent
     batch: Int[Tensor, "..."]
     head: Int[Tensor, "..."]
     query: Int[Tensor, "..."]  # the number of the query in the call
@@ -83,22 +82,6 @@ class Places(ABC):
     @abstractmethod
     def of_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, "..."]:
         """A value for each cell of the whole call, at these cells."""
-
-    def check_batch(self, values: Shaped[Tensor, "*batch"]) -> None:
-        """Raise where there is not one value, nor one for each row of the batch."""
-        if values.ndim > 1 or (values.ndim == 1 and values.shape[0] not in (1, self.extent.batch)):
-            raise ShapeError(
-                f"a mask or a start has values of shape {list(values.shape)}, one for each row of a batch, "
-                f"which does not broadcast to scores of shape {list(self.extent[:4])} [batch, heads, query, key]"
-            )
-
-    def check_places(self, values: Shaped[Tensor, "batch length"]) -> None:
-        """Raise where there is not a value for each key."""
-        if values.shape != (self.extent.batch, self.extent.keys):
-            raise ShapeError(
-                f"a mask names something at {list(values.shape)} places, but there are "
-                f"{[self.extent.batch, self.extent.keys]} keys [batch, key]"
-            )
 
 
 @final
@@ -133,14 +116,14 @@ class Cells(Places):
         return torch.arange(self.extent.keys, device=self.extent.device).view(1, 1, 1, -1)
 
     def of_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, "#batch 1 1 1"]:
-        self.check_batch(values)
+        self._check_batch(values)
         return values.to(self.extent.device).view(-1, 1, 1, 1)
 
     def of_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, "1 seen 1 1"]:
         return values[self.head]
 
     def of_place(self, values: Shaped[Tensor, "batch length"], place: Int[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-        self.check_places(values)
+        self._check_places(values)
         return values.to(self.extent.device)[self.batch, place]
 
     def of_query(
@@ -155,6 +138,22 @@ class Cells(Places):
 
     def _everywhere(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, "#batch 1 1 1"]:
         return values if isinstance(values, int) else self.of_batch(values)
+
+    def _check_batch(self, values: Shaped[Tensor, "*batch"]) -> None:
+        """Raise where there is not one value, nor one for each row of the batch."""
+        if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != 1 and values.shape[0] != self.extent.batch):
+            raise ShapeError(
+                f"a mask or a start has values of shape {list(values.shape)}, one for each row of a batch, "
+                f"which does not broadcast to scores of shape {list(self.extent[:4])} [batch, heads, query, key]"
+            )
+
+    def _check_places(self, values: Shaped[Tensor, "batch length"]) -> None:
+        """Raise where there is not a value for each key."""
+        if values.shape != (self.extent.batch, self.extent.keys):
+            raise ShapeError(
+                f"a mask names something at {list(values.shape)} places, but there are "
+                f"{[self.extent.batch, self.extent.keys]} keys [batch, key]"
+            )
 
 
 def pick(x: Shaped[Tensor, "..."], dim: int, numbers: tuple[int, ...] | None) -> Shaped[Tensor, "..."]:

@@ -40,6 +40,13 @@ class Request:
     visible: Visible | None = None  # the mask as tensors, where a plan has made them already
 
     @property
+    def grouped(self) -> bool:
+        """Whether several heads share a head of keys and values."""
+        if self.extent.heads != self.value.shape[1]:  # noqa: SIM103 (it decides, also where sizes are symbols)
+            return True
+        return False
+
+    @property
     def groups(self) -> int:
         """How many heads share a head of keys and values."""
         return self.extent.heads // self.value.shape[1]

@@ -14,10 +14,10 @@ from qkv.attention.align import LocalPredictive, SoftmaxForm
 from qkv.attention.backends.reasons import needs_dropout, needs_the_weights, not_a_dot_product, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.extent import Extent, Places
-from qkv.attention.mask import Mask, Padding, broadcasts
+from qkv.attention.mask import Mask, Padding
 from qkv.attention.score import DotProduct, Keys
 from qkv.attention.spec import Attended, Backend, Request
-from qkv.errors import ShapeError, Unsupported
+from qkv.errors import Unsupported
 from qkv.types import Float, Int, Shaped, Tensor
 
 Change = Callable[[Tensor, Places], Tensor]  # of the score at a cell
@@ -73,7 +73,7 @@ class Flex(Backend):
             score_mod=_score_mod(request, form.temperature, change),
             block_mask=_block_mask(request, form.mask),
             scale=request.score.checked_scale(query, key) / form.temperature,
-            enable_gqa=request.groups > 1,
+            enable_gqa=request.grouped,
             kernel_options=SMALL_BLOCKS if request.position is not None and request.position.biases else None,
         )
         return output[..., : request.value.shape[-1]], lse
@@ -104,22 +104,20 @@ class Flex(Backend):
 
 @final
 class Cell(Places):
-    """One cell of the scores, inside the kernel."""
+    """One cell of the scores, inside the kernel, where sizes are no longer checked."""
 
     def __init__(self, extent: Extent, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> None:
-        self.extent, self.batch, self.head, self.query, self.key = extent, batch, head, query, key
+        self.batch, self.head, self.query, self.key = batch, head, query, key
         self.place = query + self._here(extent.first_place)
         self.step = query if extent.start is None else query + self._here(extent.start)
 
     def of_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, ""]:
-        self.check_batch(values)
         return values if values.ndim == 0 else values[self.batch if values.shape[0] > 1 else self.batch * 0]
 
     def of_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, ""]:
         return values[self.head]
 
     def of_place(self, values: Shaped[Tensor, "batch length"], place: Int[Tensor, ""]) -> Shaped[Tensor, ""]:
-        self.check_places(values)
         return values[self.batch, place]
 
     def of_query(
@@ -128,8 +126,6 @@ class Cell(Places):
         return values[self.batch, self.head, self.query, choice]
 
     def of_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, ""]:
-        if not broadcasts(values.shape, self.extent):
-            raise ShapeError(f"a mask of shape {list(values.shape)} does not fit scores of {list(self.extent[:4])}")
         here = zip((self.batch, self.head, self.query, self.key), values.shape, strict=True)
         return values[tuple(index if size > 1 else index * 0 for index, size in here)]
 
@@ -147,6 +143,8 @@ def _block_mask(request: Request, further: Mask | None) -> BlockMask | None:
 
 
 def _by_blocks(mask: Mask, extent: Extent) -> BlockMask:
+    if not torch.compiler.is_compiling():
+        mask.materialise(extent._replace(device=torch.device("meta")))  # shapes alone: raises where they do not fit
     return create_block_mask(
         lambda batch, head, query, key: mask.allows(Cell(extent, batch, head, query, key)),
         *extent[:4],

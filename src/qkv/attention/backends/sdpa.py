@@ -67,7 +67,7 @@ def _fused(
     mask: Float[Tensor, "#batch #heads #query #key"] | Bool[Tensor, "#batch #heads #query #key"] | None = None,
     is_causal: bool = False,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    value, dropout, grouped = request.value, request.dropout, request.groups > 1
+    value, dropout = request.value, request.dropout
     if query.is_cuda and _needs_no_plan(request, query):
         if mask is None:
             return torch.ops.aten._scaled_dot_product_flash_attention(
@@ -77,7 +77,9 @@ def _fused(
         return torch.ops.aten._scaled_dot_product_efficient_attention(
             query, key, value, _aligned_bias(mask, request), torch.is_grad_enabled(), dropout, scale=scale
         )[0]
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(
+        query, key, value, mask, dropout, is_causal, scale=scale, enable_gqa=request.grouped
+    )
 
 
 def _needs_no_plan(request: Request, query: Float[Tensor, "batch heads query features"]) -> bool:

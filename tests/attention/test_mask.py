@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.attention import Causal, Dense, Padding
+from qkv.attention import Causal, Dense, Documents, Padding
 from qkv.attention.extent import Extent
 
 EXTENT = Extent(batch=2, heads=1, queries=3, keys=4, device=torch.device("cpu"))
@@ -31,3 +31,11 @@ def test_and_or_not_are_those_of_logic(seed):
 def test_a_mask_says_what_it_is():
     assert repr(Causal()) == "Causal()"
     assert "Causal()" in repr(Causal() & Padding(torch.tensor([1])))
+
+
+def test_a_mask_moves_with_all_it_holds():
+    lengths, ids = torch.tensor([1, 2]), torch.zeros(2, 3, dtype=torch.long)
+    moved = (Causal() & ~Padding(lengths) | Documents(ids)).on(torch.device("meta"))
+    assert moved.left.right.mask.lengths.device.type == "meta"
+    assert moved.right.ids.device.type == "meta"
+    assert moved.left.left == Causal()

@@ -6,7 +6,7 @@ or a kernel's flag and no tensor at all.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import NamedTuple, final
 
 import torch
@@ -41,6 +41,14 @@ class Mask(ABC):
                 f"scores of shape {list(extent[:4])} [batch, heads, query, key]"
             )
         return allowed
+
+    def on(self, device: torch.device) -> "Mask":
+        """This mask with the tensors it holds on a device; kernels, unlike `materialise`, need them there."""
+        if not is_dataclass(self):
+            return self
+        held = ((field.name, getattr(self, field.name)) for field in fields(self))
+        moved = {name: x.to(device) if isinstance(x, Tensor) else x.on(device) for name, x in held if _movable(x)}
+        return replace(self, **moved)
 
     def visible(self, extent: Extent) -> "Visible":
         """The mask as a tensor, for one call."""
@@ -190,6 +198,10 @@ class Not(Mask):
 
     def allows(self, at: Places) -> Bool[Tensor, "..."]:
         return ~self.mask.allows(at)
+
+
+def _movable(x: object) -> bool:
+    return isinstance(x, Tensor | Mask)
 
 
 def _whole_numbers(x: object, dims: int) -> bool:

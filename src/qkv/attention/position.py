@@ -26,6 +26,7 @@ class Position(ABC):
     turns = False  # queries and keys before they are compared
     biases = False  # adds to the scores
     reads = False  # adds to what is read
+    looks_up = False  # what it adds to the scores stands in a table, with a row for each query
     extrapolates: bool  # whether it is defined at places beyond those that it was trained on
 
     def turn(

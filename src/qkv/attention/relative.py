@@ -29,6 +29,7 @@ class Distances(nn.Module, Position):
     """
 
     biases = True
+    looks_up = True
     extrapolates = True
 
     def __init__(self, dim: int, max_distance: int, value_dim: int | None = None, values: bool = True) -> None:
@@ -101,6 +102,7 @@ class BetweenWords(Position):
     """A `TreeRelative` together with the distances of one call."""
 
     biases = True
+    looks_up = True
     extrapolates = True
 
     def __init__(self, term: TreeRelative, distances: Int[Tensor, "#batch query key"]) -> None:

@@ -74,7 +74,7 @@ class Flex(Backend):
             block_mask=_block_mask(request, form.mask),
             scale=request.score.checked_scale(query, key) / form.temperature,
             enable_gqa=request.grouped,
-            kernel_options=SMALL_BLOCKS if request.position is not None and request.position.biases else None,
+            kernel_options=SMALL_BLOCKS if request.position is not None and request.position.looks_up else None,
         )
         return output[..., : request.value.shape[-1]], lse
 
@@ -145,8 +145,9 @@ def _block_mask(request: Request, further: Mask | None) -> BlockMask | None:
 def _by_blocks(mask: Mask, extent: Extent) -> BlockMask:
     if not torch.compiler.is_compiling():
         mask.materialise(extent._replace(device=torch.device("meta")))  # shapes alone: raises where they do not fit
+    here = mask.on(extent.device)
     return create_block_mask(
-        lambda batch, head, query, key: mask.allows(Cell(extent, batch, head, query, key)),
+        lambda batch, head, query, key: here.allows(Cell(extent, batch, head, query, key)),
         *extent[:4],
         device=extent.device,
     )

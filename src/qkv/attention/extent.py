@@ -132,6 +132,7 @@ class Cells(Places):
         return values.gather(-1, choice.expand(*values.shape[:3], self.extent.keys))
 
     def of_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, "..."]:
+        values = values.to(self.extent.device)
         for dim, numbers in ((1, self.extent.seen_heads), (2, self.extent.seen_queries)):
             values = values if values.shape[dim] == 1 else pick(values, dim, numbers)
         return values

@@ -227,6 +227,15 @@ def test_two_passes_are_kept_apart():
         _ = seen["encoder.0"].weights
 
 
+def test_what_was_seen_can_be_forgotten_while_watching_goes_on():
+    model, one, other = Pair(), torch.randn(2, 5, 8), torch.randn(1, 3, 8)
+    with qkv.watch(model) as seen:
+        model(one)
+        seen.forget()
+        model(other)
+    assert seen["encoder.0"].weights.shape == (1, 2, 3, 3)
+
+
 def test_layers_whose_names_would_be_the_same_keep_their_whole_paths():
     class Both(nn.Module):
         def __init__(self) -> None:

@@ -129,6 +129,10 @@ class Record:
         if self._passes[-1].rows:
             self._passes.append(Pass())
 
+    def forget(self) -> None:
+        """Let go of what was recorded so far."""
+        self._passes = [Pass()]
+
     def check(self, request: Request) -> None:
         """Raise where a call does not have the heads that are watched."""
         if self.heads is not None:
@@ -197,6 +201,11 @@ class Record:
 @final
 class Seen(dict[str, Record]):
     """The records of the layers that are watched, by their names."""
+
+    def forget(self) -> None:
+        """Let go of what was recorded so far: where a model is watched for long, its weights would fill the memory."""
+        for record in self.values():
+            record.forget()
 
     def __missing__(self, name: str) -> Record:
         raise InputError(f"no layer {name!r} is watched (layers: {', '.join(self)})")

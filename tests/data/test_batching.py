@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.batching import EncodedPair, by_length, collate, shuffled
+from qkv.data.batching import STEP, EncodedPair, by_length, collate, shuffled
 from qkv.data.vocabulary import BEGIN, END, PAD
 
 lengths_of_examples = st.lists(st.integers(1, 60), max_size=120)
@@ -83,6 +83,26 @@ def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
     assert batch.target_out.tolist() == [[5, END, PAD], [4, 5, END]]
     assert batch.tokens == 5
     assert batch.to(torch.device("cpu")) is batch
+
+
+def test_a_batch_can_be_filled_up_with_rows_that_count_for_nothing() -> None:
+    batch = collate([EncodedPair([7, 8, 9, 7, 8], [5])], budget=24)
+    assert batch.source.tolist() == [[7, 8, 9, 7, 8, PAD, PAD, PAD], [PAD] * 8, [PAD] * 8]
+    assert batch.source_lengths.tolist() == [5, 1, 1]
+    assert batch.target_in.tolist() == [[BEGIN, 5, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
+    assert batch.target_out.tolist() == [[5, END, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
+    assert batch.tokens == 2
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(1, 300), seeds)
+def test_filled_up_batches_of_an_epoch_have_one_shape_for_each_width(
+    lengths: list[int], budget: int, seed: int
+) -> None:
+    pairs = [EncodedPair([4] * length, [4]) for length in lengths]
+    for rows in shuffled([pair.length for pair in pairs], budget, seed, 0):
+        height, width = collate([pairs[row] for row in rows], budget).source.shape
+        assert width % STEP == 0
+        assert height == max(1, budget // width)
 
 
 @pytest.mark.parametrize(("source", "target", "length"), [([1, 2, 3], [1], 3), ([1], [1, 2, 3], 4), ([1], [], 1)])

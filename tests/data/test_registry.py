@@ -1,8 +1,10 @@
 """The data sets by name: their splits, and the fingerprint that tells them apart."""
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -68,8 +70,13 @@ def test_own_pairs_need_a_file() -> None:
         ({"size": 10**9}, "data.size must lie between 1 and 10,000,000"),
         ({"valid_share": 1.0}, "data.valid_share must lie between 0 and 1"),
         ({"name": "date"}, "data.name = 'date' (did you mean dates?)"),
+        ({"name": "multi3k"}, "data.name = 'multi3k' (did you mean multi30k?)"),
+        ({"vocabulary": "bpe"}, "data.vocabulary 'bpe' is not known: use char, word, word:N or bpe:N, with N from 5 to "
+                                "1,000,000"),
+        ({"target_vocabulary": "x"}, "data.target_vocabulary 'x' is not known: use char, word, word:N or bpe:N, with N "
+                                     "from 5 to 1,000,000"),
     ],
-)
+)  # fmt: skip
 def test_what_a_recipe_cannot_ask_of_the_data_is_refused(data: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
         build(DataConfig, data, "recipe", prefix="data.")
@@ -77,8 +84,29 @@ def test_what_a_recipe_cannot_ask_of_the_data_is_refused(data: dict[str, object]
 
 
 def test_every_data_set_says_what_it_is_and_under_which_licence() -> None:
-    assert set(DATA_SETS) == {"dates", "pairs"}
+    assert set(DATA_SETS) == set(get_args(get_type_hints(DataConfig)["name"]))
     assert all(entry.summary and entry.licence for entry in DATA_SETS.values())
+    assert [name for name, entry in DATA_SETS.items() if entry.kind == "text"] == ["tinyshakespeare"]
+
+
+def test_every_file_of_a_data_set_has_a_hash_a_size_and_safe_addresses_alone() -> None:
+    files = [file for entry in DATA_SETS.values() if entry.corpus for file in entry.corpus.files]
+    assert len({file.path for file in files}) == len(files) == 18
+    for file in files:
+        assert re.fullmatch("[0-9a-f]{64}", file.sha256)
+        assert file.size > 0
+        assert not Path(file.path).is_absolute()
+        assert all(url.startswith("https://") for url in file.urls)
+
+
+def test_a_recipe_finds_its_files_and_its_folder_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    config = DataConfig(train=("a.tsv",), folder="data").with_whole_paths()
+    assert config.train == (str(tmp_path / "a.tsv"),)
+    assert config.folder == str(tmp_path / "data")
+    assert DataConfig(folder="~/data").with_whole_paths().folder == "/home/someone/data"
+    assert DataConfig().with_whole_paths() == DataConfig()
 
 
 some_text = st.text(st.characters(codec="utf-8"), max_size=4)
@@ -110,4 +138,19 @@ def test_the_fingerprint_changes_with_any_change_of_any_pair() -> None:
     prints |= {Loaded({"train": pairs}).fingerprint, Loaded({"train": pairs, "test": pairs}).fingerprint}
     assert len(prints) == 2 * len(changed) + 2
     assert loaded.fingerprint not in prints
+    assert Loaded({"train": pairs, "valid": pairs}, texts={"train": "a"}).fingerprint not in {
+        loaded.fingerprint,
+        *prints,
+    }
     assert loaded.fingerprint == Loaded({"valid": list(pairs), "train": list(pairs)}, notes=("other",)).fingerprint
+
+
+def test_the_fingerprint_of_texts_changes_with_any_character_and_split() -> None:
+    texts = [
+        {"train": "ab", "valid": "c"},
+        {"train": "a", "valid": "bc"},
+        {"train": "ab"},
+        {"valid": "c", "test": "ab"},
+    ]
+    assert len({Loaded({}, texts=some).fingerprint for some in texts}) == len(texts)
+    assert Loaded({}, texts=texts[0]).fingerprint == Loaded({}, texts=dict(reversed(texts[0].items()))).fingerprint

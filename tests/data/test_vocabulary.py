@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Vocabulary
+from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, TwoVocabularies, Vocabulary
 from qkv.errors import CheckpointError, InputError
 
 TEXTS = ["Zwei Hunde spielen im Schnee.", "Das Café öffnet um fünf.", "5 марта 2026 г.", "a\tb"]
-KINDS = ["char", "bpe:80"]
+KINDS = ["char", "bpe:80", "word"]
 Table = dict[str, Any]
 
 
@@ -87,7 +87,7 @@ def test_what_was_never_seen_is_an_unknown_token_and_reported_once() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_name_of_a_special_token_is_plain_text_when_a_user_writes_it(kind: str) -> None:
     chance = random.Random(0)
-    trained = Vocabulary.train([*TEXTS, *(marked_up(chance) for _ in range(300))], kind)
+    trained = Vocabulary.train([*TEXTS, "a b<s>b", *(marked_up(chance) for _ in range(300))], kind)
     for vocabulary in (trained, Vocabulary.from_json(trained.to_json(), "here")):
         for text in ("<pad>", "a<s>b</s>", " <pad> <unk></s>", "<s>"):
             tokens = vocabulary.encode(text)
@@ -103,10 +103,59 @@ def test_a_vocabulary_survives_being_saved(vocabulary: Vocabulary) -> None:
         assert again.encode(text) == vocabulary.encode(text)
 
 
-@pytest.mark.parametrize("kind", ["", "chars", "char:5", "bpe", "bpe:", "bpe:x", "bpe:4", "bpe:-1", "bpe:1000001"])
+@pytest.mark.parametrize(
+    "kind",
+    ["", "chars", "char:5", "bpe", "bpe:", "bpe:x", "bpe:4", "bpe:-1", "bpe:1000001", "bpe:" + "9" * 5000,
+     "word:", "word:4", "words", "word:1000001", "word:٩٩"],
+)  # fmt: skip
 def test_a_kind_of_vocabulary_that_is_not_known_is_refused(kind: str) -> None:
-    with pytest.raises(InputError, match="use char, or bpe:N"):
+    with pytest.raises(InputError, match="use char, word, word:N or bpe:N, with N from 5 to 1,000,000"):
         Vocabulary.train(TEXTS, kind)
+
+
+def test_words_keep_the_space_before_them_and_punctuation_stands_alone() -> None:
+    text = "Don't (ever) stop, it costs 3.50!"
+    vocabulary = Vocabulary.train([text], "word")
+    pieces = ("Don", "'", "t", " (", "ever", ")", " stop", ",", " it", " costs", " 3", ".", "50", "!")
+    assert vocabulary.encode(text).pieces == pieces
+    assert vocabulary.decode(vocabulary.encode(text).ids) == text
+
+
+def test_phonemes_are_the_words_of_a_word_vocabulary() -> None:
+    vocabulary = Vocabulary.train(["K AE1 T", "HH AE1 T"], "word")
+    assert sorted(vocabulary.piece(number) for number in range(4, len(vocabulary))) == [" AE1", " HH", " K", " T"]
+    assert vocabulary.decode(vocabulary.encode("HH AE1 T K").ids) == "HH AE1 T K"
+
+
+def test_the_most_frequent_words_are_kept_and_the_others_are_unknown() -> None:
+    texts = ["a b c", "a b d", "a b e", "a c f"]
+    vocabulary = Vocabulary.train(texts, "word:7")
+    assert [vocabulary.piece(number) for number in range(len(vocabulary))] == [*SPECIAL, " a", " b", " c"]
+    tokens = vocabulary.encode("f a  x x")
+    assert tokens.ids == [UNKNOWN, 4, UNKNOWN, UNKNOWN, UNKNOWN]
+    assert vocabulary.unknown(tokens) == ("f", " ", "x")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lowercased_vocabulary_reads_and_writes_lower_case_alone_also_when_read_back(kind: str) -> None:
+    trained = Vocabulary.train(TEXTS * 3, kind, lowercase=True)
+    for vocabulary in (trained, Vocabulary.from_json(trained.to_json(), "here")):
+        for text in TEXTS:
+            tokens = vocabulary.encode(text)
+            assert vocabulary.decode(tokens.ids) == text.lower() == vocabulary.normalize(text)
+            assert "".join(tokens.pieces) == text  # what a person sees is what was written
+            assert vocabulary.encode(text.upper()).ids == tokens.ids
+            assert vocabulary.unknown(tokens) == ()
+    assert len(trained) <= len(TRAINED[kind])
+    assert TRAINED[kind].normalize("Cafe\u0301") == "Café"
+
+
+def test_one_vocabulary_serves_both_sides_and_two_serve_one_each() -> None:
+    letters, phonemes = Vocabulary.train(["cat"], "char"), Vocabulary.train(["K AE1 T"], "word")
+    assert letters.source is letters
+    assert letters.target is letters
+    both = TwoVocabularies(letters, phonemes)
+    assert (both.source, both.target) == (letters, phonemes)
 
 
 def test_the_same_texts_give_the_same_vocabulary() -> None:

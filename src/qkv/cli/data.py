@@ -1,7 +1,7 @@
-"""`qkv data`: the data sets, and what is in them."""
+"""`qkv data`: the data sets, where they are, and what is in them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,47 +10,134 @@ from qkv.cli.talk import note, result, result_json, say
 from qkv.config import build, nearest
 from qkv.errors import InputError
 
-app = typer.Typer(help="List the data sets, and show what is in them.", no_args_is_help=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from qkv.data.pair import Pair
+    from qkv.data.store import Corpus, Store
+
+app = typer.Typer(
+    help="List the data sets, show what is in them, and fetch their files.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command(name="list")
-def list_sets(json: options.Json = False) -> None:
-    """List the data sets that recipes can name."""
+def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
+    """List the data sets that recipes can name, and where their files are."""
     from qkv.data.registry import DATA_SETS
+    from qkv.data.store import Store
 
+    store = Store.of(data_dir)
     for name, entry in DATA_SETS.items():
+        size = sum(file.size for file in entry.corpus.files) if entry.corpus else 0
+        where = _where(store, entry.corpus) if entry.corpus else ""
         if json:
-            result_json({"name": name, "summary": entry.summary, "licence": entry.licence})
+            result_json(
+                {"name": name, "summary": entry.summary, "licence": entry.licence, "bytes": size, "where": where}
+            )
         else:
-            result(f"{name:12} {entry.summary}  [{entry.licence}]")
+            files = f"  {size / 1e6:.1f} MB {where}" if where else ""
+            result(f"{name:16} {entry.summary}{files}  [{entry.licence}]")
+
+
+def _where(store: "Store", corpus: "Corpus") -> str:
+    """Where the files of a data set are, in a few words."""
+    try:
+        found = {file: store.find(file) for file in corpus.files}
+    except InputError as error:
+        return f"cannot be used ({error})"
+    missing = [file for file, path in found.items() if path is None]
+    if not missing:
+        folders = {str(path.parent.parent): None for path in found.values() if path is not None}
+        return f"in {', '.join(folders)}"
+    if all(file.urls for file in missing):
+        return "to be downloaded" if len(missing) == len(found) else f"of which {len(missing)} file(s) to be downloaded"
+    return "not here, and to be brought by you"
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set.")],
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Where to put its files [the cache].")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Download the files of a data set that are not there yet."""
+    from qkv.data.registry import DATA_SETS
+    from qkv.data.store import Store
+
+    if name not in DATA_SETS:
+        raise InputError(f"unknown data set {name}{nearest(name, DATA_SETS)}")
+    corpus = DATA_SETS[name].corpus
+    if corpus is None:
+        raise InputError(f"{name} needs no files of ours: there is nothing to fetch")
+    store = Store.of() if data_dir is None else Store((data_dir,))
+    paths = [str(path) for path in store.provide(corpus, corpus.files)]
+    say(f"{name}: licence: {corpus.licence}")
+    if json:
+        result_json({"name": name, "licence": corpus.licence, "files": paths})
+    else:
+        result("\n".join(paths))
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, or a file: your own TSV, or a source file.")],
     target: Annotated[Path | None, typer.Argument(metavar="TARGET", help="The target file, for a source file.")] = None,
-    split: Annotated[str, typer.Option("--split", help="train, valid or test.")] = "train",
-    count: Annotated[int, typer.Option("--count", min=1, help="How many pairs to show.")] = 10,
+    split: Annotated[str, typer.Option("--split", help="train, valid or test; multi30k has others.")] = "train",
+    languages: Annotated[
+        str | None, typer.Option("--languages", metavar="SOURCE-TARGET", help="For multi30k and tatoeba [en-de].")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many pairs, or lines of a text, to show.")] = 10,
+    data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
     """Show the first pairs of a data set, as training would see them."""
     from qkv.data.files import read_pairs
-    from qkv.data.registry import DATA_SETS, DataConfig, load_data
+    from qkv.data.registry import DATA_SETS
 
     if target is not None and not Path(name).exists():
         raise InputError(f"{name}: no such file, so {target} cannot be its target")
     if name == "pairs":
         raise InputError("pairs are your own: name their file, as in qkv data show pairs.tsv")
-    if Path(name).exists():
+    if name in DATA_SETS and not Path(name).is_file():
+        _show_set(name, split, languages, data_dir, count, json)
+    elif Path(name).exists():
         read = read_pairs([Path(name), target] if target else [Path(name)])
-        pairs, notes = read.pairs, read.notes
-    elif name in DATA_SETS:
-        loaded = load_data(build(DataConfig, {"name": name}, "data"))
-        if split not in loaded.splits:
-            raise InputError(f"{name} has no split {split}{nearest(split, loaded.splits)}")
-        pairs, notes = loaded.splits[split], loaded.notes
+        _show_pairs(name, read.pairs, read.notes, count, json)
     else:
         raise InputError(f"{name}: neither a file nor a data set{nearest(name, DATA_SETS)}")
+
+
+def _show_set(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
+    from qkv.data.registry import DATA_SETS, DataConfig, load_data
+
+    asked: dict[str, Any] = {"name": name, "folder": None if folder is None else str(folder)}
+    if languages is not None:
+        asked["source"], _, asked["target"] = languages.partition("-")
+    loaded = load_data(build(DataConfig, asked, "data"))
+    known = loaded.splits or loaded.texts
+    if split not in known:
+        raise InputError("; ".join([f"{name} has no split {split}{nearest(split, known)}", *loaded.notes]))
+    if DATA_SETS[name].corpus is not None:
+        say(f"{name}: licence: {DATA_SETS[name].licence}")
+    if loaded.texts:
+        _show_text(name, loaded.texts[split], count, json)
+    else:
+        _show_pairs(name, loaded.splits[split], loaded.notes, count, json)
+
+
+def _show_text(name: str, text: str, count: int, json: bool) -> None:
+    say(f"{name}: {len(text):,} characters")
+    for line in text.split("\n")[:count]:
+        if json:
+            result_json({"text": line})
+        else:
+            result(line)
+
+
+def _show_pairs(name: str, pairs: list["Pair"], notes: tuple[str, ...], count: int, json: bool) -> None:
     for passed_over in notes:
         note(passed_over)
     say(f"{name}: {len(pairs):,} pairs")

@@ -20,3 +20,11 @@ Data = Annotated[
         help="Your own pairs: one TSV file, or the option twice for a source and a target file.",
     ),
 ]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="FOLDER",
+        help="Where the files of data sets are looked for first [then QKV_DATA, then the cache, then a download].",
+    ),
+]

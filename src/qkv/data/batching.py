@@ -1,4 +1,8 @@
-"""Batches: examples of like length together, as many as a budget of tokens allows."""
+"""Batches: examples of like length together, as many as a budget of tokens allows.
+
+Widths come in steps, and a batch can be filled up to its step with padding and empty rows: then an epoch has batches
+of a few shapes only, which is what graphs and compiled kernels want.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,6 +14,7 @@ from qkv.data.vocabulary import BEGIN, END, PAD
 from qkv.types import Int, Tensor
 
 POOL = 50  # how many batches' worth of shuffled examples are sorted by length together
+STEP = 4  # widths of batches are counted in multiples of this
 
 
 @dataclass(frozen=True)
@@ -47,33 +52,46 @@ class Batch:
         )
 
 
-def collate(pairs: Sequence[EncodedPair]) -> Batch:
-    """Pad the pairs into one batch."""
+def collate(pairs: Sequence[EncodedPair], budget: int | None = None) -> Batch:
+    """Pad the pairs into one batch; with a budget of tokens, into the one shape that all batches of its width have.
+
+    The rows that are missing then have a source of one padding token, and no target that counts.
+    """
+    width = None if budget is None else stepped(max(pair.length for pair in pairs))
+    missing = 0 if budget is None or width is None else max(0, budget // width - len(pairs))
+    nothing: list[Sequence[int]] = [()] * missing
     return Batch(
-        source=_padded([pair.source for pair in pairs]),
-        source_lengths=torch.tensor([len(pair.source) for pair in pairs]),
-        target_in=_padded([[BEGIN, *pair.target] for pair in pairs]),
-        target_out=_padded([[*pair.target, END] for pair in pairs]),
+        source=_padded([*(pair.source for pair in pairs), *nothing], width),
+        source_lengths=torch.tensor([*(len(pair.source) for pair in pairs), *[1] * missing]),
+        target_in=_padded([*([BEGIN, *pair.target] for pair in pairs), *nothing], width),
+        target_out=_padded([*([*pair.target, END] for pair in pairs), *nothing], width),
         tokens=sum(len(pair.target) + 1 for pair in pairs),
     )
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
+def stepped(length: int, step: int = STEP) -> int:
+    """A length, rounded up to the next width that batches have."""
+    return -(-length // step) * step
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int | None = None) -> Int[Tensor, "rows width"]:
     """The rows as one tensor, the shorter ones filled up; lists are padded ten times as fast as small tensors."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.long)
+    width = max(map(len, rows)) if width is None else width
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], dtype=torch.long)
 
 
-def by_length(lengths: Sequence[int], budget: int, order: Sequence[int] | None = None) -> list[list[int]]:
-    """Cut examples into batches of at most `budget` tokens, padding counted, after sorting them by length."""
+def by_length(
+    lengths: Sequence[int], budget: int, order: Sequence[int] | None = None, step: int = 1
+) -> list[list[int]]:
+    """Cut examples into batches of at most `budget` tokens, padding up to the next step counted, sorted by length."""
     order = range(len(lengths)) if order is None else order
     batches: list[list[int]] = []
     widest = 0
     for index in sorted(order, key=lengths.__getitem__):
-        widest = max(widest, lengths[index])
+        widest = max(widest, stepped(lengths[index], step))
         if not batches or (len(batches[-1]) + 1) * widest > budget:
             batches.append([])
-            widest = lengths[index]
+            widest = stepped(lengths[index], step)
         batches[-1].append(index)
     return batches
 
@@ -87,5 +105,5 @@ def shuffled(lengths: Sequence[int], budget: int, seed: int, epoch: int) -> list
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
     pool = max(1, int(POOL * budget / mean))
     pools = (order[begin : begin + pool] for begin in range(0, len(order), pool))
-    batches = [batch for chunk in pools for batch in by_length(lengths, budget, chunk)]
+    batches = [batch for chunk in pools for batch in by_length(lengths, budget, chunk, STEP)]
     return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]

@@ -94,8 +94,24 @@ def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:
 
 def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
     """Split into (kept, held out) by a hash of the source, so that one source is never on both sides."""
-    sources = sorted({pair.source for pair in pairs}, key=lambda text: hashlib.sha256(text.encode()).digest())
+    sources = sorted({pair.source for pair in pairs}, key=_digest)
     if len(sources) < 2:
         raise InputError("one distinct source is not enough to hold any out for validation: give a validation file")
     held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources)), len(sources) - 1))])
     return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]
+
+
+def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, list[Pair]]:
+    """Hold out so many sources for valid and test, by a hash of the source: no source is in two splits, in any case."""
+    sources = sorted({pair.source.casefold() for pair in pairs}, key=_digest)
+    if len(sources) <= valid + test:
+        raise InputError(f"{len(sources)} distinct sources are too few to hold out {valid} and {test} of them")
+    split_of = dict.fromkeys(sources[:valid], "valid") | dict.fromkeys(sources[valid : valid + test], "test")
+    splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
+    for pair in pairs:
+        splits[split_of.get(pair.source.casefold(), "train")].append(pair)
+    return splits
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -2,16 +2,21 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from qkv.config import require
-from qkv.data import dates
-from qkv.data.dates import Split
+from qkv.data import cmudict, dates, multi30k, tatoeba, tinyshakespeare
 from qkv.data.files import hold_out, read_pairs
+from qkv.data.kinds import require_kind
 from qkv.data.pair import Pair
+from qkv.data.store import Corpus, Store
 from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from qkv.data.vocabulary import AnyVocabulary
 
 HELD_OUT_DATES = 2000
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
@@ -19,10 +24,15 @@ LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which pairs to train on, and how to split their texts into tokens."""
+    """Which texts to train on, and how to split them into tokens."""
 
-    name: Literal["dates", "pairs"] = "dates"
-    vocabulary: str = "char"  # or "bpe:N"
+    name: Literal["dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare"] = "dates"
+    source: str = "en"  # multi30k, tatoeba: the languages
+    target: str = "de"
+    folder: str | None = None  # where to look for the files of a data set first
+    vocabulary: str = "char"  # or "word", "word:N", "bpe:N"
+    target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
+    lowercase: bool = False
     size: int = 20_000  # dates: how many training pairs to make
     train: tuple[str, ...] = ()  # pairs: one TSV file, or a source file and a target file
     valid: tuple[str, ...] = ()  # pairs: likewise; without it a share of the training pairs is held out
@@ -33,6 +43,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         require(0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
         require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
+        require_kind(self.vocabulary)
+        if self.target_vocabulary is not None:
+            require_kind(self.target_vocabulary, "target_vocabulary")
 
     def with_whole_paths(self) -> "DataConfig":
         """The same files, to be found from any folder: a run is resumed and evaluated from elsewhere."""
@@ -40,19 +53,21 @@ class DataConfig:
         def whole(paths: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(str(Path(path).resolve()) for path in paths)
 
-        return replace(self, train=whole(self.train), valid=whole(self.valid), test=whole(self.test))
+        folder = None if self.folder is None else str(Path(self.folder).expanduser().resolve())
+        return replace(self, train=whole(self.train), valid=whole(self.valid), test=whole(self.test), folder=folder)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The pairs of a data set by split, and notes for the user about what was passed over."""
+    """The pairs of a data set by split, or its texts, and notes for the user about what was passed over."""
 
-    splits: dict[Split, list[Pair]]
+    splits: dict[str, list[Pair]]
     notes: tuple[str, ...] = ()
+    texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
-        """A hash of every pair of every split: equal only if the data are."""
+        """A hash of every pair and text of every split: equal only if the data are."""
         digest = hashlib.sha256()
         for split, pairs in sorted(self.splits.items()):
             digest.update(f"{split} {len(pairs)}\n".encode())
@@ -60,21 +75,41 @@ class Loaded:
                 digest.update(
                     f"{pair.source!r} {pair.target!r} {pair.gold}\n".encode()
                 )  # quoted: no text can end early
+        for split, text in sorted(self.texts.items()):
+            digest.update(f"text {split} {text!r}\n".encode())
         return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named data set: what it is, under which licence, and how to load it."""
+    """A named data set: what it is, under which licence, how to load it, and the files that it needs."""
 
     summary: str
     licence: str
     load: Callable[[DataConfig], Loaded]
+    corpus: Corpus | None = None
+    kind: Literal["pairs", "text"] = "pairs"
 
 
 def load_data(config: DataConfig) -> Loaded:
-    """Load the data that a recipe asks for."""
+    """Load the data that a recipe asks for; files that are in no folder are downloaded."""
     return DATA_SETS[config.name].load(config)
+
+
+def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary":
+    """Learn the vocabulary of the training texts: one for both sides, or one for each."""
+    from qkv.data.vocabulary import TwoVocabularies, Vocabulary  # slow to import, for who only lists the data sets
+
+    if data.texts:
+        return Vocabulary.train([data.texts["train"]], config.vocabulary, lowercase=config.lowercase)
+    pairs = data.splits["train"]
+    sources, targets = (pair.source for pair in pairs), (pair.target for pair in pairs)
+    if config.target_vocabulary is None:
+        return Vocabulary.train(chain(sources, targets), config.vocabulary, lowercase=config.lowercase)
+    return TwoVocabularies(
+        Vocabulary.train(sources, config.vocabulary, lowercase=config.lowercase),
+        Vocabulary.train(targets, config.target_vocabulary, lowercase=config.lowercase),
+    )
 
 
 def _load_dates(config: DataConfig) -> Loaded:
@@ -90,7 +125,7 @@ def _load_dates(config: DataConfig) -> Loaded:
 def _load_pairs(config: DataConfig) -> Loaded:
     if not config.train:
         raise InputError("no training pairs given: --data pairs.tsv, or --data source.txt --data target.txt")
-    named: dict[Split, tuple[str, ...]] = {"train": config.train, "valid": config.valid, "test": config.test}
+    named = {"train": config.train, "valid": config.valid, "test": config.test}
     read = {
         split: read_pairs([Path(path) for path in paths], strict=config.strict)
         for split, paths in named.items()
@@ -102,6 +137,22 @@ def _load_pairs(config: DataConfig) -> Loaded:
     return Loaded(splits, tuple(note for found in read.values() for note in found.notes))
 
 
+def _load_multi30k(config: DataConfig) -> Loaded:
+    return Loaded(*multi30k.read(Store.of(config.folder), config.source, config.target))
+
+
+def _load_tatoeba(config: DataConfig) -> Loaded:
+    return Loaded(tatoeba.read(Store.of(config.folder), config.source, config.target))
+
+
+def _load_cmudict(config: DataConfig) -> Loaded:
+    return Loaded(cmudict.read(Store.of(config.folder)))
+
+
+def _load_tinyshakespeare(config: DataConfig) -> Loaded:
+    return Loaded({}, texts=tinyshakespeare.read(Store.of(config.folder)))
+
+
 DATA_SETS = {
     "dates": DataSet(
         f"dates as people write them, in {len(dates.LANGUAGES)} languages, to ISO 8601; generated",
@@ -109,4 +160,23 @@ DATA_SETS = {
         _load_dates,
     ),
     "pairs": DataSet("your own pairs, from a TSV file or two text files (data.train)", "yours", _load_pairs),
+    "multi30k": DataSet(
+        "captions of photographs, two of en, de, fr, cs: 29,000 pairs to train on",
+        multi30k.CORPUS.licence,
+        _load_multi30k,
+        multi30k.CORPUS,
+    ),
+    "tatoeba": DataSet(
+        "short sentences, en and de: 169,813 pairs", tatoeba.CORPUS.licence, _load_tatoeba, tatoeba.CORPUS
+    ),
+    "cmudict": DataSet(
+        "English words to phonemes: 135,166 pronunciations", cmudict.CORPUS.licence, _load_cmudict, cmudict.CORPUS
+    ),
+    "tinyshakespeare": DataSet(
+        "plays as one text of 1,115,394 characters",
+        tinyshakespeare.CORPUS.licence,
+        _load_tinyshakespeare,
+        tinyshakespeare.CORPUS,
+        "text",
+    ),
 }

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from qkv.errors import CheckpointError, InputError
+from qkv.data.dropout import MergeDropout, Seed
+from qkv.data.kinds import LARGEST, require_kind
+from qkv.errors import CheckpointError
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
-LARGEST = 1_000_000
 NEVER_SEEN = "\U0010fffd"  # for private use: no text that people write holds it
 
 
@@ -23,20 +25,35 @@ class Tokens:
 
 
 class Vocabulary:
-    """One vocabulary for source and target."""
+    """One vocabulary, for a side of the pairs or for both."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
 
     @classmethod
-    def train(cls, texts: Iterable[str], kind: str) -> "Vocabulary":
-        """Learn a vocabulary: "char" for every character seen, "bpe:N" for N subwords."""
+    def train(cls, texts: Iterable[str], kind: str, *, lowercase: bool = False) -> "Vocabulary":
+        """Learn characters ("char"), words ("word", or the N most frequent with "word:N") or N subwords ("bpe:N").
+
+        With `lowercase` it reads every text in lower case, and so writes none in another.
+        """
+        require_kind(kind)
         name, _, size = kind.partition(":")
-        if name == "char" and not size:
-            return cls(_characters(texts))
-        if name == "bpe" and size.isdecimal() and len(SPECIAL) < int(size) <= LARGEST:
-            return cls(_subwords(texts, int(size)))
-        raise InputError(f"vocabulary {kind!r} is not known: use char, or bpe:N with N up to {LARGEST:,}")
+        nfc = normalizers.NFC()
+        normalizer = normalizers.Sequence([nfc, normalizers.Lowercase()]) if lowercase else nfc
+        if name == "char":
+            return cls(_characters(texts, normalizer))
+        learn = _words if name == "word" else _subwords
+        return cls(learn(texts, normalizer, int(size or LARGEST)))
+
+    @property
+    def source(self) -> "Vocabulary":
+        """The vocabulary of the source side: this one serves both, see TwoVocabularies."""
+        return self
+
+    @property
+    def target(self) -> "Vocabulary":
+        """The vocabulary of the target side."""
+        return self
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "Vocabulary":
@@ -73,9 +90,20 @@ class Vocabulary:
         starts = [start for start, _ in encoding.offsets]
         return Tokens(encoding.ids, tuple(text[start:stop] for start, stop in pairwise([*starts, len(text)])))
 
-    def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token numbers of many texts."""
+    def encode_ids(self, texts: Sequence[str], *, dropout: float = 0.0, seed: Seed = 0) -> list[list[int]]:
+        """The token numbers of many texts; with `dropout` cut into subwords as the seed decides (BPE-dropout)."""
+        if dropout:
+            return self._merges.encode(texts, dropout, seed)
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    @cached_property
+    def _merges(self) -> MergeDropout:
+        return MergeDropout(self.tokenizer, UNKNOWN)
+
+    def normalize(self, text: str) -> str:
+        """A text as the vocabulary reads it: accents composed, and in lower case where it knows no other."""
+        normalizer = self.tokenizer.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token numbers."""
@@ -88,29 +116,54 @@ class Vocabulary:
     def unknown(self, tokens: Tokens) -> tuple[str, ...]:
         """The pieces of a text that were never seen in training, each once, in order."""
         found = (piece for number, piece in zip(tokens.ids, tokens.pieces, strict=True) if number == UNKNOWN and piece)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(piece.strip() or piece for piece in found))
 
 
-def _characters(texts: Iterable[str]) -> Tokenizer:
-    normalize = normalizers.NFC()
-    seen = sorted({character for text in texts for character in normalize.normalize_str(text)})
+@dataclass(frozen=True)
+class TwoVocabularies:
+    """A vocabulary for each side, where they have nothing in common: letters and phonemes, say."""
+
+    source: Vocabulary
+    target: Vocabulary
+
+
+AnyVocabulary = Vocabulary | TwoVocabularies
+
+
+def _characters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Tokenizer:
+    seen = sorted({character for text in texts for character in normalizer.normalize_str(text)})
     numbers = {token: number for number, token in enumerate((*SPECIAL, *seen))}
     tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=SPECIAL[UNKNOWN]))
-    tokenizer.normalizer = normalize
+    tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
 
 
-def _subwords(texts: Iterable[str], size: int) -> Tokenizer:
+def _words(texts: Iterable[str], normalizer: normalizers.Normalizer, size: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNKNOWN]))
+    tokenizer.normalizer = normalizer
+    # A word keeps the space before it, and punctuation without a space gets none: decoding loses nothing.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Split(Regex(r"▁?\w+|▁?[^\w▁]|▁"), "isolated")]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    return _learn(tokenizer, texts, trainers.WordLevelTrainer, size)
+
+
+def _subwords(texts: Iterable[str], normalizer: normalizers.Normalizer, size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN], fuse_unk=True))
-    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.normalizer = normalizer
     # "<" stays apart, or subwords of texts with "<s>" in them would grow into the special token of that name.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(), pre_tokenizers.Split("<", "isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
+    return _learn(tokenizer, texts, trainers.BpeTrainer, size)
+
+
+def _learn(tokenizer: Tokenizer, texts: Iterable[str], trainer: type, size: int) -> Tokenizer:
+    learning = trainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
+    tokenizer.train_from_iterator(texts, learning)
     tokenizer.encode_special_tokens = True  # a user who writes "<pad>" means these five characters
     return tokenizer

@@ -1,0 +1,171 @@
+"""`qkv data`: what a person and a machine are told about data sets, and what is fetched."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from qkv.data import cmudict, store, tinyshakespeare
+from qkv.data.registry import DATA_SETS
+from qkv.runtime.download import download
+
+from .command import TINY, Ended
+
+Command = Callable[..., Ended]
+TEXT = "To be, or not to be:\nthat is the question.\n" * 30
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No data anywhere."""
+    monkeypatch.delenv("QKV_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "qkv" / "data"
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A text of ours in place of the real one, on a server; gives the file that is served."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    web = tmp_path / "web" / "input.txt"
+    web.parent.mkdir()
+    web.write_text(TEXT)
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(web.parent)))
+    thread = Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    file = replace(
+        tinyshakespeare.FILE,
+        sha256=hashlib.sha256(TEXT.encode()).hexdigest(),
+        size=len(TEXT),
+        urls=(f"http://127.0.0.1:{serving.server_port}/input.txt",),
+    )
+    corpus = replace(tinyshakespeare.CORPUS, files=(file,))
+    monkeypatch.setattr(tinyshakespeare, "FILE", file)
+    monkeypatch.setattr(tinyshakespeare, "CORPUS", corpus)
+    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", replace(DATA_SETS["tinyshakespeare"], corpus=corpus))
+    monkeypatch.setattr(store, "download", partial(download, schemes=("http",), pauses=()))
+    yield web
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+def listed(qkv: Command, *arguments: object) -> dict[str, dict[str, object]]:
+    lines = [json.loads(line) for line in qkv("data", "list", "--json", *arguments).out.splitlines()]
+    return {line["name"]: line for line in lines}
+
+
+def test_the_list_names_every_set_with_its_licence_and_where_it_is(qkv: Command) -> None:
+    lines = qkv("data", "list").out.splitlines()
+    assert [line.split()[0] for line in lines] == list(DATA_SETS)
+    assert all(entry.licence in line for line, entry in zip(lines, DATA_SETS.values(), strict=True))
+    where = {name: entry["where"] for name, entry in listed(qkv).items()}
+    assert where["dates"] == where["pairs"] == ""
+    assert where["multi30k"] == where["tinyshakespeare"] == "to be downloaded"
+    assert where["tatoeba"] == where["cmudict"] == "not here, and to be brought by you"
+
+
+def test_the_list_tells_a_set_that_is_there_from_one_that_was_altered(
+    qkv: Command, served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine"
+    file = folder / tinyshakespeare.FILE.path
+    file.parent.mkdir(parents=True)
+    file.write_text(TEXT)
+    assert listed(qkv)["tinyshakespeare"]["where"] == "to be downloaded"
+    assert listed(qkv, "--data-dir", folder)["tinyshakespeare"]["where"] == f"in {folder}"
+    monkeypatch.setenv("QKV_DATA", str(folder))
+    assert listed(qkv)["tinyshakespeare"]["where"] == f"in {folder}"
+    file.write_text(TEXT.upper())
+    assert listed(qkv)["tinyshakespeare"]["where"].startswith(f"cannot be used ({file}: not the file that qkv knows")
+
+
+def test_a_set_is_fetched_once_into_the_cache_with_its_licence_told(qkv: Command, served: Path, cache: Path) -> None:
+    path = cache / "tinyshakespeare" / "input.txt"
+    ended = qkv("data", "fetch", "tinyshakespeare")
+    assert (ended.code, ended.out) == (0, f"{path}\n")
+    assert "downloading 1 file(s)" in ended.err
+    assert f"licence: {DATA_SETS['tinyshakespeare'].licence}" in ended.err
+    assert path.read_text() == TEXT
+    served.unlink()
+    again = qkv("data", "fetch", "tinyshakespeare", "--json")
+    assert json.loads(again.out)["files"] == [str(path)]
+    assert "downloading" not in again.err
+
+
+def test_a_set_is_fetched_into_the_folder_asked_for(qkv: Command, served: Path, cache: Path, tmp_path: Path) -> None:
+    ended = qkv("data", "fetch", "tinyshakespeare", "--data-dir", tmp_path / "new")
+    assert ended.out == f"{tmp_path / 'new' / 'tinyshakespeare' / 'input.txt'}\n"
+    assert not cache.exists()
+
+
+def test_what_is_shown_is_fetched_first_and_counted(qkv: Command, served: Path) -> None:
+    ended = qkv("data", "show", "tinyshakespeare", "--count", 2)
+    assert ended.out == "To be, or not to be:\nthat is the question.\n"
+    assert f"tinyshakespeare: {int(0.9 * len(TEXT)):,} characters\n" in ended.err
+    shown = qkv("data", "show", "tinyshakespeare", "--count", 1, "--json").out
+    assert json.loads(shown) == {"text": "To be, or not to be:"}
+
+
+def test_a_hash_that_does_not_fit_is_one_line_and_leaves_nothing_in_the_cache(
+    qkv: Command, served: Path, cache: Path
+) -> None:
+    served.write_text(TEXT.replace("be", "Be"))
+    ended = qkv("data", "fetch", "tinyshakespeare")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.count("error: ") == 1
+    assert "SHA-256" in ended.err.splitlines()[-1]
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fetch", "multi30"], "unknown data set multi30 (did you mean multi30k?)"),
+        (["fetch", "dates"], "dates needs no files of ours: there is nothing to fetch"),
+        (["show", "tinyshakespear"], "neither a file nor a data set (did you mean tinyshakespeare?)"),
+        (["show", "multi30k", "--languages", "en"], "multi30k: there is no language ''"),
+        (["show", "multi30k", "--data-dir", "none"], "none: no such folder (named by --data-dir"),
+        (["list", "--data-dir", "none"], "none: no such folder (named by --data-dir"),
+        (["fetch", "cmudict"], "qkv cannot download it: it is cmudict.dict of the PyPI package cmudict"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_that_says_why(qkv: Command, arguments: list[str], words: str) -> None:
+    assert words in qkv("data", *arguments).error
+
+
+def test_a_run_on_letters_and_phonemes_has_two_vocabularies_and_remembers_its_folder(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (f"{one}{other} {one.upper()} {other.upper()}\n" for one in "bcdfghjklm" for other in "npqrstvwxz")
+    data = gzip.compress("".join(words).encode())
+    file = tmp_path / "mine" / cmudict.FILE.path
+    file.parent.mkdir(parents=True)
+    file.write_bytes(data)
+    known = replace(cmudict.FILE, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    monkeypatch.setattr(cmudict, "FILE", known)
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    ended = qkv(
+        "train", "dates-gru", "--data-dir", "mine", *TINY, "--out", run,
+        "--set", "data.name=cmudict", "--set", "data.target_vocabulary=word", "--set", "train.epochs=1",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    checkpoint = max(run.glob("step-*"))
+    assert (checkpoint / "tokenizer.json").exists()
+    assert (checkpoint / "target_tokenizer.json").exists()
+    monkeypatch.chdir("/")
+    ended = qkv("evaluate", run, "--split", "test", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["pairs"] == 5

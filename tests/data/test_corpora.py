@@ -1,0 +1,229 @@
+"""The readers of real data sets: on small files of the same make, and, where QKV_DATA names them, on the real ones."""
+
+import gzip
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qkv.data import cmudict, multi30k, tatoeba, tinyshakespeare
+from qkv.data.files import split_by_source
+from qkv.data.pair import Pair
+from qkv.data.registry import DATA_SETS, DataConfig, Loaded, learn_vocabulary, load_data
+from qkv.data.store import Store
+from qkv.data.vocabulary import UNKNOWN
+from qkv.errors import InputError
+
+real = pytest.mark.skipif("QKV_DATA" not in os.environ, reason="QKV_DATA names no folder with the real data sets")
+Write = Callable[[object, str, str], None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Put a small file in place of a real one, and let its module know this one's bytes."""
+    monkeypatch.delenv("QKV_DATA", raising=False)
+
+    def put(module: object, name: str, text: str) -> None:
+        file = module.FILES[name] if name else module.FILE
+        path = tmp_path / file.path
+        path.parent.mkdir(exist_ok=True)
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("_about.txt", "about")
+                archive.writestr("deu.txt", text)
+        else:
+            path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+        data = path.read_bytes()
+        known = replace(file, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+        if name:
+            monkeypatch.setitem(module.FILES, name, known)
+        else:
+            monkeypatch.setattr(module, "FILE", known)
+
+    return put
+
+
+def sources(pairs: list[Pair]) -> set[str]:
+    return {pair.source.casefold() for pair in pairs}
+
+
+def test_multi30k_pairs_the_lines_of_two_languages(write: Write, tmp_path: Path) -> None:
+    for name in multi30k.SPLITS.values():
+        for language, text in (("de", "Ein Hund.\n\u2028Zwei\n"), ("fr", "Un chien.\nDeux\n")):
+            write(multi30k, f"{name}.{language}", f"{name} {text}")
+    loaded = load_data(DataConfig(name="multi30k", source="de", target="fr", folder=str(tmp_path)))
+    assert list(loaded.splits) == ["train", "valid", "test_2016_flickr", "test_2017_flickr"]
+    assert loaded.splits["valid"] == [Pair("val Ein Hund.", "val Un chien."), Pair("\u2028Zwei", "Deux")]
+    assert loaded.notes == ()
+
+
+def test_multi30k_in_czech_has_no_test_of_2017_and_says_so(write: Write, tmp_path: Path) -> None:
+    for name in ("train", "val", "test_2016_flickr"):
+        write(multi30k, f"{name}.cs", "Pes.\n")
+        write(multi30k, f"{name}.en", "A dog.\n")
+    for languages in (("en", "cs"), ("cs", "en")):
+        splits, notes = multi30k.read(Store((tmp_path,)), *languages)
+        assert list(splits) == ["train", "valid", "test_2016_flickr"]
+        assert notes == ("multi30k: test_2017_flickr is not in Czech, and left out",)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "target", "words"),
+    [
+        ("multi30k", "en", "dee", r"multi30k: there is no language 'dee' \(did you mean de\?\)"),
+        ("multi30k", "de", "de", "multi30k: source and target are both de: choose two of en, de, fr, cs"),
+        ("tatoeba", "en", "fr", "tatoeba: en to fr is not there: en to de, or de to en"),
+        ("tatoeba", "en", "en", "tatoeba: en to en is not there"),
+    ],
+)
+def test_languages_that_are_not_there_are_refused(name: str, source: str, target: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load_data(DataConfig(name=name, source=source, target=target))
+
+
+def test_tatoeba_goes_both_ways_and_keeps_the_translations_of_a_sentence_together(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tatoeba, "HELD_OUT", 5)
+    rows = [(f"Sentence {number // 2}.", f"Satz {number}.") for number in range(60)]
+    write(tatoeba, "", "".join("\t".join(row) + "\n" for row in rows))
+    forth = load_data(DataConfig(name="tatoeba", folder=str(tmp_path))).splits
+    assert {split: len(pairs) for split, pairs in forth.items()} == {"train": 40, "valid": 10, "test": 10}
+    assert sorted((pair.source, pair.target) for pairs in forth.values() for pair in pairs) == sorted(rows)
+    assert not sources(forth["train"]) & sources(forth["valid"] + forth["test"])
+    back = load_data(DataConfig(name="tatoeba", source="de", target="en", folder=str(tmp_path))).splits
+    assert sorted((pair.target, pair.source) for pairs in back.values() for pair in pairs) == sorted(rows)
+
+
+@pytest.mark.parametrize(
+    ("line", "pair"),
+    [
+        ("cat K AE1 T", Pair("cat", "K AE1 T")),
+        ("read(2) R EH1 D", Pair("read", "R EH1 D")),
+        ("aalborg AO1 L # place, danish", Pair("aalborg", "AO1 L")),
+        ("dail(2) D OY1 L # org, irish", Pair("dail", "D OY1 L")),
+        ("a.'s EY1 Z", Pair("a.'s", "EY1 Z")),
+    ],
+)
+def test_an_entry_of_the_dictionary_is_a_word_and_its_phonemes(line: str, pair: Pair) -> None:
+    assert cmudict.parse(line, "here") == pair
+
+
+@pytest.mark.parametrize("line", ["", "cat", "cat ", "cat k ae1 t", "cat K  AE1", "cat # K AE1", "(2) K", "cat K AE3"])
+def test_what_is_no_entry_of_the_dictionary_is_named_with_its_line(line: str) -> None:
+    with pytest.raises(InputError, match="cmudict: line 3 is no entry of the dictionary"):
+        cmudict.parse(line, "cmudict: line 3")
+
+
+def test_all_pronunciations_of_a_word_are_pairs_of_one_split(write: Write, tmp_path: Path) -> None:
+    write(cmudict, "", "".join(f"w{'abcdefghij'[n % 10]}{n} K\nw{'abcdefghij'[n % 10]}{n}(2) T\n" for n in range(100)))
+    splits = load_data(DataConfig(name="cmudict", folder=str(tmp_path))).splits
+    assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 180, "valid": 10, "test": 10}
+    for pairs in splits.values():
+        assert [pair.target for pair in pairs] == ["K", "T"] * (len(pairs) // 2)
+        assert all(one.source == other.source for one, other in zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def test_a_text_is_cut_into_its_first_nine_tenths_and_the_rest(write: Write, tmp_path: Path) -> None:
+    text = "To be, or not to be: ö\n" * 7
+    write(tinyshakespeare, "", text)
+    loaded = load_data(DataConfig(name="tinyshakespeare", folder=str(tmp_path)))
+    assert loaded.splits == {}
+    assert loaded.texts == {"train": text[: int(len(text) * 0.9)], "valid": text[int(len(text) * 0.9) :]}
+
+
+def test_a_source_in_another_case_is_in_the_same_split() -> None:
+    pairs = [Pair(text, "x") for number in range(50) for text in (f"source {number}", f"SOURCE {number}")]
+    splits = split_by_source(pairs, 10, 5)
+    assert {split: len(found) for split, found in splits.items()} == {"train": 70, "valid": 20, "test": 10}
+    assert not sources(splits["train"]) & sources(splits["valid"] + splits["test"])
+    assert not sources(splits["valid"]) & sources(splits["test"])
+    with pytest.raises(InputError, match="50 distinct sources are too few to hold out 25 and 25"):
+        split_by_source(pairs, 25, 25)
+
+
+def test_a_split_does_not_hang_on_the_order_of_the_pairs() -> None:
+    pairs = [Pair(f"source {number}", "x") for number in range(50)]
+    forth, back = split_by_source(pairs, 10, 5), split_by_source(pairs[::-1], 10, 5)
+    assert {split: set(found) for split, found in forth.items()} == {split: set(found) for split, found in back.items()}
+
+
+PAIRS = Loaded({"train": [Pair("Cat", "K AE1 T"), Pair("Hat", "HH AE1 T")], "valid": [Pair("xyz", "Q")]})
+
+
+def test_a_vocabulary_is_learned_of_the_training_pairs_alone() -> None:
+    shared = learn_vocabulary(PAIRS, DataConfig())
+    assert shared.source is shared.target
+    assert {shared.source.piece(number) for number in range(4, len(shared.source))} == set("CatHKAE1T ")
+
+
+def test_each_side_may_have_its_own_vocabulary() -> None:
+    two = learn_vocabulary(PAIRS, DataConfig(vocabulary="char", target_vocabulary="word", lowercase=True))
+    assert {two.source.piece(number) for number in range(4, len(two.source))} == set("cath")
+    assert {two.target.piece(number) for number in range(4, len(two.target))} == {" k", " ae1", " t", " hh"}
+
+
+def test_the_vocabulary_of_a_text_is_learned_of_its_training_part() -> None:
+    loaded = Loaded({}, texts={"train": "abc\n", "valid": "xyz"})
+    assert len(learn_vocabulary(loaded, DataConfig()).source) == 4 + 4
+
+
+@real
+def test_multi30k_has_the_pairs_that_its_makers_count() -> None:
+    expected = {"train": 29_000, "valid": 1_014, "test_2016_flickr": 1_000, "test_2017_flickr": 1_000}
+    for source, target in (("en", "de"), ("fr", "en")):
+        splits = load_data(DataConfig(name="multi30k", source=source, target=target)).splits
+        assert {split: len(pairs) for split, pairs in splits.items()} == expected
+    czech = load_data(DataConfig(name="multi30k", target="cs"))
+    assert {split: len(pairs) for split, pairs in czech.splits.items()} | {"test_2017_flickr": 1_000} == expected
+    english = load_data(DataConfig(name="multi30k")).splits["train"]
+    assert english[0].source == "Two young, White males are outside near many bushes."
+    assert english[0].target == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
+    assert all(pair.source.strip() and pair.target.strip() for pair in english)
+
+
+@real
+@pytest.mark.parametrize(
+    ("config", "counted", "held_out"),
+    [
+        (DataConfig(name="tatoeba"), 169_813, 2_000),
+        (DataConfig(name="tatoeba", source="de", target="en"), 169_813, 2_000),
+        (DataConfig(name="cmudict"), 135_166, round(0.05 * 126_052)),
+    ],
+)
+def test_no_source_of_a_real_set_is_on_both_sides_of_a_split(config: DataConfig, counted: int, held_out: int) -> None:
+    splits = load_data(config).splits
+    assert sum(len(pairs) for pairs in splits.values()) == counted
+    assert len(sources(splits["valid"])) == len(sources(splits["test"])) == held_out
+    assert not sources(splits["train"]) & sources(splits["valid"] + splits["test"])
+    assert not sources(splits["valid"]) & sources(splits["test"])
+
+
+@real
+def test_cmudict_has_letters_on_one_side_and_phonemes_on_the_other() -> None:
+    loaded = load_data(DataConfig(name="cmudict"))
+    two = learn_vocabulary(loaded, DataConfig(vocabulary="char", target_vocabulary="word"))
+    assert len(two.source) == 4 + 29  # the alphabet, apostrophe, dash and dot
+    assert len(two.target) == 4 + 69  # 24 consonants, and 15 vowels with three stresses each
+    unseen = [pair.target for split in ("valid", "test") for pair in loaded.splits[split]]
+    assert not any(UNKNOWN in ids for ids in two.target.encode_ids(unseen))
+
+
+@real
+def test_tiny_shakespeare_is_split_as_nanogpt_does() -> None:
+    texts = load_data(DataConfig(name="tinyshakespeare")).texts
+    assert {split: len(text) for split, text in texts.items()} == {"train": 1_003_854, "valid": 111_540}
+    assert len(set(texts["train"] + texts["valid"])) == 65
+    assert texts["train"].startswith("First Citizen:\nBefore we proceed any further")
+
+
+@real
+def test_every_file_that_a_data_set_names_is_in_the_folder_with_its_bytes() -> None:
+    store = Store.of()
+    for entry in DATA_SETS.values():
+        for file in entry.corpus.files if entry.corpus else ():
+            assert store.find(file) is not None

@@ -1,0 +1,208 @@
+"""Where data files are found: the user's folder, QKV_DATA, the cache, the web, in this order; only the right bytes."""
+
+import gzip
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from qkv.data import store as module
+from qkv.data.archive import unpack
+from qkv.data.store import Corpus, DataFile, Store, cache_folder
+from qkv.errors import InputError
+from qkv.runtime.download import DownloadError, download
+
+TEXT = b"some text\n"
+
+
+def data_file(path: str, data: bytes = TEXT, urls: tuple[str, ...] = (), unpacked: DataFile | None = None) -> DataFile:
+    return DataFile(path, hashlib.sha256(data).hexdigest(), len(data), urls, unpacked)
+
+
+def corpus(*files: DataFile) -> Corpus:
+    return Corpus("tiny", "do what you like", "it is in the drawer.", files)
+
+
+def put(folder: Path, path: str, data: bytes = TEXT) -> Path:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(data)
+    return folder / path
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """A user's folder, that of QKV_DATA, and the cache, all empty."""
+    named = {name: tmp_path / name for name in ("chosen", "variable", "cache")}
+    for folder in named.values():
+        folder.mkdir()
+    monkeypatch.setenv("QKV_DATA", str(named["variable"]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(named["cache"]))
+    return named | {"cache": named["cache"] / "qkv" / "data"}
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    """The address of a server, and the folder that it serves."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    folder = tmp_path / "web"
+    folder.mkdir()
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    thread = Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setattr(module, "download", partial(download, schemes=("http",), pauses=()))
+    yield f"http://127.0.0.1:{serving.server_port}", folder
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+def test_the_chosen_folder_comes_before_the_variable_and_this_before_the_cache(folders: dict[str, Path]) -> None:
+    file = data_file("set/file")
+    assert Store.of(folders["chosen"]).find(file) is None
+    for name in ("cache", "variable", "chosen"):
+        put(folders[name], "set/file")
+        assert Store.of(folders["chosen"]).find(file) == folders[name] / "set/file"
+    assert Store.of().find(file) == folders["variable"] / "set/file"
+
+
+def test_a_set_may_lie_in_several_folders(folders: dict[str, Path]) -> None:
+    one, other = data_file("set/one"), data_file("set/other")
+    paths = [put(folders["chosen"], "set/one"), put(folders["cache"], "set/other")]
+    assert Store.of(folders["chosen"]).provide(corpus(one, other), [one, other]) == paths
+
+
+def test_the_cache_is_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("", None):
+        monkeypatch.setenv("XDG_CACHE_HOME", "") if name == "" else monkeypatch.delenv("XDG_CACHE_HOME")
+        assert cache_folder() == tmp_path / ".cache" / "qkv" / "data"
+
+
+def test_a_folder_that_is_not_there_is_named_with_what_named_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"nowhere: no such folder \(named by --data-dir, or data\.folder"):
+        Store.of("nowhere")
+    monkeypatch.setenv("QKV_DATA", "/no/where")
+    with pytest.raises(InputError, match=r"/no/where: no such folder \(named by QKV_DATA\)"):
+        Store.of()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"some texT\n", f"its SHA-256 is {hashlib.sha256(b'some texT' + bytes([10])).hexdigest()}, expected "),
+        (b"some", "it has 4 bytes, expected 10; put the right one in its place"),
+    ],
+)
+def test_a_file_with_other_bytes_is_an_error_that_names_it(folders: dict[str, Path], data: bytes, words: str) -> None:
+    path = put(folders["variable"], "set/file", data)
+    with pytest.raises(InputError) as caught:
+        Store.of().find(data_file("set/file"))
+    assert str(caught.value).startswith(f"{path}: not the file that qkv knows: {words}")
+    with pytest.raises(InputError, match="remove it, and it is downloaded again"):
+        Store.of().find(data_file("set/file", urls=("https://example.org/file",)))
+
+
+def test_a_file_is_hashed_once_and_again_when_it_changes(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[Path] = []
+    monkeypatch.setattr(module, "sha256", lambda path: hashed.append(path) or hashlib.sha256(TEXT).hexdigest())
+    path = put(folders["variable"], "set/hashed-once")
+    for _ in range(3):
+        Store.of().find(data_file("set/hashed-once"))
+    assert hashed == [path]
+    put(folders["variable"], "set/hashed-once", TEXT[::-1])
+    Store.of().find(data_file("set/hashed-once"))
+    assert hashed == [path, path]
+
+
+def test_a_packed_file_may_lie_there_unpacked(folders: dict[str, Path]) -> None:
+    packed = gzip.compress(TEXT)
+    file = data_file("set/file.gz", packed, unpacked=data_file("set/file"))
+    path = put(folders["variable"], "set/file")
+    assert Store.of().find(file) == path
+    assert unpack(path) == TEXT
+    path = put(folders["variable"], "set/file.gz", packed)
+    assert Store.of().find(file) == path
+    assert unpack(path) == TEXT
+
+
+def test_what_is_nowhere_and_has_no_address_is_an_error_that_says_where_to_get_it(folders: dict[str, Path]) -> None:
+    file = data_file("set/file.gz", unpacked=data_file("set/file"))
+    with pytest.raises(InputError) as caught:
+        Store.of().provide(corpus(file), [file])
+    words = str(caught.value)
+    assert words.startswith(f"tiny: set/file.gz is not in {folders['variable']}, {folders['cache']}, and qkv cannot")
+    assert "it is in the drawer. Put it there as set/file, or name another folder with --data-dir or QKV_DATA" in words
+
+
+def test_what_is_nowhere_is_downloaded_into_the_cache_and_the_licence_is_told(
+    web: tuple[str, Path], folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, served = web
+    put(served, "file")
+    file = data_file("set/file", urls=(f"{url}/none", f"{url}/file"))
+    here = data_file("set/here")
+    paths = [folders["cache"] / "set/file", put(folders["variable"], "set/here")]
+    assert Store.of().provide(corpus(file, here), [file, here]) == paths
+    assert paths[0].read_bytes() == TEXT
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in told.err
+    assert "tiny: licence: do what you like\n" in told.err
+    assert Store.of().provide(corpus(file, here), [file, here]) == paths
+    assert capsys.readouterr().err == ""
+
+
+def test_a_download_with_the_wrong_hash_leaves_nothing_in_the_cache(
+    web: tuple[str, Path], folders: dict[str, Path]
+) -> None:
+    url, served = web
+    put(served, "file", b"some texT\n")
+    file = data_file("set/file", urls=(f"{url}/file",))
+    with pytest.raises(DownloadError, match="another file, or was altered on the way"):
+        Store.of().provide(corpus(file), [file])
+    assert [path for path in folders["cache"].rglob("*") if path.is_file()] == []
+
+
+def packed_zip(path: Path, name: str, data: bytes) -> Path:
+    import zipfile
+
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, data)
+    return path
+
+
+def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
+    bomb = put(tmp_path, "bomb.gz", gzip.compress(bytes(10**6)))
+    zipped = packed_zip(tmp_path / "bomb.zip", "a", bytes(10**6))
+    plain = put(tmp_path, "plain", bytes(10**6))
+    for path in (bomb, zipped, plain):
+        assert len(unpack(path, limit=10**6)) == 10**6
+        with pytest.raises(InputError, match="holds more than 999,999 bytes"):
+            unpack(path, limit=10**6 - 1)
+
+
+def test_a_packed_file_that_is_cut_short_or_altered_is_named(tmp_path: Path) -> None:
+    whole = gzip.compress(TEXT * 100)
+    broken = whole[:20] + bytes([whole[20] ^ 255]) + whole[21:]
+    for number, data in enumerate((whole[:-9], whole[:5], b"no gzip", broken)):
+        path = put(tmp_path, f"{number}.gz", data)
+        with pytest.raises(InputError, match=f"{number}.gz: "):
+            unpack(path)
+    good = packed_zip(tmp_path / "good.zip", "a", TEXT)
+    for path in (put(tmp_path, "bad.zip", b"PK no zip"), put(tmp_path, "cut.zip", good.read_bytes()[:-30])):
+        with pytest.raises(InputError, match=r"\.zip: cut short or altered"):
+            unpack(path)
+    with pytest.raises(InputError, match=r"good\.zip: cut short or altered"):
+        unpack(good, "not there")
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        unpack(tmp_path / "none.gz")

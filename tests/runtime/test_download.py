@@ -1,0 +1,369 @@
+"""Downloads against a real server that misbehaves: what arrives is whole and right, or it is not there."""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from qkv.errors import InputError
+from qkv.runtime import download as module
+from qkv.runtime.download import DownloadError, download
+
+DATA = random.Random(0).randbytes(300_000)
+DIGEST = hashlib.sha256(DATA).hexdigest()
+
+
+@dataclass
+class Server:
+    """A file server whose manners a test chooses."""
+
+    url: str = ""
+    data: bytes = DATA
+    knows_ranges: bool = True
+    cuts: list[int] = field(default_factory=list)  # after how many bytes each of the next answers breaks off
+    codes: list[int] = field(default_factory=list)  # what the next answers say instead of 200
+    announces_length: bool = True
+    redirect: str = ""
+    gate: threading.Event | None = None  # the second half waits for it
+    ranges: list[str | None] = field(default_factory=list)  # what was asked for
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            state.ranges.append(self.headers["Range"])
+            if state.redirect and self.path == "/file":
+                self.send_response(302)
+                self.send_header("Location", state.redirect)
+                self.end_headers()
+                return
+            if state.codes:
+                self.send_error(state.codes.pop(0))
+                return
+            asked = self.headers["Range"] if state.knows_ranges else None
+            begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+            body = state.data[begin:]
+            self.send_response(206 if asked else 200)
+            if asked:
+                self.send_header("Content-Range", f"bytes {begin}-{len(state.data) - 1}/{len(state.data)}")
+            if state.announces_length:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if state.cuts:
+                body = body[: state.cuts.pop(0)]
+            half = len(body) // 2 if state.gate else len(body)
+            self.wfile.write(body[:half])
+            if state.gate:
+                self.wfile.flush()
+                state.gate.wait(30)
+                self.wfile.write(body[half:])
+
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    serving.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that was killed is no news
+    thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    state.url = f"http://127.0.0.1:{serving.server_port}/file"
+    yield state
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+def fetch(url: str, path: Path, *, digest: str = DIGEST, size: int = len(DATA), pauses: tuple[float, ...] = (0, 0)):
+    return download([url], path, digest=digest, size=size, pauses=pauses, schemes=("http",))
+
+
+def refused(fetching: Callable[[], None], kind: type[Exception] = DownloadError) -> str:
+    with pytest.raises(kind) as caught:
+        fetching()
+    return str(caught.value)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_arrives_in_a_folder_that_is_made_for_it(server: Server, tmp_path: Path) -> None:
+    told: list[int] = []
+    path = tmp_path / "deep" / "er" / "file"
+    download([server.url], path, digest=DIGEST, size=len(DATA), progress=told.append, schemes=("http",))
+    assert path.read_bytes() == DATA
+    assert names(path.parent) == ["file"]
+    assert told == sorted(told)
+    assert told[-1] == len(DATA)
+
+
+def test_an_empty_file_is_a_file(server: Server, tmp_path: Path) -> None:
+    fetch(server.url, tmp_path / "file", digest=hashlib.sha256(b"").hexdigest(), size=0)
+    assert (tmp_path / "file").read_bytes() == b""
+    assert names(tmp_path) == ["file"]
+
+
+def test_what_is_there_is_not_asked_for_again(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(DATA)
+    fetch(server.url, tmp_path / "file")
+    assert server.ranges == []
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("announces_length", [True, False])
+def test_a_connection_that_breaks_off_is_taken_up_where_it_stopped(
+    server: Server, tmp_path: Path, announces_length: bool
+) -> None:
+    server.cuts, server.announces_length = [100_000, 50_000], announces_length
+    fetch(server.url, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert server.ranges == [None, "bytes=100000-", "bytes=150000-"]
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_server_that_knows_no_ranges_is_asked_for_the_whole(server: Server, tmp_path: Path) -> None:
+    server.cuts, server.knows_ranges = [100_000], False
+    fetch(server.url, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_what_arrived_is_kept_for_the_next_command_when_the_server_keeps_hanging_up(
+    server: Server, tmp_path: Path
+) -> None:
+    server.cuts = [70_000, 0, 0]
+    words = refused(lambda: fetch(server.url, tmp_path / "file"))
+    assert "the connection ended after 70,000 of 300,000 bytes (tried 3 times)" in words
+    assert "70,000 of 300,000 bytes are kept, and the next try goes on from there" in words
+    assert names(tmp_path) == ["file.part"]
+    server.ranges.clear()
+    fetch(server.url, tmp_path / "file")
+    assert server.ranges == ["bytes=70000-"]
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_a_wrong_byte_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
+    server.data = DATA[:1000] + bytes([DATA[1000] ^ 1]) + DATA[1001:]
+    words = refused(lambda: fetch(server.url, tmp_path / "cache" / "file"))
+    assert f"its SHA-256 is not {DIGEST}" in words
+    assert server.url in words
+    assert names(tmp_path / "cache") == []
+
+
+def test_a_part_of_another_version_is_thrown_away_and_the_file_arrives(server: Server, tmp_path: Path) -> None:
+    for beginning in (b"x" * 1000, b"x" * len(DATA), b"x" * (len(DATA) + 1)):
+        (tmp_path / "file.part").write_bytes(beginning)
+        fetch(server.url, tmp_path / "file")
+        assert (tmp_path / "file").read_bytes() == DATA
+        assert names(tmp_path) == ["file"]
+        (tmp_path / "file").unlink()
+
+
+def test_a_part_that_is_whole_needs_no_server(tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(DATA)
+    fetch("http://127.0.0.1:9/none", tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("size", [0, 299_999, 300_001])
+def test_a_file_of_another_size_is_refused_before_it_is_read(server: Server, tmp_path: Path, size: int) -> None:
+    server.data = b"x" * size
+    words = refused(lambda: fetch(server.url, tmp_path / "file"))
+    assert f"it has {size:,} bytes, and the file that is wanted 300,000" in words
+    assert names(tmp_path) == []
+
+
+def test_a_server_that_does_not_stop_is_cut_off_at_the_size(server: Server, tmp_path: Path) -> None:
+    server.data, server.announces_length = bytes(10 * len(DATA)), False
+    assert "SHA-256" in refused(lambda: fetch(server.url, tmp_path / "file"))
+    assert names(tmp_path) == []
+
+
+def test_a_missing_file_is_told_at_once_and_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
+    server.codes = [404]
+    assert "the server says 404 Not Found" in refused(lambda: fetch(server.url, tmp_path / "file"))
+    assert len(server.ranges) == 1
+    assert names(tmp_path) == []
+    server.codes = [503, 429]
+    fetch(server.url, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_a_server_that_refuses_the_range_is_asked_for_the_whole(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(DATA[:5000])
+    server.codes = [416]
+    fetch(server.url, tmp_path / "file")
+    assert server.ranges == ["bytes=5000-", None]
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_the_second_address_is_asked_when_the_first_has_it_not(server: Server, tmp_path: Path) -> None:
+    server.codes = [404]
+    download([server.url, server.url], tmp_path / "file", digest=DIGEST, size=len(DATA), schemes=("http",))
+    assert (tmp_path / "file").read_bytes() == DATA
+    server.codes = [404, 403]
+    both = [server.url, f"{server.url}2"]
+    words = refused(lambda: download(both, tmp_path / "b", digest=DIGEST, size=len(DATA), schemes=("http",)))
+    assert f"{both[0]}: the server says 404" in words
+    assert f"{both[1]}: the server says 403" in words
+
+
+def test_where_nobody_listens_the_error_names_the_address(tmp_path: Path) -> None:
+    words = refused(lambda: fetch("http://127.0.0.1:9/none", tmp_path / "file"))
+    assert "http://127.0.0.1:9/none" in words
+    assert "Connection refused" in words
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x", "file:///etc/hostname", "x"])
+def test_only_https_is_asked(tmp_path: Path, url: str) -> None:
+    words = refused(lambda: download([url], tmp_path / "file", digest=DIGEST, size=1))
+    assert f"{url} is not https" in words
+
+
+@pytest.mark.parametrize("elsewhere", ["ftp://127.0.0.1/x", "https://127.0.0.1/x", "file:///etc/hostname"])
+def test_a_server_cannot_send_us_to_a_kind_of_address_that_was_not_allowed(
+    server: Server, tmp_path: Path, elsewhere: str
+) -> None:
+    server.redirect = elsewhere
+    words = refused(lambda: fetch(server.url, tmp_path / "file"))
+    assert f"{elsewhere} is not http" in words or f"'{elsewhere}' is not allowed" in words
+    server.redirect = f"{server.url}-moved"
+    fetch(server.url, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
+    words = refused(lambda: fetch(server.url, tmp_path / "file"), InputError)
+    assert f"{tmp_path}: no space left on the disk: 300,000 bytes are missing, and 1,000 are free" in words
+    assert "--data-dir" in words
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_disk_that_is_full_while_writing_is_one_clear_error(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.part").symlink_to("/dev/full")
+    assert f"{tmp_path}: no space left on the disk" in refused(lambda: fetch(server.url, tmp_path / "file"), InputError)
+    assert names(tmp_path) == []
+
+
+def test_what_has_arrived_when_the_disk_is_full_is_kept(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append(part: object, chunk: bytes, whole: Callable[..., int] = module._append) -> int:
+        if module._length(part) >= 2 * module.CHUNK:
+            raise module._no_space(part)
+        return whole(part, chunk)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_append", append)
+        words = refused(lambda: fetch(server.url, tmp_path / "file"), InputError)
+    have = (tmp_path / "file.part").stat().st_size
+    assert have >= 2 * module.CHUNK
+    assert f"the {have:,} bytes that have arrived are kept" in words
+    server.ranges.clear()
+    fetch(server.url, tmp_path / "file")
+    assert server.ranges == [f"bytes={have}-"]
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    words = refused(lambda: fetch("http://127.0.0.1:9/none", tmp_path / "file" / "below"), InputError)
+    assert f"{tmp_path / 'file' / 'below'}: cannot be written" in words
+
+
+FETCHER = """
+import sys
+from pathlib import Path
+from qkv.runtime.download import download
+url, path, digest, size = sys.argv[1:]
+try:
+    progress = lambda have: print(have, flush=True)
+    download([url], Path(path), digest=digest, size=int(size), schemes=("http",), progress=progress)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_process_that_is_stopped_while_it_downloads_is_gone_on_with_by_the_next(
+    server: Server, tmp_path: Path, how: signal.Signals
+) -> None:
+    server.gate = threading.Event()
+    command = [sys.executable, "-c", FETCHER, server.url, str(tmp_path / "file"), DIGEST, str(len(DATA))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while int(process.stdout.readline()) < len(DATA) // 2:
+        pass
+    process.send_signal(how)
+    out, _ = process.communicate(timeout=30)
+    assert ("interrupted" in out) == (how is signal.SIGINT)
+    assert names(tmp_path) == ["file.part"]
+    server.gate.set()
+    server.gate = None
+    server.ranges.clear()
+    fetch(server.url, tmp_path / "file")
+    assert server.ranges == [f"bytes={len(DATA) // 2}-"]
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_many_that_want_the_same_file_ask_for_it_once(server: Server, tmp_path: Path) -> None:
+    server.gate = threading.Event()
+    with ThreadPoolExecutor(4) as pool:
+        wanted = [pool.submit(fetch, server.url, tmp_path / "file") for _ in range(4)]
+        while not (tmp_path / "file.part").exists() or not os.path.getsize(tmp_path / "file.part"):
+            time.sleep(0.01)
+        assert not any(done.done() for done in wanted)
+        server.gate.set()
+        for done in wanted:
+            done.result()
+    assert server.ranges == [None]
+    assert names(tmp_path) == ["file"]
+
+
+def test_who_waited_for_a_download_that_failed_tries_it_too(server: Server, tmp_path: Path) -> None:
+    server.gate, server.data = threading.Event(), bytes(len(DATA))
+    with ThreadPoolExecutor(3) as pool:
+        wanted = [pool.submit(fetch, server.url, tmp_path / "file") for _ in range(3)]
+        time.sleep(0.1)
+        server.gate.set()
+        for done in wanted:
+            with pytest.raises(DownloadError):
+                done.result()
+    assert len(server.ranges) == 3
+    assert names(tmp_path) == []
+
+
+def test_another_file_in_the_place_of_the_wanted_one_is_replaced(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(DATA[::-1])
+    fetch(server.url, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_a_server_that_falls_silent_is_left_after_a_while(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TIMEOUT", 0.1)
+    server.gate = threading.Event()
+    words = refused(lambda: fetch(server.url, tmp_path / "file"))
+    server.gate.set()
+    assert "timed out (tried 3 times)" in words
+    assert server.ranges == [None, "bytes=150000-", "bytes=225000-"]  # it always sends half of what is missing
+    assert names(tmp_path) == ["file.part"]

@@ -1,0 +1,327 @@
+"""The convolutional encoder-decoder against its equations, place by place, and what it keeps while it decodes."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn import functional as F
+
+import qkv
+from qkv.attention import SCORES
+from qkv.errors import InputError
+from qkv.models.conv_seq2seq import Config, ConvSeq2Seq
+from qkv.nn.state import select
+
+SIZES = {"dim": 6, "hidden": 8, "encoder_layers": 2, "decoder_layers": 3, "max_length": 12}
+VOCABULARY = 11
+
+
+def make(dtype: torch.dtype = torch.float32, **changes: object) -> ConvSeq2Seq:
+    torch.manual_seed(0)
+    model = ConvSeq2Seq(Config(VOCABULARY, VOCABULARY, **SIZES | changes)).to(dtype).eval()
+    for parameter in model.parameters():  # biases begin at 0, where a mistake could hide
+        torch.nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    source, target = (torch.randint(4, VOCABULARY, (3, n), generator=generator) for n in (7, 5))
+    return source, target, torch.tensor([7, 4, 1])
+
+
+def by_hand(model, source, target):
+    """The logits and the attention of each layer for one sentence, from the equations, a place and a cell at a time."""
+    c = model.config
+    half = math.sqrt(0.5)
+
+    def gated(convolve, window):
+        out = convolve.weigh.weight @ torch.cat(window) + convolve.weigh.bias
+        return out[: c.hidden] * torch.sigmoid(out[c.hidden :])
+
+    def window(x, first):
+        return [x[i] if 0 <= i < len(x) else torch.zeros(c.hidden).double() for i in range(first, first + c.kernel)]
+
+    def embed(part, tokens):
+        return [part.tokens.weight[token] + part.positions.weight[i] for i, token in enumerate(tokens)]
+
+    e, g = embed(model.source_embed, source), embed(model.target_embed, target)
+    x = [model.encoder.widen(one) for one in e]
+    for convolve in model.encoder.convolutions:
+        x = [(gated(convolve, window(x, j - (c.kernel - 1) // 2)) + x[j]) * half for j in range(len(x))]
+    z = [model.encoder.narrow(one) for one in x]
+
+    y = [model.widen(one) for one in g]
+    attention = []
+    for block in model.decoder:
+        further, rows = [], []
+        for i in range(len(y)):
+            h = gated(block.convolve, window(y, i - c.kernel + 1))
+            d = (block.ask(h) + g[i]) * half
+            fit = torch.stack([(d * one).sum() for one in z])
+            a = fit.exp() / fit.exp().sum()
+            read = sum(a[j] * (z[j] + e[j]) * half for j in range(len(z))) * math.sqrt(len(z))
+            further.append(((h + block.tell(read)) * half + y[i]) * half)
+            rows.append(a)
+        y = further
+        attention.append(torch.stack(rows))
+    return torch.stack([model.readout(model.narrow(one)) for one in y]), attention
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4])
+def test_it_computes_the_equations_of_the_paper_and_shows_its_weights(kernel, batch):
+    source, target, lengths = batch
+    model = make(torch.float64, kernel=kernel)
+    with qkv.watch(model) as seen:
+        found = model(source, target, lengths)
+    assert list(seen) == ["decoder.0", "decoder.1", "decoder.2"]
+    for row, length in enumerate(lengths.tolist()):
+        logits, attention = by_hand(model, source[row, :length], target[row])
+        torch.testing.assert_close(found[row], logits, rtol=0, atol=1e-10)
+        for record, expected in zip(seen.values(), attention, strict=True):
+            torch.testing.assert_close(record.weights[row, 0, :, :length], expected, rtol=0, atol=1e-10)
+            assert record.weights[row, 0, :, length:].eq(0).all()
+    for record in seen.values():
+        torch.testing.assert_close(record.weights.sum(-1), torch.ones(3, 1, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 7])
+def test_decoding_step_by_step_equals_decoding_all_steps_at_once(batch, dtype, tolerance, kernel):
+    source, target, lengths = batch
+    model = make(dtype, kernel=kernel)
+    memory = model.encode(source, lengths)
+    at_once = model.decode(target, memory)
+    state = model.start(memory)
+    for t in range(target.shape[1]):
+        logits, state = model.step(target[:, t], state)
+        torch.testing.assert_close(logits, at_once[:, t], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_any_score_serves_by_its_name_and_a_sentence_is_the_same_alone_and_in_a_padded_batch(batch, score):
+    source, target, lengths = batch
+    model = make(score=score)
+    together = model(source, target, lengths)
+    padding = torch.arange(7) >= lengths[:, None]
+    assert model(source.masked_fill(padding, 9), target, lengths).equal(together)
+    for row, length in enumerate(lengths):
+        alone = model(source[row : row + 1, :length], target[row : row + 1])
+        torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-5)
+
+
+def test_no_logit_depends_on_a_later_target_token(batch):
+    source, target, lengths = batch
+    model = make()
+    before = model(source, target, lengths)
+    for place in range(5):
+        changed = target.clone()
+        changed[:, place] = (changed[:, place] + 1) % VOCABULARY
+        after = model(source, changed, lengths)
+        torch.testing.assert_close(before[:, :place], after[:, :place], rtol=0, atol=1e-6)
+        assert not torch.allclose(before[:, place], after[:, place])
+
+
+def stored(state) -> int:
+    """The bytes behind all tensors of a state, whatever part of them it shows."""
+    if isinstance(state, torch.Tensor):
+        return state.untyped_storage().nbytes()
+    if dataclasses.is_dataclass(state):
+        return sum(stored(getattr(state, field.name)) for field in dataclasses.fields(state))
+    return sum(map(stored, state)) if isinstance(state, tuple) else 0
+
+
+@torch.inference_mode()
+def test_the_state_is_as_large_after_200_steps_as_after_10(batch):
+    source, target, lengths = batch
+    model = make(max_length=200)
+    state = model.start(model.encode(source, lengths))
+    memory = stored(state.memory)
+    sizes = {}
+    for count in range(1, 201):
+        _, state = model.step(target[:, count % 5], state)
+        sizes[count] = stored(state)
+    assert sizes[200] == sizes[10]
+    layers, kernel, hidden = 3, 3, 8
+    assert sizes[200] - memory <= layers * 3 * kernel * hidden * 4  # rows, places, features of 4 bytes
+
+
+def test_beams_that_are_picked_over_again_go_on_as_their_own_past_alone_would(batch):
+    source, _, lengths = batch
+    model = make()
+    generator = torch.Generator().manual_seed(3)
+    history = torch.full((3, 1), 2)
+    origin = torch.arange(3)  # the sentence of each beam
+    state = model.start(model.encode(source, lengths))
+    for _ in range(12):  # as many tokens as the model allows, after the one that begins
+        logits, state = model.step(history[:, -1], state)
+        rows = torch.randint(0, len(history), (4,), generator=generator)
+        token = torch.randint(4, VOCABULARY, (4, 1), generator=generator)
+        history, origin, state = torch.cat((history[rows], token), dim=1), origin[rows], select(state, rows)
+    logits, _ = model.step(history[:, -1], state)
+    alone = model(source[origin], history, lengths[origin])[:, -1]
+    torch.testing.assert_close(logits, alone, rtol=0, atol=1e-5)
+
+
+def test_a_target_longer_than_there_are_places_is_refused_in_words(batch):
+    source, _, lengths = batch
+    with pytest.raises(InputError, match="place 13 has no position"):
+        make()(source, torch.ones(3, 14, dtype=torch.long), lengths)
+
+
+def test_its_gradients_are_those_of_finite_differences():
+    model = make(torch.float64, dim=2, hidden=2, encoder_layers=2, decoder_layers=1, kernel=2, max_length=3)
+    source, target = torch.tensor([[4, 5, 6], [7, 8, 9]]), torch.tensor([[4, 5], [6, 7]])
+    lengths = torch.tensor([3, 1])
+    names, weights = zip(*model.named_parameters(), strict=True)
+
+    def logits(*weights):
+        return functional_call(model, dict(zip(names, weights, strict=True)), (source, target, lengths))[:, :, :3]
+
+    assert torch.autograd.gradcheck(logits, weights, fast_mode=True)
+
+
+def test_the_encoder_hears_the_mean_of_what_the_decoder_layers_tell_it(batch):
+    source, target, lengths = batch
+    model = make(torch.float64)  # with 3 layers in the decoder
+
+    def loss():
+        return F.cross_entropy(model(source, target, lengths).flatten(0, 1), target.flatten())
+
+    loss().backward()
+    for layer, share in (
+        (model.encoder.narrow, 1 / 3),
+        (model.encoder.convolutions[0].weigh, 1 / 3),
+        (model.narrow[0], 1),
+    ):
+        direction = torch.randn_like(layer.weight)
+        told = (layer.weight.grad * direction).sum()
+        with torch.no_grad():
+            layer.weight += 1e-5 * direction
+            above = loss()
+            layer.weight -= 2e-5 * direction
+            below = loss()
+            layer.weight += 1e-5 * direction
+        torch.testing.assert_close(told, share * (above - below) / 2e-5, rtol=1e-6, atol=1e-9)
+
+
+def test_a_row_of_nothing_but_padding_disturbs_nobody_and_gives_numbers(batch):
+    source, target, lengths = batch
+    model = make()
+    with_empty = model(source, target, torch.tensor([7, 4, 0]))
+    assert with_empty.isfinite().all()
+    torch.testing.assert_close(with_empty[:2], model(source, target, lengths)[:2])
+    with_empty.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_target_of_no_tokens_gives_no_logits(batch):
+    source, target, lengths = batch
+    assert make()(source, target[:, :0], lengths).shape == (3, 0, VOCABULARY)
+
+
+def test_it_runs_and_learns_in_bfloat16(batch):
+    source, target, lengths = batch
+    model = make()
+    expected = model(source, target, lengths)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory = model.encode(source, lengths)
+        assert {one.dtype for one in (*memory.keys, memory.values)} == {torch.bfloat16}
+        found = model.decode(target, memory)
+        state = model.start(memory)
+        for t in range(5):
+            logits, state = model.step(target[:, t], state)
+    assert logits.dtype == torch.bfloat16
+    assert (found.float() - expected).abs().max() < 0.1 * expected.abs().max()
+    found.float().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_it_learns_eight_examples_by_heart():
+    torch.manual_seed(0)
+    model = ConvSeq2Seq(Config(VOCABULARY, VOCABULARY, **SIZES | {"dim": 16, "hidden": 16, "dropout": 0.0}))
+    generator = torch.Generator().manual_seed(2)
+    source, target = (torch.randint(4, VOCABULARY, (8, 6), generator=generator) for _ in range(2))
+    begun = torch.cat((torch.full((8, 1), 2), target[:, :-1]), dim=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(source, begun).flatten(0, 1), target.flatten())
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+    assert model.eval()(source, begun).argmax(-1).equal(target)
+
+
+def test_dropout_acts_in_training_only(batch):
+    model = make(dropout=0.5)
+    assert model(*batch).equal(model(*batch))
+    model.train()
+    assert not model(*batch).equal(model(*batch))
+
+
+def test_tied_embeddings_are_one_matrix_and_untied_ones_three():
+    def count(model):
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    tied, untied = make(), make(tie=False)
+    assert tied.readout.weight is tied.source_embed.tokens.weight is tied.target_embed.tokens.weight
+    assert count(untied) - count(tied) == 2 * VOCABULARY * 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"score": "dott"}, "did you mean dot"),
+        ({"target_size": 12}, "one vocabulary for source and target"),
+        ({"kernel": 0}, "kernel must lie between"),
+        ({"dropout": 1.0}, "dropout must lie in"),
+        ({"hidden": 0}, "hidden must lie between"),
+        ({"encoder_layers": 10**6}, "more than 1,024 layers"),
+        ({"source_size": 10**12}, "source_size must lie between"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+    with pytest.raises(InputError, match=words):
+        Config(**{"source_size": 11, "target_size": 11} | wrong)
+
+
+@pytest.mark.compiled
+def test_one_graph_computes_the_same_and_shows_the_same_attention(batch):
+    model = make()
+    with qkv.watch(model) as expected:
+        logits = model(*batch)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with qkv.watch(compiled) as seen:
+        torch.testing.assert_close(compiled(*batch), logits)
+    for layer, record in expected.items():
+        torch.testing.assert_close(seen[layer].weights, record.weights)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_a_cuda_graph_replays_a_pass_and_a_step_with_new_inputs(batch, score):
+    model = make(dim=16, hidden=16, score=score).cuda()
+    inputs = [x.cuda() for x in batch]
+    others = [x.flip(0) for x in inputs]
+
+    @torch.inference_mode()
+    @torch.autocast("cuda", dtype=torch.bfloat16)
+    def run(source, target, lengths):
+        memory = model.encode(source, lengths)
+        step, _ = model.step(target[:, 0], model.start(memory))
+        return model.decode(target, memory), step
+
+    expected = run(*others)
+    run(*inputs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = run(*inputs)
+    for kept, other in zip(inputs, others, strict=True):
+        kept.copy_(other)
+    graph.replay()
+    torch.testing.assert_close(found, expected)

@@ -6,9 +6,11 @@ import torch
 from qkv.data.pair import Pair
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
-from qkv.evaluation.translation import evaluate
+from qkv.evaluation.record import Bucket
+from qkv.evaluation.translation import BUCKETS, bleu_by_length, evaluate
+from qkv.metrics import tokenised_bleu
 from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
-from qkv.tasks.translator import Translator
+from qkv.tasks.translator import Search, Translator
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ def translator() -> Translator:
     torch.manual_seed(0)
     model = RNNSeq2Seq(Config(len(vocabulary), len(vocabulary), embedding=4, hidden=4, max_length=20))
     with torch.no_grad():  # a model that always says "a", "a", ... to the end
-        model.decoder.readout[3].bias[vocabulary.encode("a").ids[0]] = 50.0
+        model.output.bias[vocabulary.encode("a").ids[0]] = 50.0
     return Translator(model.eval(), vocabulary)
 
 
@@ -52,3 +54,32 @@ def test_progress_is_told_up_to_the_last_pair(translator):
 def test_nothing_to_evaluate_on_is_an_error(translator):
     with pytest.raises(InputError, match="no pairs"):
         evaluate(translator, [])
+
+
+def test_every_score_of_a_report_has_its_name_and_signature(translator):
+    scores = evaluate(translator, [Pair("abc", "a b"), Pair("cb", "b")], search=Search(2), language="de").scores()
+    assert list(scores) == ["exact", "cer", "bleu", "bleu_lowercased", "bleu_tokenised", "chrf"]
+    assert "case:mixed" in scores["bleu"].signature
+    assert "case:lc" in scores["bleu_lowercased"].signature
+    assert scores["bleu_tokenised"].signature.endswith("|words:moses-de")
+    weights = translator("abc").alignment
+    gold = (int(weights[0].argmax()), int(weights[0].argmax()) + 1)
+    assert evaluate(translator, [Pair("abc", "a", (gold,))]).scores()["alignment"].value == 1.0
+
+
+def test_buckets_hold_each_pair_once_by_the_words_of_its_source():
+    pairs = [Pair("w " * words, f"eins zwei drei vier {words}") for words in range(1, 41)]
+    texts = [pair.target for pair in pairs]
+    texts[0] = "nichts davon ist hier richtig"  # one word
+    buckets = bleu_by_length(texts, pairs, "de")
+    assert [(one.least, one.most) for one in buckets] == list(BUCKETS)
+    assert [one.pairs for one in buckets] == [7, 2, 2, 2, 3, 4, 20]
+    assert buckets[0].bleu == pytest.approx(tokenised_bleu(texts[:7], [pair.target for pair in pairs[:7]], "de").value)
+    assert buckets[0].bleu < 90
+    assert all(one.bleu == pytest.approx(100) for one in buckets[1:])
+
+
+def test_a_bucket_without_pairs_is_left_out():
+    assert bleu_by_length(
+        ["ein hund steht dort"], [Pair("a dog stands there on the grass today", "ein hund steht da")], "de"
+    ) == (Bucket(8, 9, 1, pytest.approx(tokenised_bleu(["ein hund steht dort"], ["ein hund steht da"], "de").value)),)

@@ -1,6 +1,7 @@
 """How close texts are to their references: against other implementations, and by hand."""
 
 import math
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -8,7 +9,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.metrics import character_error_rate, corpus_scores, exact_match
+from qkv.metrics import bleu, character_error_rate, corpus_scores, exact_match, lowercased_words, tokenised_bleu
 from qkv.metrics.text import edit_distance
 
 words = st.text("abcä", max_size=8)
@@ -73,3 +74,45 @@ def test_perfect_texts_score_a_hundred_and_empty_ones_nothing() -> None:
     assert corpus_scores(references, references)["bleu"] == pytest.approx(100)
     assert corpus_scores(references, references)["chrf"] == pytest.approx(100)
     assert corpus_scores(["", ""], references)["bleu"] == 0
+
+
+GERMAN = ["Zwei Hunde spielen im Schnee .", "Ein Mann fährt Rad.", "Die 20-jährige sagt: „Das ist ein Test.“"]
+REFERENCES = [
+    "zwei Hunde spielen im schnee.",
+    "Ein Mann fährt Fahrrad.",
+    "Die 20-jährige sagt: „Dies ist nur ein Test.“",
+]
+
+
+def test_lowercased_bleu_is_sacrebleus_own_with_case_left_out() -> None:
+    score = bleu(GERMAN, REFERENCES, lowercase=True)
+    assert score.value == sacrebleu.corpus_bleu(GERMAN, [REFERENCES], lowercase=True).score
+    assert score.value > bleu(GERMAN, REFERENCES).value
+    assert score.signature == f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+
+
+def by_definition(texts: list[list[str]], references: list[list[str]]) -> float:
+    """BLEU of words, as Papineni et al. (2002) define it: clipped n-gram precisions, and a penalty for brevity."""
+
+    def grams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
+        return Counter(tuple(words[start : start + n]) for start in range(len(words) - n + 1))
+
+    total = 0.0
+    for n in range(1, 5):
+        hits = sum((grams(text, n) & grams(other, n)).total() for text, other in zip(texts, references, strict=True))
+        total += math.log(hits / sum(grams(text, n).total() for text in texts)) / 4
+    said, wanted = (sum(map(len, side)) for side in (texts, references))
+    return 100 * math.exp(total + min(0.0, 1 - wanted / said))
+
+
+def test_tokenised_bleu_is_bleu_of_lowercased_words() -> None:
+    words = [[lowercased_words(text, "de") for text in side] for side in (GERMAN, REFERENCES)]
+    score = tokenised_bleu(GERMAN, REFERENCES, "de")
+    assert score.value == pytest.approx(by_definition(*words), abs=1e-9)
+    assert score.value != pytest.approx(bleu(GERMAN, REFERENCES, lowercase=True).value)  # 13a parts 20-jährige
+    version = f"version:{sacrebleu.__version__}"
+    assert score.signature == f"nrefs:1|case:lc|eff:no|tok:none|smooth:exp|{version}|words:moses-de"
+
+
+def test_tokenised_bleu_does_not_see_case_or_the_space_before_a_full_stop() -> None:
+    assert tokenised_bleu(["Ein Mann fährt Rad ."], ["ein mann FÄHRT rad."], "de").value == pytest.approx(100)

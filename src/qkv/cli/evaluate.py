@@ -1,52 +1,110 @@
 """`qkv evaluate`: how good a trained model is."""
 
+import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
 from qkv.cli.talk import counting, note, result, result_json, say
+from qkv.config import build, read_toml
 from qkv.errors import InputError
+from qkv.evaluation.record import measures
+from qkv.runtime.files import write_atomically
 
 if TYPE_CHECKING:
     from qkv.data.pair import Pair
-    from qkv.evaluation.translation import Report
-    from qkv.tasks.translator import Translator
+    from qkv.data.registry import Loaded
+    from qkv.evaluation import pronunciation, translation
+    from qkv.tasks.answer import Answer
+    from qkv.tasks.translator import Search, Translator
+    from qkv.training.run import Run
+
+ALL_TESTS = "all-tests"
+TITLES = {
+    "exact": "exact match",
+    "cer": "character error rate",
+    "bleu": "BLEU",
+    "bleu_lowercased": "BLEU, lowercased",
+    "bleu_tokenised": "BLEU, lowercased, tokenised",
+    "chrf": "chrF",
+    "alignment": "alignment accuracy",
+    "per": "phoneme error rate",
+    "wer": "word error rate",
+}
+OUT_OF_A_HUNDRED = ("bleu", "bleu_lowercased", "bleu_tokenised", "chrf")  # as sacrebleu gives them
+BETWEEN_LANGUAGES = ("multi30k", "tatoeba")  # data sets of which a recipe chooses source and target
 
 
 def evaluate(
     run: options.Folder,
     split: Annotated[
-        str | None, typer.Option("--split", metavar="SPLIT", help="train, valid or test [test if there is one].")
+        list[str] | None,
+        typer.Option("--split", metavar="SPLIT", help="A split of the run's data, or all-tests; repeatable [test]."),
     ] = None,
     data: options.Data = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many pairs.")] = None,
     beam: options.Beam = 1,
+    length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Also write the answers, one a line, in order.")
+    ] = None,
+    no_record: Annotated[bool, typer.Option("--no-record", help="Do not add the result to RUN/results.jsonl.")] = False,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
     """Score a model on its test set, or on pairs of yours.
 
-    Gives exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy where gold is known.
+    Gives exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy where gold is known; for
+    a dictionary, phoneme and word error rate; for a language model, its loss. What was found for a whole split is
+    added to RUN/results.jsonl, which `qkv compare` reads.
     """
-    from qkv.evaluation.translation import evaluate as score
-    from qkv.tasks.translator import Translator
+    from qkv.tasks.translator import Search, Translator
 
-    name, pairs = pairs_of(run, split, data, strict=strict)
-    translator = Translator(run, device=device)
-    pairs = _fitting(translator, pairs[:limit])
-    _tell_unknown(translator, pairs)
-    with counting("evaluating", len(pairs)) as progress:
-        report = score(translator, pairs, beam=beam, progress=progress)
-    if json:
-        result_json({"run": str(run), "split": name, **asdict(report)})
+    own, loaded = (None, None) if data else _run_and_data(run)
+    if own is not None and loaded is not None:
+        if own.recipe.task == "language_model":
+            if (beam, length_penalty, limit, out) != (1, 1.0, None, None):
+                raise InputError(f"{run}: a language model is read, not asked: leave --beam, --limit and --out away")
+            _evaluate_language_model(own, loaded, split, device, json=json, record=not no_record)
+            return
+        chosen = {name: loaded.splits[name] for name in _chosen(run, split, list(loaded.splits))}
     else:
-        say(f"{run}: {len(pairs):,} pairs of {name}, {'greedy' if beam == 1 else f'beam {beam}'}")
-        result(table(report))
+        chosen = dict([pairs_of(run, split[0] if split else None, data, strict=strict)])
+    if out is not None and len(chosen) > 1:
+        raise InputError(f"--out takes the answers to one split, but there are {len(chosen)}: {', '.join(chosen)}")
+    translator, search = Translator(run, device=device), Search(beam, length_penalty=length_penalty)
+    for name, pairs in chosen.items():
+        fitting = _fitting(translator, pairs[:limit])
+        _tell_unknown(translator, fitting)
+        report, answers = _score(translator, fitting, search, own)
+        if json:
+            result_json({"run": str(run), "split": name, **asdict(report)})
+        else:
+            say(f"{run}: {len(fitting):,} pairs of {name}, {'greedy' if beam == 1 else f'beam {beam}'}")
+            result(table(report))
+        if out is not None:
+            write_atomically(out, "".join(f"{_one_line(answer.text)}\n" for answer in answers).encode())
+        # A part of a split, or one checkpoint among others, would pass for the whole run.
+        if own is not None and loaded is not None and limit is None and run == own.folder and not no_record:
+            _record(
+                own,
+                translator.model,
+                data_hash=loaded.fingerprint,
+                split=name,
+                size=len(fitting),
+                left_out=len(pairs) - len(fitting),
+                beam=beam,
+                length_penalty=length_penalty,
+                metrics=measures(report.scores()),
+                by_length=report.by_length,
+                seconds=report.seconds,
+            )
 
 
 def pairs_of(
@@ -62,16 +120,149 @@ def pairs_of(
         for passed_over in read.notes:
             note(passed_over)
         return " and ".join(str(path) for path in data), read.pairs
+    splits = _run_and_data(run)[1].splits
+    (name,) = _chosen(run, None if split is None else [split], list(splits))
+    return name, splits[name]
+
+
+def _run_and_data(run: Path) -> tuple["Run", "Loaded"]:
+    """The training run that a folder is, or is a checkpoint of, with its data."""
     from qkv.training.run import Run
 
     folder = next((folder for folder in (run, run.parent) if (folder / "recipe.toml").exists()), None)
     if folder is None:
         raise InputError(f"{run}: not a training run, so it has no data of its own: give --data")
-    splits = Run.open(folder).data().splits
-    name = split or ("test" if "test" in splits else "valid")
-    if name not in splits:
-        raise InputError(f"{run}: no {name} split (there are: {', '.join(splits)})")
-    return name, splits[name]
+    found = Run.open(folder)
+    return found, found.data()
+
+
+def _chosen(run: Path, asked: list[str] | None, splits: list[str]) -> list[str]:
+    """The splits that were asked for, each once; else the first test set, or the validation set where there is none."""
+    tests = [name for name in splits if name.startswith("test")]
+    if asked is None:
+        return tests[:1] or ["valid"]
+    if ALL_TESTS in asked and not tests:
+        raise InputError(f"{run}: no test set (there are: {', '.join(splits)})")
+    names = list(chain.from_iterable(tests if name == ALL_TESTS else [name] for name in asked))
+    for name in names:
+        if name not in splits:
+            raise InputError(f"{run}: no {name} split (there are: {', '.join(splits)})")
+    return list(dict.fromkeys(names))
+
+
+def _score(
+    translator: "Translator", pairs: list["Pair"], search: "Search", run: "Run | None"
+) -> tuple["translation.Report | pronunciation.Report", list["Answer"]]:
+    """Answer and judge, by the measures that the data ask for."""
+    from qkv.evaluation import pronunciation, translation
+
+    began = time.monotonic()
+    if run is not None and run.recipe.data.name == "cmudict":
+        words = list(pronunciation.ways_of(pairs))
+        with counting("evaluating", len(words)) as progress:
+            answers = translation.answer(translator, words, search, progress=progress)
+        seconds = time.monotonic() - began
+        return pronunciation.judge(answers, pairs, beam=search.beam, seconds=seconds), answers
+    aligned = all(pair.gold is not None for pair in pairs)
+    with counting("evaluating", len(pairs)) as progress:
+        sources = [pair.source for pair in pairs]
+        answers = translation.answer(translator, sources, search, attention=aligned, progress=progress)
+    language = "" if run is None else _languages(run)[1]
+    seconds = time.monotonic() - began
+    return translation.judge(answers, pairs, beam=search.beam, language=language, seconds=seconds), answers
+
+
+def _languages(run: "Run") -> tuple[str, str]:
+    """Source and target, where the recipe chooses them."""
+    data = run.recipe.data
+    return (data.source, data.target) if data.name in BETWEEN_LANGUAGES else ("", "")
+
+
+def _evaluate_language_model(
+    run: "Run", loaded: "Loaded", split: list[str] | None, device: str, *, json: bool, record: bool
+) -> None:
+    """Score a language model on the text that it did not learn from."""
+    from qkv.interop import load
+    from qkv.metrics import Score
+    from qkv.runtime.device import pick_device
+    from qkv.training.recipe import TASKS
+
+    if split not in (None, ["valid"]):
+        raise InputError(
+            f"{run.folder}: a language model is scored on its valid split, not on {', '.join(split or [])}"
+        )
+    model = load(run.folder, device=pick_device(device))
+    began = time.monotonic()
+    task = TASKS[run.recipe.task].prepare(loaded, model.tokenizer, model.config, run.recipe.train, run.recipe.seed)
+    scores = task.validate(model)
+    seconds, size = time.monotonic() - began, len(loaded.texts["valid"])
+    if json:
+        result_json({"run": str(run.folder), "split": "valid", "size": size, **scores, "seconds": seconds})
+    else:
+        say(f"{run.folder}: {size:,} characters of valid")
+        for name, value in scores.items():
+            result(f"{name:20}  {task.metrics[name].shown(value)}")
+    if record:
+        _record(
+            run,
+            model,
+            data_hash=loaded.fingerprint,
+            split="valid",
+            size=size,
+            left_out=0,
+            beam=1,
+            length_penalty=1.0,
+            metrics=measures({name: Score(value) for name, value in scores.items()}),
+            by_length=(),
+            seconds=seconds,
+        )
+
+
+def _record(run: "Run", model: Any, **measured: Any) -> None:
+    """Write down what was measured, and all that is needed to measure it again."""
+    import torch
+
+    from qkv import __version__
+    from qkv.evaluation import provenance
+    from qkv.evaluation.origin import nearest_recipe
+    from qkv.evaluation.record import Record, append
+    from qkv.interop.seal import read_seal
+    from qkv.training.recipe import Recipe, recipe_names, recipe_path
+
+    recipe, seal = run.recipe, read_seal(run.checkpoints[-1])
+    known = {name: build(Recipe, read_toml(recipe_path(name)), f"recipe {name}").to_dict() for name in recipe_names()}
+    name, changes = nearest_recipe(recipe.to_dict(), known)
+    place = seal["place"]
+    kept = append(
+        run.folder,
+        Record(
+            recipe=name or run.folder.resolve().name,
+            changes=changes,
+            seed=recipe.seed,
+            task=recipe.task,
+            model=recipe.model["name"],
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            steps=place["step"],
+            minutes=round(place["seconds"] / 60, 3),
+            finished=place["finished"],
+            data=recipe.data.name,
+            languages="-".join(filter(None, _languages(run))),
+            lowercase=recipe.data.lowercase,
+            trained_on=str(seal.get("device", "")),
+            device=provenance.device_name(model.device),
+            torch=torch.__version__,
+            version=__version__,
+            commit=provenance.commit(),
+            source_hash=provenance.source_hash(),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            **measured,
+        ),
+    )
+    say(f"recorded in {kept}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _fitting(translator: "Translator", pairs: list["Pair"]) -> list["Pair"]:
@@ -84,25 +275,25 @@ def _fitting(translator: "Translator", pairs: list["Pair"]) -> list["Pair"]:
 
 
 def _tell_unknown(translator: "Translator", pairs: list["Pair"]) -> None:
-    vocabulary = translator.vocabulary
+    vocabulary = translator.vocabulary.source
     unknown = [pieces for pair in pairs if (pieces := vocabulary.unknown(vocabulary.encode(pair.source)))]
     if unknown:
         names = ", ".join(repr(piece) for piece in list(dict.fromkeys(chain.from_iterable(unknown)))[:10])
         note(f"{len(unknown):,} source(s) hold what was never seen in training, read as unknown: {names}")
 
 
-def table(report: "Report") -> str:
+def table(report: "translation.Report | pronunciation.Report") -> str:
     """A report for people."""
     rows = [
-        f"exact match           {report.exact:8.2%}",
-        f"character error rate  {report.cer:8.2%}",
-        f"BLEU                  {report.bleu:8.2f}   {report.bleu_signature}",
-        f"chrF                  {report.chrf:8.2f}   {report.chrf_signature}",
+        f"{TITLES[name]:28}  {_shown(name, score.value)}   {score.signature}".rstrip()
+        for name, score in report.scores().items()
     ]
-    if report.alignment is not None:
-        rows.append(f"alignment accuracy    {report.alignment:8.2%}   (strongest weight inside the gold field)")
-    rows.append(f"speed                 {report.pairs / report.seconds:8.0f}   texts/s")
+    rows.append(f"{'speed':28}  {report.answers / report.seconds:8.0f}   texts/s")
     if report.mistakes:
         rows += ["", f"the first {len(report.mistakes)} mistake(s):"]
         rows += [f"  {source!r}: {text!r} should be {reference!r}" for source, text, reference in report.mistakes]
     return "\n".join(rows)
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:8.2f}" if name in OUT_OF_A_HUNDRED else f"{value:8.2%}"

@@ -6,9 +6,22 @@ from dataclasses import dataclass
 
 from qkv.data.pair import Pair
 from qkv.errors import InputError
-from qkv.metrics import alignment_accuracy, character_error_rate, corpus_scores, exact_match
+from qkv.evaluation.record import Bucket
+from qkv.metrics import (
+    Score,
+    alignment_accuracy,
+    bleu,
+    character_error_rate,
+    chrf,
+    exact_match,
+    tokenised_bleu,
+)
 from qkv.tasks.answer import Answer
-from qkv.tasks.translator import Search, Translator
+from qkv.tasks.translator import GREEDY, Search, Translator
+
+Progress = Callable[[int], None]
+# The first and the last number of source words in each bucket, chosen so that Multi30k's test sets fill every one.
+BUCKETS = ((1, 7), (8, 9), (10, 11), (12, 13), (14, 16), (17, 20), (21, None))
 
 
 @dataclass(frozen=True)
@@ -20,50 +33,121 @@ class Report:
     cer: float
     bleu: float
     bleu_signature: str
+    bleu_lowercased: float
+    bleu_lowercased_signature: str
+    bleu_tokenised: float  # what papers on Multi30k report
+    bleu_tokenised_signature: str
     chrf: float
     chrf_signature: str
     alignment: float | None  # None where no gold alignment is known
+    by_length: tuple[Bucket, ...]
     beam: int
     seconds: float
     mistakes: tuple[tuple[str, str, str], ...]  # (source, answer, reference), the first few
+
+    @property
+    def answers(self) -> int:
+        """How many texts were answered."""
+        return self.pairs
+
+    def scores(self) -> dict[str, Score]:
+        """Every score by its name."""
+        scores = {
+            "exact": Score(self.exact),
+            "cer": Score(self.cer),
+            "bleu": Score(self.bleu, self.bleu_signature),
+            "bleu_lowercased": Score(self.bleu_lowercased, self.bleu_lowercased_signature),
+            "bleu_tokenised": Score(self.bleu_tokenised, self.bleu_tokenised_signature),
+            "chrf": Score(self.chrf, self.chrf_signature),
+        }
+        return scores if self.alignment is None else scores | {"alignment": Score(self.alignment)}
 
 
 def evaluate(
     translator: Translator,
     pairs: Sequence[Pair],
     *,
-    beam: int = 1,
+    search: Search = GREEDY,
+    language: str = "",
     mistakes: int = 5,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Report:
-    """Translate the sources and compare with the targets; `progress` is told how many are done."""
-    if not pairs:
-        raise InputError("there are no pairs to evaluate on")
+    """Translate the sources and compare with the targets, which are in `language`."""
     began = time.monotonic()
     aligned = all(pair.gold is not None for pair in pairs)
+    answers = answer(translator, [pair.source for pair in pairs], search, attention=aligned, progress=progress)
+    return judge(
+        answers, pairs, beam=search.beam, language=language, mistakes=mistakes, seconds=time.monotonic() - began
+    )
+
+
+def answer(
+    translator: Translator,
+    sources: Sequence[str],
+    search: Search = GREEDY,
+    *,
+    attention: bool = False,
+    progress: Progress = lambda _: None,
+) -> list[Answer]:
+    """The best answer to each source; `progress` is told how many are done."""
+    if not sources:
+        raise InputError("there are no pairs to evaluate on")
     found: dict[int, Answer] = {}
-    sources = [pair.source for pair in pairs]
-    for index, answers in translator.stream(sources, Search(beam), attention=aligned):
+    for index, answers in translator.stream(sources, search, attention=attention):
         found[index] = answers[0]
         progress(len(found))
-    texts = [found[index].text for index in range(len(pairs))]
-    references = [pair.target for pair in pairs]
-    scores = corpus_scores(texts, references)
+    return [found[index] for index in range(len(sources))]
+
+
+def judge(
+    answers: Sequence[Answer],
+    pairs: Sequence[Pair],
+    *,
+    beam: int = 1,
+    language: str = "",
+    mistakes: int = 5,
+    seconds: float = 0.0,
+) -> Report:
+    """Compare answers with the targets of their pairs."""
+    texts, references = [one.text for one in answers], [pair.target for pair in pairs]
+    cased, lowercased = bleu(texts, references), bleu(texts, references, lowercase=True)
+    tokenised, characters = tokenised_bleu(texts, references, language), chrf(texts, references)
+    aligned = all(pair.gold is not None for pair in pairs)
     return Report(
         pairs=len(pairs),
         exact=exact_match(texts, references),
         cer=character_error_rate(texts, references),
-        bleu=float(scores["bleu"]),
-        bleu_signature=str(scores["bleu_signature"]),
-        chrf=float(scores["chrf"]),
-        chrf_signature=str(scores["chrf_signature"]),
-        alignment=_alignment([found[index] for index in range(len(pairs))], pairs) if aligned else None,
+        bleu=cased.value,
+        bleu_signature=cased.signature,
+        bleu_lowercased=lowercased.value,
+        bleu_lowercased_signature=lowercased.signature,
+        bleu_tokenised=tokenised.value,
+        bleu_tokenised_signature=tokenised.signature,
+        chrf=characters.value,
+        chrf_signature=characters.signature,
+        alignment=_alignment(answers, pairs) if aligned else None,
+        by_length=bleu_by_length(texts, pairs, language),
         beam=beam,
-        seconds=time.monotonic() - began,
+        seconds=seconds,
         mistakes=tuple(
             (pair.source, text, pair.target) for pair, text in zip(pairs, texts, strict=True) if text != pair.target
         )[:mistakes],
     )
+
+
+def bleu_by_length(texts: Sequence[str], pairs: Sequence[Pair], language: str) -> tuple[Bucket, ...]:
+    """Tokenised BLEU for short, middling and long sources; a bucket without pairs is left out."""
+    buckets = []
+    for least, most in BUCKETS:
+        inside = [
+            (text, pair.target)
+            for text, pair in zip(texts, pairs, strict=True)
+            if least <= len(pair.source.split()) and (most is None or len(pair.source.split()) <= most)
+        ]
+        if inside:
+            score = tokenised_bleu([text for text, _ in inside], [target for _, target in inside], language)
+            buckets.append(Bucket(least, most, len(inside), score.value))
+    return tuple(buckets)
 
 
 def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None:

@@ -2,6 +2,21 @@
 
 from qkv.metrics.alignment import alignment_accuracy
 from qkv.metrics.metric import Metric
-from qkv.metrics.text import character_error_rate, corpus_scores, exact_match
+from qkv.metrics.pronunciation import phoneme_error_rate, word_error_rate
+from qkv.metrics.text import Score, bleu, character_error_rate, chrf, corpus_scores, exact_match, tokenised_bleu
+from qkv.metrics.words import lowercased_words
 
-__all__ = ["Metric", "alignment_accuracy", "character_error_rate", "corpus_scores", "exact_match"]
+__all__ = [
+    "Metric",
+    "Score",
+    "alignment_accuracy",
+    "bleu",
+    "character_error_rate",
+    "chrf",
+    "corpus_scores",
+    "exact_match",
+    "lowercased_words",
+    "phoneme_error_rate",
+    "tokenised_bleu",
+    "word_error_rate",
+]

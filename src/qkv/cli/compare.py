@@ -1,0 +1,58 @@
+"""`qkv compare`: many runs in one table."""
+
+import os
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qkv.cli import options
+from qkv.cli.talk import result, result_json, say
+from qkv.errors import InputError
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Training runs that `qkv evaluate` scored.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="PAGE.md", help="Write the page there instead of printing it.")
+    ] = None,
+    by_length: Annotated[
+        Path | None,
+        typer.Option("--by-length", metavar="FIGURE", help="Also draw BLEU by source length (.png or .svg)."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", metavar="SPLIT", help="The split to draw [the first that all runs have].")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Compare runs: a page of tables, one for each data set.
+
+    Reads RUN/results.jsonl of every run, and nothing else: weights are not needed. Seeds of one recipe make one row.
+    """
+    from qkv.evaluation.record import read
+    from qkv.evaluation.table import markdown, tables
+
+    records = [record for run in runs for record in read(run)]
+    if by_length is not None:
+        from qkv.evaluation import lengths
+        from qkv.view.chart import save_by_length
+
+        say(f"figure: {save_by_length(lengths.by_length(records, split), by_length)}")
+    elif split is not None:
+        raise InputError("--split names what --by-length draws: the tables have every split")
+    if json:
+        for record in records:
+            result_json(asdict(record))
+        return
+    figure = None if by_length is None else os.path.relpath(by_length, out.parent if out is not None else Path())
+    page = markdown(tables(records), shlex.join(["qkv", *sys.argv[1:]]), figure)
+    if out is None:
+        result(page.removesuffix("\n"))
+        return
+    from qkv.runtime.files import write_atomically
+
+    write_atomically(out, page.encode())
+    result(str(out))

@@ -1,0 +1,137 @@
+"""The record of what was measured: one JSON object a line, in results.jsonl beside the run's recipe.
+
+A record says everything that a table needs, so that runs made elsewhere can be compared without their weights.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from qkv.config import build, require
+from qkv.errors import InputError
+from qkv.metrics import Score
+
+RESULTS = "results.jsonl"
+LARGEST = 64 * 2**20  # bytes that are read at all
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number; None where there was nothing to measure."""
+
+    name: str
+    value: float | None
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The pairs whose sources have between `least` and `most` words (no limit: None), and their tokenised BLEU."""
+
+    least: int
+    most: int | None
+    pairs: int
+    bleu: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluation of one run on one split."""
+
+    recipe: str  # the name of the recipe that comes nearest,
+    changes: tuple[str, ...]  # and what was set otherwise, the seed apart: "model.score=dot"
+    seed: int
+    task: str
+    model: str
+    parameters: int
+    steps: int
+    minutes: float  # of training
+    finished: bool  # whether training came to the end of the recipe
+    data: str
+    languages: str  # "en-de", or "" where the data set has no choice
+    lowercase: bool
+    data_hash: str
+    split: str
+    size: int  # pairs, words or characters that were scored
+    left_out: int  # pairs that were too long for the model
+    beam: int
+    length_penalty: float
+    metrics: tuple[Measure, ...]
+    trained_on: str  # the device; "" where the run does not say
+    device: str  # of the evaluation
+    torch: str
+    version: str
+    commit: str  # "" outside a checkout
+    source_hash: str
+    date: str
+    seconds: float  # of the evaluation
+    by_length: tuple[Bucket, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [measure.name for measure in self.metrics]
+        require(len(set(names)) == len(names), "metrics names a metric twice")
+
+    def score(self, name: str) -> Measure | None:
+        """The metric of that name, where it was measured."""
+        return next((one for one in self.metrics if one.name == name and one.value is not None), None)
+
+
+def measures(scores: Mapping[str, Score]) -> tuple[Measure, ...]:
+    """Scores as a record keeps them: JSON has no word for a number that is none but null."""
+    return tuple(
+        Measure(name, score.value if math.isfinite(score.value) else None, score.signature)
+        for name, score in scores.items()
+    )
+
+
+def append(folder: Path, record: Record) -> Path:
+    """Add a record to those of a run."""
+    path = folder / RESULTS
+    line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        with path.open("ab+") as file:
+            if file.tell() and not _ends_a_line(path):  # cut short by a crash: what follows must not be lost with it
+                line = "\n" + line
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    return path
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def read(folder: Path) -> list[Record]:
+    """The records of a run, oldest first."""
+    path = folder / RESULTS
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    if not path.is_file():
+        raise InputError(f"{folder}: nothing was measured there (no {RESULTS}): run qkv evaluate {folder} first")
+    if path.stat().st_size > LARGEST:
+        raise InputError(f"{path}: larger than {LARGEST // 2**20} MiB")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records = [_parse(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    if not records:
+        raise InputError(f"{path}: is empty: run qkv evaluate {folder} first")
+    return records
+
+
+def _parse(line: str, where: str) -> Record:
+    try:
+        found = json.loads(line, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise InputError(f"{where} is cut short or not JSON: remove it, or run qkv evaluate again") from None
+    return build(Record, found, where)
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")

@@ -1,0 +1,251 @@
+"""Tables of results in Markdown, from the records of many runs: one row a recipe, its seeds together."""
+
+import re
+import shlex
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import PurePath
+
+from qkv.evaluation.record import Record
+
+SHOWN_OF_A_HASH = 12
+
+
+@dataclass(frozen=True)
+class Column:
+    """One metric as a table shows it."""
+
+    metric: str
+    title: str
+    unit: float = 1.0  # what the value is multiplied with: 100 for percent
+    digits: int = 2
+    higher_is_better: bool = True
+    needs_case: bool = False  # says nothing of a model that was trained on lowercased text
+
+
+_BLEU = (Column("bleu_tokenised", "BLEU, lowercased, tokenised"), Column("bleu", "sacreBLEU, cased", needs_case=True))
+_ANY_PAIRS = (Column("bleu", "sacreBLEU"), Column("chrf", "chrF"), Column("exact", "exact, %", 100))
+COLUMNS = {
+    "multi30k": _BLEU,
+    "tatoeba": _BLEU,
+    "cmudict": (
+        Column("per", "phoneme error rate, %", 100, higher_is_better=False),
+        Column("wer", "word error rate, %", 100, higher_is_better=False),
+    ),
+    "tinyshakespeare": (Column("nats", "nats per character", digits=4, higher_is_better=False),),
+    "dates": (
+        Column("exact", "exact, %", 100),
+        Column("cer", "character error rate, %", 100, higher_is_better=False),
+        Column("alignment", "alignment accuracy, %", 100),
+    ),
+}
+# What others report, and where.
+MARKS = {
+    ("multi30k", "en-de"): (
+        "Published: Transformer-Tiny, 41.02 lowercased tokenised BLEU on test_2016_flickr (Wu et al. 2021; text only, "
+        "beam 5, ten checkpoints averaged)."
+    ),
+    ("tinyshakespeare", ""): "Published: nanoGPT's Transformer of 6 layers and width 384, 1.4697 (its README).",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """All that was measured of one recipe: the newest record of each seed and split."""
+
+    label: str
+    records: tuple[Record, ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({record.seed for record in self.records})
+
+    def of(self, split: str) -> list[Record]:
+        return [record for record in self.records if record.split == split]
+
+    def values(self, split: str, column: Column) -> list[float]:
+        """The column's value for each seed."""
+        if column.needs_case and any(record.lowercase for record in self.records):
+            return []
+        found = [record.score(column.metric) for record in self.of(split)]
+        return [one.value * column.unit for one in found if one is not None and one.value is not None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows that may be compared: the same data, hash for hash."""
+
+    data: str
+    languages: str
+    data_hash: str
+    splits: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def title(self) -> str:
+        source, _, target = self.languages.partition("-")
+        return f"{self.data} {source} to {target}" if target else self.data
+
+
+def tables(records: Iterable[Record]) -> list[Table]:
+    """Sort records into tables, the best row of each first."""
+    kept = sorted(newest(records), key=_table_of)
+    return [_table(list(members)) for _, members in groupby(kept, key=_table_of)]
+
+
+def newest(records: Iterable[Record]) -> list[Record]:
+    """What was measured again replaces what was measured before, of the same recipe, seed, search, data and split."""
+    ordered = sorted(records, key=lambda record: record.date)
+    return list({(_table_of(one), row_label(one), one.seed, one.split): one for one in ordered}.values())
+
+
+def markdown(found: Sequence[Table], command: str, figure: str | None = None) -> str:
+    """The tables as a page, with all that is needed to make each row again."""
+    parts = [
+        "# Results",
+        f"Written by `{command}` from the records of the runs: do not edit it, run that again.",
+        "Where there are several seeds, a cell gives their mean, and in brackets the lowest and the highest.",
+    ]
+    titles = [table.title for table in found]
+    for table in found:
+        parts += _section(table, others=titles.count(table.title) > 1)
+    if figure is not None:
+        parts += ["## BLEU by the length of the source", f"![BLEU by the length of the source]({figure})"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table_of(record: Record) -> tuple[str, str, str]:
+    return record.data, record.languages, record.data_hash
+
+
+def row_label(record: Record) -> str:
+    """What tells a row from others: recipe, changes, and how answers were looked for."""
+    return f"{recipe_label(record)}, {how}" if (how := search_label(record)) else recipe_label(record)
+
+
+def recipe_label(record: Record) -> str:
+    return " ".join((record.recipe, *record.changes))
+
+
+def search_label(record: Record) -> str:
+    """How answers were looked for; a language model is not asked for any."""
+    if record.task == "language_model":
+        return ""
+    beam = "greedy" if record.beam == 1 else f"beam {record.beam}"
+    return beam if record.length_penalty == 1.0 else f"{beam}, length penalty {record.length_penalty:g}"
+
+
+def _table(records: list[Record]) -> Table:
+    data, languages, data_hash = _table_of(records[0])
+    columns = COLUMNS.get(data, _ANY_PAIRS)
+    splits = tuple(sorted({record.split for record in records}))
+    labels = sorted({row_label(record) for record in records})
+    rows = [Row(label, tuple(record for record in records if row_label(record) == label)) for label in labels]
+
+    def merit(row: Row) -> tuple[bool, float]:
+        values = next((row.values(split, columns[0]) for split in splits if row.values(split, columns[0])), [])
+        worth = statistics.fmean(values) if values else 0.0
+        return not values, -worth if columns[0].higher_is_better else worth
+
+    shown = tuple(column for column in columns if any(row.values(split, column) for row in rows for split in splits))
+    return Table(data, languages, data_hash, splits, shown, tuple(sorted(rows, key=merit)))
+
+
+def _section(table: Table, *, others: bool) -> list[str]:
+    parts = [f"## {table.title}"]
+    if others:
+        parts.append(
+            f"There is more than one table of {table.title}, for the runs had different data. These had the data with "
+            f"the hash {table.data_hash[:SHOWN_OF_A_HASH]}: compare rows inside a table only."
+        )
+    parts.append(_grid(table))
+    if (table.data, table.languages) in MARKS:
+        parts.append(MARKS[table.data, table.languages])
+    parts.append("\n".join([f"- data: SHA-256 {table.data_hash}", *_signatures(table)]))
+    parts.append("How each row was made:\n\n" + "\n".join(line for row in table.rows for line in _origin(row)))
+    return parts
+
+
+def _grid(table: Table) -> str:
+    heads = [f"{split}: {column.title}" for split in table.splits for column in table.columns]
+    lines = [["recipe", "parameters", "seeds", *heads, "minutes of training"]]
+    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
+    for row in table.rows:
+        cells = [spread(row.values(split, column), column.digits) for split in table.splits for column in table.columns]
+        minutes = spread(list({record.seed: record.minutes for record in row.records}.values()), 1)
+        parameters = " / ".join(sorted({f"{record.parameters / 1e6:.2f} M" for record in row.records}))
+        lines.append([f"{row.label}{_reservations(row)}", parameters, str(len(row.seeds)), *cells, minutes])
+    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _reservations(row: Row) -> str:
+    """What a reader has to know before trusting the row."""
+    words = []
+    if not all(record.finished for record in row.records):
+        words.append("training not finished")
+    if left_out := max(record.left_out for record in row.records):
+        words.append(f"{left_out} too long and left out")
+    return f" ({', '.join(words)})" if words else ""
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """The mean, and the lowest and highest of several."""
+    if not values:
+        return ""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def _signatures(table: Table) -> list[str]:
+    lines = []
+    for column in table.columns:
+        measured = (record.score(column.metric) for row in table.rows for record in row.records)
+        signatures = {one.signature for one in measured if one is not None and one.signature}
+        lines += [f"- {column.title}: `{signature}`" for signature in sorted(signatures)]
+    return lines
+
+
+def _origin(row: Row) -> list[str]:
+    """The commands that make the row again, and where they were run."""
+    lines = [f"- {row.label}"]
+    for seed in row.seeds:
+        records = [record for record in row.records if record.seed == seed]
+        lines.append(f"  - `{train_command(records[0])}`, then `{evaluate_command(records)}`")
+    made = sorted({_circumstances(record) for record in row.records})
+    return [*lines, *(f"  - {one}" for one in made)]
+
+
+def train_command(record: Record) -> str:
+    """The command that trains the run again."""
+    changes = [*record.changes, f"seed={record.seed}"]
+    named = [f"--out {_folder(record)}"] if record.changes else []  # else it is the folder that `train` takes
+    return " ".join(["qkv train", record.recipe, *(f"--set {shlex.quote(change)}" for change in changes), *named])
+
+
+def evaluate_command(records: Sequence[Record]) -> str:
+    """The command that measures it again."""
+    first = records[0]
+    splits = [f"--split {split}" for split in sorted({record.split for record in records})]
+    beam = [] if first.task == "language_model" else [f"--beam {first.beam}"]
+    penalty = [] if first.length_penalty == 1.0 else [f"--length-penalty {first.length_penalty:g}"]
+    return " ".join(["qkv evaluate", _folder(first), *splits, *beam, *penalty])
+
+
+def _folder(record: Record) -> str:
+    values = (change.partition("=")[2] for change in record.changes)
+    name = "-".join([PurePath(record.recipe).stem, *values, str(record.seed)])
+    return "runs/" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
+
+
+def _circumstances(record: Record) -> str:
+    trained = f"trained on {record.trained_on}" if record.trained_on else f"evaluated on {record.device}"
+    code = f"commit {record.commit[:SHOWN_OF_A_HASH]}" if record.commit else f"qkv {record.version}"
+    source = f"source {record.source_hash[:SHOWN_OF_A_HASH]}"
+    return f"{trained}, torch {record.torch}, {code} ({source}), {record.date[:10]}"

@@ -1,0 +1,182 @@
+"""`qkv evaluate` writes down what it found, and `qkv compare` makes pages of it, without the weights."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from qkv.data.pair import Pair
+from qkv.data.registry import DATA_SETS, Loaded
+from qkv.evaluation.record import RESULTS, append, read
+from qkv.training import job
+from qkv.training.recipe import read_recipe
+from tests.evaluation.records import record
+
+from .command import Ended
+
+Command = Callable[..., Ended]
+PAIRS = "".join(f"{word} {number}\t{number} {word}\n" for word in ("eins", "zwei") for number in range(6))
+SIZES = ["data.name=pairs", "model.hidden=4", "model.embedding=4", "model.max_length=12", "train.epochs=1"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a few pairs of words; its answers are nonsense."""
+    folder = tmp_path_factory.mktemp("words")
+    files = {}
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.tsv").write_text(PAIRS)
+        files[split] = f"data.{split}={json.dumps([str(folder / f'{split}.tsv')])}"
+    recipe = read_recipe("pairs-gru", [*SIZES, *files.values(), "seed=1"])
+    return job.begin(recipe, folder / "run", "cpu").run.folder
+
+
+@pytest.fixture
+def run(trained: Path) -> Iterator[Path]:
+    """The run before anything was measured."""
+    yield trained
+    (trained / RESULTS).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two seeds of one recipe, as they come from another machine: without weights."""
+    monkeypatch.chdir(tmp_path)
+    folders = [Path("runs/multi30k-gru-0"), Path("runs/multi30k-gru-1")]
+    for seed, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        for split in ("test_2016_flickr", "test_2017_flickr"):
+            append(folder, record(38.0 + seed, seed=seed, split=split))
+    return [str(folder) for folder in folders]
+
+
+def test_a_whole_split_is_recorded_with_all_that_is_needed_to_measure_it_again(qkv: Command, run: Path) -> None:
+    ended = qkv("evaluate", run, "--beam", 2, "--length-penalty", 0.5, "--json")
+    assert ended.err == f"recorded in {run}/{RESULTS}\n"
+    report = json.loads(ended.out)
+    (kept,) = read(run)
+    assert (kept.recipe, kept.seed, kept.task, kept.model) == ("pairs-gru", 1, "translate", "rnn_seq2seq")
+    assert "model.hidden=4" in kept.changes
+    assert (kept.data, kept.split, kept.size, kept.left_out) == ("pairs", "test", 12, 0)
+    assert (kept.beam, kept.length_penalty, kept.finished) == (2, 0.5, True)
+    assert len(kept.data_hash) == len(kept.source_hash) == 64
+    (checkpoint,) = run.glob("step-*")
+    seal = json.loads((checkpoint / "checkpoint.json").read_text())
+    assert (kept.steps, kept.data_hash) == (seal["place"]["step"], seal["data"])
+    assert kept.minutes == pytest.approx(seal["place"]["seconds"] / 60, abs=1e-3)
+    assert kept.parameters == sum(weight.numel() for weight in load_file(checkpoint / "model.safetensors").values())
+    for name in ("exact", "cer", "bleu", "bleu_lowercased", "bleu_tokenised", "chrf"):
+        assert kept.score(name).value == pytest.approx(report[name])
+        assert kept.score(name).signature == report.get(f"{name}_signature", "")
+    assert sum(bucket.pairs for bucket in kept.by_length) == 12
+
+
+def test_a_part_of_a_split_or_of_a_run_other_pairs_and_no_record_leave_no_trace(qkv: Command, run: Path) -> None:
+    (checkpoint,) = run.glob("step-*")
+    for arguments in (
+        [run, "--limit", 2],
+        [run, "--data", run.parent / "test.tsv"],
+        [run, "--no-record"],
+        [checkpoint],
+    ):
+        ended = qkv("evaluate", *arguments)
+        assert (ended.code, "recorded" in ended.err) == (0, False)
+    assert not (run / RESULTS).exists()
+
+
+def test_several_splits_are_scored_each_once(qkv: Command, run: Path) -> None:
+    ended = qkv("evaluate", run, "--split", "all-tests", "--split", "valid", "--split", "test", "--json")
+    assert [json.loads(line)["split"] for line in ended.out.splitlines()] == ["test", "valid"]
+    assert [one.split for one in read(run)] == ["test", "valid"]
+    assert "no dev split (there are: train, valid, test)" in qkv("evaluate", run, "--split", "dev").error
+
+
+def test_the_answers_are_kept_in_the_order_of_the_pairs(qkv: Command, run: Path, tmp_path: Path) -> None:
+    assert qkv("evaluate", run, "--out", tmp_path / "answers.txt", "--no-record").code == 0
+    sources = [line.split("\t")[0] for line in PAIRS.splitlines()]
+    assert (tmp_path / "answers.txt").read_text() == qkv("translate", run, *sources).out
+    both = ["--split", "test", "--split", "valid", "--out", tmp_path / "both.txt"]
+    assert "--out takes the answers to one split, but there are 2: test, valid" in qkv("evaluate", run, *both).error
+    assert not (tmp_path / "both.txt").exists()
+
+
+def test_a_dictionary_is_scored_by_phonemes_and_each_word_once(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [Pair("ab", "K AE1"), Pair("ba", "T K"), Pair("ab", "T AE1")]
+    loaded = Loaded({"train": entries, "valid": entries, "test": entries})
+    monkeypatch.setitem(DATA_SETS, "cmudict", replace(DATA_SETS["cmudict"], load=lambda _: loaded))
+    sizes = [*SIZES, "data.name=cmudict", "data.target_vocabulary=word"]
+    job.begin(read_recipe("pairs-gru", sizes), tmp_path / "run", "cpu")
+    ended = qkv("evaluate", tmp_path / "run", "--json")
+    report = json.loads(ended.out)
+    assert (report["pairs"], report["words"], len(report["mistakes"])) == (3, 2, round(2 * report["wer"]))
+    assert "phoneme error rate" in qkv("evaluate", tmp_path / "run", "--no-record").out
+    (kept,) = read(tmp_path / "run")
+    assert (kept.data, kept.score("per").value, kept.score("wer").value) == ("cmudict", report["per"], report["wer"])
+    assert "| test: phoneme error rate, % | test: word error rate, % |" in qkv("compare", tmp_path / "run").out
+
+
+def test_a_language_model_is_scored_on_the_text_it_did_not_learn_from(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = Loaded({}, texts={"train": "to be or not to be " * 8, "valid": "to be or not to be " * 4})
+    shakespeare = replace(DATA_SETS["tinyshakespeare"], load=lambda _: loaded)
+    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", shakespeare)
+    sizes = ["model.layers=1", "model.embedding=4", "model.hidden=8", "train.epochs=1", "train.batch_tokens=64",
+             "train.length=16"]  # fmt: skip
+    done = job.begin(read_recipe("shakespeare-lstm", sizes), tmp_path / "run", "cpu")
+    ended = qkv("evaluate", tmp_path / "run", "--json")
+    report = json.loads(ended.out)
+    assert (report["split"], report["size"]) == ("valid", 76)
+    assert report["loss"] == pytest.approx(done.place.best.value, rel=1e-5)
+    assert report["nats"] == pytest.approx(report["loss"])  # tokens are characters
+    (kept,) = read(tmp_path / "run")
+    assert (kept.task, kept.split, kept.size, kept.recipe) == ("language_model", "valid", 76, "shakespeare-lstm")
+    assert kept.score("nats").value == pytest.approx(report["nats"])
+    assert f"| {report['nats']:.4f} |" in qkv("compare", tmp_path / "run").out
+    assert "scored on its valid split, not on train" in qkv("evaluate", tmp_path / "run", "--split", "train").error
+    assert "is read, not asked" in qkv("evaluate", tmp_path / "run", "--beam", 5).error
+
+
+def test_compare_makes_one_row_of_two_seeds_and_needs_no_weights(qkv: Command, runs: list[str]) -> None:
+    ended = qkv("compare", *runs)
+    assert (ended.code, ended.err) == (0, "")
+    assert f"Written by `qkv compare {' '.join(runs)}`" in ended.out
+    (row,) = [line for line in ended.out.splitlines() if line.startswith("| multi30k-gru")]
+    assert row.count("38.50 (38.00 to 39.00)") == 2  # two test sets
+    assert qkv("compare", *runs, "--out", "docs/results.md").out == "docs/results.md\n"
+    page = Path("docs/results.md").read_text()
+    assert page.replace(" --out docs/results.md", "") == ended.out
+
+
+def test_compare_draws_a_figure_and_the_page_points_at_it(qkv: Command, runs: list[str]) -> None:
+    pytest.importorskip("matplotlib")
+    figure = ["--by-length", "pictures/figure.svg", "--split", "test_2017_flickr"]
+    ended = qkv("compare", *runs, "--out", "docs/results.md", *figure)
+    assert ended.err == "figure: pictures/figure.svg\n"
+    assert "test_2017_flickr" in Path("pictures/figure.svg").read_text()
+    assert "](../pictures/figure.svg)" in Path("docs/results.md").read_text()
+    assert "a figure is written as .png or .svg" in qkv("compare", *runs, "--by-length", "x.pdf").error
+    assert "not scored on train" in qkv("compare", *runs, "--by-length", "x.png", "--split", "train").error
+    assert "--split names what --by-length draws" in qkv("compare", *runs, "--split", "test").error
+
+
+def test_compare_gives_machines_the_records_as_they_are(qkv: Command, runs: list[str]) -> None:
+    ended = qkv("compare", runs[0], "--json")
+    assert ended.out == Path(runs[0], RESULTS).read_text()
+
+
+def test_compare_says_which_folder_cannot_be_used_and_why(qkv: Command, tmp_path: Path) -> None:
+    assert qkv("compare", tmp_path / "none").error == f"{tmp_path}/none: no such folder"
+    nothing = f"{tmp_path}: nothing was measured there (no {RESULTS}): run qkv evaluate {tmp_path} first"
+    assert qkv("compare", tmp_path).error == nothing
+    (tmp_path / RESULTS).write_text('{"recipe": "x"')
+    cut = f"{tmp_path}/{RESULTS}: line 1 is cut short or not JSON: remove it, or run qkv evaluate again"
+    assert qkv("compare", tmp_path).error == cut
+    (tmp_path / RESULTS).write_text('{"recipe": "x"}\n')
+    assert qkv("compare", tmp_path).error == f"{tmp_path}/{RESULTS}: line 1: missing key changes"
+    assert "Missing argument 'RUN...'" in qkv("compare").error

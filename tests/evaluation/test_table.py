@@ -1,0 +1,134 @@
+"""Tables: the numbers are those of the records, and each row can be made again."""
+
+import pytest
+
+from qkv.evaluation.record import Measure, Record
+from qkv.evaluation.table import evaluate_command, markdown, spread, tables, train_command
+
+from .records import record
+
+
+def grid(text: str, title: str) -> list[dict[str, str]]:
+    """The rows of the first table under a title."""
+    section = text.split(f"## {title}\n", 1)[1]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    rows = lines[2 : next((n for n, line in enumerate(lines[2:], 2) if line[0] == "recipe"), None)]
+    return [dict(zip(lines[0], row, strict=True)) for row in rows]
+
+
+def page(*records: Record) -> str:
+    return markdown(tables(records), "qkv compare runs/*")
+
+
+def test_seeds_of_a_recipe_are_one_row_with_mean_and_range() -> None:
+    (row,) = grid(page(record(38.0), record(39.0, seed=1), record(40.0, seed=2)), "multi30k en to de")
+    assert row["recipe"] == "multi30k-gru, beam 5"
+    assert row["seeds"] == "3"
+    assert row["test_2016_flickr: BLEU, lowercased, tokenised"] == "39.00 (38.00 to 40.00)"
+    assert row["test_2016_flickr: sacreBLEU, cased"] == "38.00 (37.00 to 39.00)"
+    assert row["minutes of training"] == "3.2 (3.2 to 3.2)"
+
+
+def test_each_split_has_its_own_columns_and_a_missing_one_is_empty() -> None:
+    rows = grid(
+        page(record(38.0), record(31.0, split="test_2017_flickr"), record(30.0, changes=("model.score=dot",))),
+        "multi30k en to de",
+    )
+    assert [row["test_2017_flickr: BLEU, lowercased, tokenised"] for row in rows] == ["31.00", ""]
+
+
+def test_the_best_row_comes_first_whichever_way_is_up() -> None:
+    ordered = [record(value, recipe=name) for name, value in (("b", 30.0), ("a", 20.0), ("c", 40.0))]
+    assert [row["recipe"][0] for row in grid(page(*ordered), "multi30k en to de")] == ["c", "b", "a"]
+    rates = [
+        record(
+            recipe=name, data="cmudict", languages="", split="test", metrics=(Measure("per", rate), Measure("wer", 0.5))
+        )
+        for name, rate in (("worse", 0.08), ("better", 0.075))
+    ]
+    rows = grid(page(*rates), "cmudict")
+    assert [row["recipe"] for row in rows] == ["better, beam 5", "worse, beam 5"]
+    assert rows[0]["test: phoneme error rate, %"] == "7.50"
+    assert rows[0]["test: word error rate, %"] == "50.00"
+
+
+def test_a_row_that_was_never_scored_comes_last() -> None:
+    unscored = record(recipe="a", metrics=(Measure("bleu_tokenised", None),))
+    assert [row["recipe"][0] for row in grid(page(unscored, record(recipe="b")), "multi30k en to de")] == ["b", "a"]
+
+
+def test_what_was_measured_again_replaces_what_was_measured_before() -> None:
+    old, new = record(10.0, date="2026-01-01T00:00:00+00:00"), record(20.0, date="2026-02-01T00:00:00+00:00")
+    for given in ((old, new), (new, old)):
+        (row,) = grid(page(*given), "multi30k en to de")
+        assert row["test_2016_flickr: BLEU, lowercased, tokenised"] == "20.00"
+
+
+def test_another_search_is_another_row() -> None:
+    rows = grid(page(record(38.0), record(37.0, beam=1), record(39.0, length_penalty=0.6)), "multi30k en to de")
+    assert [row["recipe"] for row in rows] == [
+        "multi30k-gru, beam 5, length penalty 0.6",
+        "multi30k-gru, beam 5",
+        "multi30k-gru, greedy",
+    ]
+
+
+def test_different_data_are_never_in_one_table() -> None:
+    text = page(record(38.0), record(39.0, seed=1, data_hash="ef" * 32), record(0.0, data="tatoeba"))
+    assert text.count("## multi30k en to de\n") == 2
+    assert text.count("There is more than one table of multi30k en to de") == 2
+    assert text.count("## tatoeba en to de\n") == 1
+    assert "38.50" not in text  # the mean of what must not be mixed
+    assert "data: SHA-256 " + "ef" * 32 in text
+
+
+def test_a_cased_score_says_nothing_of_a_model_that_knows_no_case() -> None:
+    rows = grid(page(record(38.0, lowercase=True), record(30.0, recipe="cased")), "multi30k en to de")
+    assert [row["test_2016_flickr: sacreBLEU, cased"] for row in rows] == ["", "29.00"]
+
+
+def test_a_language_model_stands_beside_nanogpt() -> None:
+    text = page(
+        record(task="language_model", data="tinyshakespeare", languages="", split="valid", recipe="shakespeare-lstm",
+               metrics=(Measure("nats", 1.4812),), beam=1)
+    )  # fmt: skip
+    (row,) = grid(text, "tinyshakespeare")
+    assert (row["recipe"], row["valid: nats per character"]) == ("shakespeare-lstm", "1.4812")
+    assert "1.4697" in text
+    assert "`qkv evaluate runs/shakespeare-lstm-0 --split valid`" in text
+
+
+def test_reservations_stand_in_the_row() -> None:
+    (row,) = grid(page(record(finished=False, left_out=3)), "multi30k en to de")
+    assert row["recipe"] == "multi30k-gru, beam 5 (training not finished, 3 too long and left out)"
+
+
+def test_the_page_says_who_wrote_it_on_what_machine_and_by_which_signature() -> None:
+    text = page(record())
+    assert "Written by `qkv compare runs/*`" in text
+    assert "`nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0|words:moses-de`" in text
+    assert "trained on NVIDIA H200, torch 2.11.0, commit cccccccccccc (source dddddddddddd), 2026-11-15" in text
+    assert "evaluated on a laptop, torch 2.11.0, qkv 0.1.0" in page(record(trained_on="", device="a laptop", commit=""))
+
+
+def test_the_commands_of_a_row_make_it_again() -> None:
+    changed = record(changes=("model.score=dot", 'data.train=["a b.tsv"]'), seed=2, beam=3, length_penalty=0.8)
+    train = "qkv train multi30k-gru --set model.score=dot --set 'data.train=[\"a b.tsv\"]' --set seed=2"
+    assert train_command(changed) == f"{train} --out runs/multi30k-gru-dot-a-b.tsv-2"
+    split = "--split test_2016_flickr --split test_2017_flickr"
+    again = evaluate_command([changed, record(split="test_2017_flickr")])
+    assert again == f"qkv evaluate runs/multi30k-gru-dot-a-b.tsv-2 {split} --beam 3 --length-penalty 0.8"
+    assert train_command(record()) == "qkv train multi30k-gru --set seed=0"
+
+
+def test_text_cannot_break_out_of_its_cell() -> None:
+    text = page(record(changes=('data.source="a|b\\n# c"',)))
+    assert sum(line.startswith("|") for line in text.splitlines()) == 3
+    assert "a\\|b" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"), [([], ""), ([1.005], "1.00"), ([1.0, 2.0], "1.50 (1.00 to 2.00)"), ([-1.0], "-1.00")]
+)
+def test_one_value_has_no_range(values: list[float], shown: str) -> None:
+    assert spread(values, 2) == shown

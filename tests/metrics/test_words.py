@@ -1,0 +1,49 @@
+"""Words for tokenised BLEU: by hand, and by the counts that Multi30k's authors give for their own files."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from qkv.metrics import lowercased_words
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "words"),
+    [
+        ("de", "Zwei Hunde spielen, im Schnee.", "zwei hunde spielen , im schnee ."),
+        ("de", "Ein „Boston“-Schild – 5,300 Leute (alle)!", 'ein " boston " -schild - 5,300 leute ( alle ) !'),
+        ("de", "Mike Tyson's Spiel", "mike tyson ' s spiel"),
+        ("de", "der Spieler mit der Nummer 10.", "der spieler mit der nummer 10."),
+        ("en", "the player with number 10.", "the player with number 10 ."),
+        ("en", "A man's dogs' toys don't move.", "a man 's dogs ' toys don 't move ."),
+        ("fr", "L'eau d'un lac.", "l' eau d' un lac ."),
+        ("en", "Come on ... now...", "come on ... now ..."),
+        ("en", "J.P. Morgan e.g. this", "j.p. morgan e.g. this"),
+        ("en", "He sits. she stands.", "he sits. she stands ."),  # without capitals, no sentence ends inside a text
+        ("", "A well-known T-shirt.", "a well-known t-shirt ."),
+        ("en", ".", "."),
+        ("en", "", ""),
+    ],
+)
+def test_texts_are_split_as_moses_splits_them(language: str, text: str, words: str) -> None:
+    assert lowercased_words(text, language) == words.split()
+
+
+@pytest.mark.parametrize(
+    ("split", "language", "count"),
+    [
+        ("test_2016_flickr", "en", 12968),
+        ("test_2016_flickr", "de", 12103),  # also what Wu et al. (2021) print as the length of their references
+        ("test_2017_flickr", "en", 11376),
+        ("test_2017_flickr", "de", 10758),
+        ("val", "en", 13308),
+    ],
+)
+def test_multi30k_has_as_many_words_as_its_authors_count(split: str, language: str, count: int) -> None:
+    path = Path(os.environ.get("QKV_DATA", "no-data")) / "multi30k" / f"{split}.{language}.gz"
+    if not path.exists():
+        pytest.skip("needs Multi30k under QKV_DATA")
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    assert sum(len(lowercased_words(line, language)) for line in lines) == count

@@ -105,7 +105,8 @@ class Cells(Places):
 
     @property
     def place(self) -> Int[Tensor, "#batch 1 query 1"]:  # type: ignore[override]
-        return self.query + self._everywhere(self.extent.first_place)
+        first = self._everywhere(self.extent.first_place)
+        return self.query if isinstance(first, int) and first == 0 else self.query + first
 
     @property
     def step(self) -> Int[Tensor, "#batch 1 query 1"]:  # type: ignore[override]

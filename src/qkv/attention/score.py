@@ -100,6 +100,9 @@ class DotProduct(Score):
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
         scale = self.checked_scale(query, key)
+        if query.is_cuda and query.dtype == key.dtype and _can_widen(query):  # the same numbers in half the kernels
+            products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2), out_dtype=torch.float32)
+            return products.mul_(scale).unflatten(0, query.shape[:2])
         return (at_least_float32(query) * scale) @ at_least_float32(key).transpose(-1, -2)
 
     def checked_scale(
@@ -113,6 +116,12 @@ class DotProduct(Score):
                 "made for both sizes (Bilinear, Additive)"
             )
         return self.scale_for(query.shape[-1])
+
+
+def _can_widen(x: Float[Tensor, "..."]) -> bool:
+    """Whether the GPU can multiply these numbers as they are and sum the products in float32; no gradient follows."""
+    short = x.dtype in (torch.bfloat16, torch.float16)
+    return short and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 @final

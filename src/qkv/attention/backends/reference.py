@@ -55,12 +55,10 @@ class Reference(Backend):
         else:
             # The lowest finite score instead of -inf: a row with nothing to see then has finite weights, which the
             # second fill turns into zeros, and no NaN ever meets the backward pass.
-            blocked = ~visible.allowed
-            fill = scores.masked_fill if scores.requires_grad else scores.masked_fill_
-            scores = fill(blocked, torch.finfo(scores.dtype).min)
+            scores = torch.where(visible.allowed, scores, torch.finfo(scores.dtype).min)
             weights = request.align.weigh(Scored(scores, visible.allowed, query, request.extent))
             if visible.empty is not None or not request.align.clears_the_lowest:
-                weights = weights.masked_fill(blocked, 0.0)
+                weights = torch.where(visible.allowed, weights, 0.0)
         return weights, _log_sum_exp(request, scores) if request.need_weights else None
 
 

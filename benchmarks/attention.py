@@ -276,7 +276,7 @@ class Decoder(nn.Module):
 def watch() -> None:
     device, dtype = ("cuda", HALF) if GPU else ("cpu", torch.float32)
     model = Decoder().to(device, dtype).eval()
-    for batch in (1, 8) if GPU else (1,):
+    for batch in (1, 8, 32) if GPU else (1,):
         _watch_at(model, torch.randn(batch, 1024, 768, device=device, dtype=dtype))
 
 

@@ -5,6 +5,7 @@ qkv.watch(model)                     what attends to what, while any model runs
 qkv.ablate(model, layer, heads)      what a model does without some of its heads
 qkv.load(folder)                     a saved model
 qkv.Translator(folder)               text in, text out
+qkv.Generator(folder)                a text, and how it might go on
 """
 
 from importlib import import_module
@@ -13,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.attention import ablate, attend, watch
     from qkv.interop import load
+    from qkv.tasks.generator import Generator
     from qkv.tasks.translator import Translator
 
 __version__ = "0.1.0"
-__all__ = ["Translator", "__version__", "ablate", "attend", "load", "watch"]
+__all__ = ["Generator", "Translator", "__version__", "ablate", "attend", "load", "watch"]
 
 _HOME = {
     "ablate": "qkv.attention",
     "attend": "qkv.attention",
     "watch": "qkv.attention",
     "load": "qkv.interop",
+    "Generator": "qkv.tasks.generator",
     "Translator": "qkv.tasks.translator",
 }
 

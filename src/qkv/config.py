@@ -80,6 +80,15 @@ def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
     return result
 
 
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested data with other nested data on top: tables are joined key by key, everything else is replaced."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.batching import STEP, EncodedPair, by_length, collate, shuffled
+from qkv.data.batching import STEP, EncodedPair, by_length, collate, collate_filled, shuffled
 from qkv.data.vocabulary import BEGIN, END, PAD
 
 lengths_of_examples = st.lists(st.integers(1, 60), max_size=120)
@@ -86,12 +86,16 @@ def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
 
 
 def test_a_batch_can_be_filled_up_with_rows_that_count_for_nothing() -> None:
-    batch = collate([EncodedPair([7, 8, 9, 7, 8], [5])], budget=24)
+    batch = collate_filled([EncodedPair([7, 8, 9, 7, 8], [5])], budget=24, longest=100)
     assert batch.source.tolist() == [[7, 8, 9, 7, 8, PAD, PAD, PAD], [PAD] * 8, [PAD] * 8]
     assert batch.source_lengths.tolist() == [5, 1, 1]
     assert batch.target_in.tolist() == [[BEGIN, 5, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
     assert batch.target_out.tolist() == [[5, END, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
     assert batch.tokens == 2
+
+
+def test_a_filled_batch_stays_within_what_the_model_takes() -> None:
+    assert collate_filled([EncodedPair([7] * 5, [5])], budget=24, longest=6).source.shape == (4, 6)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(1, 300), seeds)
@@ -100,7 +104,7 @@ def test_filled_up_batches_of_an_epoch_have_one_shape_for_each_width(
 ) -> None:
     pairs = [EncodedPair([4] * length, [4]) for length in lengths]
     for rows in shuffled([pair.length for pair in pairs], budget, seed, 0):
-        height, width = collate([pairs[row] for row in rows], budget).source.shape
+        height, width = collate_filled([pairs[row] for row in rows], budget, 64).source.shape
         assert width % STEP == 0
         assert height == max(1, budget // width)
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from qkv.config import build, read_toml
+from qkv.config import build
 from qkv.evaluation.origin import nearest_recipe
-from qkv.training.recipe import Recipe, read_recipe, recipe_names, recipe_path
+from qkv.training.recipe import Recipe, read_recipe, recipe_names, recipe_table
 
-KNOWN = {name: build(Recipe, read_toml(recipe_path(name)), name).to_dict() for name in recipe_names()}
+KNOWN = {name: build(Recipe, recipe_table(name), name).to_dict() for name in recipe_names()}
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -3,6 +3,8 @@
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,8 +14,8 @@ from torch import Tensor
 
 import qkv
 from qkv.errors import InputError
-from qkv.generation import beam_search, greedy_search
-from qkv.models import MODELS
+from qkv.generation import Coverage, Rules, beam_search, greedy_search, sample
+from qkv.models import conv_seq2seq, rnn_seq2seq, transformer
 from qkv.nn.encoder_decoder import EncoderDecoder
 
 BEGIN, END, VOCABULARY, LONGEST = 0, 1, 4, 4
@@ -55,15 +57,21 @@ class SecondOrder(EncoderDecoder[Memory, State]):
         return torch.stack(logits, 1)
 
 
+@cache
 def table(seed: int) -> Tensor:
     return 2 * torch.randn(VOCABULARY, VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+
+@cache
+def log_table(seed: int) -> list[list[list[float]]]:
+    return table(seed).log_softmax(-1).tolist()
 
 
 def log_probability(seed: int, tokens: tuple[int, ...]) -> float:
     """log p(tokens, END), by looking the table up."""
     before, last, total = 0, BEGIN, 0.0
     for token in (*tokens, END):
-        total += table(seed)[before, last].log_softmax(-1)[token].item()
+        total += log_table(seed)[before][last][token]
         before, last = last, token
     return total
 
@@ -79,10 +87,10 @@ def every_sequence(seed: int, length_penalty: float) -> list[tuple[float, tuple[
 def search(seeds: list[int], beam: int, length_penalty: float = 1.0, exact: bool = False):
     model = SecondOrder()
     memory = model.encode(torch.tensor(seeds)[:, None])
-    rules = {"batch": len(seeds), "begin": BEGIN, "end": END, "max_length": LONGEST, "length_penalty": length_penalty}
+    rules = Rules(batch=len(seeds), begin=BEGIN, end=END, max_length=LONGEST)
     if beam == 0:
-        return greedy_search(model, memory, **rules)
-    return beam_search(model, memory, beam=beam, exact=exact, **rules)
+        return greedy_search(model, model.start(memory), rules, length_penalty=length_penalty)
+    return beam_search(model, model.start(memory), rules, beam=beam, length_penalty=length_penalty, exact=exact)
 
 
 @settings(max_examples=25, deadline=None)
@@ -114,19 +122,26 @@ def test_a_sentence_gives_the_same_alone_and_in_a_batch(seeds, beam):
     assert search(seeds, beam) == [search([seed], beam)[0] for seed in seeds]
 
 
-def test_each_row_may_have_its_own_greatest_length():
+def test_each_row_may_have_its_own_rules():
     model = SecondOrder()
     seeds = list(range(12))
-    limits = torch.tensor([1, 2, 3, 4] * 3)
-    rules = {"begin": BEGIN, "end": END, "length_penalty": 0.7}
-    memory = model.encode(torch.tensor(seeds)[:, None])
-    together = beam_search(model, memory, batch=12, beam=3, max_length=limits, **rules)
-    greedy = greedy_search(model, memory, batch=12, max_length=limits, **rules)
-    for seed, limit in zip(seeds, limits.tolist(), strict=True):
-        own = model.encode(torch.tensor([[seed]]))
-        assert together[seed] == beam_search(model, own, batch=1, beam=3, max_length=limit, **rules)[0]
-        assert greedy[seed] == greedy_search(model, own, batch=1, max_length=limit, **rules)[0]
-        assert all(len(h.tokens) <= limit for h in (greedy[seed], *together[seed]))
+    limits, least = [1, 2, 3, 4] * 3, [0, 1, 2, 3, 1, 0] * 2
+    prefixes = [[], [2], [3, 0], [2, 2, 3]] * 3
+    least = [min(least, limit) for least, limit in zip(least, limits, strict=True)]
+    whole = Rules(batch=12, begin=BEGIN, end=END, max_length=limits, min_length=least, prefixes=prefixes, never=[0])
+    state = model.start(model.encode(torch.tensor(seeds)[:, None]))
+    together = beam_search(model, state, whole, beam=3, length_penalty=0.7)
+    greedy = greedy_search(model, state, whole, length_penalty=0.7)
+    for seed, limit, fewest, prefix in zip(seeds, limits, least, prefixes, strict=True):
+        own = model.start(model.encode(torch.tensor([[seed]])))
+        rules = Rules(batch=1, begin=BEGIN, end=END, max_length=limit, min_length=fewest, prefixes=[prefix], never=[0])
+        assert together[seed] == beam_search(model, own, rules, beam=3, length_penalty=0.7)[0]
+        assert greedy[seed] == greedy_search(model, own, rules, length_penalty=0.7)[0]
+        for h in (greedy[seed], *together[seed]):
+            assert fewest <= len(h.tokens) <= limit
+            assert h.tokens[: len(prefix)] == tuple(prefix)
+            assert 0 not in h.tokens[len(prefix) :]
+            assert h.score == pytest.approx(log_probability(seed, h.tokens) / (len(h.tokens) + 1) ** 0.7, abs=1e-4)
 
 
 @settings(max_examples=25, deadline=None)
@@ -151,66 +166,179 @@ def test_no_beam_finds_better_than_the_best_and_the_widest_finds_it():
 
 def test_what_is_never_to_be_said_is_not_said_and_the_rest_keeps_its_probability():
     model = SecondOrder()
-    memory = model.encode(torch.arange(20)[:, None])
-    rules = {"batch": 20, "begin": BEGIN, "end": END, "max_length": LONGEST, "never": [BEGIN, 2]}
-    greedy = greedy_search(model, memory, **rules)
-    beams = beam_search(model, memory, beam=3, **rules)
+    state = model.start(model.encode(torch.arange(20)[:, None]))
+    rules = Rules(batch=20, begin=BEGIN, end=END, max_length=LONGEST, never=[BEGIN, 2])
+    greedy = greedy_search(model, state, rules)
+    beams = beam_search(model, state, rules, beam=3)
     for seed, hypotheses in enumerate(beams):
         for h in (greedy[seed], *hypotheses):
             assert set(h.tokens) <= {3}
             assert h.score == pytest.approx(log_probability(seed, h.tokens) / (len(h.tokens) + 1), abs=1e-4)
 
 
-def test_a_hypothesis_says_in_which_rows_it_was_computed():
-    """Followed through the tables: the step at each of its rows was given the token before."""
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    length_penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
+    least=st.integers(0, LONGEST),
+    prefix=st.lists(st.sampled_from([0, 2, 3]), max_size=LONGEST),
+    never=st.sampled_from([(), (0,), (2, 3)]),
+)
+def test_a_wide_beam_finds_the_best_of_what_the_rules_allow(seed, length_penalty, least, prefix, never):
+    allowed = [
+        one for one in every_sequence(seed, length_penalty)
+        if len(one[1]) >= max(least, len(prefix))
+        and one[1][: len(prefix)] == tuple(prefix)
+        and not set(one[1][len(prefix) :]) & set(never)
+    ]  # fmt: skip
+    rules = Rules(batch=1, begin=BEGIN, end=END, max_length=LONGEST, min_length=least, prefixes=[prefix], never=never)
+    model = SecondOrder()
+    state = model.start(model.encode(torch.tensor([[seed]])))
+    everything = sum(3**length for length in range(LONGEST + 1))
+    (found,) = beam_search(model, state, rules, beam=everything, length_penalty=length_penalty, exact=True)
+    assert [h.score for h in found] == pytest.approx([score for score, _ in allowed], abs=1e-4)
+    assert {h.tokens for h in found} == {tokens for _, tokens in allowed}
 
-    class Noted(SecondOrder):
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 5), length_penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]))
+def test_an_exact_stop_never_changes_what_is_found(seed, beam, length_penalty):
+    """Against the same search by hand, which knows no stop."""
+    (found,) = search([seed], beam, length_penalty, exact=True)
+    running, ended = [(0.0, ())], []
+    for _ in range(LONGEST + 1):
+        further = [
+            (total + step_log_probability(seed, tokens, token), (*tokens, token))
+            for total, tokens in running
+            for token in range(VOCABULARY)
+            if len(tokens) < LONGEST or token == END
+        ]
+        further.sort(reverse=True)
+        ended += [one for one in further[:beam] if one[1][-1] == END]
+        running = [one for one in further if one[1][-1] != END][:beam]
+    expected = sorted(((total / len(tokens) ** length_penalty, tokens[:-1]) for total, tokens in ended), reverse=True)
+    assert [h.score for h in found] == pytest.approx([score for score, _ in expected[:beam]], abs=1e-4)
+    for h in found:  # two sequences may score alike
+        true = log_probability(seed, h.tokens) / (len(h.tokens) + 1) ** length_penalty
+        assert h.score == pytest.approx(true, abs=1e-4)
+
+
+def step_log_probability(seed: int, tokens: tuple[int, ...], token: int) -> float:
+    before, last = (0, BEGIN, *tokens)[-2:]
+    return log_table(seed)[before][last][token]
+
+
+class Noted(SecondOrder):
+    """Notes what every step was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[list[int]] = []
+
+    def step(self, token, state):
+        self.given.append(token.tolist())
+        return super().step(token, state)
+
+
+@pytest.mark.parametrize("beam", [0, 3])
+def test_a_hypothesis_says_in_which_rows_it_was_computed(beam):
+    """Followed through the tables: the step at each of its rows was given the token before."""
+    model = Noted()
+    rules = Rules(batch=6, begin=BEGIN, end=END, max_length=LONGEST)
+    state = model.start(model.encode(torch.arange(6)[:, None]))
+    found = [[h] for h in greedy_search(model, state, rules)] if beam == 0 else beam_search(model, state, rules, beam=3)
+    for hypotheses in found:
+        for h in hypotheses:
+            assert [model.given[step][at] for step, at in enumerate(h.rows)] == [BEGIN, *h.tokens]
+
+
+@pytest.mark.parametrize("beam", [0, 3])
+def test_rows_that_are_done_are_computed_no_further(beam):
+    model = Noted()
+    limits = [1, 4, 2, 4]
+    rules = Rules(batch=4, begin=BEGIN, end=END, max_length=limits, min_length=limits)
+    state = model.start(model.encode(torch.arange(4)[:, None]))
+    if beam == 0:
+        greedy_search(model, state, rules)
+    else:
+        beam_search(model, state, rules, beam=beam)
+    assert [len(step) for step in model.given] == [max(beam, 1) * rows for rows in (4, 4, 3, 2, 2)]
+
+
+def test_what_beams_share_is_copied_only_when_a_row_leaves():
+    class Same(SecondOrder):
         def __init__(self) -> None:
             super().__init__()
-            self.given: list[list[int]] = []
+            self.tables: list[Tensor] = []
 
         def step(self, token, state):
-            self.given.append(token.tolist())
+            self.tables.append(state.tables)
             return super().step(token, state)
 
-    seeds = torch.arange(6)[:, None]
-    rules = {"batch": 6, "begin": BEGIN, "end": END, "max_length": LONGEST}
-    for beam in (0, 3):
-        model = Noted()
-        memory = model.encode(seeds)
-        if beam == 0:
-            found = [[h] for h in greedy_search(model, memory, **rules)]
-        else:
-            found = beam_search(model, memory, beam=beam, **rules)
-        for row, hypotheses in enumerate(found):
-            for h in hypotheses:
-                assert [model.given[step][at] for step, at in enumerate(h.rows)] == [BEGIN, *h.tokens]
-                assert {at // max(beam, 1) for at in h.rows} == {row}
+    model = Same()
+    limits = [2, 6, 6]
+    rules = Rules(batch=3, begin=BEGIN, end=END, max_length=limits, min_length=limits)
+    beam_search(model, model.start(model.encode(torch.arange(3)[:, None])), rules, beam=4)
+    assert [len(tables) for tables in model.tables] == [12, 12, 12, 8, 8, 8, 8]
+    assert len({id(tables) for tables in model.tables}) == 2
+
+
+def test_only_an_exact_stop_waits_for_what_a_greater_length_forgives():
+    """To end at once is likely, log p = -0.36 of one token; to go on costs -1.20 once, but that over four tokens."""
+
+    class Patient(SecondOrder):
+        def step(self, token, state):
+            p = torch.tensor([[0.0, 0.7, 0.3, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
+            p = p[token]
+            third = (state.last == 3) & (token == 3)  # after 2 3 3 it ends
+            p[third] = torch.tensor([0.0, 1.0, 0.0, 0.0])
+            return p.log(), State(state.tables, token)
+
+    model = Patient()
+    state = model.start(model.encode(torch.tensor([[0]])))
+    rules = Rules(batch=1, begin=BEGIN, end=END, max_length=LONGEST)
+    ((hasty,),) = beam_search(model, state, rules, beam=1)
+    ((patient,),) = beam_search(model, state, rules, beam=1, exact=True)
+    assert (hasty.tokens, patient.tokens) == ((), (2, 3, 3))
+    assert hasty.score == pytest.approx(math.log(0.7))
+    assert patient.score == pytest.approx(math.log(0.3) / 4)
 
 
 SIZES = {
-    "rnn_seq2seq": {"embedding": 12, "hidden": 16},
-    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 24},
+    rnn_seq2seq: {"embedding": 12, "hidden": 16},
+    conv_seq2seq: {"dim": 12, "hidden": 16, "encoder_layers": 1, "decoder_layers": 2},
+    transformer: {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 24},
 }
+NETWORKS = {
+    rnn_seq2seq: rnn_seq2seq.RNNSeq2Seq, conv_seq2seq: conv_seq2seq.ConvSeq2Seq, transformer: transformer.Transformer
+}  # fmt: skip
+EVERY_MODEL = pytest.mark.parametrize("module", SIZES, ids=lambda module: module.__name__.rpartition(".")[2])
 
 
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize("beam", [1, 4])
-def test_the_weights_of_every_hypothesis_can_be_read_from_the_search_itself(name, beam):
-    network, config = MODELS[name]
+def untrained(module: ModuleType, vocabulary: int, std: float = 0.5) -> EncoderDecoder:
     torch.manual_seed(3)
-    model = network(config(9, 9, **SIZES[name])).eval()
+    model = NETWORKS[module](module.Config(vocabulary, vocabulary, **SIZES[module])).eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+        torch.nn.init.normal_(parameter, std=std)
+    return model
+
+
+@torch.inference_mode()
+def begun(model: EncoderDecoder, source: Tensor, lengths: Tensor):
+    return model.start(model.encode(source, lengths))
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_weights_of_every_hypothesis_can_be_read_from_the_search_itself(module, beam):
+    model = untrained(module, 9).double()
     source, lengths = torch.randint(3, 9, (3, 6)), torch.tensor([6, 2, 4])
-    rules = {"batch": 3, "begin": BEGIN, "end": END, "max_length": torch.tensor([7, 5, 6])}
-    with torch.inference_mode():
-        memory = model.encode(source, lengths)
+    rules = Rules(batch=3, begin=BEGIN, end=END, max_length=[7, 5, 6], min_length=[0, 3, 0])
     with qkv.watch(model, layers=["decoder"]) as seen:
         if beam == 1:
-            found = [[h] for h in greedy_search(model, memory, **rules)]
+            found = [[h] for h in greedy_search(model, begun(model, source, lengths), rules)]
         else:
-            found = beam_search(model, memory, beam=beam, **rules)
+            found = beam_search(model, begun(model, source, lengths), rules, beam=beam)
     assert len({len(h.tokens) for hypotheses in found for h in hypotheses}) > 1
     for row, hypotheses in enumerate(found):
         assert len(hypotheses) == beam
@@ -220,15 +348,139 @@ def test_the_weights_of_every_hypothesis_can_be_read_from_the_search_itself(name
             assert seen.keys() == forced.keys()
             for layer in seen:
                 followed = seen[layer].along(h.rows)
-                torch.testing.assert_close(followed, forced[layer].weights[0], rtol=0, atol=1e-5)
+                torch.testing.assert_close(followed, forced[layer].weights[0], rtol=0, atol=1e-9)
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_padded_sentence_gives_the_same_alone_and_in_a_batch_that_it_outlives_or_leaves(module, beam):
+    model = untrained(module, 9)
+    source, lengths = torch.randint(3, 9, (5, 7)), torch.tensor([7, 1, 4, 6, 2])
+    limits = [9, 2, 5, 12, 4]
+
+    def found(rows: list[int]):
+        longest = int(lengths[rows].max())
+        state = begun(model, source[rows, :longest], lengths[rows])
+        rules = Rules(batch=len(rows), begin=BEGIN, end=END, max_length=[limits[row] for row in rows])
+        if beam == 1:
+            return [[h] for h in greedy_search(model, state, rules)]
+        return beam_search(model, state, rules, beam=beam)
+
+    for row, together in enumerate(found([0, 1, 2, 3, 4])):
+        (alone,) = found([row])
+        assert [h.tokens for h in alone] == [h.tokens for h in together]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in together], abs=1e-5)
+
+
+def covering(weights: Tensor) -> float:
+    """sum_i log min(sum_t a_ti, 1), by hand; the weights are those of one hypothesis over its own source."""
+    read = weights.double().sum(dim=0).tolist()
+    return sum(math.log(min(max(one, 1e-6), 1.0)) for one in read)
+
+
+@EVERY_MODEL
+def test_a_wide_beam_ranks_by_coverage_as_trying_everything_does(module):
+    model = untrained(module, VOCABULARY, std=0.6)
+    source, lengths = torch.tensor([[2, 3, 2, 0, 3], [3, 2, 0, 0, 0]]), torch.tensor([5, 2])
+    layer = model.alignment_layers[0]
+    longest, others = 3, [token for token in range(VOCABULARY) if token != END]
+    every: list[dict[tuple[int, ...], tuple[float, float]]] = [{}, {}]  # log p and coverage of each sequence
+    for row, n in itertools.product(range(2), range(longest + 1)):
+        sequences = list(itertools.product(others, repeat=n))
+        own = source[row : row + 1, : lengths[row]].expand(len(sequences), -1)
+        with qkv.watch(model, layers=[layer]) as seen, torch.inference_mode():
+            log_p = model(own, torch.tensor([[BEGIN, *tokens] for tokens in sequences])).log_softmax(-1)
+        for number, tokens in enumerate(sequences):
+            total = sum(log_p[number, at, token].item() for at, token in enumerate((*tokens, END)))
+            every[row][tokens] = total, covering(seen[layer].weights[number].mean(dim=0))
+    for beta, length_penalty in ((0.0, 1.0), (0.4, 0.0), (0.2, 1.0), (3.0, 0.6)):
+        found = beam_search(
+            model,
+            begun(model, source, lengths),
+            Rules(batch=2, begin=BEGIN, end=END, max_length=longest),
+            beam=40,
+            length_penalty=length_penalty,
+            coverage=Coverage(beta, layer, lengths),
+            exact=True,
+        )
+        for row in range(2):
+            expected = {
+                tokens: log_p / (len(tokens) + 1) ** length_penalty + beta * covered
+                for tokens, (log_p, covered) in every[row].items()
+            }
+            assert len(found[row]) == len(expected) == 40
+            assert {h.tokens: h.score for h in found[row]} == pytest.approx(expected, abs=1e-4)
+            assert [h.score for h in found[row]] == sorted((h.score for h in found[row]), reverse=True)
+
+
+def test_a_coverage_penalty_prefers_what_has_read_all_of_its_source():
+    """Of the weights of a step, all on the token that was said: what repeats one token leaves the others unread."""
+    coverage = Coverage(0.5, "decoder", torch.tensor([3, 2]))
+    covered = torch.tensor([[1.0, 1.2, 0.8], [3.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
+    found = coverage.penalty(covered, torch.tensor([0, 0, 1, 1]))
+    expected = [0.5 * math.log(0.8), 2 * 0.5 * math.log(1e-6), 0.0, 2 * 0.5 * math.log(0.5)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_search_that_ranks_by_coverage_leaves_the_layer_unwatched():
+    model = untrained(rnn_seq2seq, VOCABULARY)
+    source, lengths = torch.tensor([[2, 3]]), torch.tensor([2])
+    rules = Rules(batch=1, begin=BEGIN, end=END, max_length=3)
+    coverage = Coverage(0.2, model.alignment_layers[0], lengths)
+    with qkv.watch(model, layers=["decoder"]) as seen:
+        (found,) = beam_search(model, begun(model, source, lengths), rules, beam=2, coverage=coverage)
+    assert seen[coverage.layer].along(found[0].rows).shape == (1, len(found[0].tokens) + 1, 2)
+    assert not any(getattr(module, "watchers", ()) for module in model.modules())
+
+
+def test_a_model_that_gives_no_numbers_does_not_keep_a_search_from_ending():
+    class Broken(SecondOrder):
+        def step(self, token, state):
+            logits, state = super().step(token, state)
+            return logits * math.nan, state
+
+    model = Broken()
+    state = model.start(model.encode(torch.arange(2)[:, None]))
+    rules = Rules(batch=2, begin=BEGIN, end=END, max_length=3, min_length=1)
+    for found in (
+        [[h] for h in greedy_search(model, state, rules)],
+        beam_search(model, state, rules, beam=2),
+        sample(model, state, rules),
+    ):
+        assert len(found) == 2
+        assert all(math.isnan(h.score) and len(h.tokens) <= 3 for row in found for h in row)
 
 
 def test_a_search_for_nothing_is_refused_in_words():
     model = SecondOrder()
-    memory = model.encode(torch.tensor([[1]]))
-    rules = {"begin": BEGIN, "end": END}
+    state = model.start(model.encode(torch.tensor([[1]])))
+    rules = {"batch": 1, "begin": BEGIN, "end": END, "max_length": 3}
     with pytest.raises(InputError, match="a beam holds one hypothesis at least, not 0"):
-        beam_search(model, memory, beam=0, batch=1, max_length=3, **rules)
-    for sizes in ({"batch": 0, "max_length": 3}, {"batch": 1, "max_length": -1}):
-        with pytest.raises(InputError, match="a row at least, and room for no fewer than 0 tokens"):
-            greedy_search(model, memory, **sizes, **rules)
+        beam_search(model, state, Rules(**rules), beam=0)
+    with pytest.raises(InputError, match="it needs an end token"):
+        beam_search(model, state, Rules(**rules | {"end": None}), beam=2)
+    for penalty in (-1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="a length penalty is a finite number, 0 or more"):
+            beam_search(model, state, Rules(**rules), beam=2, length_penalty=penalty)
+        with pytest.raises(InputError, match="a coverage penalty is a finite number, 0 or more"):
+            Coverage(penalty, "decoder", torch.tensor([1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch": 0}, "a search needs a row at least, not 0"),
+        ({"max_length": -1}, "row 0 of a search may have no fewer than 0 tokens and no more than -1"),
+        ({"max_length": [3, 2], "min_length": 3}, "row 1 of a search may have no fewer than 3 tokens and no more than"),
+        ({"min_length": -1}, "row 0 of a search may have no fewer than -1 tokens"),
+        ({"max_length": [3]}, "a search of 2 row.s. was given max_length for 1: give one for each"),
+        ({"begin": [0, 0, 0]}, "a search of 2 row.s. was given begin for 3: give one for each"),
+        ({"prefixes": [[2]]}, "a search of 2 row.s. was given 1 prefixes: one for each"),
+        ({"prefixes": [[2], [2, 2, 2, 2]]}, "row 1 of a search must begin with 4 tokens, but may have 3"),
+        ({"prefixes": [[2], [2, END]]}, "row 1 of a search must begin with an end token"),
+        ({"never": [2, END]}, "a search that never says its end token cannot end"),
+    ],
+)  # fmt: skip
+def test_rules_that_nothing_could_follow_are_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        Rules(**{"batch": 2, "begin": BEGIN, "end": END, "max_length": 3} | change)

@@ -5,6 +5,7 @@ import pickle
 import re
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,35 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import qkv
-from qkv.data.vocabulary import Vocabulary
+from qkv.data.vocabulary import TwoVocabularies, Vocabulary
 from qkv.errors import CheckpointError, InputError
-from qkv.interop import load, save_model
-from qkv.interop.folder import CONFIG, TOKENIZER, WEIGHTS, resolve
+from qkv.interop import Network, load, load_as, save_model
+from qkv.interop.folder import CONFIG, TARGET_TOKENIZER, TOKENIZER, WEIGHTS, resolve
 from qkv.interop.seal import SEAL, read_seal, seal, verify
 from qkv.models import MODELS
 from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.language_model import LanguageModel
 
 VOCABULARY = Vocabulary.train(["abc def"], "char")
-SIZES = {"source_size": len(VOCABULARY), "target_size": len(VOCABULARY)}
 SMALL = {
+    "conv_seq2seq": {"dim": 8, "hidden": 8, "encoder_layers": 1, "decoder_layers": 2},
+    "lstmn": {"embedding": 4, "hidden": 6},
+    "rnn_lm": {"embedding": 4, "hidden": 6},
     "rnn_seq2seq": {"embedding": 4, "hidden": 6},
     "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
 }
-Model = EncoderDecoder[Any, Any]
 
 
-def made(name: str) -> Model:
+def made(name: str, **sizes: int) -> Network:
     torch.manual_seed(3)
     network, config = MODELS[name]
-    return network(config(**SIZES, **SMALL[name])).eval()
+    of_vocabulary = {field.name: len(VOCABULARY) for field in fields(config) if field.name.endswith("_size")}
+    return network(config(**of_vocabulary | sizes, **SMALL[name])).eval()
+
+
+def logits(model: Network) -> torch.Tensor:
+    tokens, lengths = torch.tensor([[4, 5, 6], [7, 4, 0]]), torch.tensor([3, 2])
+    return model(tokens) if isinstance(model, LanguageModel) else model(tokens, tokens, lengths)
 
 
 @pytest.fixture(params=sorted(MODELS))
@@ -76,8 +85,7 @@ def test_a_model_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     before, after = dict(model.named_parameters()), dict(again.named_parameters())
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
-    tokens, lengths = torch.tensor([[4, 5, 6], [7, 4, 0]]), torch.tensor([3, 2])
-    assert torch.equal(model(tokens, tokens, lengths), again(tokens, tokens, lengths))
+    assert torch.equal(logits(model), logits(again))
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -166,7 +174,7 @@ def test_a_missing_file_is_named(saved: Path, file: str) -> None:
         ({"model_type": "os.system"}, "model_type 'os.system' is not known"),
         ({"model_type": None}, "model_type None is not known"),
         ({"model_type": ["transformer"]}, "model_type ['transformer'] is not known"),
-        ({"model_type": "transformer"}, "unknown key embedding"),
+        ({"model_type": "transformer"}, "unknown key cell"),
     ],
 )
 def test_a_config_that_cannot_be_is_refused(saved: Path, changes: dict[str, Any], words: str) -> None:
@@ -179,6 +187,7 @@ def test_a_config_that_cannot_be_is_refused(saved: Path, changes: dict[str, Any]
     [
         ("rnn_seq2seq", {"hidden": 2**24, "embedding": 2**24, "source_size": 2**24, "target_size": 2**24}),
         ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_size": 2**24, "target_size": 2**24}),
+        ("rnn_lm", {"hidden": 2**24, "embedding": 2**24, "vocabulary_size": 2**24}),
     ],
 )
 def test_a_model_larger_than_any_memory_is_refused_without_making_it(
@@ -233,6 +242,46 @@ def test_a_tokenizer_that_does_not_fit_the_model_is_refused(saved: Path) -> None
     assert refused(saved) == f"{TOKENIZER}: {words}"
     (saved / TOKENIZER).write_text("{}")
     assert refused(saved).startswith(f"{TOKENIZER}: not a tokenizer")
+
+
+def test_two_vocabularies_are_two_files_and_come_back_as_two(tmp_path: Path) -> None:
+    letters, sounds = Vocabulary.train(["abc"], "char"), Vocabulary.train(["AH B S K"], "word")
+    model = made("rnn_seq2seq", source_size=len(letters), target_size=len(sounds))
+    save_model(model, TwoVocabularies(letters, sounds), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS, TOKENIZER, TARGET_TOKENIZER])
+    again = load(tmp_path).tokenizer
+    assert (again.source.to_json(), again.target.to_json()) == (letters.to_json(), sounds.to_json())
+    assert again.target.encode("S AH K").ids == sounds.encode("S AH K").ids
+
+
+def test_each_of_two_vocabularies_must_fit_its_side(tmp_path: Path) -> None:
+    few, many = Vocabulary.train(["ab"], "char"), Vocabulary.train(["abcdef"], "char")
+    for sizes, file in (
+        ({"source_size": len(many), "target_size": len(few)}, TARGET_TOKENIZER),
+        ({"source_size": len(few), "target_size": len(many)}, TOKENIZER),
+    ):
+        save_model(made("rnn_seq2seq", **sizes), TwoVocabularies(many, many.from_json(many.to_json(), "")), tmp_path)
+        assert refused(tmp_path) == f"{file}: has {len(many)} tokens, but the model has room for {len(few)}"
+
+
+def test_a_language_models_vocabulary_must_fit_it(tmp_path: Path) -> None:
+    save_model(made("rnn_lm", vocabulary_size=5), VOCABULARY, tmp_path)
+    assert refused(tmp_path) == f"{TOKENIZER}: has {len(VOCABULARY)} tokens, but the model has room for 5"
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_model_of_another_kind_is_told_apart_before_its_weights_are_read(name: str, tmp_path: Path) -> None:
+    model = made(name)
+    save_model(model, VOCABULARY, tmp_path)
+    kinds = {EncoderDecoder: "qkv translate", LanguageModel: "qkv generate"}
+    for kind, command in kinds.items():
+        if isinstance(model, kind):
+            assert type(load_as(kind, tmp_path)) is type(model)
+            mine = command
+    (tmp_path / WEIGHTS).unlink()
+    other = next(kind for kind in kinds if not isinstance(model, kind))
+    with pytest.raises(InputError, match=rf"holds an? .* \(for {mine}\), and an? .* \(for {kinds[other]}\) is needed"):
+        load_as(other, tmp_path)
 
 
 def test_what_is_no_model_folder_is_told_apart(tmp_path: Path) -> None:

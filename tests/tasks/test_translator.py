@@ -6,27 +6,39 @@ import torch
 
 import qkv
 from qkv.data.batching import EncodedPair, collate
-from qkv.data.vocabulary import BEGIN, Vocabulary
+from qkv.data.vocabulary import BEGIN, TwoVocabularies, Vocabulary
 from qkv.errors import InputError
+from qkv.generation import Sampling
 from qkv.interop import save_model
-from qkv.models import MODELS
+from qkv.models import conv_seq2seq, rnn_seq2seq, transformer
 from qkv.tasks.translator import Search, Translator
 
 TEXTS = ["abc", "a", "bb ccc a", "cab cab"]
-SIZES = {
-    "rnn_seq2seq": {"embedding": 6, "hidden": 8, "max_length": 12},
-    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 8, "max_length": 12},
+MODELS = {  # each with its sizes, and how far its weights are spread: so that answers differ from text to text
+    "rnn_seq2seq": (rnn_seq2seq.RNNSeq2Seq, rnn_seq2seq.Config, {"embedding": 6, "hidden": 8}, 0.7),
+    "conv_seq2seq": (
+        conv_seq2seq.ConvSeq2Seq,
+        conv_seq2seq.Config,
+        {"dim": 8, "hidden": 8, "encoder_layers": 2, "decoder_layers": 2},
+        0.3,
+    ),
+    "transformer": (
+        transformer.Transformer,
+        transformer.Config,
+        {"dim": 8, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 8},
+        0.7,
+    ),
 }
 
 
 @pytest.fixture(params=MODELS)
 def translator(request: pytest.FixtureRequest) -> Translator:
     vocabulary = Vocabulary.train(TEXTS, "char")
-    network, config = MODELS[request.param]
+    network, config, sizes, std = MODELS[request.param]
     torch.manual_seed(3)
-    model = network(config(len(vocabulary), len(vocabulary), **SIZES[request.param]))
-    for parameter in model.parameters():  # so that answers differ from text to text
-        torch.nn.init.normal_(parameter, std=0.7)
+    model = network(config(len(vocabulary), len(vocabulary), max_length=12, **sizes))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=std)
     return Translator(model.eval(), vocabulary)
 
 
@@ -44,7 +56,7 @@ def test_the_attention_shown_is_the_attention_of_the_search_itself(translator):
     """The maps come from one more pass; here the search's own steps are watched, for comparison."""
     model, vocabulary = translator.model, translator.vocabulary
     source = vocabulary.encode("bb ccc a")
-    answer = translator("bb ccc a")
+    answer = translator("bb ccc a", min_length=4)
     tokens = vocabulary.encode(answer.text).ids
     batch = collate([EncodedPair(source.ids, ())])
     memory = model.encode(batch.source, batch.source_lengths)
@@ -81,7 +93,8 @@ def test_a_model_that_was_loaded_brings_its_own_vocabulary(translator, tmp_path)
 
 def test_the_map_shown_first_is_the_one_from_target_to_source(translator):
     answer = translator("abc")
-    assert answer.maps[0].layer in ("decoder", "decoder.1.cross")
+    assert answer.maps[0].layer == translator.model.alignment_layers[0]
+    assert answer.maps[0].layer.removesuffix(".cross") in ("decoder", "decoder.1")
     assert "".join(answer.maps[0].columns) == "abc"
 
 
@@ -114,3 +127,96 @@ def test_more_answers_than_beams_are_refused(beam, n_best):
 def test_answers_stay_within_the_length_that_the_model_allows(translator):
     for answers in translator.translate(TEXTS, attention=True):
         assert len(answers[0].maps[0].rows) <= 12
+
+
+WAYS = {
+    "greedy": Search(),
+    "beam": Search(3, n_best=3),
+    "coverage": Search(3, n_best=2, coverage_penalty=0.3),
+    "constrained": Search(2, min_length=3, max_length=6, prefix="ca"),
+    "sampled": Search(n_best=3, sampling=Sampling(top_k=4, seed=7)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_search_gives_the_same_alone_and_in_a_batch_with_alignments(translator, way):
+    search = WAYS[way]
+    together = translator.translate(TEXTS, search, attention=True)
+    for number, (text, answers) in enumerate(zip(TEXTS, together, strict=True)):
+        alone = translator.translate([text], search, attention=True, first=number)[0]
+        assert 1 <= len(answers) <= search.n_best
+        assert [answer.text for answer in alone] == [answer.text for answer in answers]
+        assert [answer.score for answer in alone] == pytest.approx([answer.score for answer in answers], abs=1e-5)
+        for one, other in zip(alone, answers, strict=True):
+            np.testing.assert_allclose(one.alignment, other.alignment, atol=1e-5)
+            assert one.words().rows == tuple(one.text.split())
+            np.testing.assert_allclose(one.words().average.sum(-1), 1.0, atol=1e-5)
+
+
+def test_answers_keep_to_their_prefix_and_their_lengths(translator):
+    for search in (WAYS["constrained"], Search(min_length=3, max_length=6, prefix="ca", sampling=Sampling())):
+        for answers in translator.translate(TEXTS, search):
+            for answer in answers:
+                assert answer.text.startswith("ca")
+                assert 3 <= len(answer.text) <= 6
+    (answers,) = translator.translate(["abc"], Search(min_length=12))
+    assert len(answers[0].text) == 12
+
+
+@pytest.mark.parametrize(
+    ("search", "words"),
+    [
+        ({"min_length": 13}, "min-length asks for 13 tokens or more, but a translation may have 12 at most"),
+        ({"prefix": "abcabc", "max_length": 5}, "the prefix 'abcabc' asks for 6 tokens or more, .* 5 at most"),
+        ({"prefix": "a☃"}, "the prefix 'a☃' holds what the model never saw"),
+    ],
+)
+def test_what_no_translation_could_keep_to_is_refused(translator, search, words):
+    with pytest.raises(InputError, match=words):
+        translator("abc", **search)
+
+
+@pytest.mark.parametrize(
+    ("search", "words"),
+    [
+        ({"coverage_penalty": 0.2}, "a coverage penalty chooses between hypotheses: it needs a beam of 2 or more"),
+        ({"beam": 2, "coverage_penalty": -1.0}, "coverage penalty must be 0 or more"),
+        ({"length_penalty": float("nan")}, "length penalty must be 0 or more"),
+        ({"min_length": -1}, "min-length must be 0 or more"),
+        ({"min_length": 4, "max_length": 3}, "max-length must be 1 or more and no less than min-length 4, not 3"),
+        ({"max_length": 0}, "max-length must be 1 or more"),
+        ({"beam": 2, "sampling": Sampling()}, "a beam of 2 is not for it"),
+        ({"n_best": 0, "sampling": Sampling()}, "n-best must be 1 or more, not 0"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(search, words):
+    with pytest.raises(InputError, match=words):
+        Search(**search)
+
+
+def test_a_model_without_attention_translates_and_has_no_alignment():
+    vocabulary = Vocabulary.train(TEXTS, "char")
+    size = len(vocabulary)
+    config = rnn_seq2seq.Config(size, size, embedding=6, hidden=8, attention="none", max_length=12)
+    translator = Translator(rnn_seq2seq.RNNSeq2Seq(config), vocabulary)
+    answer = translator("abc", beam=2)
+    assert (answer.maps, answer.alignment) == ((), None)
+    with pytest.raises(
+        InputError,
+        match=r"RNNSeq2Seq: an alignment was asked of a model that has no attention .* conv_seq2seq, transformer",
+    ):
+        translator.check_alignment()
+    with pytest.raises(InputError, match="a coverage penalty was asked of a model that has no attention"):
+        translator("abc", beam=2, coverage_penalty=0.2)
+
+
+def test_source_and_target_may_have_vocabularies_of_their_own():
+    letters, phones = Vocabulary.train(TEXTS, "char"), Vocabulary.train(["AH B K", "EY B"], "word")
+    config = rnn_seq2seq.Config(len(letters), len(phones), embedding=6, hidden=8, max_length=12)
+    torch.manual_seed(2)
+    translator = Translator(rnn_seq2seq.RNNSeq2Seq(config), TwoVocabularies(letters, phones))
+    answer = translator("cab", min_length=3, max_length=5, prefix="K EY")
+    assert answer.text.startswith("K EY ")
+    assert set(answer.text.split()) <= {"AH", "B", "K", "EY"}
+    assert answer.maps[0].columns == ("c", "a", "b")
+    assert answer.words().rows == tuple(answer.text.split())

@@ -1,7 +1,11 @@
-"""A recipe that trains in a second."""
+"""Recipes that train in a second."""
+
+import random
+from dataclasses import replace
 
 import pytest
 
+from qkv.data.registry import DATA_SETS, Loaded
 from qkv.training.recipe import Recipe, read_recipe
 
 TINY = [
@@ -9,6 +13,7 @@ TINY = [
     "model.hidden=16",
     "model.embedding=8",
     "model.dropout=0.1",
+    "model.max_length=48",
     "train.epochs=3",
     "train.batch_tokens=256",
     "train.warmup=5",
@@ -17,8 +22,31 @@ TINY = [
     "train.save_every=3",
     "train.valid_size=10",
 ]
+TINY_TEXT = [
+    "model.hidden=16",
+    "model.embedding=8",
+    "model.layers=2",
+    "model.dropout=0.1",
+    "train.epochs=3",
+    "train.batch_tokens=64",
+    "train.length=16",
+    "train.warmup=5",
+    "train.lr=0.005",
+    "train.validate_every=4",
+    "train.save_every=3",
+]
 
 
 @pytest.fixture
 def tiny() -> Recipe:
     return read_recipe("dates-gru", TINY)
+
+
+@pytest.fixture
+def tiny_text(monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """A language model on a few words in place of Shakespeare's."""
+    words = random.Random(0).choices(["to ", "be ", "or ", "not "], k=200)
+    texts = {"train": "".join(words[:180]), "valid": "".join(words[180:])}
+    entry = replace(DATA_SETS["tinyshakespeare"], load=lambda config: Loaded({}, texts=texts))
+    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", entry)
+    return read_recipe("shakespeare-lstm", TINY_TEXT)

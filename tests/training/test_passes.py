@@ -94,6 +94,47 @@ def test_a_rehearsal_leaves_no_trace_in_the_buffers_and_each_pass_one():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_rehearsal_takes_nothing_from_the_random_numbers_to_come():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).cuda()
+
+    def losses(captured: CapturedPasses[Batch], seeds: range) -> list[float]:
+        return [captured(batch(8, 64, seed, "cuda")).loss.item() for seed in seeds]
+
+    one, other = (CapturedPasses(model, lambda x: model(x.weights).square().sum(), "float32", 1.0) for _ in range(2))
+    torch.manual_seed(0)
+    losses(one, range(3))
+    state = torch.cuda.get_rng_state()
+    expected = losses(one, range(3, 6))
+    torch.cuda.set_rng_state(state)
+    assert losses(other, range(3, 6)) == pytest.approx(expected, rel=1e-5)  # which had to rehearse first
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_table_that_grows_leaves_earlier_graphs_right():
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+            self.register_buffer("table", torch.zeros(0))
+
+        def loss(self, one: Batch) -> Tensor:
+            length = one.weights.shape[1]
+            if len(self.table) < length:
+                self.table = torch.arange(length, device="cuda", dtype=torch.float32)
+            return (one.weights * self.table[:length] * self.weight).sum()
+
+    model = Growing().cuda()
+    captured = CapturedPasses(model, model.loss, "float32", 1.0)
+    short, long = batch(2, 100, 0, "cuda"), batch(2, 200, 0, "cuda")
+    expected = [captured(one).loss.item() for one in (short, long)]
+    clutter = [torch.full((100,), torch.nan, device="cuda") for _ in range(100)]
+    assert [captured(one).loss.item() for one in (short, long)] == expected
+    assert len(clutter) == 100
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_dropout_is_drawn_anew_in_each_replay():
     model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).cuda()
     captured = CapturedPasses(model, lambda one: model(one.weights).square().sum(), "float32", clip=1e9)

@@ -52,3 +52,20 @@ def test_a_recipe_of_ones_own_is_read_by_its_path(tmp_path):
     assert read_recipe(str(path), ["train.lr=0.5"]).train.lr == 0.5
     with pytest.raises(InputError, match=r"none\.toml: no such file"):
         read_recipe(str(tmp_path / "none.toml"))
+
+
+def test_a_recipe_can_extend_one_that_comes_with_qkv(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('extends = "dates-gru"\nseed = 3\nmodel = { score = "dot" }\n', encoding="utf-8")
+    base, recipe = read_recipe("dates-gru"), read_recipe(str(own))
+    assert recipe.seed == 3
+    assert recipe.model == {**base.model, "score": "dot"}
+    assert (recipe.data, recipe.train) == (base.data, base.train)
+
+
+@pytest.mark.parametrize("base", ["dates-gur", "../dates-gru", "own.toml"])
+def test_a_recipe_extends_nothing_but_what_comes_with_qkv(base, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text(f'extends = "{base}"\n', encoding="utf-8")
+    with pytest.raises(InputError, match="does not come with qkv"):
+        read_recipe(str(own))

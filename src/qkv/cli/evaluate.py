@@ -11,7 +11,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.talk import counting, note, result, result_json, say
-from qkv.config import build, read_toml
+from qkv.config import build
 from qkv.errors import InputError
 from qkv.evaluation.record import measures
 from qkv.runtime.files import write_atomically
@@ -227,10 +227,10 @@ def _record(run: "Run", model: Any, **measured: Any) -> None:
     from qkv.evaluation.origin import nearest_recipe
     from qkv.evaluation.record import Record, append
     from qkv.interop.seal import read_seal
-    from qkv.training.recipe import Recipe, recipe_names, recipe_path
+    from qkv.training.recipe import Recipe, recipe_names, recipe_table
 
     recipe, seal = run.recipe, read_seal(run.checkpoints[-1])
-    known = {name: build(Recipe, read_toml(recipe_path(name)), f"recipe {name}").to_dict() for name in recipe_names()}
+    known = {name: build(Recipe, recipe_table(name), f"recipe {name}").to_dict() for name in recipe_names()}
     name, changes = nearest_recipe(recipe.to_dict(), known)
     place = seal["place"]
     kept = append(

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from qkv import __version__
-from qkv.cli import data, demo, evaluate, talk, train, translate, view
+from qkv.cli import compare, data, demo, evaluate, generate, talk, train, translate, view
 from qkv.cli.options import INTERRUPTED
 from qkv.errors import InputError, QkvError, Unsupported
 
@@ -27,7 +27,9 @@ app = typer.Typer(
 app.command(name="demo")(demo.demo)
 app.command(name="train")(train.train)
 app.command(name="evaluate")(evaluate.evaluate)
+app.command(name="compare")(compare.compare)
 app.command(name="translate")(translate.translate)
+app.command(name="generate")(generate.generate)
 app.command(name="view")(view.view)
 app.add_typer(data.app, name="data")
 

@@ -1,5 +1,6 @@
 """`qkv train`: from a recipe to a trained model."""
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,14 +29,15 @@ def train(
         Path | None, typer.Option("--out", metavar="FOLDER", help="The run's folder [runs/RECIPE-SEED].")
     ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run.")] = None,
+    data_dir: options.DataDir = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
     """Train a model by a recipe, on its data or your own.
 
-    Ctrl-C saves and says how to go on. Recipes: dates-gru, dates-transformer (generated data), pairs-gru and
-    pairs-transformer (your own, with --data).
+    Ctrl-C saves and says how to go on. Without a recipe, the recipes are named. pairs-gru and pairs-transformer train
+    on your own pairs (--data).
     """
     from qkv.training import job
     from qkv.training.recipe import read_recipe, recipe_names
@@ -43,12 +45,14 @@ def train(
     if recipe is None and resume is None:
         raise InputError(f"which recipe? One of {', '.join(recipe_names())}, or the path of a .toml file")
     changes = [*(assignments or []), *_own_pairs(data, valid, test), *(["data.strict=true"] if strict else [])]
+    changes += [f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []
     if resume is not None:
         if out is not None:
             raise InputError("--resume goes on in the run's own folder: leave --out away")
         if changes:
             raise InputError(
-                "a resumed run keeps its recipe and data: leave --set, --data, --valid, --test and --strict away"
+                "a resumed run keeps its recipe and data: "
+                "leave --set, --data, --valid, --test, --data-dir and --strict away"
             )
         _check_same_recipe(recipe, resume)
         done = job.resume(resume, device)
@@ -74,10 +78,8 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
 
 def _own_pairs(data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None) -> list[str]:
     """The files as assignments to the recipe."""
-    import json
-
     given = {"train": data, "valid": valid, "test": test}
-    named = [f"data.{split}={json.dumps([str(path) for path in paths])}" for split, paths in given.items() if paths]
+    named = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in given.items() if paths]
     return [*named, 'data.name="pairs"'] if named else []
 
 
@@ -97,8 +99,8 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
         say(f"stopped: saved {run.checkpoints[-1]}   go on with: {again} {run.folder}")
         raise typer.Exit(options.INTERRUPTED)
     if place.best is not None and not json:
-        from qkv.tasks.translation import METRICS
+        from qkv.training.recipe import TASKS
 
-        metric = METRICS[run.recipe.train.best_by]
+        metric = TASKS[run.recipe.task].metrics[run.recipe.train.best_by]
         best_value = f"best valid {metric.name} {metric.shown(place.best.value)}"
         say(f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   now try: qkv evaluate {run.folder}")

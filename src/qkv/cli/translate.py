@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,14 +11,17 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.talk import counting, note, result, result_json, say
+from qkv.config import nearest
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.tasks.answer import Answer
+    from qkv.tasks.answer import Answer, AttentionMap
     from qkv.tasks.translator import Search, Translator
 
 MOST_PENALTY = 10.0
 CHUNK = 1024  # texts that are held in memory with their answers
+ALIGNMENTS = ("pharaoh", "json", "none")
+LEVELS = ("word", "token")
 
 
 def translate(
@@ -26,6 +31,35 @@ def translate(
     beam: options.Beam = 1,
     n_best: Annotated[int, typer.Option("--n-best", min=1, help="How many answers to give for each text.")] = 1,
     length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
+    coverage_penalty: Annotated[
+        float, typer.Option("--coverage-penalty", help="How much a source token that was not read counts against it.")
+    ] = 0.0,
+    min_length: Annotated[int, typer.Option("--min-length", min=0, help="The fewest tokens of an answer.")] = 0,
+    max_length: Annotated[int | None, typer.Option("--max-length", min=1, help="The most tokens of an answer.")] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="How every answer has to begin.")] = "",
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw --n-best answers instead of looking for them.")
+    ] = False,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Of --sample: below 1 safer, above 1 bolder.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Of --sample: only the K most probable tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="Of --sample: only the most probable tokens, P of them in all.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of --sample: another seed, another draw.")] = None,
+    align: Annotated[
+        str | None,
+        typer.Option("--align", metavar="FORM", help="Print alignments too: pharaoh, json or none (json with --json)."),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option("--align-level", metavar="LEVEL", help="word or token (pharaoh: word; json: token)."),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--alignment-threshold", help="Pharaoh: every pair of this weight, not only the best."),
+    ] = None,
     attention: Annotated[
         Path | None,
         typer.Option("--attention", metavar="PAGE.html", help="Also write a page that shows the attention."),
@@ -37,12 +71,25 @@ def translate(
     """Translate texts, a file, or standard input.
 
     Files and standard input hold one text a line. With --json each answer is an object with its score and its
-    alignment: for each target token, a row of weights over the source tokens.
+    alignment: for each target token, a row of weights over the source tokens. --align pharaoh prints, after a tab,
+    pairs of source and target words such as 0-0 2-1.
     """
-    if n_best > beam:
+    if n_best > beam and not sample:
         raise InputError(f"--n-best {n_best} needs --beam {n_best} or more")
-    if not 0 <= length_penalty <= MOST_PENALTY:
-        raise InputError(f"--length-penalty must lie between 0 and {MOST_PENALTY}, not {length_penalty}")
+    for name, penalty in (("--length-penalty", length_penalty), ("--coverage-penalty", coverage_penalty)):
+        if not 0 <= penalty <= MOST_PENALTY:
+            raise InputError(f"{name} must lie between 0 and {MOST_PENALTY}, not {penalty}")
+    if coverage_penalty and beam < 2:
+        raise InputError("--coverage-penalty chooses between hypotheses: it needs --beam 2 or more")
+    if max_length is not None and min_length > max_length:
+        raise InputError(f"--min-length {min_length} is more than --max-length {max_length}")
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    drawing: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if drawing and not sample:
+        raise InputError(f"--{next(iter(drawing)).replace('_', '-')} says how to draw: it needs --sample")
+    if sample and beam > 1:
+        raise InputError("--sample follows one hypothesis at a time: leave --beam away, --n-best says how many to draw")
+    asked = _alignment(align, level, threshold, json=json)
     if texts and file:
         raise InputError("give texts or --file, not both")
     lines = texts or _lines(file)
@@ -52,24 +99,69 @@ def translate(
     if empty:
         note(f"{len(empty)} empty line(s), the first is line {empty[0]}: their answers are empty too")
 
+    from qkv.generation import Sampling
     from qkv.tasks.translator import Search, Translator
 
+    search = Search(
+        beam, n_best, length_penalty, coverage_penalty, min_length, max_length, prefix,
+        Sampling(**drawing) if sample else None,
+    )  # fmt: skip
     translator = Translator(run, device=device)
+    if align is not None and asked.form != "none":
+        translator.check_alignment()
     translator.check(lines)
-    search, with_attention = Search(beam, n_best, length_penalty), json or attention is not None
     shown: list[Answer] = []
     with counting("translating", len(lines)) as progress:
         for begin in range(0, len(lines), CHUNK):
             chunk = lines[begin : begin + CHUNK]
-            found = _translate(translator, chunk, search, with_attention)
+            with_attention = asked.form != "none" or attention is not None
+            found = _translate(translator, chunk, search, with_attention, begin)
             for number, (line, answers) in enumerate(zip(chunk, found, strict=True), start=begin + 1):
-                _print(number, line, answers, json=json, n_best=n_best)
+                _print(number, line, answers, asked, json=json, n_best=n_best)
                 shown += answers if attention is not None else []
             progress(begin + len(chunk))
     if attention is not None:
         from qkv.view import save_page
 
         say(f"attention: {save_page(shown, attention)}")
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Which alignment to print beside an answer, and how."""
+
+    form: str
+    level: str
+    threshold: float | None
+
+    def map_of(self, answer: "Answer") -> "AttentionMap | None":
+        if self.form == "none" or not answer.maps:
+            return None
+        return answer.words() if self.level == "word" else answer.maps[0]
+
+    def of(self, answer: "Answer") -> Any:
+        """As pairs in words, or as weights, rounded to five decimals; None where there is nothing to print."""
+        found = self.map_of(answer)
+        if found is None:
+            return None
+        if self.form == "pharaoh":
+            return found.pharaoh(self.threshold)
+        return [[round(float(weight), 5) for weight in row] for row in found.average]
+
+
+def _alignment(form: str | None, level: str | None, threshold: float | None, *, json: bool) -> Alignment:
+    """What was asked for by the options, each checked."""
+    for name, value, known in (("--align", form, ALIGNMENTS), ("--align-level", level, LEVELS)):
+        if value is not None and value not in known:
+            raise InputError(f"{name} {value} is not known{nearest(value, known)}")
+    form = form or ("json" if json else "none")
+    if level is not None and form == "none":
+        raise InputError("--align-level needs --align pharaoh or --align json")
+    if threshold is not None and form != "pharaoh":
+        raise InputError("--alignment-threshold needs --align pharaoh")
+    if threshold is not None and not 0 < threshold <= 1:
+        raise InputError(f"--alignment-threshold must be above 0 and at most 1, not {threshold}")
+    return Alignment(form, level or ("word" if form == "pharaoh" else "token"), threshold)
 
 
 def _lines(file: Path | None) -> list[str]:
@@ -82,26 +174,30 @@ def _lines(file: Path | None) -> list[str]:
     return decode_lines(sys.stdin.buffer.read(), "standard input")
 
 
-def _translate(translator: "Translator", lines: list[str], search: "Search", attention: bool) -> list[list["Answer"]]:
-    """The answers to each line; an empty line has none."""
-    filled = iter(translator.translate([line for line in lines if line.strip()], search, attention=attention))
+def _translate(
+    translator: "Translator", lines: list[str], search: "Search", attention: bool, begin: int
+) -> list[list["Answer"]]:
+    """The answers to each line, the first of which has the number `begin`; an empty line has none."""
+    texts = [line for line in lines if line.strip()]
+    filled = iter(translator.translate(texts, search, attention=attention, first=begin))
     return [next(filled) if line.strip() else [] for line in lines]
 
 
-def _print(number: int, line: str, answers: list["Answer"], *, json: bool, n_best: int) -> None:
+def _print(number: int, line: str, answers: list["Answer"], asked: Alignment, *, json: bool, n_best: int) -> None:
     if not answers and json:  # the answer to an empty line: with one answer each, lines out are as many as lines in
         result_json({"input": number, "rank": 1, "source": line, "text": "", "score": None})
     elif not answers and n_best == 1:
-        result("")
+        result("" if asked.form == "none" else "\t")
     for rank, answer in enumerate(answers, start=1):
         if rank == 1 and answer.unknown:
             note(f"input {number}: {never_seen(answer.unknown)}")
         if json:
-            result_json({"input": number, "rank": rank, **as_dict(answer)})
-        elif n_best > 1:
-            result(f"{number}\t{rank}\t{answer.score:.4f}\t{answer.text}")
-        else:
-            result(answer.text)
+            result_json({"input": number, "rank": rank, **as_dict(answer, asked)})
+            continue
+        columns = [answer.text] if n_best == 1 else [str(number), str(rank), f"{answer.score:.4f}", answer.text]
+        if asked.form != "none":
+            columns.append(asked.of(answer) if asked.form == "pharaoh" else dumps(asked.of(answer)))
+        result("\t".join(columns))
 
 
 def never_seen(pieces: Sequence[str]) -> str:
@@ -110,16 +206,15 @@ def never_seen(pieces: Sequence[str]) -> str:
     return f"never seen in training, read as unknown: {names}"
 
 
-def as_dict(answer: "Answer") -> dict[str, Any]:
-    """An answer for machines; weights are rounded to five decimals."""
-    first = answer.maps[0] if answer.maps else None
-    alignment = answer.alignment
+def as_dict(answer: "Answer", asked: Alignment) -> dict[str, Any]:
+    """An answer for machines."""
+    found = asked.map_of(answer)
     return {
         "source": answer.source,
         "text": answer.text,
         "score": round(answer.score, 6),
         "unknown": list(answer.unknown),
-        "source_tokens": list(first.columns) if first else None,
-        "target_tokens": list(first.rows) if first else None,
-        "alignment": None if alignment is None else [[round(float(w), 5) for w in row] for row in alignment],
+        f"source_{asked.level}s": list(found.columns) if found else None,
+        f"target_{asked.level}s": list(found.rows) if found else None,
+        "alignment": asked.of(answer),
     }

@@ -52,13 +52,12 @@ class Batch:
         )
 
 
-def collate(pairs: Sequence[EncodedPair], budget: int | None = None) -> Batch:
-    """Pad the pairs into one batch; with a budget of tokens, into the one shape that all batches of its width have.
+def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0) -> Batch:
+    """Pad the pairs into one batch, of so many rows and places at least.
 
-    The rows that are missing then have a source of one padding token, and no target that counts.
+    A row without a pair has a source of one padding token, and no target that counts.
     """
-    width = None if budget is None else stepped(max(pair.length for pair in pairs))
-    missing = 0 if budget is None or width is None else max(0, budget // width - len(pairs))
+    missing = max(0, rows - len(pairs))
     nothing: list[Sequence[int]] = [()] * missing
     return Batch(
         source=_padded([*(pair.source for pair in pairs), *nothing], width),
@@ -69,14 +68,20 @@ def collate(pairs: Sequence[EncodedPair], budget: int | None = None) -> Batch:
     )
 
 
+def collate_filled(pairs: Sequence[EncodedPair], budget: int, longest: int) -> Batch:
+    """Pad the pairs into the one shape that all batches of their width have, within the longest that is allowed."""
+    width = min(stepped(max(pair.length for pair in pairs)), longest)
+    return collate(pairs, budget // width, width)
+
+
 def stepped(length: int, step: int = STEP) -> int:
     """A length, rounded up to the next width that batches have."""
     return -(-length // step) * step
 
 
-def _padded(rows: Sequence[Sequence[int]], width: int | None = None) -> Int[Tensor, "rows width"]:
+def _padded(rows: Sequence[Sequence[int]], width: int) -> Int[Tensor, "rows width"]:
     """The rows as one tensor, the shorter ones filled up; lists are padded ten times as fast as small tensors."""
-    width = max(map(len, rows)) if width is None else width
+    width = max(width, *map(len, rows))
     return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], dtype=torch.long)
 
 

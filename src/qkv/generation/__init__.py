@@ -1,5 +1,10 @@
 """Search: from a model that scores the next token to whole sequences."""
 
-from qkv.generation.search import Hypothesis, beam_search, greedy_search
+from qkv.generation.beam import beam_search
+from qkv.generation.coverage import Coverage
+from qkv.generation.rules import Rules
+from qkv.generation.sampling import Sampling, sample
+from qkv.generation.search import greedy_search
+from qkv.generation.trail import Hypothesis
 
-__all__ = ["Hypothesis", "beam_search", "greedy_search"]
+__all__ = ["Coverage", "Hypothesis", "Rules", "Sampling", "beam_search", "greedy_search", "sample"]

@@ -1,4 +1,7 @@
-"""A saved model is a folder: config.json, model.safetensors, tokenizer.json. Nothing in it is ever executed."""
+"""A saved model is a folder: config.json, model.safetensors, tokenizer.json. Nothing in it is ever executed.
+
+A model that reads with one vocabulary and writes with another has the second one in target_tokenizer.json.
+"""
 
 import json
 import re
@@ -10,38 +13,43 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from qkv.config import build, nearest
-from qkv.data.vocabulary import Vocabulary
+from qkv.data.vocabulary import AnyVocabulary, TwoVocabularies, Vocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.document import read_object, read_text
 from qkv.interop.seal import SEAL, read_seal, verify
 from qkv.models import MODELS
 from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.language_model import LanguageModel
 from qkv.runtime.device import pick_device
 from qkv.types import Tensor
 
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+Network = EncoderDecoder[Any, Any] | LanguageModel[Any]  # every model there is
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+TOKENIZER, TARGET_TOKENIZER = "tokenizer.json", "target_tokenizer.json"
 LARGEST_TOKENIZER = 256 * 2**20  # bytes that are read at all
 NUMBERS = ("F16", "BF16", "F32", "F64")  # what weights may be stored as
 CHECKPOINT = re.compile(r"step-\d{8,}")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
-def save_model(model: EncoderDecoder[Any, Any], vocabulary: Vocabulary | None, folder: Path) -> None:
-    """Write the model's three files into `folder`, which must exist; making that atomic is the caller's part."""
+def save_model(model: Network, vocabulary: AnyVocabulary | None, folder: Path) -> None:
+    """Write the model's files into `folder`, which must exist; making that atomic is the caller's part."""
     name = next(name for name, (network, _) in MODELS.items() if isinstance(model, network))
     config = {"model_type": name, **asdict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters gives tied weights once, under their first name.
     write_tensors({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, folder / WEIGHTS)
     if vocabulary is not None:
-        (folder / TOKENIZER).write_text(vocabulary.to_json(), encoding="utf-8")
+        (folder / TOKENIZER).write_text(vocabulary.source.to_json(), encoding="utf-8")
+        if vocabulary.target is not vocabulary.source:
+            (folder / TARGET_TOKENIZER).write_text(vocabulary.target.to_json(), encoding="utf-8")
 
 
-def load(
-    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
-) -> EncoderDecoder[Any, Any]:
+def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Network:
     """Load a saved model, in eval mode, with `.config` and `.tokenizer` (None where the folder has none).
 
     Names and shapes are checked against the file's header before any memory is taken for the model.
@@ -59,12 +67,35 @@ def load(
             parameter.copy_(weights[name])
     if (folder / TOKENIZER).exists():
         model.tokenizer = read_vocabulary(folder)
-        room = min(config.source_size, config.target_size)
-        if len(model.tokenizer) > room:
-            raise CheckpointError(
-                f"{folder / TOKENIZER}: has {len(model.tokenizer):,} tokens, but the model has room for {room:,}"
-            )
+        _check_room(folder, model.tokenizer, config)
     return model.to(device=where, dtype=dtype).eval()
+
+
+def load_as(kind: type[Any], folder: str | Path, device: str | torch.device = "cpu") -> Any:
+    """Load a saved model of one kind (`EncoderDecoder`, `LanguageModel`); one of another kind is told apart at once."""
+    network, _ = read_config(resolve(Path(folder)))
+    if not issubclass(network, kind):
+        raise InputError(f"{folder}: holds {_called(network)}, and {_called(kind)} is needed here")
+    return load(folder, device)
+
+
+def _called(kind: type[nn.Module]) -> str:
+    if issubclass(kind, LanguageModel):
+        return "a language model (for qkv generate)"
+    return "an encoder-decoder (for qkv translate)"
+
+
+def _check_room(folder: Path, vocabulary: AnyVocabulary, config: Any) -> None:
+    """Raise where a vocabulary has numbers for which the model has no place."""
+    rooms = {
+        "source_size": (vocabulary.source, TOKENIZER),
+        "target_size": (vocabulary.target, TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).exists() else TOKENIZER),
+        "vocabulary_size": (vocabulary.source, TOKENIZER),
+    }
+    for key, (side, file) in rooms.items():
+        room = getattr(config, key, len(side))
+        if len(side) > room:
+            raise CheckpointError(f"{folder / file}: has {len(side):,} tokens, but the model has room for {room:,}")
 
 
 def resolve(folder: Path) -> Path:
@@ -99,7 +130,7 @@ def checkpoints_in(run: Path) -> list[Path]:
     return sorted(path for path in run.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir())
 
 
-def read_config(folder: Path) -> tuple[type[EncoderDecoder[Any, Any]], Any]:
+def read_config(folder: Path) -> tuple[type[Network], Any]:
     """The network class and its config, from config.json; only names that qkv knows are accepted."""
     data = read_object(folder / CONFIG)
     name = data.pop("model_type", None)
@@ -112,9 +143,15 @@ def read_config(folder: Path) -> tuple[type[EncoderDecoder[Any, Any]], Any]:
         raise CheckpointError(str(error)) from None
 
 
-def read_vocabulary(folder: Path) -> Vocabulary:
-    """The vocabulary of a saved model."""
-    path = folder / TOKENIZER
+def read_vocabulary(folder: Path) -> AnyVocabulary:
+    """The vocabulary of a saved model, or the two that it has."""
+    source = _read_tokenizer(folder / TOKENIZER)
+    if not (folder / TARGET_TOKENIZER).exists():
+        return source
+    return TwoVocabularies(source, _read_tokenizer(folder / TARGET_TOKENIZER))
+
+
+def _read_tokenizer(path: Path) -> Vocabulary:
     return Vocabulary.from_json(read_text(path, LARGEST_TOKENIZER), str(path))
 
 
@@ -159,7 +196,7 @@ def _check_header(path: Path, found: dict[str, Any], expected: dict[str, torch.S
             raise CheckpointError(f"{path}: {name} is not part of the model")
 
 
-def _shapes_without_memory(network: type[EncoderDecoder[Any, Any]], config: Any) -> dict[str, torch.Size]:
+def _shapes_without_memory(network: type[Network], config: Any) -> dict[str, torch.Size]:
     with torch.device("meta"):
         skeleton = network(config)
     return {name: parameter.shape for name, parameter in skeleton.named_parameters()}

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
+from qkv.attention.layers import attention_layers
 from qkv.types import Float, Int, Tensor
 
 Memory = TypeVar("Memory")
@@ -44,6 +45,15 @@ class EncoderDecoder(nn.Module, ABC, Generic[Memory, State]):
         source_lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch target vocabulary"]:
         return self.decode(target, self.encode(source, source_lengths))
+
+    @property
+    def alignment_layers(self) -> tuple[str, ...]:
+        """The attention layers by which the decoder reads the source, named as `watch` does, the most telling first.
+
+        Unless a model knows better, that is the last layer. A model without any has no alignment to show.
+        """
+        reading = (layer for layer in attention_layers(self) if not layer.startswith("encoder"))
+        return tuple(layer for layer in reversed([*reading]) if not layer.endswith(".self"))
 
     @property
     def device(self) -> torch.device:

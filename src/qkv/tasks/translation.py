@@ -1,97 +1,141 @@
-"""What training needs to know of translation: its vocabulary, batches, loss and validation."""
+"""Translation as a task to learn: from pairs of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import Batch, EncodedPair, by_length, collate, shuffled
+from qkv.data.batching import Batch, EncodedPair, by_length, collate, collate_filled, shuffled
 from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
-from qkv.data.vocabulary import PAD, Vocabulary
+from qkv.data.vocabulary import PAD, AnyVocabulary
 from qkv.errors import InputError
 from qkv.metrics import Metric, corpus_scores, exact_match
 from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.objectives.attention import alignment_loss
 from qkv.objectives.cross_entropy import token_cross_entropy
+from qkv.tasks.task import Settings, Task
 from qkv.tasks.translator import Translator
 from qkv.types import Float, Tensor
 
-METRICS = {
-    "loss": Metric("loss", higher_is_better=False),
-    "exact": Metric("exact", percent=True),
-    "bleu": Metric("bleu"),
-    "chrf": Metric("chrf"),
-}
-
 
 @dataclass(frozen=True)
-class TranslationTask:
+class EncodedPairs:
+    """Pairs of texts, and their tokens."""
+
+    pairs: list[Pair]
+    tokens: list[EncodedPair]
+
+    @classmethod
+    def fitting(cls, vocabulary: AnyVocabulary, pairs: list[Pair], longest: int) -> "EncodedPairs":
+        """Those of the pairs that have at most so many tokens."""
+        encoded = zip(pairs, encode(vocabulary, pairs), strict=True)
+        kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= longest]
+        return cls([pair for pair, _ in kept], [tokens for _, tokens in kept])
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def cut_anew(
+        self, vocabulary: AnyVocabulary, dropout: float, seed: tuple[int, ...], longest: int
+    ) -> list[EncodedPair]:
+        """Other tokens for the same pairs, by leaving out merges; those that get too long stay as they are."""
+        anew = zip(encode(vocabulary, self.pairs, dropout=dropout, seed=seed), self.tokens, strict=True)
+        return [cut if cut.length <= longest else plain for cut, plain in anew]
+
+    def first(self, count: int) -> "EncodedPairs":
+        return EncodedPairs(self.pairs[:count], self.tokens[:count])
+
+    def batches(self, budget: int) -> Iterator[Batch]:
+        """All of them, those of like length together."""
+        for rows in by_length([pair.length for pair in self.tokens], budget):
+            yield collate([self.tokens[row] for row in rows])
+
+
+@dataclass
+class TranslationTask(Task):
     """Sequence to sequence: the loss is the cross-entropy of the next target token."""
 
-    vocabulary: Vocabulary
-    train: list[EncodedPair]
-    valid: list[EncodedPair]
-    valid_pairs: list[Pair]
-    batch_tokens: int
-    label_smoothing: float
+    title = "translation"
+    metrics: ClassVar = {
+        "loss": Metric("loss", higher_is_better=False),
+        "exact": Metric("exact", percent=True),
+        "bleu": Metric("bleu"),
+        "chrf": Metric("chrf"),
+    }
+    model = EncoderDecoder
+    learns_from = "pairs"
+    from_data = ("source_size", "target_size")
+    capturable = True
+
+    vocabulary: AnyVocabulary
+    train: EncodedPairs
+    valid: EncodedPairs
+    settings: Settings
+    longest: int  # tokens that a pair may have
     seed: int
     notes: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        self.shown = self.train.tokens  # as this epoch cuts them
+
+    @classmethod
+    def sizes(cls, vocabulary: AnyVocabulary) -> dict[str, int]:
+        return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
+
     @classmethod
     def prepare(
-        cls,
-        data: Loaded,
-        vocabulary: Vocabulary,
-        *,
-        max_length: int,
-        batch_tokens: int,
-        label_smoothing: float,
-        valid_size: int,
-        seed: int,
+        cls, data: Loaded, vocabulary: AnyVocabulary, model: Any, train: Settings, seed: int
     ) -> "TranslationTask":
         """Encode the data; pairs longer than the model allows are left out and noted."""
-        train = _encode(vocabulary, data.splits["train"])
-        kept = [pair for pair in train if pair.length <= max_length]
-        if not kept:
-            raise InputError(f"every training pair is longer than model.max_length = {max_length} tokens")
-        notes = data.notes
-        if len(kept) < len(train):
-            notes += (f"left out {len(train) - len(kept)} training pair(s) longer than {max_length} tokens",)
-        valid_pairs = data.splits["valid"]
-        encoded_pairs = zip(valid_pairs, _encode(vocabulary, valid_pairs), strict=True)
-        fitting = [(pair, encoded) for pair, encoded in encoded_pairs if encoded.length <= max_length]
-        if len(fitting) < len(valid_pairs):
-            notes += (f"left out {len(valid_pairs) - len(fitting)} validation pair(s) longer than {max_length} tokens",)
-        if not fitting:
-            raise InputError(f"every validation pair is longer than model.max_length = {max_length} tokens")
-        pairs, valid = zip(*fitting[:valid_size], strict=True)
-        return cls(vocabulary, kept, list(valid), list(pairs), batch_tokens, label_smoothing, seed, notes)
+        notes, kept = data.notes, {}
+        for split, name in (("train", "training"), ("valid", "validation")):
+            pairs = data.splits[split]
+            kept[split] = EncodedPairs.fitting(vocabulary, pairs, model.max_length)
+            if not kept[split]:
+                raise InputError(f"every {name} pair is longer than model.max_length = {model.max_length} tokens")
+            if left_out := len(pairs) - len(kept[split]):
+                notes += (f"left out {left_out} {name} pair(s) longer than {model.max_length} tokens",)
+        valid = kept["valid"].first(train.valid_size)
+        return cls(vocabulary, kept["train"], valid, train, model.max_length, seed, notes)
+
+    @property
+    def train_size(self) -> int:
+        return len(self.train)
+
+    def describe(self) -> str:
+        return f"{len(self.train):,} pairs"
 
     def epoch(self, number: int) -> list[list[int]]:
-        """The batches of an epoch, as lists of example numbers; the seed and the number decide them alone."""
-        return shuffled([pair.length for pair in self.train], self.batch_tokens, self.seed, number)
+        if dropout := self.settings.bpe_dropout:
+            self.shown = self.train.cut_anew(self.vocabulary, dropout, (self.seed, number), self.longest)
+        return shuffled([pair.length for pair in self.shown], self.settings.batch_tokens, self.seed, number)
 
-    def batch(self, rows: Sequence[int]) -> Batch:
-        return collate([self.train[row] for row in rows])
+    def batch(self, rows: Sequence[int], *, filled: bool = False) -> Batch:
+        pairs = [self.shown[row] for row in rows]
+        return collate_filled(pairs, self.settings.batch_tokens, self.longest) if filled else collate(pairs)
 
     def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
-        """The mean over the batch's target tokens, in nats."""
+        """The mean over the batch's target tokens, in nats, and what hard attention learns from besides."""
         logits = model(batch.source, batch.target_in, batch.source_lengths)
-        return token_cross_entropy(logits, batch.target_out, PAD, self.label_smoothing) / batch.tokens
+        tokens = (batch.target_out != PAD).sum()  # batch.tokens, also where a graph is replayed with another batch
+        loss = token_cross_entropy(logits, batch.target_out, PAD, self.settings.label_smoothing) / tokens
+        reward = alignment_loss(model, logits, batch.target_out, PAD)
+        return loss if reward is None else loss + reward
 
     @torch.inference_mode()
     def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
         """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
-        for rows in by_length([pair.length for pair in self.valid], self.batch_tokens):
-            batch = collate([self.valid[row] for row in rows]).to(model.device)
+        for batch in self.valid.batches(self.settings.batch_tokens):
+            batch = batch.to(model.device)
             logits = model(batch.source, batch.target_in, batch.source_lengths)
             total += token_cross_entropy(logits, batch.target_out, PAD).item()
             tokens += batch.tokens
-        found = Translator(model, self.vocabulary).translate([pair.source for pair in self.valid_pairs])
+        found = Translator(model, self.vocabulary).translate([pair.source for pair in self.valid.pairs])
         texts = [answers[0].text for answers in found]
-        references = [pair.target for pair in self.valid_pairs]
+        references = [self.vocabulary.target.normalize(pair.target) for pair in self.valid.pairs]
         scores = corpus_scores(texts, references)
         return {
             "loss": total / tokens,
@@ -101,7 +145,10 @@ class TranslationTask:
         }
 
 
-def _encode(vocabulary: Vocabulary, pairs: Sequence[Pair]) -> list[EncodedPair]:
-    sources = vocabulary.encode_ids([pair.source for pair in pairs])
-    targets = vocabulary.encode_ids([pair.target for pair in pairs])
+def encode(
+    vocabulary: AnyVocabulary, pairs: Sequence[Pair], *, dropout: float = 0.0, seed: tuple[int, ...] = ()
+) -> list[EncodedPair]:
+    """The tokens of pairs; with `dropout` cut into subwords as the seed decides."""
+    sources = vocabulary.source.encode_ids([pair.source for pair in pairs], dropout=dropout, seed=(*seed, 0))
+    targets = vocabulary.target.encode_ids([pair.target for pair in pairs], dropout=dropout, seed=(*seed, 1))
     return [EncodedPair(source, target) for source, target in zip(sources, targets, strict=True)]

@@ -1,5 +1,6 @@
 """Translation: one text in, another text out, and what was read for each token written."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ import torch
 from qkv.attention import watch
 from qkv.config import require
 from qkv.data.batching import EncodedPair, by_length, collate
-from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, Tokens, Vocabulary
+from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, AnyVocabulary, Tokens
 from qkv.errors import InputError
-from qkv.generation import Hypothesis, beam_search, greedy_search
-from qkv.interop import load
+from qkv.generation import Coverage, Hypothesis, Rules, Sampling, beam_search, greedy_search, sample
+from qkv.interop import load_as
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
@@ -29,12 +30,39 @@ class Search:
     beam: int = 1  # how many hypotheses to follow; 1 is greedy
     n_best: int = 1
     length_penalty: float = 1.0  # a score is log p / length ** this
+    coverage_penalty: float = 0.0  # how much source tokens that were not read count against a translation
+    min_length: int = 0  # in tokens
+    max_length: int | None = None  # None: twice the source's and 50 more, as far as the model goes
+    prefix: str = ""  # how every translation has to begin
+    sampling: Sampling | None = None  # draw instead of looking for the best: n_best translations, each on its own
 
     def __post_init__(self) -> None:
+        if self.sampling is None:
+            require(
+                1 <= self.n_best <= self.beam,
+                f"n-best must lie between 1 and the beam, but n-best is {self.n_best} and the beam {self.beam}",
+            )
+        else:
+            require(self.beam == 1, f"sampling follows one hypothesis at a time: a beam of {self.beam} is not for it")
+            require(self.n_best >= 1, f"n-best must be 1 or more, not {self.n_best}")
+        require(0 <= self.length_penalty < math.inf, f"length penalty must be 0 or more, not {self.length_penalty}")
         require(
-            1 <= self.n_best <= self.beam,
-            f"n-best must lie between 1 and the beam, but n-best is {self.n_best} and the beam {self.beam}",
+            0 <= self.coverage_penalty < math.inf, f"coverage penalty must be 0 or more, not {self.coverage_penalty}"
         )
+        require(
+            self.coverage_penalty == 0 or self.beam > 1,
+            "a coverage penalty chooses between hypotheses: it needs a beam of 2 or more",
+        )
+        require(self.min_length >= 0, f"min-length must be 0 or more, not {self.min_length}")
+        require(
+            self.max_length is None or self.max_length >= max(1, self.min_length),
+            f"max-length must be 1 or more and no less than min-length {self.min_length}, not {self.max_length}",
+        )
+
+    @property
+    def hypotheses(self) -> int:
+        """How many hypotheses each text has at a time."""
+        return self.beam if self.sampling is None else self.n_best
 
 
 GREEDY = Search()
@@ -44,58 +72,79 @@ class Translator:
     """A sequence-to-sequence model with its vocabulary: `Translator("runs/demo")("5 March 2026").text`."""
 
     def __init__(
-        self, model: str | Path | EncoderDecoder[Any, Any], vocabulary: Vocabulary | None = None, device: str = "auto"
+        self,
+        model: str | Path | EncoderDecoder[Any, Any],
+        vocabulary: AnyVocabulary | None = None,
+        device: str = "auto",
     ):
-        self.model = (model if isinstance(model, EncoderDecoder) else load(model, device=pick_device(device))).eval()
+        given = model if isinstance(model, EncoderDecoder) else load_as(EncoderDecoder, model, pick_device(device))
+        self.model: EncoderDecoder[Any, Any] = given.eval()
+        self.name = type(model).__name__ if isinstance(model, EncoderDecoder) else str(model)
         found = vocabulary or self.model.tokenizer
         if found is None:
-            name = type(model).__name__ if isinstance(model, EncoderDecoder) else model
-            raise InputError(f"{name}: a translator needs a vocabulary, and there is none beside the weights")
-        self.vocabulary: Vocabulary = found
+            raise InputError(f"{self.name}: a translator needs a vocabulary, and there is none beside the weights")
+        self.vocabulary: AnyVocabulary = found
 
-    def __call__(self, text: str, *, beam: int = 1, length_penalty: float = 1.0, attention: bool = True) -> Answer:
-        """The best translation of one text, with its attention maps."""
-        search = Search(beam, length_penalty=length_penalty)
-        return self.translate([text], search, attention=attention)[0][0]
+    def __call__(self, text: str, *, attention: bool = True, **search: Any) -> Answer:
+        """The best translation of one text, with its attention maps; `search` as in `Search`: `beam=5`."""
+        return self.translate([text], Search(**search), attention=attention)[0][0]
 
     def translate(
-        self, texts: Sequence[str], search: Search = GREEDY, *, attention: bool = False
+        self, texts: Sequence[str], search: Search = GREEDY, *, attention: bool = False, first: int = 0
     ) -> list[list[Answer]]:
-        """The translations of each text, best first; with their attention maps if `attention`."""
-        found = dict(self.stream(texts, search, attention=attention))
+        """The translations of each text, best first; with their attention maps if `attention`.
+
+        Samples are drawn by the seed and the number of the text, the first of these texts having the number `first`.
+        """
+        found = dict(self.stream(texts, search, attention=attention, first=first))
         return [found[index] for index in range(len(texts))]
 
     def stream(
-        self, texts: Sequence[str], search: Search = GREEDY, *, attention: bool = False
+        self, texts: Sequence[str], search: Search = GREEDY, *, attention: bool = False, first: int = 0
     ) -> Iterator[tuple[int, list[Answer]]]:
         """Like `translate`, but gives (index, answers) batch by batch, texts of like length together."""
         sources = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
         lengths = [len(source.ids) for source in sources]
-        for rows in by_length(lengths, max(1, BATCH_TOKENS // search.beam)):
+        for rows in by_length(lengths, max(1, BATCH_TOKENS // search.hypotheses)):
             batch = [sources[row] for row in rows]
-            found = [best[: search.n_best] for best in self._search(batch, search)]
+            found = [best[: search.n_best] for best in self._search(batch, search, [first + row for row in rows])]
             pairs = [(source, best) for source, kept in zip(batch, found, strict=True) for best in kept]
             seen = iter(self.attention(pairs) if attention else [()] * len(pairs))
             for row, source, kept in zip(rows, batch, found, strict=True):
-                unknown = self.vocabulary.unknown(source)
+                unknown = self.vocabulary.source.unknown(source)
                 yield (
                     row,
                     [
-                        Answer(texts[row], self.vocabulary.decode(best.tokens), best.score, next(seen), unknown)
+                        Answer(texts[row], self.vocabulary.target.decode(best.tokens), best.score, next(seen), unknown)
                         for best in kept
                     ],
                 )
+
+    def check_alignment(self, what: str = "an alignment") -> None:
+        """Raise where the model has no alignment to show or to search by."""
+        if not self.model.alignment_layers:
+            raise InputError(
+                f"{self.name}: {what} was asked of a model that has no attention over its source; models that have it: "
+                'rnn_seq2seq with model.attention = "bahdanau" or "luong", conv_seq2seq, transformer'
+            )
 
     @torch.inference_mode()
     def attention(self, pairs: Sequence[tuple[Tokens, Hypothesis]]) -> list[tuple[AttentionMap, ...]]:
         """What each hypothesis attended to: one more pass over what search found, with every layer watched.
 
-        A decoder's steps and its teacher-forced pass compute the same, so this holds for any search.
+        A decoder's steps and its teacher-forced pass compute the same, so this holds for any search. Where the decoder
+        has no attention over the source there is no map.
         """
+        reading = self.model.alignment_layers
+        if not reading:
+            return [()] * len(pairs)
         batch = collate([EncodedPair(source.ids, best.tokens) for source, best in pairs]).to(self.model.device)
         with watch(self.model) as seen:
             self.model(batch.source, batch.target_in, batch.source_lengths)
-        layers = {name: seen[name].weights.float().cpu() for name in sorted(seen, key=_reading_order)}
+        others = sorted(seen.keys() - {*reading}, key=[*seen].index)
+        own = [layer for layer in others if not layer.startswith("encoder")]
+        order = [*reading, *own, *(layer for layer in others if layer not in own)]
+        layers = {name: seen[name].weights.float().cpu() for name in order}
         return [
             tuple(self._map(name, weights[row], source, best) for name, weights in layers.items())
             for row, (source, best) in enumerate(pairs)
@@ -103,30 +152,59 @@ class Translator:
 
     def _map(self, layer: str, weights: torch.Tensor, source: Tokens, hypothesis: Hypothesis) -> AttentionMap:
         """Name the rows and columns of one layer's weights; padding and the query that wrote </s> are left out."""
-        written = tuple(self.vocabulary.piece(token) for token in hypothesis.tokens)
-        if layer.startswith("encoder"):
-            rows = columns = source.pieces
-        elif layer.endswith(".self"):
-            rows, columns = written, (SPECIAL[BEGIN], *written[:-1])
-        else:
+        written = tuple(self.vocabulary.target.piece(token) for token in hypothesis.tokens)
+        if layer in self.model.alignment_layers:
             rows, columns = written, source.pieces
+        elif layer.startswith("encoder"):
+            rows = columns = source.pieces
+        else:
+            rows, columns = written, (SPECIAL[BEGIN], *written[:-1])
         return AttentionMap(layer, rows, columns, weights[:, : len(rows), : len(columns)].numpy())
 
-    def _search(self, sources: Sequence[Tokens], search: Search) -> list[list[Hypothesis]]:
+    @torch.inference_mode()
+    def _search(self, sources: Sequence[Tokens], search: Search, numbers: Sequence[int]) -> list[list[Hypothesis]]:
+        rules = self._rules(sources, search)
+        if search.coverage_penalty:
+            self.check_alignment("a coverage penalty")
         batch = collate([EncodedPair(source.ids, ()) for source in sources]).to(self.model.device)
-        with torch.inference_mode():
-            memory = self.model.encode(batch.source, batch.source_lengths)
-        # By each text's own length: what else is in the batch must make no difference.
-        longest = (2 * batch.source_lengths + 50).clamp(max=self.model.config.max_length)
-        rules: dict[str, Any] = {"batch": len(sources), "begin": BEGIN, "end": END, "max_length": longest,
-                                 "length_penalty": search.length_penalty, "never": NEVER_SAID}  # fmt: skip
+        state = self.model.start(self.model.encode(batch.source, batch.source_lengths))
+        penalty = search.length_penalty
+        if search.sampling is not None:
+            return sample(
+                self.model, state, rules, search.sampling,
+                samples=search.n_best, length_penalty=penalty, numbers=numbers,
+            )  # fmt: skip
         if search.beam == 1:
-            return [[hypothesis] for hypothesis in greedy_search(self.model, memory, **rules)]
-        return beam_search(self.model, memory, beam=search.beam, **rules)
+            return [[best] for best in greedy_search(self.model, state, rules, length_penalty=penalty)]
+        coverage = None
+        if search.coverage_penalty:
+            coverage = Coverage(search.coverage_penalty, self.model.alignment_layers[0], batch.source_lengths)
+        return beam_search(self.model, state, rules, beam=search.beam, length_penalty=penalty, coverage=coverage)
+
+    def _rules(self, sources: Sequence[Tokens], search: Search) -> Rules:
+        """By each text's own length: what else is in the batch must make no difference."""
+        most = min(self.model.config.max_length, search.max_length or math.inf)
+        prefix = self.vocabulary.target.encode(search.prefix).ids if search.prefix else []
+        least = max(search.min_length, len(prefix))
+        if least > most:
+            what = "min-length" if search.min_length == least else f"the prefix {search.prefix!r}"
+            raise InputError(f"{what} asks for {least} tokens or more, but a translation may have {most} at most")
+        if UNKNOWN in prefix:
+            raise InputError(f"the prefix {search.prefix!r} holds what the model never saw, and cannot say")
+        usual = [max(2 * len(source.ids) + 50, least) for source in sources]
+        return Rules(
+            batch=len(sources),
+            begin=BEGIN,
+            end=END,
+            max_length=[int(most if search.max_length else min(longest, most)) for longest in usual],
+            min_length=search.min_length,
+            never=NEVER_SAID,
+            prefixes=[prefix] * len(sources),
+        )
 
     def fits(self, text: str) -> bool:
         """Whether a text is short enough for the model."""
-        return len(self.vocabulary.encode(text).ids) <= self.model.config.max_length
+        return len(self.vocabulary.source.encode(text).ids) <= self.model.config.max_length
 
     def check(self, texts: Sequence[str]) -> None:
         """Raise for the first text that could not be translated, before any work is done; blank ones pass."""
@@ -138,16 +216,8 @@ class Translator:
         """The tokens of an input, or an error that says which input and why."""
         if not text.strip():
             raise InputError(f"input {number} is empty")
-        tokens = self.vocabulary.encode(text)
+        tokens = self.vocabulary.source.encode(text)
         limit = self.model.config.max_length
         if len(tokens.ids) > limit:
             raise InputError(f"input {number} has {len(tokens.ids)} tokens; this model takes at most {limit}")
         return tokens
-
-
-def _reading_order(layer: str) -> tuple[int, int]:
-    """First what reads the source, its last layer foremost; then the decoder's own attention, then the encoder's."""
-    number = next((int(part) for part in layer.split(".") if part.isdecimal()), 0)
-    if layer.startswith("encoder"):
-        return 2, number
-    return (1, number) if layer.endswith(".self") else (0, -number)

@@ -55,7 +55,7 @@ class Display:
         return (now - began) * (1 - done) / (done - already) if done > already else None
 
     def validated(self, metric: Metric, value: float, best: Best | None) -> None:
-        """Show how the model does on the validation pairs."""
+        """Show how the model does on the validation data."""
         top = "" if best is None else f" (best {metric.shown(best.value)})"
         self._metric = f"  valid {metric.name} {metric.shown(value)}{top}"
         self._live.update(self._task, valid=self._metric)

@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkv.data.registry import load_data
-from qkv.data.vocabulary import Vocabulary
+from qkv.data.registry import DataConfig, learn_vocabulary, load_data
+from qkv.data.vocabulary import AnyVocabulary
 from qkv.models import MODELS
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
-from qkv.tasks.translation import TranslationTask
 from qkv.training.display import Display
 from qkv.training.loop import train
-from qkv.training.recipe import Recipe
+from qkv.training.recipe import TASKS, Recipe
 from qkv.training.run import Place, Run, require_free
 
 
@@ -37,32 +36,29 @@ def resume(folder: Path, device: str = "auto", display: Display | None = None) -
 
 def _work(recipe: Recipe, folder: Path, run: Run | None, device: str, display: Display) -> Job:
     where = pick_device(device)
+    kind = TASKS[recipe.task]
     data = load_data(recipe.data)
-    vocabulary = run.vocabulary if run is not None else None
-    if vocabulary is None:
-        train_pairs = data.splits["train"]
-        texts = (text for pair in train_pairs for text in (pair.source, pair.target))
-        vocabulary = Vocabulary.train(texts, recipe.data.vocabulary)
-    config = recipe.model_config(len(vocabulary))
-    task = TranslationTask.prepare(
-        data,
-        vocabulary,
-        max_length=config.max_length,
-        batch_tokens=recipe.train.batch_tokens,
-        label_smoothing=recipe.train.label_smoothing,
-        valid_size=recipe.train.valid_size,
-        seed=recipe.seed,
-    )
+    vocabulary = (run.vocabulary if run is not None else None) or learn_vocabulary(data, recipe.data)
+    config = recipe.model_config(kind.sizes(vocabulary))
+    task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
     seed_everything(recipe.seed)
     model = MODELS[recipe.model["name"]][0](config).to(where)
     # Everything that could be wrong with the input has been looked at: only now does the run's folder come to be.
     run = run or Run.create(folder, recipe)
     size = sum(parameter.numel() for parameter in model.parameters())
     display.say(
-        f"{recipe.data.name}  {len(task.train):,} pairs  vocabulary {recipe.data.vocabulary} ({len(vocabulary)})    "
+        f"{recipe.data.name}  {task.describe()}  {_described(recipe.data, vocabulary)}    "
         f"{recipe.model['name']}  {size / 1e6:.2f} M parameters    {where}"
     )
     for note in task.notes:
         display.say(f"note: {note}")
     with run.held():
         return Job(run, train(run, task, model, data.fingerprint, display))
+
+
+def _described(config: DataConfig, vocabulary: AnyVocabulary) -> str:
+    """How texts are split, and into how many different tokens."""
+    source = f"vocabulary {config.vocabulary} ({len(vocabulary.source):,})"
+    if vocabulary.target is vocabulary.source:
+        return source
+    return f"{source} to {config.target_vocabulary} ({len(vocabulary.target):,})"

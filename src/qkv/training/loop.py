@@ -4,18 +4,20 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from qkv.errors import NotFinite
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.runtime.device import autocast
-from qkv.tasks.translation import METRICS, TranslationTask
+from qkv.interop import Network
+from qkv.tasks.task import Task
+from qkv.training.average import Average
 from qkv.training.display import Display
 from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
+from qkv.training.passes import CapturedPasses, Passes
 from qkv.training.recipe import TrainConfig
 from qkv.training.run import LOG, Best, Place, Run
 from qkv.training.schedule import learning_rate
@@ -23,16 +25,20 @@ from qkv.training.schedule import learning_rate
 LOG_EVERY = 20  # steps
 
 
-def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data: str, display: Display) -> Place:
+def train(run: Run, task: Task, model: Network, data: str, display: Display) -> Place:
     """Train to the end of the recipe, from the newest checkpoint if there is one; Ctrl-C saves and returns early."""
     config = run.recipe.train
     device = model.device
     optimizer = adamw(model, config)
-    place, notes = run.restore(model, optimizer, data)
+    average = Average(model, config.ema)
+    place, notes = run.restore(task, model, optimizer, average, data)
     for note in notes:
         display.say(f"note: {note}")
     run.truncate_log(place)
     precision = config.precision if config.precision != "auto" else "bfloat16" if device.type == "cuda" else "float32"
+    captured = device.type == "cuda" and config.graphs and task.capturable
+    kind = CapturedPasses if captured else Passes
+    passes = kind(model, partial(task.loss, model), precision, config.clip)
     saved = place if run.checkpoints else None
 
     def save() -> None:
@@ -40,38 +46,38 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
         if saved != place:
             if not all(parameter.isfinite().all() for parameter in model.parameters()):
                 raise NotFinite(f"step {place.step}: a weight is not finite; {last_good(run)}")
-            run.save(place, model, optimizer, task.vocabulary, data)
+            run.save(place, task, model, optimizer, average, data)
             saved = place
 
     with Interrupt() as interrupt, Log(run.folder / LOG, place.step + 1) as log, display:
         began, clock, tokens = time.monotonic() - place.seconds, time.monotonic(), 0
         for step in steps_ahead(task, config.epochs, place):
             model.train()
-            batch = task.batch(step.rows).to(device)
+            batch = task.batch(step.rows, filled=captured).to(device)
             rate = learning_rate(config, place.step, step.behind)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            with autocast(device, precision):
-                loss = task.loss(model, batch)
-            stop_unless_finite(loss.item(), "loss", place, run)
-            loss.backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip).item()
+            loss, norm = torch.stack(list(passes(batch))).tolist()
+            stop_unless_finite(loss, "loss", place, run)
             stop_unless_finite(norm, "gradient", place, run)
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
 
             tokens += batch.tokens
             now = time.monotonic()
             place = replace(place, step=place.step + 1, epoch=step.epoch, batch=step.number + 1, seconds=now - began)
+            average.update(place.step)
             if place.step % LOG_EVERY == 0 or place.step == 1 or step.done == 1.0:
                 speed, clock, tokens = tokens / (now - clock), now, 0
-                log.write(place.step, "train", {"loss": loss.item(), "norm": norm, "lr": rate, "tokens_per_s": speed})
-                display.step(step.epoch + 1, config.epochs, step.done, loss.item(), speed)
+                log.write(place.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
+                display.step(step.epoch + 1, config.epochs, step.done, loss, speed)
             if place.step % config.validate_every == 0:
-                place = validate(task, model, config, place, log, display)
+                place = validate(task, model, average, config, place, log, display)
                 clock, tokens = time.monotonic(), 0  # the speed shown is that of training
                 if place.best is not None and place.best.step == place.step:
                     save()
+                if config.patience and place.stale >= config.patience:
+                    display.say(f"{place.stale} validations without a better {config.best_by}: enough")
+                    break
             stopping = bool(interrupt)  # asked once: a signal between two looks must not stop us unsaved
             if place.step % config.save_every == 0 or stopping:
                 save()
@@ -79,7 +85,7 @@ def train(run: Run, task: TranslationTask, model: EncoderDecoder[Any, Any], data
                 return place
         if not place.finished:
             if place.validated < place.step:
-                place = validate(task, model, config, place, log, display)
+                place = validate(task, model, average, config, place, log, display)
             place = replace(place, finished=True, seconds=time.monotonic() - began)
             save()
     return place
@@ -95,9 +101,9 @@ class Step(NamedTuple):
     done: float  # and after it
 
 
-def steps_ahead(task: TranslationTask, epochs: int, place: Place) -> Iterator[Step]:
-    """Every step from `place` to the end of the run."""
-    for epoch in range(place.epoch, epochs):
+def steps_ahead(task: Task, epochs: int, place: Place) -> Iterator[Step]:
+    """Every step from `place` to the end of the run; none from the place of a run that is finished."""
+    for epoch in range(place.epoch, epochs if not place.finished else 0):
         batches = task.epoch(epoch)
         for number in range(place.batch if epoch == place.epoch else 0, len(batches)):
             behind, done = ((epoch + count / len(batches)) / epochs for count in (number, number + 1))
@@ -113,20 +119,16 @@ def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 
 
 def validate(
-    task: TranslationTask,
-    model: EncoderDecoder[Any, Any],
-    config: TrainConfig,
-    place: Place,
-    log: Log,
-    display: Display,
+    task: Task, model: Network, average: Average, config: TrainConfig, place: Place, log: Log, display: Display
 ) -> Place:
-    """Look at the validation pairs; the place that comes back knows whether this was the best so far."""
+    """Look at the validation data; the place that comes back knows whether this was the best so far."""
     model.eval()
-    scores = task.validate(model)
-    metric, value = METRICS[config.best_by], scores[config.best_by]
-    place = replace(place, validated=place.step)
+    with average.used():
+        scores = task.validate(model)
+    metric, value = task.metrics[config.best_by], scores[config.best_by]
+    place = replace(place, validated=place.step, stale=place.stale + 1)
     if math.isfinite(value) and (place.best is None or metric.at_least_as_good(value, place.best.value)):
-        place = replace(place, best=Best(place.step, value))
+        place = replace(place, best=Best(place.step, value), stale=0)
     log.write(place.step, "valid", scores)
     display.validated(metric, value, place.best)
     return place

@@ -73,30 +73,34 @@ class CapturedPasses(Passes[Batch]):
         return self._outcome
 
     def _capture(self, batch: Batch) -> "Captured[Batch]":
-        """Run once as a rehearsal, in which kernels are compiled and plans are made, then once more to be captured."""
+        """Run once as a rehearsal, in which kernels are compiled and plans are made, then once more to be captured.
+
+        The rehearsal leaves no trace, in buffers or in what is drawn next: a run that was resumed rehearses again.
+        """
         own = replace(batch, **{name: tensor.clone() for name, tensor in _tensors(batch).items()})  # type: ignore[type-var]
-        before = [buffer.clone() for buffer in self.model.buffers()]
+        before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         aside = torch.cuda.Stream(self.device)
         aside.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(aside), torch.random.fork_rng([self.device]):
             super().__call__(own)
         torch.cuda.current_stream(self.device).wait_stream(aside)
-        for buffer, value in zip(self.model.buffers(), before, strict=True):
+        for buffer, value in before:
             buffer.copy_(value)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory):
             outcome = super().__call__(own)
             torch._foreach_copy_(self._gradients, [_gradient(parameter) for parameter in self.parameters])
             torch._foreach_copy_(list(self._outcome), list(outcome))
-        return Captured(graph, own)
+        return Captured(graph, own, tuple(self.model.buffers()))
 
 
 @dataclass(frozen=True)
 class Captured(Generic[Batch]):
-    """A graph, and the batch that it reads."""
+    """A graph, the batch that it reads, and other memory it looks at, which must stay where it is."""
 
     graph: torch.cuda.CUDAGraph
     batch: Batch
+    buffers: tuple[Tensor, ...]  # as they were: a model may put others in their place, such as a longer table
 
 
 def _tensors(batch: object) -> dict[str, Tensor]:

@@ -1,18 +1,21 @@
 """Recipes: what to train on what, as short TOML files that hold only what differs from the defaults."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from qkv.config import build, nearest, override, read_toml, require
-from qkv.data.registry import DataConfig
+from qkv.config import build, merged, nearest, override, read_toml, require
+from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS
+from qkv.tasks.language_model import LanguageModelTask
+from qkv.tasks.task import Task
+from qkv.tasks.translation import TranslationTask
 
-FROM_DATA = ("source_size", "target_size")  # keys of a model's config that the vocabulary decides
+TASKS: dict[str, type[Task]] = {"translate": TranslationTask, "language_model": LanguageModelTask}
 
 
 @dataclass(frozen=True)
@@ -20,35 +23,42 @@ class TrainConfig:
     """How to train."""
 
     epochs: int = 10
-    batch_tokens: int = 4096  # tokens of the longer side in a batch, padding counted
+    batch_tokens: int = 4096  # translate: of the longer side in a batch, padding counted; language_model: rows x length
+    length: int = 256  # language_model: how many tokens back-propagation reaches back
     lr: float = 1e-3
     warmup: int = 100  # steps in which the learning rate rises from 0 to lr
     decay: Literal["constant", "linear", "cosine", "inverse_sqrt"] = "cosine"
     weight_decay: float = 0.01
     clip: float = 1.0  # the largest norm of the gradient
     label_smoothing: float = 0.0
+    bpe_dropout: float = 0.0  # translate: how often a merge is left out, anew in each epoch (Provilkov et al. 2020)
+    ema: float = 0.0  # the decay of the moving average of the weights that is validated and saved; 0: no average
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU, float32 on the CPU
+    graphs: bool = True  # on a GPU: capture the steps of training in CUDA graphs, one for each shape of batch
     validate_every: int = 500  # steps
-    valid_size: int = 500  # how many validation pairs to look at
+    valid_size: int = 500  # translate: how many validation pairs to look at
     save_every: int = 500  # steps
     keep: int = 2  # how many checkpoints to keep, besides the best
-    best_by: Literal["loss", "exact", "bleu", "chrf"] = "loss"
+    best_by: str = "loss"  # one of the task's metrics
+    patience: int = 0  # stop after so many validations without a better one; 0: never
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_tokens", "validate_every", "valid_size", "save_every", "keep"):
+        for name in ("epochs", "batch_tokens", "length", "validate_every", "valid_size", "save_every", "keep"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
         require(0 < self.lr < math.inf, "lr must be positive and finite")
         require(self.clip > 0, "clip must be positive")
         require(self.warmup >= 0, "warmup must not be negative")
         require(self.weight_decay >= 0, "weight_decay must not be negative")
-        require(0 <= self.label_smoothing < 1, "label_smoothing must lie in [0, 1)")
+        require(self.patience >= 0, "patience must not be negative")
+        for name in ("label_smoothing", "bpe_dropout", "ema"):
+            require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Everything that decides a training run."""
 
-    task: Literal["translate"] = "translate"
+    task: Literal["translate", "language_model"] = "translate"
     seed: int = 0
     data: DataConfig = field(default_factory=DataConfig)
     model: dict[str, Any] = field(default_factory=lambda: {"name": "rnn_seq2seq"})
@@ -56,17 +66,39 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**31, "seed must lie between 0 and 2^31 - 1")
+        task, best_by = TASKS[self.task], self.train.best_by
+        require(best_by in task.metrics, f"train.best_by {best_by!r} is not known{nearest(best_by, task.metrics)}")
+        fitting = [name for name, entry in DATA_SETS.items() if entry.kind == task.learns_from]
+        require(
+            self.data.name in fitting,
+            f"data.name {self.data.name!r} is not {task.learns_from}, from which {task.title} is learned; "
+            f"use {' or '.join(fitting)}",
+        )
+        require(
+            not self.train.bpe_dropout or task.learns_from == "pairs",
+            f"train.bpe_dropout cuts pairs anew in every epoch; {task.title} learns from one text: leave it out",
+        )
+        kinds = (self.data.vocabulary, self.data.target_vocabulary or self.data.vocabulary)
+        require(
+            not self.train.bpe_dropout or all(kind.startswith("bpe:") for kind in kinds),
+            f"train.bpe_dropout needs subwords (data.vocabulary = bpe:N), not {' and '.join(dict.fromkeys(kinds))}",
+        )
 
-    def model_config(self, vocabulary: int, where: str = "recipe") -> Any:
-        """The model's own config, completed with the size of the vocabulary."""
+    def model_config(self, sizes: Mapping[str, int] | None = None, where: str = "recipe") -> Any:
+        """The model's own config, completed with what the vocabulary decides (1 each, before there is one)."""
         table = dict(self.model)
         name = table.pop("name", None)
+        task = TASKS[self.task]
         if not isinstance(name, str) or name not in MODELS:
             raise InputError(f"{where}: model.name {name!r} is not known{nearest(str(name), MODELS)}")
-        for key in FROM_DATA:
+        network, config = MODELS[name]
+        if not issubclass(network, task.model):
+            fitting = sorted(name for name, (network, _) in MODELS.items() if issubclass(network, task.model))
+            raise InputError(f"{where}: model.name {name!r} cannot learn {task.title}; use {' or '.join(fitting)}")
+        for key in task.from_data:
             if key in table:
                 raise InputError(f"{where}: model.{key} follows from the data; leave it out")
-        return build(MODELS[name][1], table | dict.fromkeys(FROM_DATA, vocabulary), where, prefix="model.")
+        return build(config, {**table, **(sizes or dict.fromkeys(task.from_data, 1))}, where, prefix="model.")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,12 +106,23 @@ class Recipe:
 
 def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     """Read a recipe by its name or its path, and apply `a.b=value` assignments; every key is checked."""
-    path = recipe_path(name)
     where = f"recipe {name}"
-    recipe = build(Recipe, override(read_toml(path), assignments), where)
+    recipe = build(Recipe, override(recipe_table(name), assignments), where)
     recipe = replace(recipe, data=recipe.data.with_whole_paths())
-    recipe.model_config(1, where)  # a wrong key should be told before any data are loaded
+    recipe.model_config(where=where)  # a wrong key should be told before any data are loaded
     return recipe
+
+
+def recipe_table(name: str) -> dict[str, Any]:
+    """What a recipe's file holds, on top of what the recipe holds that it `extends`."""
+    table = read_toml(recipe_path(name))
+    base = table.pop("extends", None)
+    if base is None:
+        return table
+    known = recipe_names()
+    if base not in known:  # by name only: one that comes with qkv, which extends no further
+        raise InputError(f"recipe {name}: extends {base!r}, which does not come with qkv{nearest(str(base), known)}")
+    return merged(read_toml(recipe_path(base)), table)
 
 
 def recipe_path(name: str) -> Path:

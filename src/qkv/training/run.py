@@ -11,10 +11,11 @@ import torch
 
 from qkv.config import build, read_toml, write_toml
 from qkv.data.registry import Loaded, load_data
-from qkv.data.vocabulary import Vocabulary
+from qkv.data.vocabulary import AnyVocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.folder import (
     WEIGHTS,
+    Network,
     checkpoint_path,
     checkpoints_in,
     read_tensors,
@@ -23,7 +24,6 @@ from qkv.interop.folder import (
     write_tensors,
 )
 from qkv.interop.seal import read_seal, seal, verify
-from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.files import (
     folder_written_atomically,
     only_one_process,
@@ -32,6 +32,8 @@ from qkv.runtime.files import (
     write_atomically,
 )
 from qkv.runtime.randomness import random_state, restore_random_state
+from qkv.tasks.task import Task
+from qkv.training.average import Average
 from qkv.training.recipe import Recipe
 from qkv.types import Tensor
 
@@ -56,6 +58,7 @@ class Place:
     seconds: float = 0.0  # of training, over all parts of an interrupted run
     validated: int = 0  # the last step whose model was validated
     best: Best | None = None
+    stale: int = 0  # validations since the best one
     finished: bool = False
 
 
@@ -100,7 +103,7 @@ class Run:
         return loaded
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> AnyVocabulary | None:
         """The vocabulary that the run's checkpoints carry."""
         if not self.checkpoints:
             return None
@@ -108,21 +111,18 @@ class Run:
         return read_vocabulary(self.checkpoints[-1])
 
     def save(
-        self,
-        place: Place,
-        model: EncoderDecoder[Any, Any],
-        optimizer: torch.optim.Optimizer,
-        vocabulary: Vocabulary,
-        data: str,
+        self, place: Place, task: Task, model: Network, optimizer: torch.optim.Optimizer, average: Average, data: str
     ) -> Path:
         """Write a checkpoint, whole or not at all, and drop the oldest beyond those to keep."""
         path = checkpoint_path(self.folder, place.step)
         tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}
+        tensors |= {f"carried.{name}": value.contiguous() for name, value in task.carried().items()}
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
-        with folder_written_atomically(path) as scratch:
-            save_model(model, vocabulary, scratch)
+        with folder_written_atomically(path) as scratch, average.used() as waiting:
+            save_model(model, task.vocabulary, scratch)
+            tensors |= {f"weight.{name}": value for name, value in waiting.items()}
             write_tensors(tensors, scratch / TRAINING)
             seal(scratch, {"place": asdict(place), "data": data,
                            "threads": torch.get_num_threads(), "torch": torch.__version__})  # fmt: skip
@@ -132,9 +132,9 @@ class Run:
         return path
 
     def restore(
-        self, model: EncoderDecoder[Any, Any], optimizer: torch.optim.Optimizer, data: str
+        self, task: Task, model: Network, optimizer: torch.optim.Optimizer, average: Average, data: str
     ) -> tuple[Place, tuple[str, ...]]:
-        """Put model, optimizer and random generators back to the newest checkpoint; gives its place, and notes."""
+        """Put everything that training changes back to the newest checkpoint; gives its place, and notes."""
         if not self.checkpoints:
             return Place(), ()
         path = self.checkpoints[-1]
@@ -147,8 +147,9 @@ class Run:
             for name, parameter in model.named_parameters():
                 parameter.copy_(weights[name])
                 optimizer.state[parameter] = _moments(saved, name, parameter)
-        random = {name.removeprefix("random."): value for name, value in saved.items() if name.startswith("random.")}
-        restore_random_state(random, model.device)
+        average.restore(_under("weight.", saved))
+        task.carry(model, _under("carried.", saved))
+        restore_random_state(_under("random.", saved), model.device)
         return build(Place, record["place"], str(path)), _differences(record)
 
     def truncate_log(self, place: Place) -> None:
@@ -186,9 +187,13 @@ def _was_logged_by(place: Place, line: str) -> bool:
 
 def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:
     """The optimizer's state of one parameter, on the parameter's device."""
-    prefix = f"optimizer.{name}."
-    found = {key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)}
+    found = _under(f"optimizer.{name}.", saved)
     return {key: value.to(parameter.device) for key, value in found.items() if "." not in key}
+
+
+def _under(prefix: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
 
 
 def _differences(record: dict[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,80 @@
+"""`qkv generate`: a language model goes on with a text."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli import options
+from qkv.cli.talk import note, result, result_json, say
+from qkv.cli.translate import never_seen
+from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from qkv.tasks.generator import Generated
+
+
+def generate(
+    run: options.Folder,
+    prompts: Annotated[list[str] | None, typer.Option("--prompt", metavar="TEXT", help="How the text begins.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="The file's whole text is the prompt.")
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="How many tokens to write.")] = 200,
+    samples: Annotated[int, typer.Option("--n", min=1, help="How many texts to write for each prompt.")] = 1,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="Below 1 for what is probable, above 1 for surprises.")
+    ] = 1.0,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Draw from the so many most probable tokens only.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="Draw from the fewest tokens with this much probability only.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same texts.")] = 0,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Let a language model go on with a text.
+
+    The prompt is given by --prompt (several times for several), by --file, or on standard input, whole.
+    """
+    if prompts and file:
+        raise InputError("give --prompt or --file, not both")
+
+    from qkv.generation import Sampling
+    from qkv.tasks.generator import Generator
+
+    how = Sampling(temperature, top_k, top_p, seed)
+    generator = Generator(run, device=device)
+    given = prompts or [_text(file)]
+    for number, found in enumerate(generator.generate(given, tokens, how, samples=samples), start=1):
+        if found[0].unknown:
+            note(f"prompt {number}: {never_seen(found[0].unknown)}")
+        for rank, one in enumerate(found, start=1):
+            if json:
+                result_json({"prompt": number, "sample": rank, **as_dict(one)})
+            else:
+                result(one.text)
+
+
+def _text(file: Path | None) -> str:
+    from qkv.data.files import decode_lines, read_lines
+
+    if file is not None:
+        return "\n".join(read_lines(file))
+    if sys.stdin.isatty():
+        say("reading the prompt from the keyboard; end with Ctrl-D")
+    return "\n".join(decode_lines(sys.stdin.buffer.read(), "standard input"))
+
+
+def as_dict(one: "Generated") -> dict[str, Any]:
+    """What was generated, for machines."""
+    return {
+        "begins": one.prompt,
+        "continuation": one.continuation,
+        "text": one.text,
+        "score": round(one.score, 6),
+        "unknown": list(one.unknown),
+    }

@@ -1,0 +1,196 @@
+"""Language modelling as a task to learn: from a running text, which token comes next."""
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from qkv.data.registry import Loaded
+from qkv.data.vocabulary import PAD, AnyVocabulary, Vocabulary
+from qkv.errors import CheckpointError, InputError
+from qkv.metrics import Metric
+from qkv.nn.language_model import LanguageModel, detached, tensors_of, with_tensors
+from qkv.nn.state import select
+from qkv.objectives.cross_entropy import token_cross_entropy
+from qkv.tasks.task import Settings, Task
+from qkv.types import Float, Int, Tensor
+
+PARTS = 16  # that a validation text is read in, side by side
+LEAST_PART = 1024  # tokens; a shorter part would mostly measure how a text begins
+
+
+@dataclass(frozen=True)
+class Window:
+    """The next few tokens of every stream, and for each token the one after it."""
+
+    read: Int[Tensor, "streams length"]
+    coming: Int[Tensor, "streams length"]
+    opens: bool  # whether the streams begin here
+
+    @property
+    def tokens(self) -> int:
+        return self.read.numel()
+
+    def to(self, device: torch.device) -> "Window":
+        return Window(self.read.to(device), self.coming.to(device), self.opens)
+
+
+@dataclass
+class LanguageModelTask(Task):
+    """The text is cut into streams that are read side by side, a window at a time (truncated back-propagation).
+
+    The state goes over from window to window, the gradient does not. A stream begins anew in each epoch, some tokens
+    later or earlier than in the one before, so that the cuts fall elsewhere.
+    """
+
+    title = "language modelling"
+    metrics: ClassVar = {
+        "loss": Metric("loss", higher_is_better=False),  # nats a token
+        "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss
+        "nats": Metric("nats", higher_is_better=False),  # a character
+        "bits": Metric("bits", higher_is_better=False),  # a character
+    }
+    model = LanguageModel
+    learns_from = "text"
+    from_data = ("vocabulary_size",)
+
+    vocabulary: AnyVocabulary
+    text: Int[Tensor, "tokens"]
+    valid: "EncodedText"
+    settings: Settings
+    seed: int
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.offset = 0  # of this epoch's streams in the text
+        self.state: Any = None  # where the streams stand
+
+    @classmethod
+    def sizes(cls, vocabulary: AnyVocabulary) -> dict[str, int]:
+        return {"vocabulary_size": len(vocabulary.target)}
+
+    @classmethod
+    def prepare(
+        cls, data: Loaded, vocabulary: AnyVocabulary, model: Any, train: Settings, seed: int
+    ) -> "LanguageModelTask":
+        """Encode the texts, once."""
+        text = EncodedText.of(vocabulary.target, data.texts["train"]).tokens
+        valid = EncodedText.of(vocabulary.target, data.texts["valid"])
+        if train.length > train.batch_tokens:
+            raise InputError(
+                f"train.batch_tokens = {train.batch_tokens} is less than one window of train.length = {train.length}"
+            )
+        task = cls(vocabulary, text, valid, train, seed, data.notes)
+        if len(text) <= task.streams * train.length:
+            raise InputError(
+                f"the training text has {len(text):,} tokens, too few for {task.streams} streams of "
+                f"{train.length} tokens and one more: lower train.batch_tokens or train.length"
+            )
+        if len(valid.tokens) < 2:
+            raise InputError("the validation text has fewer than two tokens: nothing can be predicted in it")
+        return task
+
+    @property
+    def streams(self) -> int:
+        """How many parts of the text are read side by side."""
+        return self.settings.batch_tokens // self.settings.length
+
+    @property
+    def train_size(self) -> int:
+        return len(self.text)
+
+    def describe(self) -> str:
+        return f"{len(self.text):,} tokens"
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """One window of all streams a batch."""
+        length = self.settings.length
+        room = min(length, len(self.text) - self.streams * length)
+        self.offset = random.Random(f"{self.seed} {number}").randrange(room)
+        return [[window] for window in range((len(self.text) - 1 - self.offset) // self.streams // length)]
+
+    def batch(self, rows: Sequence[int], *, filled: bool = False) -> Window:
+        """A window; they all have one shape."""
+        (window,) = rows
+        length = self.settings.length
+        whole = (len(self.text) - 1 - self.offset) // self.streams  # tokens of a stream
+        read, coming = (
+            self.text[begin : begin + self.streams * whole].view(self.streams, whole)
+            for begin in (self.offset, self.offset + 1)
+        )
+        here = slice(window * length, (window + 1) * length)
+        return Window(read[:, here], coming[:, here], opens=window == 0)
+
+    def loss(self, model: LanguageModel[Any], batch: Window) -> Float[Tensor, ""]:
+        """The mean over the window's tokens, in nats; the state is kept for the next window."""
+        state = model.start(len(batch.read)) if batch.opens else self.state
+        logits, state = model.read(batch.read, state)
+        self.state = detached(state)
+        return token_cross_entropy(logits, batch.coming, PAD, self.settings.label_smoothing) / batch.tokens
+
+    def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
+        """How surprising the validation text is, all of it."""
+        return self.valid.scores(model, self.settings.batch_tokens)
+
+    def carried(self) -> dict[str, Tensor]:
+        return tensors_of(self.state)
+
+    def carry(self, model: LanguageModel[Any], tensors: Mapping[str, Tensor]) -> None:
+        if not tensors:
+            return
+        fresh = model.start(self.streams)
+        if tensors_of(fresh).keys() != tensors.keys():
+            raise CheckpointError(f"the checkpoint carries on with {', '.join(tensors)}: not a state of this model")
+        self.state = with_tensors(fresh, {name: tensor.to(model.device) for name, tensor in tensors.items()})
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """A running text as tokens."""
+
+    tokens: Int[Tensor, "tokens"]
+    characters: int  # that can be predicted: all but those of the first token
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, text: str) -> "EncodedText":
+        (ids,) = vocabulary.encode_ids([text])
+        first = len(vocabulary.decode(ids[:1]))
+        return cls(torch.tensor(ids, dtype=torch.long), len(vocabulary.normalize(text)) - first)
+
+    @torch.inference_mode()
+    def scores(self, model: LanguageModel[Any], budget: int, parts: int = PARTS) -> dict[str, float]:
+        """The metrics of language modelling: sums of -log p over every token but the first, divided.
+
+        The text is cut into `parts`, fewer where it is short, each of them read from a fresh start to its end, `budget`
+        tokens at a time. One part is exact; in sixteen the first words of fifteen are harder than they had to be.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=model.device)
+        for logits, coming in self._read(model, budget, max(1, min(parts, len(self.tokens) // LEAST_PART))):
+            total += token_cross_entropy(logits, coming, PAD)
+        nats, tokens = float(total), len(self.tokens) - 1
+        loss, character = nats / tokens, nats / max(1, self.characters)
+        return {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),  # more is no number any more
+            "nats": character,
+            "bits": character / math.log(2),
+        }
+
+    def _read(
+        self, model: LanguageModel[Any], budget: int, parts: int
+    ) -> Iterator[tuple[Float[Tensor, "parts length vocabulary"], Int[Tensor, "parts length"]]]:
+        """The logits after every token but the last, and the tokens that come."""
+        text = self.tokens.to(model.device)
+        whole = (len(text) - 1) // parts
+        read, coming = (text[begin : begin + parts * whole].view(parts, whole) for begin in (0, 1))
+        state, length = model.start(parts), max(1, budget // parts)
+        for begin in range(0, whole, length):
+            logits, state = model.read(read[:, begin : begin + length], state)
+            yield logits, coming[:, begin : begin + length]
+        if parts * whole < len(text) - 1:  # what the division left over goes on after the last part
+            last = select(state, torch.full((1,), parts - 1, device=model.device))
+            logits, _ = model.read(text[None, parts * whole : -1], last)
+            yield logits, text[None, parts * whole + 1 :]

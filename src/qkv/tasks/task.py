@@ -1,0 +1,97 @@
+"""What training needs to know of a task: its vocabulary, batches, loss, and how good a model is at it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+
+from qkv.data.registry import Loaded
+from qkv.data.vocabulary import AnyVocabulary
+from qkv.metrics import Metric
+from qkv.types import Float, Tensor
+
+
+@runtime_checkable
+class Batch(Protocol):
+    """What one step of training looks at."""
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the loss is the mean of."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device."""
+
+
+@runtime_checkable
+class Settings(Protocol):
+    """What a task has to know of how it will be trained: a part of the recipe's `train` table."""
+
+    @property
+    def batch_tokens(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def label_smoothing(self) -> float: ...
+    @property
+    def bpe_dropout(self) -> float: ...
+    @property
+    def valid_size(self) -> int: ...
+
+
+class Task(ABC):
+    """Something to learn. The training loop knows tasks only by this."""
+
+    title: ClassVar[str]  # what it is called in a sentence
+    metrics: ClassVar[dict[str, Metric]]  # what `validate` gives; `train.best_by` names one of them
+    model: ClassVar[type[Any]]  # the kind of model that can learn it
+    learns_from: ClassVar[str]  # the kind of data it needs, as the registry calls it: "pairs" or "text"
+    from_data: ClassVar[tuple[str, ...]]  # keys of such a model's config that the vocabulary decides
+
+    capturable: ClassVar[bool] = False  # whether the loss of a batch looks at tensors alone, as a CUDA graph would
+
+    vocabulary: AnyVocabulary
+    notes: tuple[str, ...]  # for the user, about what was passed over
+
+    @classmethod
+    @abstractmethod
+    def sizes(cls, vocabulary: AnyVocabulary) -> dict[str, int]:
+        """The values of the keys `from_data`."""
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, data: Loaded, vocabulary: AnyVocabulary, model: Any, train: Settings, seed: int) -> "Task":
+        """Make the data ready for a model with the config `model`."""
+
+    @property
+    @abstractmethod
+    def train_size(self) -> int:
+        """How many examples there are to learn from."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What there is to learn from, in a few words: "29,000 pairs"."""
+
+    @abstractmethod
+    def epoch(self, number: int) -> list[list[int]]:
+        """The batches of an epoch, as lists of example numbers; the seed and the number decide them alone."""
+
+    @abstractmethod
+    def batch(self, rows: Sequence[int], *, filled: bool = False) -> Batch:
+        """One of the batches of the epoch that was asked for last; `filled` up with padding to one of few shapes."""
+
+    @abstractmethod
+    def loss(self, model: Any, batch: Any) -> Float[Tensor, ""]:
+        """What to make smaller: a mean over the batch's tokens."""
+
+    @abstractmethod
+    def validate(self, model: Any) -> dict[str, float]:
+        """Every metric of the task, on data that the model does not learn from."""
+
+    def carried(self) -> dict[str, Tensor]:
+        """What goes over from one step of training to the next, besides the weights; checkpoints keep it."""
+        return {}
+
+    def carry(self, model: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027  (most tasks carry nothing)
+        """Go on with what `carried` gave when a checkpoint was written."""

@@ -1,0 +1,125 @@
+"""Generation: a language model goes on with a prompt, as its seed decides."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from qkv.data.vocabulary import SPECIAL, Vocabulary
+from qkv.errors import InputError
+from qkv.generation import Sampling
+from qkv.interop import save_model
+from qkv.models.rnn_lm import RNNLM, Config
+from qkv.tasks.generator import MOST_TOKENS, Generator
+
+TEXT = "to be, or not to be "
+VOCABULARY = Vocabulary.train([TEXT], "char")
+GREEDY = Sampling(top_k=1)
+
+
+@pytest.fixture(scope="module")
+def trained() -> RNNLM:
+    """A model that knows one line by heart."""
+    torch.manual_seed(0)
+    model = RNNLM(Config(len(VOCABULARY), layers=1, embedding=12, hidden=32, dropout=0.0))
+    tokens = torch.tensor(VOCABULARY.encode_ids([TEXT * 2]))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.3
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def random_model() -> RNNLM:
+    torch.manual_seed(4)
+    return RNNLM(Config(len(VOCABULARY), hidden=16)).eval()
+
+
+def test_a_model_goes_on_as_it_has_learned(trained):
+    answer = Generator(trained, VOCABULARY)("to be, or", tokens=11, how=GREEDY)
+    assert answer.continuation == " not to be "
+    assert answer.text == "to be, or not to be "
+    assert -0.5 < answer.score < 0.0
+
+
+def test_the_score_is_the_mean_log_probability_of_what_was_written(random_model):
+    answer = Generator(random_model, VOCABULARY)("be", tokens=7)
+    ids = VOCABULARY.encode(answer.text).ids
+    with torch.no_grad():
+        log_p = random_model(torch.tensor([ids]))[0].log_softmax(-1)
+    written = [log_p[place - 1, ids[place]].item() for place in range(2, 9)]
+    assert answer.score == pytest.approx(sum(written) / 7, abs=1e-5)
+
+
+def test_the_seed_decides_what_is_drawn(random_model):
+    generator = Generator(random_model, VOCABULARY)
+    one, same, other = (generator("be", tokens=30, how=Sampling(seed=seed)).text for seed in (1, 1, 2))
+    assert one == same != other
+    assert len(one) == 32
+
+
+def test_several_samples_differ_and_come_in_the_same_order_whatever_else_is_asked(random_model):
+    generator = Generator(random_model, VOCABULARY)
+    (few,) = generator.generate(["be"], 20, samples=2)
+    many, _ = generator.generate(["be", "or"], 20, samples=5)
+    assert [one.text for one in few] == [one.text for one in many[:2]]
+    assert len({one.text for one in many}) == 5
+
+
+def test_a_prompt_of_one_token_is_enough(random_model):
+    generator = Generator(random_model, VOCABULARY)
+    assert len(generator("t", tokens=3).continuation) == 3
+
+
+def test_special_tokens_are_never_written(random_model):
+    with torch.no_grad():
+        random_model.readout.bias[: len(SPECIAL)] += 50.0
+    try:
+        assert "<" not in Generator(random_model, VOCABULARY)("be", tokens=20).text
+    finally:
+        with torch.no_grad():
+            random_model.readout.bias[: len(SPECIAL)] -= 50.0
+
+
+def test_subwords_are_put_together_with_the_prompt():
+    vocabulary = Vocabulary.train([TEXT * 20], "bpe:30")
+    torch.manual_seed(0)
+    answer = Generator(RNNLM(Config(len(vocabulary), hidden=8)), vocabulary)("to be", tokens=10)
+    ids = vocabulary.encode("to be").ids
+    assert answer.text.startswith("to be")
+    assert vocabulary.encode(answer.text).ids[: len(ids) - 1] == ids[:-1]
+    assert len(answer.continuation) >= 10
+
+
+def test_what_the_model_never_saw_is_named(random_model):
+    answer = Generator(random_model, VOCABULARY)("to bé", tokens=2)
+    assert answer.unknown == ("é",)
+    assert answer.text.startswith("to bé")
+    assert len(answer.continuation) == 2
+
+
+def test_a_saved_model_generates_like_the_one_in_memory(random_model, tmp_path: Path, monkeypatch):
+    save_model(random_model, VOCABULARY, tmp_path)
+    generator = Generator(tmp_path, device="cpu")
+    assert generator("be", tokens=20).text == Generator(random_model, VOCABULARY)("be", tokens=20).text
+
+
+def test_what_cannot_be_generated_is_refused(random_model, tmp_path):
+    generator = Generator(random_model, VOCABULARY)
+    with pytest.raises(InputError, match="prompt 2 is empty: a language model needs a token to go on from"):
+        list(generator.generate(["be", ""], 3))
+    with pytest.raises(InputError, match="one token at least"):
+        generator("be", tokens=0)
+    with pytest.raises(InputError, match="one sample at least"):
+        list(generator.generate(["be"], 3, samples=0))
+    with pytest.raises(InputError, match="ask for fewer at a time"):
+        list(generator.generate(["be"], MOST_TOKENS, samples=2))
+    with pytest.raises(InputError, match="RNNLM: a generator needs a vocabulary"):
+        Generator(random_model)
+    with pytest.raises(InputError, match="none: no such folder"):
+        Generator(tmp_path / "none")

@@ -1,0 +1,127 @@
+"""Runs of language models: the state that is carried from window to window is a part of the run."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from qkv.errors import InputError
+from qkv.interop import load
+from qkv.models.rnn_lm import RNNLM
+from qkv.tasks.generator import Generator
+from qkv.tasks.language_model import LanguageModelTask
+from qkv.tasks.translator import Translator
+from qkv.training import job
+from qkv.training.recipe import read_recipe
+from qkv.training.run import Run
+
+
+def tensors(folder: Path) -> dict[str, object]:
+    newest = Run.open(folder).checkpoints[-1]
+    return load_file(newest / "model.safetensors") | load_file(newest / "training.safetensors")
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Make the loop find Ctrl-C pressed after so many steps."""
+    asked = iter([False] * (steps - 1) + [True] * 1000)
+    monkeypatch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(asked))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "rnn_lm", "hidden": 16, "weight_dropout": 0.2},
+        {"name": "rnn_lm", "hidden": 16, "cell": "gru", "layers": 1, "learned_start": True},
+        {"name": "lstmn", "hidden": 16, "embedding": 8, "span": 12},
+    ],
+    ids=["lstm", "gru", "lstmn"],
+)
+def test_an_interrupted_run_ends_bit_for_bit_like_one_that_was_not(model, tiny_text, tmp_path, monkeypatch):
+    recipe = replace(tiny_text, model=model)
+    whole = job.begin(recipe, tmp_path / "whole", "cpu")
+    assert whole.place.finished
+    windows = whole.place.step // recipe.train.epochs
+    assert windows > 3
+    with monkeypatch.context() as patch:
+        stop_after(patch, windows // 2)  # within an epoch
+        job.begin(recipe, tmp_path / "parts", "cpu")
+    carried = [name for name in tensors(tmp_path / "parts") if name.startswith("carried.")]
+    assert carried
+    with monkeypatch.context() as patch:
+        stop_after(patch, windows)
+        assert not job.resume(tmp_path / "parts", "cpu").place.finished
+    assert job.resume(tmp_path / "parts", "cpu").place.finished
+    one, other = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
+    assert one.keys() == other.keys()
+    assert all(one[name].equal(other[name]) for name in one)
+
+
+def test_a_run_that_forgets_the_carried_state_ends_elsewhere(tiny_text, tmp_path, monkeypatch):
+    """What the test above would see if the state were not saved."""
+    job.begin(tiny_text, tmp_path / "whole", "cpu")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        job.begin(tiny_text, tmp_path / "parts", "cpu")
+
+    def from_a_fresh_start(self: LanguageModelTask, model: RNNLM, tensors: object) -> None:
+        self.state = model.start(self.streams)
+
+    monkeypatch.setattr(LanguageModelTask, "carry", from_a_fresh_start)
+    job.resume(tmp_path / "parts", "cpu")
+    one, other = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
+    assert not all(one[name].equal(other[name]) for name in one)
+
+
+def test_a_run_learns_logs_its_metrics_and_is_a_saved_model(tiny_text, tmp_path):
+    model = tiny_text.model | {"hidden": 32, "layers": 1, "weight_dropout": 0.0}
+    recipe = replace(tiny_text, model=model, train=replace(tiny_text.train, epochs=10, lr=0.05))
+    done = job.begin(recipe, tmp_path / "run", "cpu")
+    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    valid = [record for record in records if record["kind"] == "valid"]
+    assert all(set(record) == {"step", "kind", "loss", "perplexity", "nats", "bits"} for record in valid)
+    assert done.place.best.value < 0.8 < 1.5 < valid[0]["loss"]  # to know the words and not the order costs 0.45
+    model = load(tmp_path / "run")
+    assert isinstance(model, RNNLM)
+    assert not model.training
+    words = Generator(tmp_path / "run", device="cpu")("to ", tokens=60).text.split()
+    assert sum(word in ("to", "be", "or", "not") for word in words[:-1]) > len(words) // 2
+
+
+def test_a_run_is_not_taken_for_one_of_another_task(tiny, tiny_text, tmp_path):
+    job.begin(replace(tiny_text, train=replace(tiny_text.train, epochs=1)), tmp_path / "text", "cpu")
+    job.begin(replace(tiny, train=replace(tiny.train, epochs=1)), tmp_path / "pairs", "cpu")
+    with pytest.raises(InputError, match=r"text: holds a language model \(for qkv generate\), and an encoder-decoder"):
+        Translator(tmp_path / "text", device="cpu")
+    with pytest.raises(
+        InputError, match=r"pairs: holds an encoder-decoder \(for qkv translate\), and a language model"
+    ):
+        Generator(tmp_path / "pairs", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "assignment", "words"),
+    [
+        ("shakespeare-lstm", "model.name=rnn_seq2seq", "model.name 'rnn_seq2seq' cannot learn language modelling; use"),
+        ("dates-gru", "model.name=rnn_lm", "model.name 'rnn_lm' cannot learn translation; use .*rnn_seq2seq"),
+        ("shakespeare-lstm", "data.name=dates", "data.name 'dates' is not text, .*; use tinyshakespeare"),
+        ("dates-gru", "data.name=tinyshakespeare", "data.name 'tinyshakespeare' is not pairs, from which translation"),
+        ("shakespeare-lstm", "train.best_by=bit", r"train\.best_by 'bit' is not known \(did you mean bits\?\)"),
+        ("shakespeare-lstm", "train.best_by=bleu", r"train\.best_by 'bleu' is not known"),
+        ("dates-gru", "train.best_by=blue", r"train\.best_by 'blue' is not known \(did you mean bleu\?\)"),
+        ("shakespeare-lstm", "task=langage_model", r"task = 'langage_model' \(did you mean language_model\?\)"),
+        ("shakespeare-lstm", "model.vocabulary_size=9", r"model\.vocabulary_size follows from the data"),
+        ("shakespeare-lstm", "train.length=0", r"train\.length must be at least 1"),
+        ("dates-gru", "train.ema=1", r"train\.ema must lie in \[0, 1\)"),
+        ("dates-gru", "train.patience=-1", r"train\.patience must not be negative"),
+        (
+            "dates-gru",
+            "train.bpe_dropout=0.1",
+            r"train\.bpe_dropout needs subwords \(data.vocabulary = bpe:N\), not char",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_told_before_any_data_are_loaded(recipe, assignment, words):
+    with pytest.raises(InputError, match=words):
+        read_recipe(recipe, [assignment])

@@ -40,14 +40,27 @@ def test_the_commands_and_their_options_are_these() -> None:
     found |= {f"data {name}": options_of(command) for name, command in group.commands["data"].commands.items()}
     assert found == {
         "demo": ["--device", "--json", "--out"],
-        "train": ["--data", "--device", "--json", "--out", "--resume", "--set", "--strict", "--test", "--valid"],
-        "evaluate": ["--beam", "--data", "--device", "--json", "--limit", "--split", "--strict"],
+        "train": [
+            "--data", "--data-dir", "--device", "--json", "--out", "--resume", "--set", "--strict", "--test", "--valid",
+        ],
+        "evaluate": [
+            "--beam", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--out", "--split",
+            "--strict",
+        ],
+        "compare": ["--by-length", "--json", "--out", "--split"],
         "translate": [
-            "--attention", "--beam", "--device", "--file", "--json", "--length-penalty", "--n-best", "--strict",
+            "--align", "--align-level", "--alignment-threshold", "--attention", "--beam", "--coverage-penalty",
+            "--device", "--file", "--json", "--length-penalty", "--max-length", "--min-length", "--n-best", "--prefix",
+            "--sample", "--seed", "--strict", "--temperature", "--top-k", "--top-p",
+        ],
+        "generate": [
+            "--device", "--file", "--json", "--n", "--prompt", "--seed", "--temperature", "--tokens", "--top-k",
+            "--top-p",
         ],
         "view": ["--beam", "--count", "--device", "--head", "--json", "--layer", "--out", "--png"],
-        "data list": ["--json"],
-        "data show": ["--count", "--json", "--split"],
+        "data list": ["--data-dir", "--json"],
+        "data fetch": ["--data-dir", "--json"],
+        "data show": ["--count", "--data-dir", "--json", "--languages", "--split"],
     }  # fmt: skip
 
 
@@ -265,9 +278,12 @@ def test_what_goes_wrong_decides_the_exit_code(
     assert (ended.code, ended.out, ended.err) == (code, "", words)
 
 
+DATA_SETS = ["dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare"]
+
+
 def test_data_list_names_every_data_set(qkv: Command) -> None:
-    assert [line.split()[0] for line in qkv("data", "list").out.splitlines()] == ["dates", "pairs"]
-    assert [entry["name"] for entry in objects(qkv("data", "list", "--json").out)] == ["dates", "pairs"]
+    assert [line.split()[0] for line in qkv("data", "list").out.splitlines() if line[0] != " "] == DATA_SETS
+    assert [entry["name"] for entry in objects(qkv("data", "list", "--json").out)] == DATA_SETS
 
 
 def test_data_show_prints_pairs_of_a_set_or_of_files(qkv: Command, tmp_path: Path) -> None:
@@ -292,7 +308,7 @@ def test_data_show_prints_pairs_of_a_set_or_of_files(qkv: Command, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "which recipe? One of dates-gru, "),
+        ([], "which recipe? One of cmudict-gru, "),
         (["date-gru"], "unknown recipe date-gru (did you mean dates-gru?); or give the path of a .toml file"),
         (["none.toml"], "none.toml: no such file"),
         (["pairs-gru"], "no training pairs given: --data pairs.tsv"),

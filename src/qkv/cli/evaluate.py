@@ -13,7 +13,6 @@ from qkv.cli import options
 from qkv.cli.talk import counting, note, result, result_json, say
 from qkv.config import build
 from qkv.errors import InputError
-from qkv.evaluation.record import measures
 from qkv.runtime.files import write_atomically
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ def evaluate(
     a dictionary, phoneme and word error rate; for a language model, its loss. What was found for a whole split is
     added to RUN/results.jsonl, which `qkv compare` reads.
     """
+    from qkv.evaluation.record import measures
     from qkv.tasks.translator import Search, Translator
 
     own, loaded = (None, None) if data else _run_and_data(run)
@@ -182,6 +182,7 @@ def _evaluate_language_model(
     run: "Run", loaded: "Loaded", split: list[str] | None, device: str, *, json: bool, record: bool
 ) -> None:
     """Score a language model on the text that it did not learn from."""
+    from qkv.evaluation.record import measures
     from qkv.interop import load
     from qkv.metrics import Score
     from qkv.runtime.device import pick_device

@@ -5,7 +5,8 @@
     python -m benchmarks.training --peers FOLDER  where joeynmt/ and onmt/ lie [.peers]
 
 An update is the forward pass, cross-entropy with label smoothing, the backward pass, clipping and Adam, at the same
-sizes for all. The peers' sources (JoeyNMT 2.3.0, OpenNMT-py 3.5.1) are looked for, not brought along: unpack
+sizes for all, with the loss and the optimizer that each trains with; "joeynmt, helped" has PyTorch's loss and its fused
+Adam instead of its own. The peers' sources (JoeyNMT 2.3.0, OpenNMT-py 3.5.1) are looked for, not brought along: unpack
 `pip download --no-deps joeynmt==2.3.0` into .peers/joeynmt, OpenNMT-py==3.5.1 into .peers/onmt; one that is missing is
 left out and said so. Speeds are printed only if our losses over a few updates are those of the formula in float64.
 """
@@ -19,6 +20,7 @@ import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -30,7 +32,7 @@ from benchmarks.timing import GPU, tell
 from qkv.data.batching import Batch
 from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL
 from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
-from qkv.objectives.cross_entropy import token_cross_entropy
+from qkv.objectives.cross_entropy import mean_cross_entropy
 from qkv.runtime.device import autocast
 from qkv.training.loop import adamw
 from qkv.training.passes import CapturedPasses, Passes
@@ -112,7 +114,7 @@ def our_step(model: RNNSeq2Seq, batch: Batch, precision: str) -> Update:
 
     def loss_of(one: Batch) -> Tensor:
         logits = model(one.source, one.target_in, one.source_lengths)
-        return token_cross_entropy(logits, one.target_out, PAD, SMOOTHING) / (one.target_out != PAD).sum()
+        return mean_cross_entropy(logits, one.target_out, PAD, SMOOTHING)
 
     passes = (CapturedPasses if batch.source.is_cuda else Passes)(model, loss_of, precision, CLIP)
 
@@ -180,7 +182,23 @@ def _formula(model: RNNSeq2Seq, batch: Batch) -> Tensor:
 
 
 def joeynmt(work: Work) -> Update:
-    """JoeyNMT's RecurrentEncoder and RecurrentDecoder."""
+    """JoeyNMT's RecurrentEncoder and RecurrentDecoder, its loss, and Adam as it calls it."""
+    batch, model, logits = _joeynmt_model(work)
+    own = _peer("joeynmt", "loss").XentLoss(pad_index=PAD, smoothing=SMOOTHING)
+
+    def loss_of() -> Tensor:
+        return own(logits().log_softmax(dim=-1), trg=batch.target_out) / batch.tokens
+
+    return _peer_update(work, model, loss_of, fused=False)
+
+
+def joeynmt_helped(work: Work) -> Update:
+    """The same with what is faster in PyTorch."""
+    batch, model, logits = _joeynmt_model(work)
+    return _peer_update(work, model, partial(_smoothed, logits, batch), fused=True)
+
+
+def _joeynmt_model(work: Work) -> tuple[Batch, nn.Module, Callable[[], Tensor]]:
     encoders, decoders = _peer("joeynmt", "encoders"), _peer("joeynmt", "decoders")
     batch = work.data()
     sizes = {"rnn_type": "gru", "emb_size": work.embedding, "num_layers": 1, "dropout": work.dropout}
@@ -201,7 +219,7 @@ def joeynmt(work: Work) -> Update:
         )  # fmt: skip
         return said[0]
 
-    return _peer_update(work, batch, model, logits)
+    return batch, model, logits
 
 
 def opennmt(work: Work) -> Update:
@@ -224,7 +242,7 @@ def opennmt(work: Work) -> Update:
         said, _ = decoder(batch.target_in[:, :, None], read, src_len=lengths)
         return generator(said)
 
-    return _peer_update(work, batch, model, logits)
+    return _peer_update(work, model, partial(_smoothed, logits, batch), fused=False)
 
 
 def no_attention(work: Work) -> Update:
@@ -240,17 +258,17 @@ def no_attention(work: Work) -> Update:
         read, _ = encoder(source(batch.source))
         return readout(decoder(target(batch.target_in))[0] + bridge(read))  # so that all of it has a gradient
 
-    return _peer_update(work, batch, model, logits)
+    return _peer_update(work, model, partial(_smoothed, logits, batch), fused=True)
 
 
-def _peer_update(work: Work, batch: Batch, model: nn.Module, logits: Callable[[], Tensor]) -> Update:
+def _smoothed(logits: Callable[[], Tensor], batch: Batch) -> Tensor:
+    said = logits().flatten(0, 1).float()
+    return F.cross_entropy(said, batch.target_out.flatten(), label_smoothing=SMOOTHING)
+
+
+def _peer_update(work: Work, model: nn.Module, loss_of: Callable[[], Tensor], *, fused: bool) -> Update:
     parameters = list(model.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=RATE, betas=(0.9, 0.98), fused=True)
-
-    def loss_of() -> Tensor:
-        said = logits().flatten(0, 1).float()
-        return F.cross_entropy(said, batch.target_out.flatten(), label_smoothing=SMOOTHING)
-
+    optimizer = torch.optim.Adam(parameters, lr=RATE, betas=(0.9, 0.98), fused=fused)
     return _update(loss_of, parameters, optimizer, work.device, work.precision)
 
 
@@ -274,7 +292,7 @@ def _peer(package: str, module: str) -> types.ModuleType:
 
 def contenders(work: Work) -> dict[str, Update]:
     """Everyone that can do this work on this machine."""
-    makers = {"qkv": ours, "joeynmt": joeynmt, "no attention": no_attention}
+    makers = {"qkv": ours, "joeynmt": joeynmt, "joeynmt, helped": joeynmt_helped, "no attention": no_attention}
     if work.decoder == 2 * work.encoder:  # the only width that OpenNMT-py offers
         makers["opennmt-py"] = opennmt
     found: dict[str, Update] = {}

@@ -14,7 +14,7 @@ from qkv.errors import CheckpointError, InputError
 from qkv.metrics import Metric
 from qkv.nn.language_model import LanguageModel, detached, tensors_of, with_tensors
 from qkv.nn.state import select
-from qkv.objectives.cross_entropy import token_cross_entropy
+from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.tasks.task import Settings, Task
 from qkv.types import Float, Int, Tensor
 
@@ -129,7 +129,7 @@ class LanguageModelTask(Task):
         state = model.start(len(batch.read)) if batch.opens else self.state
         logits, state = model.read(batch.read, state)
         self.state = detached(state)
-        return token_cross_entropy(logits, batch.coming, PAD, self.settings.label_smoothing) / batch.tokens
+        return mean_cross_entropy(logits, batch.coming, PAD, self.settings.label_smoothing)
 
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
         """How surprising the validation text is, all of it."""

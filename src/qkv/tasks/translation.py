@@ -14,7 +14,7 @@ from qkv.errors import InputError
 from qkv.metrics import Metric, corpus_scores, exact_match
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.objectives.attention import alignment_loss
-from qkv.objectives.cross_entropy import token_cross_entropy
+from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.tasks.task import Settings, Task
 from qkv.tasks.translator import Translator
 from qkv.types import Float, Tensor
@@ -119,8 +119,7 @@ class TranslationTask(Task):
     def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
         """The mean over the batch's target tokens, in nats, and what hard attention learns from besides."""
         logits = model(batch.source, batch.target_in, batch.source_lengths)
-        tokens = (batch.target_out != PAD).sum()  # batch.tokens, also where a graph is replayed with another batch
-        loss = token_cross_entropy(logits, batch.target_out, PAD, self.settings.label_smoothing) / tokens
+        loss = mean_cross_entropy(logits, batch.target_out, PAD, self.settings.label_smoothing)
         reward = alignment_loss(model, logits, batch.target_out, PAD)
         return loss if reward is None else loss + reward
 

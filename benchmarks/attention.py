@@ -290,6 +290,7 @@ def _watch_at(model: nn.Module, x: Tensor) -> None:
     models = {
         "plain": model,
         "watched": _twin(model),
+        "watched and looked at": _twin(model),
         "watched in every layer": _twin(model),
         "reference": _twin(model),
     }
@@ -297,10 +298,14 @@ def _watch_at(model: nn.Module, x: Tensor) -> None:
         layer.backend = "reference"
     with (
         qkv.watch(models["watched"], layers=[5], heads=[3]) as one_layer,
+        qkv.watch(models["watched and looked at"], layers=[5], heads=[3]) as looked_at,
         qkv.watch(models["watched in every layer"], heads=[3]) as every_layer,
     ):
-        seen = {"watched": one_layer, "watched in every layer": every_layer}
-        calls: dict[str, Contender] = {name: partial(_anew, one, x, seen.get(name)) for name, one in models.items()}
+        seen = {"watched": one_layer, "watched and looked at": looked_at, "watched in every layer": every_layer}
+        calls: dict[str, Contender] = {
+            name: partial(_anew, one, x, seen.get(name), look=name == "watched and looked at")
+            for name, one in models.items()
+        }
         if GPU:
             calls |= {f"{name}, in a graph": _captured(one, x) for name, one in models.items()}
         taken = milliseconds(calls, rounds=11, calls=3 if GPU else 1)
@@ -317,11 +322,13 @@ def _watch_at(model: nn.Module, x: Tensor) -> None:
     )
 
 
-def _anew(model: nn.Module, x: Tensor, seen: Seen | None) -> None:
-    """A forward pass whose weights take the place of those seen before."""
+def _anew(model: nn.Module, x: Tensor, seen: Seen | None, *, look: bool) -> None:
+    """A forward pass whose weights take the place of those seen before; they are rebuilt when they are looked at."""
     if seen is not None:
         seen.forget()
     model(x)
+    for record in seen.values() if seen is not None and look else ():
+        _ = record.weights
 
 
 def _weights_seen(model: nn.Module, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import qkv
-from qkv.attention import Align, Attend, Causal, Padding, Position
+from qkv.attention import Align, Attend, Bilinear, Causal, Padding, Position
 from qkv.attention.backends.reference import Reference
 from qkv.errors import InputError
 from qkv.generation import Rules, greedy_search
@@ -108,10 +108,46 @@ def test_rows_that_nobody_asks_for_are_not_rebuilt(monkeypatch):
 
     monkeypatch.setattr(Reference, "weights", counted)
     attend, x = Attend(), torch.randn(1, 3, 4, 8)
-    with qkv.watch(nn.ModuleDict({"decoder": attend}), heads=[2], queries=[1, 5, 6]):
+    with qkv.watch(nn.ModuleDict({"decoder": attend}), heads=[2], queries=[1, 5, 6]) as seen:
         for _ in range(3):
             attend(x, x, x)  # queries 0 to 3, 4 to 7, 8 to 11
+    assert rebuilt == []
+    assert seen["decoder"].weights.shape == (1, 1, 3, 4)
     assert rebuilt == [(1, 1), (1, 2)]
+    assert seen["decoder"].weights.shape == (1, 1, 3, 4)
+    assert len(rebuilt) == 2  # once is enough
+
+
+def test_weights_are_those_of_the_call_even_if_they_are_looked_at_later():
+    attend, x = Attend(Bilinear(8, 8)), torch.randn(1, 1, 4, 8)
+    with qkv.watch(nn.ModuleDict({"decoder": attend})) as seen:
+        expected = qkv.attend(x, x, x, score=attend.score, need_weights=True).weights
+        attend(x, x, x)
+    with torch.no_grad():
+        attend.score.weight.mul_(3.0)
+    torch.testing.assert_close(seen["decoder"].weights, expected)
+
+
+def test_tensors_that_were_written_to_before_anyone_looked_are_told():
+    attend, x = Attend(), torch.randn(1, 1, 4, 8)
+    with qkv.watch(nn.ModuleDict({"decoder": attend})) as seen:
+        attend(x, x.clone(), x.clone())
+    x.zero_()
+    with pytest.raises(InputError, match="look first"):
+        _ = seen["decoder"].weights
+
+
+def test_a_static_cache_that_is_written_to_later_does_not_change_what_was_seen():
+    heads, x = MultiHead(8, 2), torch.randn(1, 4, 8)
+    model = nn.ModuleDict({"decoder": heads})
+    with torch.no_grad():
+        with qkv.watch(model) as whole:
+            heads(x, Causal())
+        with qkv.watch(model) as seen:
+            cache = heads.static_cache(1, 6)
+            _, cache = heads(x[:, :3], Causal(), cache)
+            heads(x[:, 3:], Causal(), cache)
+    torch.testing.assert_close(seen["decoder"].weights[..., :4], whole["decoder"].weights)
 
 
 def test_early_rows_are_as_wide_as_the_last_even_if_that_was_not_asked_for():

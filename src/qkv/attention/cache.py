@@ -112,7 +112,7 @@ class StaticKeyValue(Cache):
 
     @property
     def keys(self) -> Keys:
-        return Keys(self._filled(self.key))
+        return Keys(self._filled(self.key), lasting=False)
 
     @property
     def values(self) -> Float[Tensor, "batch kv_heads key value_dim"]:

@@ -103,6 +103,7 @@ class Hard(nn.Module, Align):
         self,
         reward: Float[Tensor, "batch"] | Float[Tensor, "batch query"],
         counted: Bool[Tensor, "batch query"] | None = None,
+        steps: Float[Tensor, "batch query"] | None = None,
     ) -> Surrogate:
         """What the draws since the last call have to learn from their reward, of which more is better.
 
@@ -110,6 +111,9 @@ class Hard(nn.Module, Align):
 
         and, with a learned baseline, (R - b)^2 beside it. The reward is that of a whole row, or of each query; queries
         of several calls are counted one after another. `counted` leaves out queries, such as steps beyond the end.
+
+        Where a reward is the sum of what came in some `steps`, fewer towards the end, the baseline learns what one of
+        them is worth, and b is that times their number: it is known before the draw, so the estimate stays unbiased.
         """
         if not self._draws:
             raise InputError(
@@ -123,26 +127,29 @@ class Hard(nn.Module, Align):
                 f"the reward has shape {list(reward.shape)}, but the draws since the last loss() take one for each "
                 f"row, {[batch]}, or one for each query of all calls, {[batch, queries]}"
             )
-        if counted is not None and tuple(counted.shape) != (batch, queries):
-            raise ShapeError(
-                f"counted has shape {list(counted.shape)}, but there were {[batch, queries]} [batch, query] draws"
-            )
+        for name, given in (("counted", counted), ("steps", steps)):
+            if given is not None and tuple(given.shape) != (batch, queries):
+                raise ShapeError(
+                    f"{name} has shape {list(given.shape)}, but there were {[batch, queries]} [batch, query] draws"
+                )
         self.forget()
 
         made = draws.made if counted is None else draws.made & counted[:, None]
         count = made.sum().clamp(min=1)
         reward = reward.to(draws.expected.dtype).view(batch, 1, -1).expand_as(draws.expected).detach()
-        advantage = (reward - draws.expected).detach()
+        worth = torch.ones_like(reward) if steps is None else steps.to(reward.dtype)[:, None].clamp(min=1.0)
+        expected = (draws.expected * worth).detach()
+        advantage = reward - expected
         each = -advantage * draws.log_probability - self.entropy * draws.entropy
         if self.baseline is not None:
-            each = each + self.baseline.learn(reward, draws.expected, made)
+            each = each + self.baseline.learn(reward / worth, draws.expected, made)
         rows = made.unsqueeze(-1)
         estimates = advantage.unsqueeze(-1) * draws.slope
         mean = estimates.masked_fill(~rows, 0.0).sum(dim=(0, 1, 2)) / count
         return Surrogate(
             loss=each.masked_fill(~made, 0.0).sum() / batch,
             variance=(estimates - mean).square().masked_fill(~rows, 0.0).sum() / (count - 1).clamp(min=1),
-            baseline=draws.expected.detach().masked_fill(~made, 0.0).sum() / count,
+            baseline=expected.masked_fill(~made, 0.0).sum() / count,
             advantage=advantage.masked_fill(~made, 0.0).sum() / count,
         )
 

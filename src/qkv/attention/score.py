@@ -31,6 +31,7 @@ class Keys:
     """Keys that the position and the score have transformed already: what later queries need of a sequence."""
 
     tensor: Float[Tensor, "batch kv_heads key features"]
+    lasting: bool = True  # false where the memory they are in will be written to again
 
 
 class Sizes(NamedTuple):

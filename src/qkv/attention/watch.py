@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.extent import pick
 from qkv.attention.layers import Layer, check_heads, chosen_layers, numbered
 from qkv.attention.replay import in_backward
+from qkv.attention.score import Keys
 from qkv.attention.spec import Request
 from qkv.errors import InputError
 from qkv.types import Float, Tensor
@@ -29,11 +30,11 @@ def watch(
 ) -> Iterator["Seen"]:
     """Record the weights of a model's attention layers: `with watch(model) as seen: ...; seen["encoder.0"].weights`.
 
-    The model computes what it always does, on the backend it always uses, compiled or not; the weights are rebuilt
-    beside it, for the heads and queries that are asked for. `layers` picks by number (2: every layer numbered 2) or by
-    name ("decoder", "decoder.0.cross"); `queries` are numbered over a whole pass. A beam search is recorded step by
-    step as its beams stood at each step: `Record.along` follows one hypothesis through it. What is recorded inside a
-    CUDA graph belongs to the graph, and each replay writes it anew.
+    The model computes what it always does, on the backend it always uses, compiled or not; the weights are rebuilt for
+    the heads and queries that are asked for, and not before they are looked at, where that can wait. `layers` picks by
+    number (2: every layer numbered 2) or by name ("decoder", "decoder.0.cross"); `queries` are numbered over a whole
+    pass. A beam search is recorded step by step as its beams stood at each step: `Record.along` follows one hypothesis
+    through it. What is recorded inside a CUDA graph belongs to the graph, and each replay writes it anew.
     """
     heads = None if heads is None else numbered("heads", heads)
     queries = None if queries is None else numbered("queries", queries)
@@ -65,20 +66,54 @@ def begin_passes(model: nn.Module) -> None:
             watcher.record.begin_pass()
 
 
+class Waiting(NamedTuple):
+    """A call of the operator whose weights nobody has looked at yet."""
+
+    request: Request
+    heads: tuple[int, ...] | None
+    queries: tuple[int, ...] | None
+    versions: tuple[int, ...]  # of the tensors they are made of
+
+    def weights(self) -> Float[Tensor, "batch heads query key"]:
+        if self.versions != versions(self.request):
+            raise InputError(
+                "the queries or keys of a watched call were written to before its weights were looked at: look first, "
+                "or give the call tensors of its own (.clone())"
+            )
+        return REFERENCE.weights(self.request.of(self.heads, self.queries))[0]
+
+
+def versions(request: Request) -> tuple[int, ...]:
+    """How often the queries and keys have been written to; tensors of inference mode do not count."""
+    key = request.key if isinstance(request.key, Tensor) else request.key.tensor
+    return tuple(0 if tensor.is_inference() else tensor._version for tensor in (request.query, key))
+
+
 @dataclass
 class Pass:
     """The calls of a layer in one pass, as far as they were asked for, and the size of all of it."""
 
-    calls: list[Float[Tensor, "..."]] = field(default_factory=list)  # each [batch, heads, query, key]
+    calls: list[Tensor | Waiting] = field(default_factory=list)  # weights, or what they are rebuilt from
     rows: int = 0
     keys: int = 0
 
+    @torch.no_grad()
+    def seen(self) -> list[Tensor]:
+        """The weights of each call, [batch, heads, query, key]; those that could wait are rebuilt now."""
+        weights = [call.weights() if isinstance(call, Waiting) else call for call in self.calls]
+        self.calls = list(weights)
+        return weights
+
     def joined(self) -> Float[Tensor, "batch heads query key"]:
         """The rows of all calls below each other; where the keys grew, the early rows end in zeros."""
-        if len({call.shape[0] for call in self.calls}) > 1:
-            sizes = ", ".join(str(call.shape[0]) for call in self.calls)
-            raise InputError(f"calls with batches of {sizes} rows are no pass: watch them one at a time")
-        rows = [F.pad(call, (0, self.keys - call.shape[-1])) for call in self.calls]
+        calls = self.seen()
+        if len({call.shape[0] for call in calls}) > 1:
+            sizes = ", ".join(str(call.shape[0]) for call in calls)
+            raise InputError(
+                f"calls with batches of {sizes} rows are no pass: watch them one at a time, or follow one hypothesis "
+                "of a search with .along(hypothesis.rows)"
+            )
+        rows = [F.pad(call, (0, self.keys - call.shape[-1])) for call in calls]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=2)
 
 
@@ -113,7 +148,7 @@ class Record:
         """
         if self.queries is not None:
             raise InputError("a hypothesis is followed from its first step on: watch without naming queries")
-        steps = self._one_pass().calls[: len(rows)]
+        steps = self._one_pass().seen()[: len(rows)]
         if len(steps) < len(rows) or any(step.shape[2] != 1 for step in steps):
             raise InputError(
                 f"{len(rows)} steps of a search were asked for, but {self.layer or 'this layer'} has not run that "
@@ -145,12 +180,13 @@ class Record:
         if isinstance(start, int) and start < self._passes[-1].rows:  # it begins again
             self.begin_pass()
         queries = self._rows_asked_for(request.extent.queries)
-        found: Tensor | None = None
+        found: Tensor | Waiting | None = None
         if queries != ():
-            if weights is None:
-                found, _ = REFERENCE.weights(request.of(self.heads, queries))
-            else:
+            if weights is not None:
                 found = pick(pick(weights, 1, self.heads), 2, queries)
+            else:
+                asked = Waiting(request, self.heads, queries, versions(request))
+                found = asked if can_wait(request) else asked.weights()
         self._keep(found, request.extent.queries, request.extent.keys)
 
     def add_weights(self, weights: Float[Tensor, "batch heads query key"]) -> None:
@@ -169,7 +205,7 @@ class Record:
         first = self._passes[-1].rows
         return tuple(query - first for query in sorted(self.queries) if first <= query < first + rows)
 
-    def _keep(self, found: Tensor | None, rows: int, keys: int) -> None:
+    def _keep(self, found: Tensor | Waiting | None, rows: int, keys: int) -> None:
         one = self._passes[-1]
         one.rows += rows
         one.keys = max(one.keys, keys)
@@ -196,6 +232,23 @@ class Record:
         order = sorted(self.queries)
         joined = one.joined()
         return joined if list(self.queries) == order else joined[:, :, [order.index(query) for query in self.queries]]
+
+
+def can_wait(request: Request) -> bool:
+    """Whether weights can be rebuilt when someone looks: nothing that they are made of changes until then.
+
+    Parameters move with the next update, what a static cache holds with the next text, and everything in a CUDA graph
+    with the next replay. And keys take less memory than weights only where many queries read them.
+    """
+    made_of = (request.score, request.position, request.align)
+    return (
+        request.extent.queries > 1
+        and not request.query.requires_grad
+        and not isinstance(request.extent.start, Tensor)
+        and not (isinstance(request.key, Keys) and not request.key.lasting)
+        and not any(isinstance(term, nn.Module) and any(True for _ in term.parameters()) for term in made_of)
+        and not (request.query.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
 
 
 @final

@@ -1,6 +1,7 @@
 """Sampling, against the probabilities it should draw by."""
 
 import math
+import sys
 from collections import Counter
 from dataclasses import dataclass
 
@@ -93,6 +94,18 @@ def test_nothing_outside_the_k_best_or_the_share_of_p_is_drawn_and_all_within(ho
 def test_of_equal_tokens_no_more_than_k_are_kept():
     assert (Sampling(top_k=2).narrowed(torch.zeros(3, 5)) > 0).sum(dim=-1).tolist() == [2, 2, 2]
     assert (Sampling(top_p=0.39).narrowed(torch.zeros(3, 5)) > 0).sum(dim=-1).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-300, 1e-40, 1e-9, 1e9, 1e300, 1e308, sys.float_info.max])
+def test_the_hardest_and_the_softest_draw_know_only_the_best_or_no_difference_and_nothing_forbidden(temperature):
+    """The limits of p_i ~ exp(z_i / T): all that is best, or all that is allowed, alike."""
+    log_p = torch.tensor([[-math.inf, -2.0, -1.0, -1.0, -1.0 - 2**-23, -90.0], [-math.inf, 0.0, -3e-7, -200.0, -1.0, -2.0]])
+    best = [[0, 0, 1 / 2, 1 / 2, 0, 0], [0, 1, 0, 0, 0, 0]]
+    expected = torch.tensor(best if temperature < 1 else [[0] + [1 / 5] * 5] * 2, dtype=torch.float64)
+    found = Sampling(temperature).narrowed(log_p)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert (found[:, 0] == 0).all()
+    assert set(first_tokens(200, Sampling(temperature), never=[4])) == ({2} if temperature < 1 else {0, 1, 2, 3, 5})
 
 
 def test_what_is_forbidden_is_never_drawn_and_a_prefix_always():

@@ -1,12 +1,15 @@
 """What hard attention learns from: the right share of the reward, from the right draws, and only where it draws."""
 
+import itertools
 import math
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from qkv.attention import Attend, Dot, Hard
+from qkv.attention import Attend, Dot, Hard, hard
+from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
 from qkv.objectives.attention import alignment_loss
 
 PAD = 0
@@ -47,7 +50,7 @@ def test_there_is_nothing_to_learn_without_training():
         assert alignment_loss(model.train(), model(), targets, PAD) is None
 
 
-def test_it_is_the_mean_over_tokens_of_reward_times_log_probability():
+def test_it_is_the_mean_over_tokens_of_reward_from_there_on_times_log_probability():
     torch.manual_seed(0)
     model, targets = made(Hard("reinforce", baseline=None))
     logits = model()
@@ -60,7 +63,12 @@ def test_it_is_the_mean_over_tokens_of_reward_times_log_probability():
     loss = alignment_loss(model, logits, targets, PAD)
     reward, log_p = logits.log_softmax(-1), model.scores.log_softmax(-1)
     counted = [(row, t) for row in range(2) for t in range(3) if targets[row, t] != PAD]
-    by_hand = -sum(reward[row, t, targets[row, t]].detach() * log_p[row, t, choice[row, t]] for row, t in counted)
+    by_hand = -sum(
+        reward[row, u, targets[row, u]].detach() * log_p[row, t, choice[row, t]]
+        for row, t in counted
+        for other, u in counted
+        if other == row and u >= t
+    )
     torch.testing.assert_close(loss, by_hand / len(counted))
     torch.testing.assert_close(
         *(torch.autograd.grad(value, model.scores, retain_graph=True)[0] for value in (loss, by_hand / len(counted)))
@@ -82,6 +90,54 @@ def test_on_average_its_gradient_is_that_of_the_expected_log_probability():
     (slope,) = torch.autograd.grad(loss, wide.scores)
     found = slope.view(copies, 2, 3, 3).sum(dim=0)
     assert (found - exact).abs().max() < 0.02 * exact.abs().max()
+
+
+BASELINES = ["none", "moving-average", "learned"]
+DRAWING = [{"attention": "bahdanau"}, {"attention": "luong"}, {"attention": "luong", "input_feeding": False}]
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("options", DRAWING, ids=["bahdanau", "input feeding", "luong"])
+def test_over_all_draws_there_are_its_gradient_is_that_of_the_expected_log_probability(options, baseline, monkeypatch):
+    sizes = {"embedding": 6, "hidden": 6, "dropout": 0.0, "max_length": 8}
+    torch.manual_seed(0)
+    model = RNNSeq2Seq(Config(9, 9, align="hard", estimator="reinforce", baseline=baseline, **sizes | options)).double()
+    layer = next(part for part in model.modules() if isinstance(part, Hard))
+    for weight in model.parameters():
+        nn.init.normal_(weight)  # so that a draw makes a difference to all that comes after it
+    if baseline == "moving-average":
+        layer.baseline.total.fill_(-2.0)
+        layer.baseline.mass.fill_(1.0)
+    source, begun = torch.tensor([[4, 5]]), torch.tensor([[2, 6, 7, PAD]])
+    coming = torch.tensor([[6, 7, 3, PAD]])
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    learning = [weight for name, weight in model.named_parameters() if "baseline" not in name]
+    exact, found = ([torch.zeros_like(weight) for weight in learning] for _ in range(2))
+    for draws in itertools.product(range(2), repeat=4):
+        model.load_state_dict(state)  # the average has moved
+        left = iter(draws)
+        monkeypatch.setattr(hard, "_gumbel_noise", lambda scores, left=left: only(scores, left))
+        logits = model(source, begun)
+        p = sum(draw.log_probability.sum() for draw in layer._draws).exp()
+        loss = F.cross_entropy(logits[0], coming[0], ignore_index=PAD)
+        for total, value in (
+            (exact, p * loss),
+            (found, p.detach() * (loss + alignment_loss(model, logits, coming, PAD))),
+        ):
+            slopes = torch.autograd.grad(value, learning, retain_graph=True)
+            for one, slope in zip(total, slopes, strict=True):
+                one += slope
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    assert max(slope.abs().max() for slope in exact) > 0.1
+
+
+def only(scores, left):
+    """Noise that lets nothing win but the next of the draws that are left, for each query."""
+    noise = torch.zeros_like(scores)
+    for query in range(scores.shape[2]):
+        noise[:, :, query, next(left)] = 1e6
+    return noise
 
 
 def test_it_forgets_the_draws_it_has_rewarded():

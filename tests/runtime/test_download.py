@@ -33,7 +33,7 @@ class Server:
     knows_ranges: bool = True
     cuts: list[int] = field(default_factory=list)  # after how many bytes each of the next answers breaks off
     codes: list[int] = field(default_factory=list)  # what the next answers say instead of 200
-    announces_length: bool = True
+    announces_length: bool | str = True
     redirect: str = ""
     gate: threading.Event | None = None  # the second half waits for it
     ranges: list[str | None] = field(default_factory=list)  # what was asked for
@@ -64,7 +64,8 @@ def server() -> Iterator[Server]:
             if asked:
                 self.send_header("Content-Range", f"bytes {begin}-{len(state.data) - 1}/{len(state.data)}")
             if state.announces_length:
-                self.send_header("Content-Length", str(len(body)))
+                length = state.announces_length if isinstance(state.announces_length, str) else str(len(body))
+                self.send_header("Content-Length", length)
             self.end_headers()
             if state.cuts:
                 body = body[: state.cuts.pop(0)]
@@ -182,6 +183,25 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(server: Server, tmp
     server.data = b"x" * size
     words = refused(lambda: fetch(server.url, tmp_path / "file"))
     assert f"it has {size:,} bytes, and the file that is wanted 300,000" in words
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "9" * 21, "0" * 5000 + "300000"], ids=["5000", "21", "zeros"])
+def test_a_length_that_no_file_has_is_refused_in_words(server: Server, tmp_path: Path, digits: str) -> None:
+    server.announces_length = digits
+    words = refused(lambda: fetch(server.url, tmp_path / "file"))
+    assert f"it announces a length of {len(digits):,} digits, and the file that is wanted has 300,000 bytes" in words
+    assert len(words) < 400
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("address", ["http://[half/file", "http://two..dots/file", f"http://{'a' * 64}/file"])
+def test_a_server_that_leads_to_no_address_at_all_is_refused_in_words(
+    server: Server, tmp_path: Path, address: str
+) -> None:
+    server.redirect = address
+    assert f"{server.url}: it leads to what is no address: " in refused(lambda: fetch(server.url, tmp_path / "file"))
+    assert len(server.ranges) == 1
     assert names(tmp_path) == []
 
 

@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from qkv.data.registry import load_data
 from qkv.errors import CheckpointError, InputError, NotFinite
+from qkv.interop.seal import SEAL, read_seal, seal
+from qkv.runtime import provenance
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job, loop
 from qkv.training.recipe import read_recipe
@@ -56,6 +58,56 @@ def test_a_run_that_was_interrupted_and_resumed_ends_bit_for_bit_like_one_that_w
         for name in ("whole", "parts")
     }
     assert steps["whole"] == steps["parts"]
+
+
+@pytest.mark.parametrize("baseline", ["moving-average", "learned"])
+def test_a_run_of_hard_attention_goes_on_with_what_its_baseline_has_seen(baseline, tiny, tmp_path, monkeypatch):
+    drawn = {"align": "hard", "estimator": "reinforce", "baseline": baseline}
+    hard = replace(tiny, model=tiny.model | drawn, train=replace(tiny.train, epochs=1))
+    assert job.begin(hard, tmp_path / "whole", "cpu").place.finished
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        assert not job.begin(hard, tmp_path / "parts", "cpu").place.finished
+    assert job.resume(tmp_path / "parts", "cpu").place.finished
+    assert_bit_equal(tmp_path / "whole", tmp_path / "parts")
+    seen = [value for name, value in tensors(tmp_path / "whole").items() if name.startswith("buffer.")]
+    assert len(seen) == (2 if baseline == "moving-average" else 0)
+    assert all(value != 0 for value in seen)
+
+
+def test_a_checkpoint_says_where_and_by_which_code_it_was_trained(tiny, tmp_path):
+    done = job.begin(replace(tiny, train=replace(tiny.train, precision="bfloat16")), tmp_path / "run", "cpu")
+    seal = read_seal(done.run.checkpoints[-1])
+    assert seal["device"] == provenance.device_name(torch.device("cpu"))
+    assert (seal["precision"], seal["graphs"]) == ("bfloat16", False)
+    assert (seal["commit"], seal["source_hash"]) == (provenance.commit(), provenance.source_hash())
+    assert seal["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("thing", ["device", "precision", "graphs", "torch"])
+def test_going_on_under_other_circumstances_is_said(thing, tiny, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        run = job.begin(tiny, tmp_path / "run", "cpu").run
+    checkpoint = run.checkpoints[-1]
+    record = read_seal(checkpoint)
+    is_now = record[thing]
+    del record["sha256"]
+    (checkpoint / SEAL).unlink()
+    seal(checkpoint, record | {thing: "another"})
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        job.resume(tmp_path / "run", "cpu")
+    notes = [line for line in capsys.readouterr().err.splitlines() if "may differ in the last digits" in line]
+    assert notes == [f"note: {thing} was another and is now {is_now}: results may differ in the last digits"]
+
+
+def test_going_on_under_the_same_circumstances_needs_no_words(tiny, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        job.begin(tiny, tmp_path / "run", "cpu")
+    assert job.resume(tmp_path / "run", "cpu").place.finished
+    assert "note" not in capsys.readouterr().err
 
 
 def test_resuming_a_finished_run_changes_nothing(tiny, tmp_path):

@@ -224,7 +224,7 @@ def _record(run: "Run", model: Any, **measured: Any) -> None:
     import torch
 
     from qkv import __version__
-    from qkv.evaluation import provenance
+    from qkv.runtime import provenance
     from qkv.evaluation.origin import nearest_recipe
     from qkv.evaluation.record import Record, append
     from qkv.interop.seal import read_seal

@@ -13,6 +13,9 @@ _APOSTROPHE_INSIDE_A_WORD = re.compile(rf"(?<={_LETTER})'(?={_LETTER})")
 _JOINED = {"en": " '", "fr": "' ", "it": "' "}
 
 
+_GERMAN_ORDINAL = re.compile("[1-9][0-9]?")  # as far as Moses goes: a year ends its sentence
+
+
 def lowercased_words(text: str, language: str) -> list[str]:
     """Lowercase a text, make its quotes and dashes plain, and split it as Moses' tokeniser does ("en", "de", ...).
 
@@ -38,5 +41,5 @@ def _full_stop(word: str, after: str, language: str) -> tuple[str, ...]:
     if stem in ("", word) or stem.endswith("."):
         return (word,)
     abbreviated = "." in stem and re.search(_LETTER, stem) is not None
-    ordinal = language == "de" and stem.isdecimal()
+    ordinal = language == "de" and _GERMAN_ORDINAL.fullmatch(stem) is not None
     return (word,) if abbreviated or ordinal or after[:1].islower() else (stem, ".")

@@ -27,6 +27,7 @@ TIMEOUT = 30.0  # seconds without a byte
 PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each new attempt
 MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP's words for "try again later"
 RANGE_IS_WRONG = 416
+MOST_DIGITS = 20  # of a length in bytes: no disk holds a file of more
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Progress = Callable[[int], None]  # told how many bytes are there
@@ -109,6 +110,8 @@ def _receive_patiently(
             reason = f"the server says {error.code} {error.reason}"
         except (OSError, HTTPException, _CutShort) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
+        except ValueError as error:  # Python's word for an address that cannot be taken apart
+            raise _Refused(f"it leads to what is no address: {error}") from None
         if pause is not None:
             time.sleep(pause)
     have = _length(part)
@@ -130,8 +133,8 @@ def _receive(opener: OpenerDirector, url: str, part: BinaryIO, size: int, progre
             part.truncate(0)
             have = 0
         announced = response.headers.get("Content-Length", "")
-        if announced.isdecimal() and int(announced) != size - have:
-            raise _Refused(f"it has {have + int(announced):,} bytes, and the file that is wanted {size:,}")
+        if announced.isdecimal():
+            _require_length(announced, size, have)
         _require_space(part, size - have)
         while have < size:
             chunk = response.read1(min(CHUNK, size - have))  # what there is, without waiting for more
@@ -139,6 +142,16 @@ def _receive(opener: OpenerDirector, url: str, part: BinaryIO, size: int, progre
                 raise _CutShort(f"the connection ended after {have:,} of {size:,} bytes")
             have += _append(part, chunk)
             progress(have)
+
+
+def _require_length(announced: str, size: int, have: int) -> None:
+    """Refuse an answer that says it is not what is missing, before any of it is read."""
+    if len(announced) > MOST_DIGITS:
+        raise _Refused(
+            f"it announces a length of {len(announced):,} digits, and the file that is wanted has {size:,} bytes"
+        )
+    if int(announced) != size - have:
+        raise _Refused(f"it has {have + int(announced):,} bytes, and the file that is wanted {size:,}")
 
 
 def _goes_on_from(have: int, status: int, headers: HTTPMessage) -> bool:

@@ -14,6 +14,7 @@ from qkv.errors import NotFinite
 from qkv.interop import Network
 from qkv.tasks.task import Task
 from qkv.training.average import Average
+from qkv.training.circumstances import Circumstances
 from qkv.training.display import Display
 from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
@@ -31,14 +32,13 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
     device = model.device
     optimizer = adamw(model, config)
     average = Average(model, config.ema)
-    place, notes = run.restore(task, model, optimizer, average, data)
+    circumstances = Circumstances.of(device, config, capturable=task.capturable)
+    place, notes = run.restore(task, model, optimizer, average, data, circumstances)
     for note in notes:
         display.say(f"note: {note}")
     run.truncate_log(place)
-    precision = config.precision if config.precision != "auto" else "bfloat16" if device.type == "cuda" else "float32"
-    captured = device.type == "cuda" and config.graphs and task.capturable
-    kind = CapturedPasses if captured else Passes
-    passes = kind(model, partial(task.loss, model), precision, config.clip)
+    kind = CapturedPasses if circumstances.graphs else Passes
+    passes = kind(model, partial(task.loss, model), circumstances.precision, config.clip)
     saved = place if run.checkpoints else None
 
     def save() -> None:
@@ -46,14 +46,14 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
         if saved != place:
             if not all(parameter.isfinite().all() for parameter in model.parameters()):
                 raise NotFinite(f"step {place.step}: a weight is not finite; {last_good(run)}")
-            run.save(place, task, model, optimizer, average, data)
+            run.save(place, task, model, optimizer, average, data, circumstances)
             saved = place
 
     with Interrupt() as interrupt, Log(run.folder / LOG, place.step + 1) as log, display:
         began, clock, tokens = time.monotonic() - place.seconds, time.monotonic(), 0
         for step in steps_ahead(task, config.epochs, place):
             model.train()
-            batch = task.batch(step.rows, filled=captured).to(device)
+            batch = task.batch(step.rows, filled=circumstances.graphs).to(device)
             rate = learning_rate(config, place.step, step.behind)
             for group in optimizer.param_groups:
                 group["lr"] = rate

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from qkv.runtime.files import (
 from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
 from qkv.training.average import Average
+from qkv.training.circumstances import Circumstances
 from qkv.training.recipe import Recipe
 from qkv.types import Tensor
 
@@ -60,6 +61,7 @@ class Place:
     best: Best | None = None
     stale: int = 0  # validations since the best one
     finished: bool = False
+    devices: tuple[str, ...] = ()  # it was trained on, one after another
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,20 @@ class Run:
         return read_vocabulary(self.checkpoints[-1])
 
     def save(
-        self, place: Place, task: Task, model: Network, optimizer: torch.optim.Optimizer, average: Average, data: str
+        self,
+        place: Place,
+        task: Task,
+        model: Network,
+        optimizer: torch.optim.Optimizer,
+        average: Average,
+        data: str,
+        circumstances: Circumstances,
     ) -> Path:
         """Write a checkpoint, whole or not at all, and drop the oldest beyond those to keep."""
         path = checkpoint_path(self.folder, place.step)
         tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}
         tensors |= {f"carried.{name}": value.contiguous() for name, value in task.carried().items()}
+        tensors |= {f"buffer.{name}": value.contiguous() for name, value in _buffers(model).items()}
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
@@ -124,19 +134,24 @@ class Run:
             save_model(model, task.vocabulary, scratch)
             tensors |= {f"weight.{name}": value for name, value in waiting.items()}
             write_tensors(tensors, scratch / TRAINING)
-            seal(scratch, {"place": asdict(place), "data": data,
-                           "threads": torch.get_num_threads(), "torch": torch.__version__})  # fmt: skip
+            seal(scratch, {"place": asdict(place), "data": data, **asdict(circumstances)})
         best = place.best and checkpoint_path(self.folder, place.best.step)
         for old in [old for old in self.checkpoints if old != best][: -self.recipe.train.keep]:
             remove_folder(old)
         return path
 
     def restore(
-        self, task: Task, model: Network, optimizer: torch.optim.Optimizer, average: Average, data: str
+        self,
+        task: Task,
+        model: Network,
+        optimizer: torch.optim.Optimizer,
+        average: Average,
+        data: str,
+        circumstances: Circumstances,
     ) -> tuple[Place, tuple[str, ...]]:
         """Put everything that training changes back to the newest checkpoint; gives its place, and notes."""
         if not self.checkpoints:
-            return Place(), ()
+            return Place(devices=(circumstances.device,)), ()
         path = self.checkpoints[-1]
         record = self._verify(path)
         if record["data"] != data:
@@ -147,10 +162,16 @@ class Run:
             for name, parameter in model.named_parameters():
                 parameter.copy_(weights[name])
                 optimizer.state[parameter] = _moments(saved, name, parameter)
+            # In place: a graph that will be captured looks at this memory.
+            for name, buffer in _buffers(model).items():
+                buffer.copy_(saved.get(f"buffer.{name}", buffer))  # checkpoints of before they were kept have none
         average.restore(_under("weight.", saved))
         task.carry(model, _under("carried.", saved))
         restore_random_state(_under("random.", saved), model.device)
-        return build(Place, record["place"], str(path)), _differences(record)
+        place = build(Place, record["place"], str(path))
+        if circumstances.device not in place.devices and not place.finished:
+            place = replace(place, devices=(*place.devices, circumstances.device))
+        return place, circumstances.differences(record)
 
     def truncate_log(self, place: Place) -> None:
         """Forget what was logged after `place`: those steps will be run, and logged, again."""
@@ -185,6 +206,12 @@ def _was_logged_by(place: Place, line: str) -> bool:
         return False
 
 
+def _buffers(model: Network) -> dict[str, Tensor]:
+    """What a model keeps besides its weights, such as the baseline of hard attention; training alone looks at it."""
+    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return {name: value for name, value in model.state_dict().items() if name not in weights}
+
+
 def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:
     """The optimizer's state of one parameter, on the parameter's device."""
     found = _under(f"optimizer.{name}.", saved)
@@ -194,13 +221,3 @@ def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str
 def _under(prefix: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin so, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
-
-
-def _differences(record: dict[str, Any]) -> tuple[str, ...]:
-    """What is not as it was when the checkpoint was written, and may change the last digits of what follows."""
-    now = {"threads": torch.get_num_threads(), "torch": torch.__version__}
-    return tuple(
-        f"{name} was {record[name]} and is now {value}: results may differ in the last digits"
-        for name, value in now.items()
-        if record.get(name) != value
-    )

@@ -413,6 +413,7 @@ class TestNames:
         assert {
             "dot": Dot, "scaled_dot": ScaledDot, "bilinear": Bilinear, "low_rank_bilinear": LowRankBilinear,
             "cosine": Cosine, "additive": Additive, "concat": Concat, "location": Location,
+            "general": Bilinear, "low_rank": LowRankBilinear,
         } == SCORES  # fmt: skip
 
     @pytest.mark.parametrize("name", SCORES)
@@ -437,4 +438,6 @@ class TestNames:
             "additive": [(4, 2, 5), (4, 3, 5), (4, 5)],
             "concat": [(4, 5, 5), (4, 5)],
             "location": [(4, 2, 7)],
+            "general": [(4, 2, 3)],
+            "low_rank": [(4, 2, 5), (4, 3, 5)],
         }

@@ -79,7 +79,7 @@ def test_characters_that_were_never_seen_are_noted(qkv, folder):
         (["--prompt", "be", "--tokens", "9999999", "--n", "9"], "ask for fewer at a time"),
         (["--prompt", "be", "--file", "x.txt"], "give --prompt or --file, not both"),
         (["--file", "none.txt"], "none.txt: no such file"),
-        ([], "standard input: is empty"),
+        ([], "prompt 1 is empty"),
         (["--prompt", "be", "--device", "tpu"], "device 'tpu' is not known"),
     ],
 )
@@ -94,3 +94,10 @@ def test_a_folder_that_holds_no_language_model_is_told_apart(qkv, run, folder, t
         f"{run}: holds an encoder-decoder (for qkv translate), and a language model (for qkv generate) is needed here"
     )
     assert "holds a language model (for qkv generate)" in qkv("translate", folder, "be").error
+
+
+def test_a_prompt_from_a_file_is_taken_whole_to_its_last_line_break(qkv, folder, tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_bytes(b"to be\n\n")
+    done = qkv("generate", folder, "--file", prompt, "--tokens", 1, "--json")
+    assert '"begins": "to be\\n\\n"' in done.out

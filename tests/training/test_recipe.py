@@ -69,3 +69,18 @@ def test_a_recipe_extends_nothing_but_what_comes_with_qkv(base, tmp_path):
     own.write_text(f'extends = "{base}"\n', encoding="utf-8")
     with pytest.raises(InputError, match="does not come with qkv"):
         read_recipe(str(own))
+
+
+def test_a_recipe_can_extend_one_that_extends_another(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('extends = "multi30k-luong-dot"\nmodel = { score = "general" }\n', encoding="utf-8")
+    assert read_recipe(str(own)).model == {**read_recipe("multi30k-luong-dot").model, "score": "general"}
+
+
+@pytest.mark.parametrize(
+    ("name", "assignment"),
+    [("multi30k-plain", "data.size=100"), ("dates-gru", "data.source=fr"), ("cmudict-gru", "data.valid_share=0.9")],
+)
+def test_a_key_that_means_nothing_for_the_data_is_refused(name, assignment):
+    with pytest.raises(InputError, match="has no meaning with name"):
+        read_recipe(name, [assignment])

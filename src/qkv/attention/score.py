@@ -332,3 +332,4 @@ def _finals(cls: type[Score]) -> list[type[Score]]:
 
 
 SCORES = {re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in _finals(Score)}  # type: ignore[type-abstract]
+SCORES |= {"general": Bilinear, "low_rank": LowRankBilinear}  # as papers and lectures call them

@@ -60,13 +60,13 @@ def generate(
 
 
 def _text(file: Path | None) -> str:
-    from qkv.data.files import decode_lines, read_lines
+    from qkv.data.files import decode_text, read_text
 
     if file is not None:
-        return "\n".join(read_lines(file))
+        return read_text(file)
     if sys.stdin.isatty():
         say("reading the prompt from the keyboard; end with Ctrl-D")
-    return "\n".join(decode_lines(sys.stdin.buffer.read(), "standard input"))
+    return decode_text(sys.stdin.buffer.read(), "standard input")
 
 
 def as_dict(one: "Generated") -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """`qkv train`: from a recipe to a trained model."""
 
+import shlex
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,6 +76,10 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
     named, own = read_recipe(recipe), Run.open(folder).recipe
     if (named.data.name, named.model["name"]) != (own.data.name, own.model["name"]):
         raise InputError(f"{folder} is not a run of {recipe}: it trains {own.model['name']} on {own.data.name}")
+    one, other = asdict(named.model_config()), asdict(own.model_config())
+    for key, value in one.items():
+        if isinstance(value, str) and value != other[key]:
+            raise InputError(f"{folder} is not a run of {recipe}: its model.{key} is {other[key]!r}, not {value!r}")
 
 
 def _own_pairs(data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None) -> list[str]:
@@ -96,11 +102,12 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
         result(str(run.folder))
     if not place.finished:
         again = f"qkv train {recipe} --resume" if recipe else "qkv train --resume"
-        say(f"stopped: saved {run.checkpoints[-1]}   go on with: {again} {run.folder}")
+        say(f"stopped: saved {run.checkpoints[-1]}   go on with: {again} {shlex.quote(str(run.folder))}")
         raise typer.Exit(options.INTERRUPTED)
     if place.best is not None and not json:
         from qkv.training.recipe import TASKS
 
+        folder = shlex.quote(str(run.folder))
         metric = TASKS[run.recipe.task].metrics[run.recipe.train.best_by]
         best_value = f"best valid {metric.name} {metric.shown(place.best.value)}"
-        say(f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   now try: qkv evaluate {run.folder}")
+        say(f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   now try: qkv evaluate {folder}")

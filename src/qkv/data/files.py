@@ -47,30 +47,42 @@ def read_pairs(paths: Sequence[Path], *, strict: bool = False) -> ReadPairs:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 text file; errors name the file, and the byte where it is not UTF-8."""
+    return decode_lines(_bytes(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text file as it is, to the last line break."""
+    return decode_text(_bytes(path), str(path))
+
+
+def _bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise InputError(f"{path}: is a folder, not a file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    return decode_lines(data, str(path))
 
 
 def decode_lines(data: bytes, name: str) -> list[str]:
     """The lines of UTF-8 text that came from `name`, which opens every error message."""
     if not data.removeprefix(codecs.BOM_UTF8).strip():
         raise InputError(f"{name}: is empty")
+    return [line.removesuffix("\r") for line in decode_text(data, name).removesuffix("\n").split("\n")]
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """UTF-8 text that came from `name`."""
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         offset = error.start + (3 if data.startswith(codecs.BOM_UTF8) else 0)
         line = data.count(b"\n", 0, offset) + 1
         raise InputError(
             f"{name}: not UTF-8 at byte {offset} (0x{data[offset]:02x}), line {line}: convert it first, e.g. with iconv"
         ) from None
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, str, str]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 HELD_OUT_DATES = 2000
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
+MEANT_FOR = {  # the keys that mean something for some data sets only
+    **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
+    **dict.fromkeys(("train", "valid", "test", "valid_share", "strict"), ("pairs",)),
+    "size": ("dates",),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,13 @@ class DataConfig:
     def __post_init__(self) -> None:
         require(0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
         require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
+        for key in fields(self):
+            meant = MEANT_FOR.get(key.name, (self.name,))
+            require(
+                self.name in meant or getattr(self, key.name) == key.default,
+                f"{key.name} has no meaning with name = {self.name!r}: leave it out, or set name to "
+                f"{' or '.join(meant)}",
+            )
         require_kind(self.vocabulary)
         if self.target_vocabulary is not None:
             require_kind(self.target_vocabulary, "target_vocabulary")

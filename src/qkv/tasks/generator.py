@@ -48,9 +48,18 @@ class Generator:
             raise InputError(f"{name}: a generator needs a vocabulary, and there is none beside the weights")
         self.vocabulary: Vocabulary = found.target
 
-    def __call__(self, prompt: str, *, tokens: int = 100, how: Sampling = AS_IT_IS) -> Generated:
-        """One way in which a text may go on, for so many tokens."""
-        return next(self.generate([prompt], tokens, how))[0]
+    def __call__(
+        self,
+        prompt: str,
+        *,
+        tokens: int = 100,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Generated:
+        """One way in which a text may go on, for so many tokens; another seed, another way."""
+        return next(self.generate([prompt], tokens, Sampling(temperature, top_k, top_p, seed)))[0]
 
     def generate(
         self, prompts: Sequence[str], tokens: int, how: Sampling = AS_IT_IS, *, samples: int = 1

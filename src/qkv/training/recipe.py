@@ -114,15 +114,15 @@ def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
 
 
 def recipe_table(name: str) -> dict[str, Any]:
-    """What a recipe's file holds, on top of what the recipe holds that it `extends`."""
+    """What a recipe's file holds, on top of what the recipe holds that it `extends`: one that comes with qkv."""
     table = read_toml(recipe_path(name))
     base = table.pop("extends", None)
     if base is None:
         return table
     known = recipe_names()
-    if base not in known:  # by name only: one that comes with qkv, which extends no further
+    if base not in known:
         raise InputError(f"recipe {name}: extends {base!r}, which does not come with qkv{nearest(str(base), known)}")
-    return merged(read_toml(recipe_path(base)), table)
+    return merged(recipe_table(base), table)
 
 
 def recipe_path(name: str) -> Path:

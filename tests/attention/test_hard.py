@@ -234,6 +234,18 @@ class TestReinforce:
         choose(scores, align)
         assert float(align.loss(reward, counted).baseline) == pytest.approx(3.0)
 
+    def test_of_a_reward_over_several_steps_as_many_are_expected(self):
+        torch.manual_seed(0)
+        align, scores = Hard("reinforce", decay=0.8), torch.randn(2, 1, 3, 4, requires_grad=True)
+        steps = torch.tensor([[3.0, 2.0, 1.0], [1.0, 0.0, 0.0]])
+        for _ in range(2):
+            choose(scores, align)
+            surrogate = align.loss(5.0 * steps, steps > 0, steps)
+        assert float(surrogate.baseline) == pytest.approx(5.0 * (3 + 2 + 1 + 1) / 4)
+        assert float(surrogate.advantage) == pytest.approx(0.0, abs=1e-5)
+        (slope,) = torch.autograd.grad(surrogate.loss, scores)
+        assert slope.abs().max() < 1e-5  # what came was what was expected, whatever was drawn
+
     def test_a_query_that_may_see_nothing_reads_zeros_and_counts_for_nothing(self):
         torch.manual_seed(0)
         scores, mask = torch.randn(2, 1, 3, 4), Padding(torch.tensor([0, 4]))
@@ -335,6 +347,16 @@ class TestWhatCannotBe:
         with pytest.raises(InputError, match="give Hard its query_dim"):
             Hard("reinforce", baseline="learned")
 
+    @pytest.mark.parametrize("entropy", [-0.1, math.inf, math.nan])
+    def test_a_bonus_for_staying_undecided_is_finite_and_no_punishment(self, entropy):
+        with pytest.raises(InputError, match="entropy must be 0 or more, and finite"):
+            Hard("reinforce", entropy=entropy)
+
+    @pytest.mark.parametrize("discount", [-0.1, 1.1, math.nan])
+    def test_a_discount_leaves_less_and_not_less_than_nothing(self, discount):
+        with pytest.raises(InputError, match=r"discount must lie in \[0, 1\]"):
+            Hard("reinforce", discount=discount)
+
     def test_a_decay_lies_below_1(self):
         with pytest.raises(InputError, match="decay"):
             Hard("reinforce", decay=1.0)
@@ -354,6 +376,8 @@ class TestWhatCannotBe:
         choose(torch.randn(2, 1, 3, 4), align)
         with pytest.raises(ShapeError, match="counted has shape"):
             align.loss(torch.ones(2), torch.ones(2, 4, dtype=torch.bool))
+        with pytest.raises(ShapeError, match="steps has shape"):
+            align.loss(torch.ones(2), steps=torch.ones(2, 4))
 
     def test_calls_of_several_batches_have_no_reward_in_common(self):
         align = Hard("reinforce")

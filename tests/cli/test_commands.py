@@ -50,8 +50,8 @@ def test_the_commands_and_their_options_are_these() -> None:
         "compare": ["--by-length", "--json", "--out", "--split"],
         "translate": [
             "--align", "--align-level", "--alignment-threshold", "--attention", "--beam", "--coverage-penalty",
-            "--device", "--file", "--json", "--length-penalty", "--max-length", "--min-length", "--n-best", "--prefix",
-            "--sample", "--seed", "--strict", "--temperature", "--top-k", "--top-p",
+            "--device", "--exact", "--file", "--json", "--length-penalty", "--max-length", "--min-length", "--n-best",
+            "--prefix", "--sample", "--seed", "--strict", "--temperature", "--top-k", "--top-p",
         ],
         "generate": [
             "--device", "--file", "--json", "--n", "--prompt", "--seed", "--temperature", "--tokens", "--top-k",

@@ -1,6 +1,7 @@
 """`qkv evaluate` writes down what it found, and `qkv compare` makes pages of it, without the weights."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from qkv.data.pair import Pair
 from qkv.data.registry import DATA_SETS, Loaded
 from qkv.evaluation.record import RESULTS, append, read
+from qkv.interop.seal import SEAL, read_seal, seal
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 from tests.evaluation.records import record
@@ -72,6 +74,88 @@ def test_a_whole_split_is_recorded_with_all_that_is_needed_to_measure_it_again(q
         assert kept.score(name).value == pytest.approx(report[name])
         assert kept.score(name).signature == report.get(f"{name}_signature", "")
     assert sum(bucket.pairs for bucket in kept.by_length) == 12
+
+
+def test_where_and_by_which_code_a_run_was_trained_is_told_apart_from_where_it_was_evaluated(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [*SIZES, "train.precision=bfloat16"]
+    for split in ("train", "valid", "test"):
+        Path(f"{split}.tsv").write_text(PAIRS)
+        settings.append(f'data.{split}=["{split}.tsv"]')
+    sets = [word for setting in settings for word in ("--set", setting)]
+    with monkeypatch.context() as patch:
+        patch.setattr("qkv.runtime.provenance.device_name", lambda device: "a workstation")
+        patch.setattr("qkv.runtime.provenance.commit", lambda: "a" * 40)
+        patch.setattr("qkv.runtime.provenance.source_hash", lambda: "b" * 64)
+        assert qkv("train", "pairs-gru", *sets, "--out", "run", "--device", "cpu").code == 0
+        assert qkv("evaluate", "run", "--device", "cpu").code == 0
+        here = "trained on a workstation in bfloat16, torch "
+        same = qkv("compare", "run").out
+        assert here in same
+        assert "commit aaaaaaaaaaaa (source bbbbbbbbbbbb), " in same
+        assert "evaluated on" not in same
+    monkeypatch.setattr("qkv.runtime.provenance.device_name", lambda device: "a laptop")
+    monkeypatch.setattr("qkv.runtime.provenance.commit", lambda: "c" * 40)
+    assert qkv("evaluate", "run", "--device", "cpu").code == 0
+    kept = read(Path("run"))[-1]
+    assert (kept.trained_on, kept.precision, kept.graphs) == ("a workstation", "bfloat16", False)
+    assert (kept.trained_commit, kept.trained_source_hash) == ("a" * 40, "b" * 64)
+    assert (kept.device, kept.commit, kept.trained_torch) == ("a laptop", "c" * 40, kept.torch)
+    page = qkv("compare", "run").out
+    assert "commit aaaaaaaaaaaa (source bbbbbbbbbbbb); evaluated on a laptop, torch" in page
+    assert str(tmp_path) not in page  # where the pairs of a user lie is no one else's business
+    assert "--set 'data.train=[\"train.tsv\"]'" in page
+
+
+def test_a_run_that_went_on_elsewhere_names_both_places(qkv: Command, run: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    (checkpoint,) = again.glob("step-*")
+    sealed = read_seal(checkpoint)
+    del sealed["sha256"]
+    (checkpoint / SEAL).unlink()
+    here = sealed["place"]["devices"]
+    seal(checkpoint, sealed | {"place": sealed["place"] | {"finished": False, "devices": ["a workstation"]}})
+    assert qkv("train", "--resume", again, "--device", "cpu").code == 0
+    assert qkv("evaluate", again, "--device", "cpu").code == 0
+    assert read(again)[-1].trained_on == f"a workstation and then {here[0]}"
+
+
+def test_a_run_of_before_checkpoints_said_where_they_were_trained_is_still_evaluated(
+    qkv: Command, run: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(run, old)
+    (checkpoint,) = old.glob("step-*")
+    sealed = read_seal(checkpoint)
+    place = {key: value for key, value in sealed["place"].items() if key != "devices"}
+    (checkpoint / SEAL).unlink()
+    seal(checkpoint, {"place": place, "data": sealed["data"], "threads": 1, "torch": sealed["torch"]})
+    assert qkv("evaluate", old, "--device", "cpu").code == 0
+    assert read(old)[-1].trained_on == ""
+    assert "  - evaluated on " in qkv("compare", old).out
+
+
+def test_a_recipe_that_does_not_come_with_qkv_is_not_given_a_command_that_cannot_run(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.tsv").write_text(PAIRS)
+    Path("mine.toml").write_text(
+        'data = { name = "pairs", train = ["pairs.tsv"], test = ["pairs.tsv"] }\ntrain = { epochs = 1 }\n'
+        'model = { name = "rnn_seq2seq", hidden = 4, embedding = 4 }\n'  # every recipe of this kind has a dropout too
+    )
+    assert qkv("train", "mine.toml", "--out", "mine", "--device", "cpu").code == 0
+    assert qkv("evaluate", "mine", "--beam", 2).code == 0
+    (kept,) = read(Path("mine"))
+    assert (kept.recipe, kept.shipped, kept.changes) == ("mine", False, ())
+    page = qkv("compare", "mine").out
+    assert "| mine, beam 2 |" in page
+    assert "qkv train" not in page
+    assert "trained by the recipe.toml in its folder" in page
+    assert "evaluated with `--split test --beam 2`" in page
 
 
 def test_a_part_of_a_split_or_of_a_run_other_pairs_and_no_record_leave_no_trace(qkv: Command, run: Path) -> None:
@@ -140,6 +224,27 @@ def test_a_language_model_is_scored_on_the_text_it_did_not_learn_from(
     assert f"| {report['nats']:.4f} |" in qkv("compare", tmp_path / "run").out
     assert "scored on its valid split, not on train" in qkv("evaluate", tmp_path / "run", "--split", "train").error
     assert "is read, not asked" in qkv("evaluate", tmp_path / "run", "--beam", 5).error
+
+
+def test_a_checkpoint_of_a_language_model_is_scored_itself_and_leaves_no_record(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = Loaded({}, texts={"train": "to be or not to be " * 20, "valid": "to be or not to be " * 4})
+    shakespeare = replace(DATA_SETS["tinyshakespeare"], load=lambda _: loaded)
+    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", shakespeare)
+    sizes = ["model.layers=1", "model.embedding=4", "model.hidden=8", "train.epochs=1", "train.batch_tokens=64",
+             "train.length=16", "train.lr=0.1", "train.validate_every=1", "train.save_every=1",
+             "train.keep=50"]  # fmt: skip
+    done = job.begin(read_recipe("shakespeare-lstm", sizes), tmp_path / "run", "cpu")
+    lines = map(json.loads, (tmp_path / "run" / "log.jsonl").open())
+    losses = {line["step"]: line["loss"] for line in lines if line["kind"] == "valid"}
+    assert len(set(losses.values())) == len(done.run.checkpoints) > 2
+    for checkpoint in done.run.checkpoints:
+        ended = qkv("evaluate", checkpoint, "--json")
+        report = json.loads(ended.out)
+        assert report["run"] == str(checkpoint)
+        assert report["loss"] == pytest.approx(losses[int(checkpoint.name.removeprefix("step-"))], rel=1e-5)
+    assert not (tmp_path / "run" / RESULTS).exists()
 
 
 def test_compare_makes_one_row_of_two_seeds_and_needs_no_weights(qkv: Command, runs: list[str]) -> None:

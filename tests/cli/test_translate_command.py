@@ -20,13 +20,13 @@ Command = Callable[..., Ended]
 TEXTS = ["two dogs play", "a man rides a bicycle ."]
 
 
-def saved(folder: Path, **changes: Any) -> Path:
+def saved(folder: Path, std: float = 0.7, **changes: Any) -> Path:
     vocabulary = Vocabulary.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], "bpe:60")
     size = len(vocabulary)
     torch.manual_seed(5)
     model = rnn_seq2seq.RNNSeq2Seq(rnn_seq2seq.Config(size, size, embedding=8, hidden=8, max_length=40, **changes))
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
+        torch.nn.init.normal_(parameter, std=std)
     folder.mkdir()
     save_model(model, vocabulary, folder)
     return folder
@@ -142,6 +142,25 @@ def test_samples_are_the_same_for_a_seed_and_many_where_many_are_asked_for(qkv: 
         assert drawn(*narrow) == [text for text in greedy for _ in range(4)]
 
 
+def test_a_sample_is_that_of_its_line_whatever_blank_lines_come_before(qkv: Command, attending: Path) -> None:
+    def drawn(text: str) -> list[list[str]]:
+        ended = qkv("translate", attending, "--sample", "--n-best", 3, stdin=text.encode())
+        return [line.split("\t") for line in ended.out.splitlines()]
+
+    whole = drawn(f"{TEXTS[0]}\n{TEXTS[1]}\n{TEXTS[1]}\n")
+    assert drawn(f"\n{TEXTS[1]}\n{TEXTS[1]}\n") == whole[3:]
+    assert drawn(f"{TEXTS[0]}\n\n{TEXTS[1]}\n") == whole[:3] + whole[6:]
+
+
+def test_an_exact_search_finds_what_a_beam_gives_up_too_early(qkv: Command, tmp_path: Path) -> None:
+    model = saved(tmp_path / "model", std=2.0)
+    arguments = ["translate", model, TEXTS[1], "--beam", 2, "--length-penalty", 1.5, "--json"]
+    (hasty,), (exact,) = objects(qkv(*arguments)), objects(qkv(*arguments, "--exact"))
+    expected = Translator(model, device="cpu")(TEXTS[1], beam=2, length_penalty=1.5, exact=True)
+    assert (exact["text"], exact["score"]) == (expected.text, pytest.approx(expected.score, abs=1e-5))
+    assert exact["score"] > hasty["score"] + 0.01
+
+
 def test_lengths_and_beginnings_are_kept(qkv: Command, attending: Path) -> None:
     for way in (["--beam", 3], ["--sample"], []):
         arguments = ["--min-length", 6, "--max-length", 9, "--prefix", "ein mann", "--json"]
@@ -160,6 +179,8 @@ def test_lengths_and_beginnings_are_kept(qkv: Command, attending: Path) -> None:
         (["--alignment-threshold", 0.5], "--alignment-threshold needs --align pharaoh"),
         (["--align", "pharaoh", "--alignment-threshold", 0], "--alignment-threshold must be above 0 and at most 1"),
         (["--coverage-penalty", 0.2], "--coverage-penalty chooses between hypotheses: it needs --beam 2 or more"),
+        (["--exact"], "--exact compares hypotheses: it needs --beam 2 or more"),
+        (["--exact", "--sample"], "--exact compares hypotheses: it needs --beam 2 or more"),
         (["--beam", 2, "--coverage-penalty", -1], "--coverage-penalty must lie between 0 and 10.0, not -1.0"),
         (["--min-length", 5, "--max-length", 4], "--min-length 5 is more than --max-length 4"),
         (["--min-length", -1], "Invalid value for '--min-length'"),

@@ -102,7 +102,7 @@ def test_every_file_of_a_data_set_has_a_hash_a_size_and_safe_addresses_alone() -
 def test_a_recipe_finds_its_files_and_its_folder_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/someone")
-    config = DataConfig(train=("a.tsv",), folder="data").with_whole_paths()
+    config = DataConfig(name="pairs", train=("a.tsv",), folder="data").with_whole_paths()
     assert config.train == (str(tmp_path / "a.tsv"),)
     assert config.folder == str(tmp_path / "data")
     assert DataConfig(folder="~/data").with_whole_paths().folder == "/home/someone/data"
@@ -154,3 +154,13 @@ def test_the_fingerprint_of_texts_changes_with_any_character_and_split() -> None
     ]
     assert len({Loaded({}, texts=some).fingerprint for some in texts}) == len(texts)
     assert Loaded({}, texts=texts[0]).fingerprint == Loaded({}, texts=dict(reversed(texts[0].items()))).fingerprint
+
+
+def test_a_size_takes_the_first_training_pairs_and_leaves_the_rest_of_the_data_alone(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{number}\t{number}\n" for number in range(100)), encoding="utf-8")
+    whole = load_data(DataConfig(name="pairs", train=(str(path),)))
+    part = load_data(DataConfig(name="pairs", train=(str(path),), size=7))
+    assert part.splits["train"] == whole.splits["train"][:7]
+    assert part.splits["valid"] == whole.splits["valid"]
+    assert part.fingerprint != whole.fingerprint

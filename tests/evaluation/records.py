@@ -35,6 +35,11 @@ RECORD = Record(
     date="2026-11-15T14:00:00+00:00",
     seconds=3.0,
     by_length=(Bucket(1, 7, 600, 40.0), Bucket(8, None, 400, 36.0)),
+    precision="bfloat16",
+    graphs=True,
+    trained_torch="2.11.0",
+    trained_commit="c" * 40,
+    trained_source_hash="d" * 64,
 )
 
 

@@ -33,6 +33,25 @@ def test_lines_of_different_searches_say_so() -> None:
     assert {line.label for line in found.lines} == {"multi30k-gru, beam 5", "multi30k-gru, greedy"}
 
 
+def test_a_line_is_named_by_its_recipe_where_that_tells_it_from_the_others() -> None:
+    one, other = ("train.lr=0.1", "model.hidden=99"), ("model.score=dot",)
+    found = by_length([record(changes=one), record(recipe="plain", changes=other)])
+    assert {line.label for line in found.lines} == {"multi30k-gru", "plain"}
+    found = by_length([record(changes=one), record(changes=other), record(recipe="plain", changes=other)])
+    assert {line.label for line in found.lines} == {
+        "multi30k-gru train.lr=0.1 model.hidden=99", "multi30k-gru model.score=dot", "plain model.score=dot"
+    }  # fmt: skip
+    found = by_length([record(changes=one), record(recipe="plain", beam=1, changes=other)])
+    assert {line.label for line in found.lines} == {"multi30k-gru, beam 5", "plain, greedy"}
+    found = by_length([record(changes=one), record(beam=1, changes=one)])
+    assert {line.label for line in found.lines} == {"multi30k-gru, beam 5", "multi30k-gru, greedy"}
+
+
+def test_a_line_says_that_training_has_not_finished() -> None:
+    found = by_length([record(), record(seed=1, finished=False), record(recipe="plain")])
+    assert {line.label for line in found.lines} == {"multi30k-gru (training not finished)", "plain"}
+
+
 def test_the_split_is_one_that_all_were_scored_on() -> None:
     both = [record(split="test_2016_flickr"), record(split="test_2017_flickr")]
     other = record(recipe="plain", split="test_2017_flickr")

@@ -23,8 +23,8 @@ def test_a_recipe_that_comes_with_qkv_is_found_without_changes(name: str) -> Non
         ["train.lr=0.003", "model.score=location", "train.epochs=3"],
         ["data.vocabulary=bpe:400"],
         ["model.max_length=99"],  # a key that the recipe itself does not have
-        ['data.train=["a b.tsv"]', 'data.name="pairs"'],
-        ["data.strict=true"],
+        ["data.size=20000", 'data.train=["a b.tsv"]', 'data.name="pairs"', "data.strict=true"],
+        ["train.clip=inf"],
         ["data.folder=somewhere"],
     ],
 )

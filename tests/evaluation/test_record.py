@@ -20,6 +20,14 @@ def test_what_is_appended_is_read_again_oldest_first(tmp_path: Path) -> None:
     assert read(tmp_path) == written
 
 
+def test_a_record_of_before_training_was_described_is_read(tmp_path: Path) -> None:
+    later = ("precision", "graphs", "trained_torch", "trained_commit", "trained_source_hash", "shipped")
+    old = {name: value for name, value in asdict(RECORD).items() if name not in later}
+    (tmp_path / RESULTS).write_text(json.dumps(old | {"trained_on": ""}) + "\n")
+    (found,) = read(tmp_path)
+    assert (found.recipe, found.trained_on, found.trained_commit, found.shipped) == ("multi30k-gru", "", "", True)
+
+
 def test_a_number_that_is_none_is_written_as_null(tmp_path: Path) -> None:
     kept = measures({"exact": Score(0.5), "cer": Score(float("nan")), "bleu": Score(float("inf"), "tok:13a")})
     append(tmp_path, record(metrics=kept))

@@ -2,8 +2,9 @@
 
 import pytest
 
+from qkv.evaluation.making import evaluate_command, train_command
 from qkv.evaluation.record import Measure, Record
-from qkv.evaluation.table import evaluate_command, markdown, spread, tables, train_command
+from qkv.evaluation.table import markdown, spread, tables
 
 from .records import record
 
@@ -107,8 +108,26 @@ def test_the_page_says_who_wrote_it_on_what_machine_and_by_which_signature() -> 
     text = page(record())
     assert "Written by `qkv compare runs/*`" in text
     assert "`nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0|words:moses-de`" in text
-    assert "trained on NVIDIA H200, torch 2.11.0, commit cccccccccccc (source dddddddddddd), 2026-11-15" in text
+    code = "torch 2.11.0, commit cccccccccccc (source dddddddddddd)"
+    assert f"- trained on NVIDIA H200 in bfloat16 with CUDA graphs, {code}, 2026-11-15\n" in text
     assert "evaluated on a laptop, torch 2.11.0, qkv 0.1.0" in page(record(trained_on="", device="a laptop", commit=""))
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "code"),
+    [
+        ({"device": "a laptop"}, "a laptop", "torch 2.11.0, commit cccccccccccc (source dddddddddddd)"),
+        ({"torch": "2.13.0"}, "NVIDIA H200", "torch 2.13.0, commit cccccccccccc (source dddddddddddd)"),
+        ({"commit": "e" * 40}, "NVIDIA H200", "torch 2.11.0, commit eeeeeeeeeeee (source dddddddddddd)"),
+        ({"source_hash": "f" * 64}, "NVIDIA H200", "torch 2.11.0, commit cccccccccccc (source ffffffffffff)"),
+    ],
+)
+def test_what_was_otherwise_in_evaluation_than_in_training_is_told_beside_it(
+    changes: dict[str, str], device: str, code: str
+) -> None:
+    trained_by = "torch 2.11.0, commit cccccccccccc (source dddddddddddd)"
+    trained = f"trained on NVIDIA H200 in bfloat16 with CUDA graphs, {trained_by}"
+    assert f"- {trained}; evaluated on {device}, {code}, 2026-11-15\n" in page(record(**changes))
 
 
 def test_the_commands_of_a_row_make_it_again() -> None:
@@ -119,6 +138,42 @@ def test_the_commands_of_a_row_make_it_again() -> None:
     again = evaluate_command([changed, record(split="test_2017_flickr")])
     assert again == f"qkv evaluate runs/multi30k-gru-dot-a-b.tsv-2 {split} --beam 3 --length-penalty 0.8"
     assert train_command(record()) == "qkv train multi30k-gru --set seed=0"
+
+
+def test_a_run_whose_recipe_does_not_come_with_qkv_has_no_command_to_be_trained_by() -> None:
+    text = page(record(recipe="mine", shipped=False), record(recipe="mine", shipped=False, seed=1, length_penalty=1.0))
+    assert "qkv train" not in text
+    assert "qkv evaluate" not in text
+    for seed in (0, 1):
+        assert (
+            f"- seed {seed}: trained by the recipe.toml in its folder, for no recipe that comes with qkv gives it; "
+            "evaluated with `--split test_2016_flickr --beam 5`\n"
+        ) in text
+
+
+def test_where_the_pairs_of_a_user_lie_is_not_published() -> None:
+    pairs = 'data.train=["/home/ann/a.en", "/home/ann/a.de"]'
+    files = (pairs, r'data.test=["C:\\Users\\ann\\t.tsv"]', "model.hidden=4")
+    text = page(record(recipe="pairs-gru", changes=files), record(recipe="pairs-gru", changes=files, seed=1))
+    assert "ann" not in text
+    assert '| pairs-gru data.train=["a.en", "a.de"] data.test=["t.tsv"] model.hidden=4, beam 5 |' in text
+    assert '--set \'data.train=["a.en", "a.de"]\' --set \'data.test=["t.tsv"]\' --set model.hidden=4' in text
+
+
+def test_how_often_a_run_was_looked_at_or_saved_is_no_part_of_its_name() -> None:
+    often = ("train.validate_every=50", "train.save_every=10", "train.keep=9", "train.lr=0.1")
+    text = page(record(38.0, changes=often), record(39.0, seed=1, changes=("train.keep=1", "train.lr=0.1")))
+    (row,) = grid(text, "multi30k en to de")
+    assert (row["recipe"], row["seeds"]) == ("multi30k-gru train.lr=0.1, beam 5", "2")
+    assert f"qkv train multi30k-gru {' '.join(f'--set {one}' for one in often)} --set seed=0" in text
+    assert "qkv train multi30k-gru --set train.keep=1 --set train.lr=0.1 --set seed=1" in text
+
+
+def test_splits_of_one_seed_that_come_from_two_runs_have_a_command_each() -> None:
+    text = page(record(), record(split="test_2017_flickr", changes=("train.keep=9",)))
+    assert "`qkv train multi30k-gru --set seed=0`, then `qkv evaluate runs/multi30k-gru-0 --split test_2016" in text
+    other = "runs/multi30k-gru-9-0"
+    assert f"--set seed=0 --out {other}`, then `qkv evaluate {other} --split test_2017_flickr --beam 5`" in text
 
 
 def test_text_cannot_break_out_of_its_cell() -> None:

@@ -97,9 +97,11 @@ def test_of_equal_tokens_no_more_than_k_are_kept():
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-300, 1e-40, 1e-9, 1e9, 1e300, 1e308, sys.float_info.max])
-def test_the_hardest_and_the_softest_draw_know_only_the_best_or_no_difference_and_nothing_forbidden(temperature):
+def test_the_coldest_draw_gives_the_best_the_hottest_anything_and_neither_what_is_forbidden(temperature):
     """The limits of p_i ~ exp(z_i / T): all that is best, or all that is allowed, alike."""
-    log_p = torch.tensor([[-math.inf, -2.0, -1.0, -1.0, -1.0 - 2**-23, -90.0], [-math.inf, 0.0, -3e-7, -200.0, -1.0, -2.0]])
+    log_p = torch.tensor(
+        [[-math.inf, -2.0, -1.0, -1.0, -1.0 - 2**-23, -90.0], [-math.inf, 0.0, -3e-7, -200.0, -1.0, -2.0]]
+    )
     best = [[0, 0, 1 / 2, 1 / 2, 0, 0], [0, 1, 0, 0, 0, 0]]
     expected = torch.tensor(best if temperature < 1 else [[0] + [1 / 5] * 5] * 2, dtype=torch.float64)
     found = Sampling(temperature).narrowed(log_p)

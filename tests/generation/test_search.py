@@ -413,6 +413,54 @@ def test_a_wide_beam_ranks_by_coverage_as_trying_everything_does(module):
             assert [h.score for h in found[row]] == sorted((h.score for h in found[row]), reverse=True)
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.05, 0.3, 2.0])
+def test_a_search_stops_as_soon_as_nothing_that_runs_would_score_better_with_its_coverage(beta):
+    """Against the same search by hand, which reads every hypothesis anew: what it finds, and after how many steps."""
+    model, longest, taken = untrained(rnn_seq2seq, VOCABULARY, std=0.6), 8, []
+    for source in (torch.tensor([tokens]) for tokens in ([2, 3, 2, 0, 3], [3, 2], [0, 0, 2])):
+        coverage = Coverage(beta, model.alignment_layers[0], torch.tensor([source.shape[1]]))
+        rules = Rules(batch=1, begin=BEGIN, end=END, max_length=longest)
+        with qkv.watch(model, layers=["decoder"]) as seen:
+            state = begun(model, source, coverage.lengths)
+            (found,) = beam_search(model, state, rules, beam=3, length_penalty=0.2, coverage=coverage)
+        expected, steps = searched_by_hand(model, source, longest, coverage, beam=3, length_penalty=0.2)
+        assert {h.tokens: h.score for h in found} == pytest.approx(expected, abs=1e-4)
+        assert seen[coverage.layer].weights.shape[2] == steps
+        taken.append(steps)
+    assert min(taken) <= longest  # or none would have stopped by itself
+
+
+@torch.inference_mode()
+def searched_by_hand(
+    model: EncoderDecoder, source: Tensor, longest: int, coverage: Coverage, *, beam: int, length_penalty: float
+) -> tuple[dict[tuple[int, ...], float], int]:
+    running, ended = [(0.0, ())], []
+    for step in range(1, longest + 2):
+        with qkv.watch(model, layers=[coverage.layer]) as seen:
+            given = torch.tensor([[BEGIN, *tokens] for _, tokens in running])
+            log_p = model(source.expand(len(running), -1), given)[:, -1].log_softmax(-1).tolist()
+        read = seen[coverage.layer].weights.mean(dim=1)
+        covered = {tokens: coverage.beta * covering(read[row]) for row, (_, tokens) in enumerate(running)}
+        further = [
+            (total + log_p[row][token], tokens, token)
+            for row, (total, tokens) in enumerate(running)
+            for token in (range(VOCABULARY) if step <= longest else [END])
+        ]
+        further.sort(reverse=True)
+        ended += [
+            (total / step**length_penalty + covered[tokens], tokens)
+            for total, tokens, token in further[:beam]
+            if token == END
+        ]
+        ended = sorted(ended, reverse=True)[:beam]
+        going_on = [one for one in further if one[2] != END][:beam]
+        could_be = [total / (step + 1) ** length_penalty + covered[tokens] for total, tokens, _ in going_on]
+        if len(ended) == beam and not max(could_be, default=-math.inf) > ended[-1][0]:
+            break
+        running = [(total, (*tokens, token)) for total, tokens, token in going_on]
+    return {tokens: score for score, tokens in ended}, step
+
+
 def test_a_coverage_penalty_prefers_what_has_read_all_of_its_source():
     """Of the weights of a step, all on the token that was said: what repeats one token leaves the others unread."""
     coverage = Coverage(0.5, "decoder", torch.tensor([3, 2]))

@@ -33,11 +33,11 @@ SMALL = {
 }
 
 
-def made(name: str, **sizes: int) -> Network:
+def made(name: str, **options: Any) -> Network:
     torch.manual_seed(3)
     network, config = MODELS[name]
     of_vocabulary = {field.name: len(VOCABULARY) for field in fields(config) if field.name.endswith("_size")}
-    return network(config(**of_vocabulary | sizes, **SMALL[name])).eval()
+    return network(config(**of_vocabulary | options, **SMALL[name])).eval()
 
 
 def logits(model: Network) -> torch.Tensor:
@@ -86,6 +86,19 @@ def test_a_model_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert torch.equal(logits(model), logits(again))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_what_a_model_says_hangs_on_its_weights_alone_which_are_all_that_is_saved(name: str, tmp_path: Path) -> None:
+    drawn = {"align": "hard", "estimator": "reinforce"} if name == "rnn_seq2seq" else {}
+    model = made(name, **drawn)
+    weights = {key for key, _ in model.named_parameters(remove_duplicate=False)}
+    kept_in_training = [value for key, value in model.state_dict().items() if key not in weights]
+    assert len(kept_in_training) == (2 if drawn else 0)
+    for value in kept_in_training:
+        value.fill_(7.0)
+    save_model(model, VOCABULARY, tmp_path)
+    assert torch.equal(logits(model), logits(load(tmp_path)))
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

@@ -16,6 +16,8 @@ from qkv.metrics import lowercased_words
         ("de", "Ein „Boston“-Schild – 5,300 Leute (alle)!", 'ein " boston " -schild - 5,300 leute ( alle ) !'),
         ("de", "Mike Tyson's Spiel", "mike tyson ' s spiel"),
         ("de", "der Spieler mit der Nummer 10.", "der spieler mit der nummer 10."),
+        ("de", "im Jahr 2012.", "im jahr 2012 ."),
+        ("de", "Bus der Linie A.", "bus der linie a."),
         ("en", "the player with number 10.", "the player with number 10 ."),
         ("en", "A man's dogs' toys don't move.", "a man 's dogs ' toys don 't move ."),
         ("fr", "L'eau d'un lac.", "l' eau d' un lac ."),
@@ -38,6 +40,7 @@ def test_texts_are_split_as_moses_splits_them(language: str, text: str, words: s
         ("test_2016_flickr", "de", 12103),  # also what Wu et al. (2021) print as the length of their references
         ("test_2017_flickr", "en", 11376),
         ("test_2017_flickr", "de", 10758),
+        ("train", "de", 360706),
         ("val", "en", 13308),
     ],
 )

@@ -240,6 +240,16 @@ def test_it_runs_and_learns_in_bfloat16(batch):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
+def test_in_short_numbers_what_is_read_is_rounded_but_not_the_root_of_the_length():
+    model = make(max_length=300, encoder_layers=1)
+    source, lengths = torch.randint(4, VOCABULARY, (1, 299)), torch.tensor([299])
+    shorter = torch.tensor([256])  # what 299 would be rounded towards; its root is 16
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found, base = (model.encode(source, n).values[0, 0, :200].float() for n in (lengths, shorter))
+    expected = base / 16 * math.sqrt(299)
+    torch.testing.assert_close(found, expected, rtol=2**-8, atol=0)
+
+
 def test_it_learns_eight_examples_by_heart():
     torch.manual_seed(0)
     model = ConvSeq2Seq(Config(VOCABULARY, VOCABULARY, **SIZES | {"dim": 16, "hidden": 16, "dropout": 0.0}))

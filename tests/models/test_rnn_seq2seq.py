@@ -1,6 +1,7 @@
 """The recurrent encoder-decoders against their equations, written out one at a time, in all combinations of options."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -331,7 +332,7 @@ def test_compiled_it_computes_the_same_forward_and_backward(attention):
 
 SENSIBLE = {  # for each key that depends on another, a value other than its default
     "context": "both", "score": "dot", "align": "soft", "coverage": True, "input_feeding": False,
-    "rank": 2, "window": 3, "estimator": "gumbel", "baseline": "learned", "entropy": 0.1,
+    "rank": 2, "window": 3, "estimator": "gumbel", "baseline": "learned", "entropy": 0.1, "discount": 0.5,
 }  # fmt: skip
 
 
@@ -357,6 +358,11 @@ def test_a_key_without_meaning_is_refused_with_the_way_out(key):
         ({"embedding": 0}, "embedding must lie between"),
         ({"layers": 0}, "layers must lie between"),
         ({"window": 0, "align": "local_p"}, "window must lie between"),
+        ({"entropy": -0.1, "align": "hard", "estimator": "reinforce"}, "entropy must be 0 or more, and finite"),
+        ({"entropy": math.inf, "align": "hard", "estimator": "reinforce"}, "entropy must be 0 or more, and finite"),
+        ({"discount": 1.5, "align": "hard", "estimator": "reinforce"}, r"discount must lie in \[0, 1\]"),
+        ({"layers": 1024, "hidden": 2**24}, r"layers \* hidden must not be more than 2\^24"),
+        ({"layers": 1024, "encoder_hidden": 2**24}, r"layers \* encoder_hidden must not be more than 2\^24"),
         ({"source_size": 10**12}, "source_size must lie between"),
         ({"encoder_hidden": 64, "bridge": "none"}, "bridge = 'none' .* encoder_hidden = 64 differ: set bridge to"),
         ({"encoder_hidden": 64, "score": "dot"}, "score = 'dot' .* encoder_hidden = 64 differ: set score to bilinear"),
@@ -367,3 +373,10 @@ def test_a_key_without_meaning_is_refused_with_the_way_out(key):
 def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
     with pytest.raises(InputError, match=words):
         Config(**{"source_size": 9, "target_size": 8} | wrong)
+
+
+@pytest.mark.parametrize("sizes", [{"layers": 1, "hidden": 2**24}, {"layers": 1024, "hidden": 2**14}], ids=str)
+def test_the_largest_config_there_is_can_be_looked_at_without_memory(sizes):
+    with torch.device("meta"):
+        model = RNNSeq2Seq(Config(9, 8, cell="lstm", encoder_hidden=2**24 // sizes["layers"], **sizes))
+    assert model.decoder.bridge.project.weight.shape == (2**25, 2**24)

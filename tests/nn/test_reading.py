@@ -13,7 +13,7 @@ LENGTHS = torch.tensor([4, 2])
 
 
 def named(name: str):
-    return alignment(name, HIDDEN, 2, "straight-through", "moving-average", 0.0)
+    return alignment(name, HIDDEN, 2, "straight-through", "moving-average", 0.0, 1.0)
 
 
 def steps_of(reader: Reader, lengths: torch.Tensor | None = LENGTHS, steps: int = 3):
@@ -63,6 +63,24 @@ def test_what_is_covered_is_the_sum_of_the_weights_so_far(score, align):
         torch.testing.assert_close(context, weights[:, t : t + 1] @ values)
 
 
+def test_under_autocast_what_is_covered_goes_on_adding_up_over_hundreds_of_steps():
+    torch.manual_seed(0)
+    reader = Reader(Additive(HIDDEN, FEATURES, 5), Softmax(), FEATURES, coverage=True)
+    values, queries = torch.randn(BATCH, SOURCE, FEATURES), torch.randn(200, BATCH, 1, HIDDEN)
+    found = []
+    for enabled in (False, True):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            source = reader.look(values, LENGTHS)
+            covered = reader.uncovered(source)
+            for step, query in enumerate(queries):
+                _, covered = reader(query, source, torch.tensor(step), covered)
+        found.append(covered)
+    exact, short = found
+    assert source.keys.dtype == torch.bfloat16
+    torch.testing.assert_close(short.sum(dim=1), torch.full((BATCH,), 200.0), rtol=1e-3, atol=0)
+    torch.testing.assert_close(short, exact, rtol=0, atol=1e-3 * 200)
+
+
 def test_without_coverage_nothing_is_carried_from_step_to_step():
     reader = Reader(Additive(HIDDEN, FEATURES, 5), Softmax(), FEATURES).double()
     _, _, found, _ = steps_of(reader, lengths=None)
@@ -75,8 +93,8 @@ def test_alignments_have_what_a_recipe_gives_them():
     assert isinstance(local, LocalMonotonic)
     assert isinstance(predicted, LocalPredictive)
     assert (local.window, predicted.window) == (2, 2)
-    hard = alignment("hard", HIDDEN, 2, "reinforce", "learned", 0.25)
+    hard = alignment("hard", HIDDEN, 2, "reinforce", "learned", 0.25, 0.5)
     assert isinstance(hard, Hard)
-    assert (hard.estimator, hard.entropy) == ("reinforce", 0.25)
+    assert (hard.estimator, hard.entropy, hard.discount) == ("reinforce", 0.25, 0.5)
     assert hard.baseline.linear.in_features == HIDDEN
-    assert alignment("hard", HIDDEN, 2, "reinforce", "none", 0.0).baseline is None
+    assert alignment("hard", HIDDEN, 2, "reinforce", "none", 0.0, 1.0).baseline is None

@@ -22,7 +22,7 @@ def made(cell: str, layers: int, dropout: float = 0.0) -> Recurrent:
 
 def inputs(recurrent: Recurrent) -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.randn(BATCH, LENGTH, KNOWN + FURTHER, dtype=torch.float64)
-    return x, torch.randn(BATCH, recurrent.rnn.num_layers, recurrent.width, dtype=torch.float64)
+    return x, torch.randn(BATCH, len(recurrent.layers), recurrent.width, dtype=torch.float64)
 
 
 def unrolled(recurrent: Recurrent, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,7 +41,13 @@ def test_all_steps_at_once_are_those_of_pytorch(cell, layers):
     first = state.transpose(0, 1).contiguous()
     oracle = nn.LSTM if cell == "lstm" else nn.GRU if cell == "gru" else nn.RNN
     theirs = oracle(KNOWN + FURTHER, HIDDEN, layers, batch_first=True).double()
-    theirs.load_state_dict(recurrent.rnn.state_dict())
+    theirs.load_state_dict(
+        {
+            name.replace("l0", f"l{number}"): weight
+            for number, layer in enumerate(recurrent.layers)
+            for name, weight in layer.state_dict().items()
+        }
+    )
     if cell == "lstm":
         expected, (h, c) = theirs(x, (first[..., :HIDDEN].contiguous(), first[..., HIDDEN:].contiguous()))
         last = torch.cat((h, c), dim=-1)
@@ -136,6 +142,49 @@ def test_dropout_between_layers_acts_in_training_only():
     torch.testing.assert_close(unrolled(recurrent.eval(), x, state)[0], recurrent(x, state)[0])
     recurrent.train()
     assert not unrolled(recurrent, x, state)[0].equal(unrolled(recurrent, x, state)[0])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_dropout_between_layers_is_what_pytorchs_generator_draws(cell):
+    recurrent = made(cell, 3, dropout=0.5)
+    x, _ = inputs(recurrent)
+    torch.manual_seed(1)
+    found, _ = recurrent(x)
+    torch.manual_seed(1)
+    expected, _ = recurrent.layers[0](x)
+    for layer in recurrent.layers[1:]:
+        kept = torch.empty_like(expected).bernoulli_(0.5)
+        expected, _ = layer(expected * kept / 0.5)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("cell", CELLS)
+def test_on_a_gpu_the_saved_random_state_decides_dropout_between_layers(cell):
+    recurrent = made(cell, 2, dropout=0.5).cuda()
+    x, _ = (value.cuda() for value in inputs(recurrent))
+    saved = torch.cuda.get_rng_state()
+    first, _ = recurrent(x)
+    assert not recurrent(x)[0].equal(first)
+    torch.cuda.set_rng_state(saved)
+    assert recurrent(x)[0].equal(first)
+
+
+def test_under_autocast_an_lstm_goes_on_adding_up_small_amounts():
+    recurrent = Recurrent("lstm", KNOWN, HIDDEN)
+    with torch.no_grad():
+        for weight in recurrent.parameters():
+            weight.zero_()
+        recurrent.rnn.bias_ih_l0.copy_(torch.tensor([0.0, 20.0, 0.01, 0.0]).repeat_interleave(HIDDEN))  # i f g o
+    x, state = torch.zeros(BATCH, 500, KNOWN), torch.zeros(BATCH, 1, 2 * HIDDEN)
+    with torch.autocast("cpu", torch.bfloat16):
+        steps, layers = recurrent.unroll(x), recurrent.split(state)
+        for _ in range(500):
+            output, layers = steps(layers)
+    assert output.dtype == torch.bfloat16
+    c = recurrent.join(layers)[..., HIDDEN:]
+    torch.testing.assert_close(c, torch.full_like(c, 500 * 0.005), rtol=0.005, atol=0)  # 1/2 tanh(0.01) a step
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -146,7 +146,6 @@ def test_characters_are_counted_where_tokens_are_not_characters():
 def test_the_task_says_what_it_is_made_of():
     task = prepared()
     assert task.describe() == "1,000 tokens"
-    assert task.train_size == 1000
     assert task.notes == ("a note",)
     assert task.sizes(task.vocabulary) == {"vocabulary_size": len(task.vocabulary)}
     assert task.carried() == {}

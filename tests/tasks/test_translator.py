@@ -133,6 +133,7 @@ WAYS = {
     "greedy": Search(),
     "beam": Search(3, n_best=3),
     "coverage": Search(3, n_best=2, coverage_penalty=0.3),
+    "exact": Search(3, n_best=3, length_penalty=0.5, exact=True),
     "constrained": Search(2, min_length=3, max_length=6, prefix="ca"),
     "sampled": Search(n_best=3, sampling=Sampling(top_k=4, seed=7)),
 }
@@ -143,7 +144,7 @@ def test_every_search_gives_the_same_alone_and_in_a_batch_with_alignments(transl
     search = WAYS[way]
     together = translator.translate(TEXTS, search, attention=True)
     for number, (text, answers) in enumerate(zip(TEXTS, together, strict=True)):
-        alone = translator.translate([text], search, attention=True, first=number)[0]
+        alone = translator.translate([text], search, attention=True, numbers=[number])[0]
         assert 1 <= len(answers) <= search.n_best
         assert [answer.text for answer in alone] == [answer.text for answer in answers]
         assert [answer.score for answer in alone] == pytest.approx([answer.score for answer in answers], abs=1e-5)
@@ -151,6 +152,28 @@ def test_every_search_gives_the_same_alone_and_in_a_batch_with_alignments(transl
             np.testing.assert_allclose(one.alignment, other.alignment, atol=1e-5)
             assert one.words().rows == tuple(one.text.split())
             np.testing.assert_allclose(one.words().average.sum(-1), 1.0, atol=1e-5)
+
+
+def test_an_exact_search_goes_on_for_longer_and_finds_nothing_worse(translator, monkeypatch):
+    taken: list[int] = []
+    one_step = translator.model.step
+    monkeypatch.setattr(
+        translator.model, "step", lambda token, state: taken.append(len(token)) or one_step(token, state)
+    )
+
+    def found(**how):
+        taken.clear()
+        answers = translator.translate(TEXTS, Search(3, length_penalty=0.5, **how))
+        return [best.score for (best,) in answers], sum(taken)
+
+    (hasty, few), (exact, many) = found(), found(exact=True)
+    assert all(late > early - 1e-5 for early, late in zip(hasty, exact, strict=True))
+    assert many > few
+
+
+def test_texts_and_their_numbers_are_as_many(translator):
+    with pytest.raises(InputError, match=r"4 text\(s\) were given 3 number\(s\): one for each"):
+        translator.translate(TEXTS, WAYS["sampled"], numbers=[0, 1, 2])
 
 
 def test_answers_keep_to_their_prefix_and_their_lengths(translator):
@@ -180,6 +203,8 @@ def test_what_no_translation_could_keep_to_is_refused(translator, search, words)
     ("search", "words"),
     [
         ({"coverage_penalty": 0.2}, "a coverage penalty chooses between hypotheses: it needs a beam of 2 or more"),
+        ({"exact": True}, "an exact search compares hypotheses: it needs a beam of 2 or more"),
+        ({"exact": True, "sampling": Sampling()}, "an exact search compares hypotheses"),
         ({"beam": 2, "coverage_penalty": -1.0}, "coverage penalty must be 0 or more"),
         ({"length_penalty": float("nan")}, "length penalty must be 0 or more"),
         ({"min_length": -1}, "min-length must be 0 or more"),

@@ -32,6 +32,14 @@ def assert_bit_equal(left: Path, right: Path) -> None:
         assert one[name].equal(other[name]), name
 
 
+def reseal(checkpoint: Path, **changes: object) -> None:
+    """Seal a checkpoint anew, with its files as they are now and with these changes of what is said of it."""
+    record = read_seal(checkpoint)
+    del record["sha256"]
+    (checkpoint / SEAL).unlink()
+    seal(checkpoint, record | changes)
+
+
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Make the loop find Ctrl-C pressed after so many steps."""
     asked = iter([False] * (steps - 1) + [True] * 1000)
@@ -75,8 +83,20 @@ def test_a_run_of_hard_attention_goes_on_with_what_its_baseline_has_seen(baselin
     assert all(value != 0 for value in seen)
 
 
+def test_a_checkpoint_of_before_baselines_were_kept_is_gone_on_with(tiny, tmp_path, monkeypatch):
+    drawn = {"align": "hard", "estimator": "reinforce"}
+    hard = replace(tiny, model=tiny.model | drawn, train=replace(tiny.train, epochs=1))
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        run = job.begin(hard, tmp_path / "run", "cpu").run
+    path = run.checkpoints[-1] / "training.safetensors"
+    save_file({name: value for name, value in load_file(path).items() if not name.startswith("buffer.")}, path)
+    reseal(path.parent)
+    assert job.resume(tmp_path / "run", "cpu").place.finished
+
+
 def test_a_checkpoint_says_where_and_by_which_code_it_was_trained(tiny, tmp_path):
-    done = job.begin(replace(tiny, train=replace(tiny.train, precision="bfloat16")), tmp_path / "run", "cpu")
+    done = job.begin(replace(tiny, train=replace(tiny.train, epochs=1, precision="bfloat16")), tmp_path / "run", "cpu")
     seal = read_seal(done.run.checkpoints[-1])
     assert seal["device"] == provenance.device_name(torch.device("cpu"))
     assert (seal["precision"], seal["graphs"]) == ("bfloat16", False)
@@ -89,12 +109,8 @@ def test_going_on_under_other_circumstances_is_said(thing, tiny, tmp_path, monke
     with monkeypatch.context() as patch:
         stop_after(patch, 4)
         run = job.begin(tiny, tmp_path / "run", "cpu").run
-    checkpoint = run.checkpoints[-1]
-    record = read_seal(checkpoint)
-    is_now = record[thing]
-    del record["sha256"]
-    (checkpoint / SEAL).unlink()
-    seal(checkpoint, record | {thing: "another"})
+    is_now = read_seal(run.checkpoints[-1])[thing]
+    reseal(run.checkpoints[-1], **{thing: "another"})
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         job.resume(tmp_path / "run", "cpu")
@@ -106,7 +122,9 @@ def test_going_on_under_the_same_circumstances_needs_no_words(tiny, tmp_path, mo
     with monkeypatch.context() as patch:
         stop_after(patch, 4)
         job.begin(tiny, tmp_path / "run", "cpu")
-    assert job.resume(tmp_path / "run", "cpu").place.finished
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        job.resume(tmp_path / "run", "cpu")
     assert "note" not in capsys.readouterr().err
 
 

@@ -12,6 +12,7 @@ A choice has no slope, so training needs an estimate of the gradient. With p = s
     estimate varies.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, final
 
@@ -56,7 +57,8 @@ class Hard(nn.Module, Align):
     With "reinforce", the module remembers the draws of each call in training until `loss` is called with the reward
     they earned. `temperature` is of "gumbel" alone; `baseline` ("moving-average", "learned" or None), `decay` (of the
     moving average), `query_dim` (of the learned baseline) and `entropy` (the weight of a bonus for staying undecided)
-    are of "reinforce" alone.
+    are of "reinforce" alone, and so is `discount`: how much a step counts for the draws of the step before it, where a
+    task rewards them for all that comes. 1 is exact; less varies less, but is blind to what a draw does much later.
     """
 
     def __init__(
@@ -68,15 +70,21 @@ class Hard(nn.Module, Align):
         decay: float = 0.9,
         query_dim: int | None = None,
         entropy: float = 0.0,
+        discount: float = 1.0,
     ) -> None:
         super().__init__()
         if estimator not in ESTIMATORS:
             raise InputError(f"unknown estimator {estimator!r}{nearest(estimator, ESTIMATORS)}")
         if not temperature > 0:
             raise InputError(f"temperature must be positive, not {temperature}")
+        if not 0 <= entropy < math.inf:
+            raise InputError(f"entropy must be 0 or more, and finite, not {entropy}")
+        if not 0 <= discount <= 1:
+            raise InputError(f"discount must lie in [0, 1], not {discount}")
         self.estimator = estimator
         self.temperature = temperature
         self.entropy = entropy
+        self.discount = discount
         self.baseline = _baseline(baseline, decay, query_dim) if estimator == "reinforce" else None
         self._draws: list[Draws] = []  # since the last loss
 

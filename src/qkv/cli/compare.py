@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import result, result_json, say
+from qkv.cli.talk import note, result, result_json, say
 from qkv.errors import InputError
 
 
@@ -33,9 +33,11 @@ def compare(
     Reads RUN/results.jsonl of every run, and nothing else: weights are not needed. Seeds of one recipe make one row.
     """
     from qkv.evaluation.record import read
-    from qkv.evaluation.table import markdown, tables
+    from qkv.evaluation.table import markdown, newest, tables
 
     records = [record for run in runs for record in read(run)]
+    if older := len(records) - len(newest(records)):
+        note(f"left out {older} older record(s): the newest of a recipe, seed, search and split counts")
     if by_length is not None:
         from qkv.evaluation import lengths
         from qkv.view.chart import save_by_length

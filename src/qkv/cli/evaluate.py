@@ -2,16 +2,14 @@
 
 import time
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qkv.cli import options
 from qkv.cli.talk import counting, note, result, result_json, say
-from qkv.config import build
 from qkv.errors import InputError
 from qkv.runtime.files import write_atomically
 
@@ -36,7 +34,6 @@ TITLES = {
     "wer": "word error rate",
 }
 OUT_OF_A_HUNDRED = ("bleu", "bleu_lowercased", "bleu_tokenised", "chrf")  # as sacrebleu gives them
-BETWEEN_LANGUAGES = ("multi30k", "tatoeba")  # data sets of which a recipe chooses source and target
 
 
 def evaluate(
@@ -63,15 +60,19 @@ def evaluate(
     a dictionary, phoneme and word error rate; for a language model, its loss. What was found for a whole split is
     added to RUN/results.jsonl, which `qkv compare` reads.
     """
+    from qkv.cli.evaluate_text import evaluate_text
+    from qkv.cli.recording import keep_record
     from qkv.evaluation.record import measures
     from qkv.tasks.translator import Search, Translator
 
     own, loaded = (None, None) if data else _run_and_data(run)
+    # A part of a split, or one checkpoint among others, would pass for the whole run.
+    whole = own is not None and run == own.folder and limit is None
     if own is not None and loaded is not None:
         if own.recipe.task == "language_model":
             if (beam, length_penalty, limit, out) != (1, 1.0, None, None):
                 raise InputError(f"{run}: a language model is read, not asked: leave --beam, --limit and --out away")
-            _evaluate_language_model(own, loaded, split, device, json=json, record=not no_record)
+            evaluate_text(run, own, loaded, split, device, json=json, record=whole and not no_record)
             return
         chosen = {name: loaded.splits[name] for name in _chosen(run, split, list(loaded.splits))}
     else:
@@ -90,9 +91,8 @@ def evaluate(
             result(table(report))
         if out is not None:
             write_atomically(out, "".join(f"{_one_line(answer.text)}\n" for answer in answers).encode())
-        # A part of a split, or one checkpoint among others, would pass for the whole run.
-        if own is not None and loaded is not None and limit is None and run == own.folder and not no_record:
-            _record(
+        if own is not None and loaded is not None and whole and not no_record:
+            keep_record(
                 own,
                 translator.model,
                 data_hash=loaded.fingerprint,
@@ -154,6 +154,7 @@ def _score(
     translator: "Translator", pairs: list["Pair"], search: "Search", run: "Run | None"
 ) -> tuple["translation.Report | pronunciation.Report", list["Answer"]]:
     """Answer and judge, by the measures that the data ask for."""
+    from qkv.cli.recording import languages
     from qkv.evaluation import pronunciation, translation
 
     began = time.monotonic()
@@ -167,99 +168,9 @@ def _score(
     with counting("evaluating", len(pairs)) as progress:
         sources = [pair.source for pair in pairs]
         answers = translation.answer(translator, sources, search, attention=aligned, progress=progress)
-    language = "" if run is None else _languages(run)[1]
+    language = "" if run is None else languages(run)[1]
     seconds = time.monotonic() - began
     return translation.judge(answers, pairs, beam=search.beam, language=language, seconds=seconds), answers
-
-
-def _languages(run: "Run") -> tuple[str, str]:
-    """Source and target, where the recipe chooses them."""
-    data = run.recipe.data
-    return (data.source, data.target) if data.name in BETWEEN_LANGUAGES else ("", "")
-
-
-def _evaluate_language_model(
-    run: "Run", loaded: "Loaded", split: list[str] | None, device: str, *, json: bool, record: bool
-) -> None:
-    """Score a language model on the text that it did not learn from."""
-    from qkv.evaluation.record import measures
-    from qkv.interop import load
-    from qkv.metrics import Score
-    from qkv.runtime.device import pick_device
-    from qkv.training.recipe import TASKS
-
-    if split not in (None, ["valid"]):
-        raise InputError(
-            f"{run.folder}: a language model is scored on its valid split, not on {', '.join(split or [])}"
-        )
-    model = load(run.folder, device=pick_device(device))
-    began = time.monotonic()
-    task = TASKS[run.recipe.task].prepare(loaded, model.tokenizer, model.config, run.recipe.train, run.recipe.seed)
-    scores = task.validate(model)
-    seconds, size = time.monotonic() - began, len(loaded.texts["valid"])
-    if json:
-        result_json({"run": str(run.folder), "split": "valid", "size": size, **scores, "seconds": seconds})
-    else:
-        say(f"{run.folder}: {size:,} characters of valid")
-        for name, value in scores.items():
-            result(f"{name:20}  {task.metrics[name].shown(value)}")
-    if record:
-        _record(
-            run,
-            model,
-            data_hash=loaded.fingerprint,
-            split="valid",
-            size=size,
-            left_out=0,
-            beam=1,
-            length_penalty=1.0,
-            metrics=measures({name: Score(value) for name, value in scores.items()}),
-            by_length=(),
-            seconds=seconds,
-        )
-
-
-def _record(run: "Run", model: Any, **measured: Any) -> None:
-    """Write down what was measured, and all that is needed to measure it again."""
-    import torch
-
-    from qkv import __version__
-    from qkv.runtime import provenance
-    from qkv.evaluation.origin import nearest_recipe
-    from qkv.evaluation.record import Record, append
-    from qkv.interop.seal import read_seal
-    from qkv.training.recipe import Recipe, recipe_names, recipe_table
-
-    recipe, seal = run.recipe, read_seal(run.checkpoints[-1])
-    known = {name: build(Recipe, recipe_table(name), f"recipe {name}").to_dict() for name in recipe_names()}
-    name, changes = nearest_recipe(recipe.to_dict(), known)
-    place = seal["place"]
-    kept = append(
-        run.folder,
-        Record(
-            recipe=name or run.folder.resolve().name,
-            changes=changes,
-            seed=recipe.seed,
-            task=recipe.task,
-            model=recipe.model["name"],
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            steps=place["step"],
-            minutes=round(place["seconds"] / 60, 3),
-            finished=place["finished"],
-            data=recipe.data.name,
-            languages="-".join(filter(None, _languages(run))),
-            lowercase=recipe.data.lowercase,
-            trained_on=str(seal.get("device", "")),
-            device=provenance.device_name(model.device),
-            torch=torch.__version__,
-            version=__version__,
-            commit=provenance.commit(),
-            source_hash=provenance.source_hash(),
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-            **measured,
-        ),
-    )
-    say(f"recorded in {kept}")
 
 
 def _one_line(text: str) -> str:

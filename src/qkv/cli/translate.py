@@ -34,6 +34,9 @@ def translate(
     coverage_penalty: Annotated[
         float, typer.Option("--coverage-penalty", help="How much a source token that was not read counts against it.")
     ] = 0.0,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Of --beam: go on while any hypothesis might yet become better.")
+    ] = False,
     min_length: Annotated[int, typer.Option("--min-length", min=0, help="The fewest tokens of an answer.")] = 0,
     max_length: Annotated[int | None, typer.Option("--max-length", min=1, help="The most tokens of an answer.")] = None,
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="How every answer has to begin.")] = "",
@@ -81,6 +84,8 @@ def translate(
             raise InputError(f"{name} must lie between 0 and {MOST_PENALTY}, not {penalty}")
     if coverage_penalty and beam < 2:
         raise InputError("--coverage-penalty chooses between hypotheses: it needs --beam 2 or more")
+    if exact and beam < 2:
+        raise InputError("--exact compares hypotheses: it needs --beam 2 or more")
     if max_length is not None and min_length > max_length:
         raise InputError(f"--min-length {min_length} is more than --max-length {max_length}")
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -104,7 +109,7 @@ def translate(
 
     search = Search(
         beam, n_best, length_penalty, coverage_penalty, min_length, max_length, prefix,
-        Sampling(**drawing) if sample else None,
+        Sampling(**drawing) if sample else None, exact,
     )  # fmt: skip
     translator = Translator(run, device=device)
     if align is not None and asked.form != "none":
@@ -178,9 +183,10 @@ def _translate(
     translator: "Translator", lines: list[str], search: "Search", attention: bool, begin: int
 ) -> list[list["Answer"]]:
     """The answers to each line, the first of which has the number `begin`; an empty line has none."""
-    texts = [line for line in lines if line.strip()]
-    filled = iter(translator.translate(texts, search, attention=attention, first=begin))
-    return [next(filled) if line.strip() else [] for line in lines]
+    filled = {number: line for number, line in enumerate(lines, start=begin) if line.strip()}
+    found = translator.translate([*filled.values()], search, attention=attention, numbers=[*filled])
+    answers = dict(zip(filled, found, strict=True))
+    return [answers.get(number, []) for number in range(begin, begin + len(lines))]
 
 
 def _print(number: int, line: str, answers: list["Answer"], asked: Alignment, *, json: bool, n_best: int) -> None:

@@ -18,12 +18,11 @@ from qkv.errors import InputError
 if TYPE_CHECKING:
     from qkv.data.vocabulary import AnyVocabulary
 
-HELD_OUT_DATES = 2000
+DATES, HELD_OUT_DATES = 20_000, 2000
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 MEANT_FOR = {  # the keys that mean something for some data sets only
     **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
     **dict.fromkeys(("train", "valid", "test", "valid_share", "strict"), ("pairs",)),
-    "size": ("dates",),
 }
 
 
@@ -38,7 +37,7 @@ class DataConfig:
     vocabulary: str = "char"  # or "word", "word:N", "bpe:N"
     target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
     lowercase: bool = False
-    size: int = 20_000  # dates: how many training pairs to make
+    size: int | None = None  # how many training pairs, or characters of a text, to take; None: all, of dates 20,000
     train: tuple[str, ...] = ()  # pairs: one TSV file, or a source file and a target file
     valid: tuple[str, ...] = ()  # pairs: likewise; without it a share of the training pairs is held out
     test: tuple[str, ...] = ()
@@ -46,7 +45,7 @@ class DataConfig:
     strict: bool = False  # pairs: whether a line with an empty side is an error
 
     def __post_init__(self) -> None:
-        require(0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
+        require(self.size is None or 0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
         require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
         for key in fields(self):
             meant = MEANT_FOR.get(key.name, (self.name,))
@@ -67,6 +66,10 @@ class DataConfig:
 
         folder = None if self.folder is None else str(Path(self.folder).expanduser().resolve())
         return replace(self, train=whole(self.train), valid=whole(self.valid), test=whole(self.test), folder=folder)
+
+    def without_lost_folder(self) -> "DataConfig":
+        """The same, but for a folder that is not there any more: the files, known by their hashes, may be elsewhere."""
+        return replace(self, folder=None) if self.folder is not None and not Path(self.folder).is_dir() else self
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,13 @@ class DataSet:
 
 def load_data(config: DataConfig) -> Loaded:
     """Load the data that a recipe asks for; files that are in no folder are downloaded."""
-    return DATA_SETS[config.name].load(config)
+    loaded = DATA_SETS[config.name].load(config)
+    splits, texts = dict(loaded.splits), dict(loaded.texts)
+    if loaded.texts:
+        texts["train"] = texts["train"][: config.size]
+    else:
+        splits["train"] = splits["train"][: config.size]
+    return replace(loaded, splits=splits, texts=texts)
 
 
 def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary":
@@ -127,7 +136,7 @@ def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary":
 def _load_dates(config: DataConfig) -> Loaded:
     return Loaded(
         {
-            "train": dates.generate(config.size, split="train"),
+            "train": dates.generate(config.size or DATES, split="train"),
             "valid": dates.generate(HELD_OUT_DATES, split="valid"),
             "test": dates.generate(HELD_OUT_DATES, split="test"),
         }

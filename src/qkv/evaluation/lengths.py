@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qkv.errors import InputError
+from qkv.evaluation.labels import recipe_label, row_label, search_label
 from qkv.evaluation.record import Bucket, Record
-from qkv.evaluation.table import newest, recipe_label, row_label, search_label
+from qkv.evaluation.table import UNFINISHED, newest
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,7 @@ def by_length(records: Sequence[Record], split: str | None = None) -> ByLength:
         raise InputError(f"the runs were not scored on the same pairs of {chosen}: evaluate them again")
     first = drawn[0].by_length
     searches = {search_label(record) for record in drawn}
-    name = recipe_label if len(searches) == 1 else row_label  # what all lines share is said once, above them
-    rows: dict[str, list[Record]] = {}
-    for record in drawn:
-        rows.setdefault(name(record), []).append(record)
-    lines = sorted((_line(label, members) for label, members in rows.items()), key=lambda line: -line.mean[-1])
+    lines = sorted((_line(label, members) for label, members in _named(drawn)), key=lambda line: -line.mean[-1])
     title = f"{drawn[0].data} {drawn[0].languages}".strip() + f", {chosen}"
     title += f", {searches.pop()}" if len(searches) == 1 else ""
     return ByLength(title, tuple(map(_span, first)), tuple(one.pairs for one in first), tuple(lines))
@@ -63,6 +60,23 @@ def _shared_split(records: Sequence[Record]) -> str:
         if {row_label(record) for record in records if record.split == split} == labels:
             return split
     raise InputError("there is no split that all of the runs were scored on: run qkv evaluate --split all-tests")
+
+
+def _named(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """The records of each line, by a name that says no more than tells the lines apart, and if training has ended."""
+    rows: dict[str, list[Record]] = {}
+    for record in records:
+        rows.setdefault(row_label(record), []).append(record)
+    firsts = [members[0] for members in rows.values()]
+    one_search = len({search_label(first) for first in firsts}) == 1  # then it is said once, above the lines
+    recipes_differ = len({(first.recipe, search_label(first)) for first in firsts}) == len(firsts)
+    named = []
+    for first, members in zip(firsts, rows.values(), strict=True):
+        recipe = first.recipe if recipes_differ else recipe_label(first)
+        label = recipe if one_search else f"{recipe}, {search_label(first)}"
+        finished = all(record.finished for record in members)
+        named.append((label if finished else f"{label} ({UNFINISHED})", members))
+    return named
 
 
 def _line(label: str, records: Sequence[Record]) -> Line:

@@ -43,4 +43,4 @@ def _written(value: Any) -> str:
     """A value in TOML's notation; a word that TOML could not take for anything else goes without quotes."""
     if isinstance(value, str) and BARE.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)  # JSON has no inf

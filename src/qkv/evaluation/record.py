@@ -60,15 +60,22 @@ class Record:
     beam: int
     length_penalty: float
     metrics: tuple[Measure, ...]
-    trained_on: str  # the device; "" where the run does not say
-    device: str  # of the evaluation
+    trained_on: str  # the device, or several one after another; "" where the run does not say
+    device: str  # of the evaluation, as all up to `seconds`
     torch: str
     version: str
     commit: str  # "" outside a checkout
     source_hash: str
     date: str
-    seconds: float  # of the evaluation
+    seconds: float
     by_length: tuple[Bucket, ...] = ()
+    # What follows is of training; records of before it was kept have none of it.
+    precision: str = ""
+    graphs: bool = False  # whether the steps were captured in CUDA graphs
+    trained_torch: str = ""
+    trained_commit: str = ""
+    trained_source_hash: str = ""
+    shipped: bool = True  # whether `recipe` comes with qkv; else it is but the name of the run's folder
 
     def __post_init__(self) -> None:
         names = [measure.name for measure in self.metrics]

@@ -1,16 +1,15 @@
 """Tables of results in Markdown, from the records of many runs: one row a recipe, its seeds together."""
 
-import re
-import shlex
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import PurePath
 
+from qkv.evaluation.labels import row_label
+from qkv.evaluation.making import SHOWN_OF_A_HASH, how_made
 from qkv.evaluation.record import Record
 
-SHOWN_OF_A_HASH = 12
+UNFINISHED = "training not finished"
 
 
 @dataclass(frozen=True)
@@ -121,23 +120,6 @@ def _table_of(record: Record) -> tuple[str, str, str]:
     return record.data, record.languages, record.data_hash
 
 
-def row_label(record: Record) -> str:
-    """What tells a row from others: recipe, changes, and how answers were looked for."""
-    return f"{recipe_label(record)}, {how}" if (how := search_label(record)) else recipe_label(record)
-
-
-def recipe_label(record: Record) -> str:
-    return " ".join((record.recipe, *record.changes))
-
-
-def search_label(record: Record) -> str:
-    """How answers were looked for; a language model is not asked for any."""
-    if record.task == "language_model":
-        return ""
-    beam = "greedy" if record.beam == 1 else f"beam {record.beam}"
-    return beam if record.length_penalty == 1.0 else f"{beam}, length penalty {record.length_penalty:g}"
-
-
 def _table(records: list[Record]) -> Table:
     data, languages, data_hash = _table_of(records[0])
     columns = COLUMNS.get(data, _ANY_PAIRS)
@@ -165,7 +147,8 @@ def _section(table: Table, *, others: bool) -> list[str]:
     if (table.data, table.languages) in MARKS:
         parts.append(MARKS[table.data, table.languages])
     parts.append("\n".join([f"- data: SHA-256 {table.data_hash}", *_signatures(table)]))
-    parts.append("How each row was made:\n\n" + "\n".join(line for row in table.rows for line in _origin(row)))
+    made = [line for row in table.rows for line in (f"- {row.label}", *(f"  - {how}" for how in how_made(row.records)))]
+    parts.append("How each row was made:\n\n" + "\n".join(made))
     return parts
 
 
@@ -189,7 +172,7 @@ def _reservations(row: Row) -> str:
     """What a reader has to know before trusting the row."""
     words = []
     if not all(record.finished for record in row.records):
-        words.append("training not finished")
+        words.append(UNFINISHED)
     if left_out := max(record.left_out for record in row.records):
         words.append(f"{left_out} too long and left out")
     return f" ({', '.join(words)})" if words else ""
@@ -210,42 +193,3 @@ def _signatures(table: Table) -> list[str]:
         signatures = {one.signature for one in measured if one is not None and one.signature}
         lines += [f"- {column.title}: `{signature}`" for signature in sorted(signatures)]
     return lines
-
-
-def _origin(row: Row) -> list[str]:
-    """The commands that make the row again, and where they were run."""
-    lines = [f"- {row.label}"]
-    for seed in row.seeds:
-        records = [record for record in row.records if record.seed == seed]
-        lines.append(f"  - `{train_command(records[0])}`, then `{evaluate_command(records)}`")
-    made = sorted({_circumstances(record) for record in row.records})
-    return [*lines, *(f"  - {one}" for one in made)]
-
-
-def train_command(record: Record) -> str:
-    """The command that trains the run again."""
-    changes = [*record.changes, f"seed={record.seed}"]
-    named = [f"--out {_folder(record)}"] if record.changes else []  # else it is the folder that `train` takes
-    return " ".join(["qkv train", record.recipe, *(f"--set {shlex.quote(change)}" for change in changes), *named])
-
-
-def evaluate_command(records: Sequence[Record]) -> str:
-    """The command that measures it again."""
-    first = records[0]
-    splits = [f"--split {split}" for split in sorted({record.split for record in records})]
-    beam = [] if first.task == "language_model" else [f"--beam {first.beam}"]
-    penalty = [] if first.length_penalty == 1.0 else [f"--length-penalty {first.length_penalty:g}"]
-    return " ".join(["qkv evaluate", _folder(first), *splits, *beam, *penalty])
-
-
-def _folder(record: Record) -> str:
-    values = (change.partition("=")[2] for change in record.changes)
-    name = "-".join([PurePath(record.recipe).stem, *values, str(record.seed)])
-    return "runs/" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
-
-
-def _circumstances(record: Record) -> str:
-    trained = f"trained on {record.trained_on}" if record.trained_on else f"evaluated on {record.device}"
-    code = f"commit {record.commit[:SHOWN_OF_A_HASH]}" if record.commit else f"qkv {record.version}"
-    source = f"source {record.source_hash[:SHOWN_OF_A_HASH]}"
-    return f"{trained}, torch {record.torch}, {code} ({source}), {record.date[:10]}"

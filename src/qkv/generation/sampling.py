@@ -17,8 +17,7 @@ from qkv.generation.search import Speaker, State, write
 from qkv.generation.trail import Hypothesis
 from qkv.types import Float, Int, Tensor
 
-
-COLDEST = 1e-300  # so cold, all but the best has no probability left; colder, 1 / T would not be a number
+COLDEST = 1e-300  # nothing but the best has any probability left; for less, 1 / T is no number
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,9 @@ class Sampling:
 
     def narrowed(self, log_p: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows vocabulary"]:
         """The probabilities to draw by; what must not be drawn has exactly 0."""
-        below_best = log_p.double() - log_p.double().amax(dim=-1, keepdim=True)  # the best is 0, also over a tiny T
-        p = (below_best / max(self.temperature, COLDEST)).softmax(dim=-1)
+        z = log_p.double()
+        z = z - z.amax(dim=-1, keepdim=True)  # so that the best stays 0, however small the temperature
+        p = (z / max(self.temperature, COLDEST)).softmax(dim=-1)
         if self.top_k is not None and self.top_k < p.shape[-1]:
             best, which = p.topk(self.top_k)
             p = torch.zeros_like(p).scatter(1, which, best / best.sum(dim=-1, keepdim=True))

@@ -41,7 +41,8 @@ def save_model(model: Network, vocabulary: AnyVocabulary | None, folder: Path) -
     name = next(name for name, (network, _) in MODELS.items() if isinstance(model, network))
     config = {"model_type": name, **asdict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    # named_parameters gives tied weights once, under their first name.
+    # named_parameters gives tied weights once, under their first name. Buffers are left out: those that are not made
+    # from the config, such as the baseline of hard attention, are looked at in training alone, and kept with it.
     write_tensors({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, folder / WEIGHTS)
     if vocabulary is not None:
         (folder / TOKENIZER).write_text(vocabulary.source.to_json(), encoding="utf-8")

@@ -11,17 +11,16 @@ _APOSTROPHE_OUTSIDE_A_WORD = re.compile(rf"(?<!{_LETTER})'|'(?!{_LETTER})")
 _APOSTROPHE_INSIDE_A_WORD = re.compile(rf"(?<={_LETTER})'(?={_LETTER})")
 # Which side of an apostrophe it stays with: "don't" becomes "don 't" in English, "l'eau" becomes "l' eau" in French.
 _JOINED = {"en": " '", "fr": "' ", "it": "' "}
-
-
-_GERMAN_ORDINAL = re.compile("[1-9][0-9]?")  # as far as Moses goes: a year ends its sentence
+# What keeps its full stop in German: an ordinal, as far as Moses knows them (a year ends its sentence), or one letter.
+_GERMAN_WITH_STOP = re.compile("[1-9][0-9]?|[a-z]")
 
 
 def lowercased_words(text: str, language: str) -> list[str]:
     """Lowercase a text, make its quotes and dashes plain, and split it as Moses' tokeniser does ("en", "de", ...).
 
     The order is Multi30k's (Elliott et al. 2016): a text that has lost its capitals no longer shows where a sentence
-    begins, so a full stop inside it stays with its word. Lists of abbreviations are left out: in 360,706 words of
-    German training text they make a difference of five.
+    begins, so a full stop inside it stays with its word. Lists of abbreviations are left out: in the 360,706 words of
+    German training text they make no difference, in the 12,828 of the validation text a difference of one.
     """
     text = " ".join(text.lower().translate(_PLAIN).split()).replace("''", '"')
     text = re.sub(r"([^\w\s.',-]|_)", r" \1 ", text)
@@ -41,5 +40,5 @@ def _full_stop(word: str, after: str, language: str) -> tuple[str, ...]:
     if stem in ("", word) or stem.endswith("."):
         return (word,)
     abbreviated = "." in stem and re.search(_LETTER, stem) is not None
-    ordinal = language == "de" and _GERMAN_ORDINAL.fullmatch(stem) is not None
-    return (word,) if abbreviated or ordinal or after[:1].islower() else (stem, ".")
+    german = language == "de" and _GERMAN_WITH_STOP.fullmatch(stem) is not None
+    return (word,) if abbreviated or german or after[:1].islower() else (stem, ".")

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from qkv.attention import SCORES, Attend, Keys, Learned, Padding, Sizes
+from qkv.attention.precision import exact
 from qkv.config import nearest, require
 from qkv.nn.convolution import ROOT_HALF, GatedConvolution, centred, scaled_gradient, steady
 from qkv.nn.encoder_decoder import EncoderDecoder
@@ -95,26 +96,18 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         embedded = self.source_embed(source)  # e
         z = self.encoder(embedded, torch.arange(longest, device=source.device) < lengths[:, None])
         z = scaled_gradient(z, 1 / len(self.decoder))
-        values = added(z, embedded) * lengths.to(z.dtype).sqrt()[:, None, None]
+        root = lengths.to(exact(z.dtype)).sqrt()[:, None, None]  # of n, which short numbers cannot count up to
+        values = (added(z, embedded) * root).to(z.dtype)
         keys = tuple(block.attend.keys(z[:, None]).tensor for block in self.decoder)
         return Memory(keys, values[:, None], lengths)
-
-    def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
-        logits, _ = self._advance(target, self.start(memory))
-        return logits
 
     def start(self, memory: Memory) -> State:
         nothing = memory.values.new_zeros(memory.values.shape[0], self.config.kernel - 1, self.config.hidden)
         return State(memory, (nothing,) * len(self.decoder), position=0)
 
-    def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
-        logits, state = self._advance(token[:, None], state)
-        return logits[:, 0], state
-
-    def _advance(
+    def advance(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        """Take any number of tokens further: all of them in training, one in decoding."""
         memory = state.memory
         embedded = self.target_embed(tokens, state.position)  # g
         x = self.widen(embedded)

@@ -22,15 +22,12 @@ from torch.nn import functional as F
 
 from qkv.config import require
 from qkv.nn.language_model import LanguageModel
+from qkv.nn.recurrent import CELLS
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
-# The module that holds a layer's weights, and the function that runs it over all steps (cuDNN's, on a GPU).
-CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Callable[..., tuple[Tensor, ...]]]] = {
-    "rnn": (nn.RNN, torch.rnn_tanh),
-    "gru": (nn.GRU, torch.gru),
-    "lstm": (nn.LSTM, torch.lstm),
-}
+# The function that runs a layer over all steps (cuDNN's, on a GPU), whatever was done to its weights before.
+RUNS: dict[str, Callable[..., tuple[Tensor, ...]]] = {"rnn": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,8 @@ class RecurrentLayer(nn.Module):
 
     def __init__(self, cell: str, inputs: int, hidden: int, weight_dropout: float) -> None:
         super().__init__()
-        module, self.run = CELLS[cell]
-        self.weights = module(inputs, hidden, batch_first=True)
+        self.run = RUNS[cell]
+        self.weights = CELLS[cell](inputs, hidden, batch_first=True)
         self.weight_dropout = weight_dropout
         if cell == "lstm":
             _, _, bias, _ = self.weights.parameters()

@@ -15,6 +15,7 @@ attention = "luong"       (Luong, Pham and Manning 2015) the query is the new st
 and then p(y_t) = softmax(O t_t).
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 
@@ -47,11 +48,12 @@ MEANT_FOR = {  # the keys that mean something only where another key has one of 
     "align": ("attention", ("bahdanau", "luong")),
     "coverage": ("attention", ("bahdanau", "luong")),
     "input_feeding": ("attention", ("luong",)),
-    "rank": ("score", ("low_rank_bilinear",)),
+    "rank": ("score", ("low_rank", "low_rank_bilinear")),
     "window": ("align", ("local_m", "local_p")),
     "estimator": ("align", ("hard",)),
     "baseline": ("estimator", ("reinforce",)),
     "entropy": ("estimator", ("reinforce",)),
+    "discount": ("estimator", ("reinforce",)),
 }
 
 
@@ -72,12 +74,13 @@ class Config:
     attention: str = "bahdanau"
     context: str = "initial"  # where h_n goes if there is no attention: initial, every_step or both
     score: str = "additive"
-    rank: int | None = None  # of the score low_rank_bilinear; None: as hidden
+    rank: int | None = None  # of the score low_rank; None: as hidden
     align: str = "soft"
     window: int = 10  # D of local_m and local_p, to each side
     estimator: str = "straight-through"  # of the gradient of hard attention: this, gumbel or reinforce
     baseline: str = "moving-average"  # of reinforce: this, learned or none
     entropy: float = 0.0  # of reinforce: the weight of a bonus for staying undecided
+    discount: float = 1.0  # of reinforce: how much less each later step counts; 1 is exact, less varies less
     coverage: bool = False  # keys know how much was read of them (See, Liu and Manning 2017)
     input_feeding: bool = True  # of luong: t_{t-1} enters the recurrence
     tie: bool = False  # one matrix for target embedding and output (Press and Wolf 2017), and source if sizes are alike
@@ -90,9 +93,13 @@ class Config:
             size = getattr(self, key)
             require(size is None or 1 <= size <= 2**24, f"{key} must lie between 1 and 2^24")
         require(1 <= self.layers <= 1024, "layers must lie between 1 and 1,024")
+        for key in ("hidden", "encoder_hidden"):  # the bridge is a matrix from all layers to all layers
+            require(self.layers * (getattr(self, key) or 0) <= 2**24, f"layers * {key} must not be more than 2^24")
         require(1 <= self.window <= 2**24, "window must lie between 1 and 2^24")
         require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
         require(0 <= self.scheduled_sampling <= 1, "scheduled_sampling must lie in [0, 1]")
+        require(0 <= self.discount <= 1, "discount must lie in [0, 1]")
+        require(0 <= self.entropy < math.inf, "entropy must be 0 or more, and finite")
         for key, words in WORDS.items():
             word = getattr(self, key)
             require(word in words, f"{key} {word!r} is not known{nearest(word, words)}")
@@ -190,20 +197,14 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
         if self.training and self.config.scheduled_sampling > 0:
             return self._decode_by_itself(target, memory)
-        logits, _ = self._advance(target, self.start(memory))
-        return logits
+        return super().decode(target, memory)
 
     def start(self, memory: Memory) -> State:
         return self.decoder.start(memory)
 
-    def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
-        logits, state = self._advance(token[:, None], state)
-        return logits[:, 0], state
-
-    def _advance(
+    def advance(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        """Take any number of tokens further: all of them in training, one in decoding."""
         y = self.decoder.embed(tokens)
         said, state = self.decoder(self.dropout(y), state)
         return self.output(self.dropout(said)), replace(state, step=state.step + tokens.shape[1])
@@ -301,7 +302,10 @@ class Attending(Decoder):
     def __init__(self, config: Config, fed: int, heard: int) -> None:
         super().__init__(config, fed, heard)
         sizes = Sizes(config.hidden, config.encoder_width, config.rank or config.hidden, config.max_length)
-        align = alignment(config.align, config.hidden, config.window, config.estimator, config.baseline, config.entropy)
+        align = alignment(
+            config.align, config.hidden, config.window,
+            config.estimator, config.baseline, config.entropy, config.discount,
+        )  # fmt: skip
         score = SCORES[config.score].sized(sizes)
         self.attention = Reader(score, align, config.encoder_width, coverage=config.coverage)
 

@@ -90,22 +90,13 @@ class Transformer(EncoderDecoder[Memory, State]):
             x = block(x, mask)
         return Memory(self.encoder_norm(x), source_lengths)
 
-    def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
-        logits, _ = self._advance(target, self.start(memory))
-        return logits
-
     def start(self, memory: Memory) -> State:
         sources = tuple(block.cross_attention.keys_values(memory.hidden) for block in self.decoder)
         return State(sources, memory.lengths, past=None, position=0)
 
-    def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
-        logits, state = self._advance(token[:, None], state)
-        return logits[:, 0], state
-
-    def _advance(
+    def advance(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        """Take any number of tokens further: all of them in training, one in decoding."""
         y = self.target_embed(tokens, offset=state.position)
         past = state.past or (None,) * len(self.decoder)
         present = []

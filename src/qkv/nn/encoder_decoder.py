@@ -27,16 +27,31 @@ class EncoderDecoder(nn.Module, ABC, Generic[Memory, State]):
         """Read the source; without lengths, no row of the batch is padded."""
 
     @abstractmethod
-    def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
-        """The logits after each token of `target`, all steps at once (teacher forcing)."""
-
-    @abstractmethod
     def start(self, memory: Memory) -> State:
         """The state before the first token."""
 
-    @abstractmethod
+    def advance(
+        self, tokens: Int[Tensor, "batch length"], state: State
+    ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """The logits after each of some more tokens, at least one, and the state after the last.
+
+        A model defines this, for any number of tokens at once; or `step`, and they are taken one after another.
+        """
+        every = []
+        for token in tokens.unbind(1):
+            logits, state = self.step(token, state)
+            every.append(logits)
+        return torch.stack(every, dim=1), state
+
+    def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
+        """The logits after each token of `target`, all steps at once (teacher forcing)."""
+        logits, _ = self.advance(target, self.start(memory))
+        return logits
+
     def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
         """The logits after one more token, and the state that goes with them."""
+        logits, state = self.advance(token[:, None], state)
+        return logits[:, 0], state
 
     def forward(
         self,

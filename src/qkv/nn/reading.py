@@ -18,16 +18,19 @@ from qkv.attention import (
     Softmax,
     Sparsemax,
 )
+from qkv.attention.precision import exact
 from qkv.types import Float, Int, Tensor
 
 ALIGNMENTS = ("soft", "hard", "local_m", "local_p", "sparsemax", "entmax")
 
 
-def alignment(name: str, query_dim: int, window: int, estimator: str, baseline: str, entropy: float) -> Align:
+def alignment(
+    name: str, query_dim: int, window: int, estimator: str, baseline: str, entropy: float, discount: float
+) -> Align:
     """The alignment that a recipe names, for queries of so many features; the rest is for those that take it."""
     if name == "hard":
         known = None if baseline == "none" else baseline
-        return Hard(estimator, baseline=known, query_dim=query_dim, entropy=entropy)
+        return Hard(estimator, baseline=known, query_dim=query_dim, entropy=entropy, discount=discount)
     if name == "local_m":
         return LocalMonotonic(window)
     if name == "local_p":
@@ -72,7 +75,10 @@ class Reader(nn.Module):
 
     def uncovered(self, source: Source) -> Float[Tensor, "batch source"] | None:
         """That nothing has been read yet; None where that does not matter."""
-        return None if self.mark is None else source.keys.new_zeros(source.keys.shape[0], source.keys.shape[2])
+        if self.mark is None:
+            return None
+        batch, _, longest, _ = source.keys.shape
+        return source.keys.new_zeros(batch, longest, dtype=exact(source.keys.dtype))  # a sum over all steps
 
     def forward(
         self,

@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from qkv.attention.precision import exact
+from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -35,22 +37,36 @@ class Recurrent(nn.Module):
         self.cell = cell
         self.hidden = hidden
         self.width = 2 * hidden if cell == "lstm" else hidden  # of the state of a layer
-        self.rnn = CELLS[cell](inputs, hidden, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+        self.dropout = dropout
+        self.rnn = CELLS[cell](inputs, hidden, batch_first=True)
+        self.above = Stack(CELLS[cell](hidden, hidden, batch_first=True) for _ in range(layers - 1))
+
+    @property
+    def layers(self) -> list[nn.RNNBase]:
+        """The lowest first. Each is a module of its own, so that dropout between them draws from PyTorch's generator:
+        cuDNN, which could run the stack in one call, has one of its own, that no checkpoint and no graph knows of.
+        """
+        return [self.rnn, *self.above]
 
     def forward(
         self, x: Float[Tensor, "batch length inputs"], state: Float[Tensor, "batch layers width"] | None = None
     ) -> tuple[Float[Tensor, "batch length hidden"], Float[Tensor, "batch layers width"]]:
         """The outputs of the last layer for all steps, and the state after them; it begins with zeros."""
-        first, dtype = None, self.rnn.all_weights[0][0].dtype
-        if state is not None:
-            parts = tuple(part.transpose(0, 1).contiguous() for part in state.to(dtype).split(self.hidden, dim=-1))
-            first = parts if self.cell == "lstm" else parts[0]
+        dtype = self.rnn.all_weights[0][0].dtype
+        if state is None:
+            state = x.new_zeros(x.shape[0], len(self.layers), self.width)
+        after: list[Layer] = []
         # In the weights' own precision: under autocast PyTorch would have cuDNN work in float16, whatever it was told,
         # and the gradient of a mean over thousands of tokens is too small for that.
         with torch.autocast(x.device.type, enabled=False):
-            output, last = self.rnn(x.to(dtype), first)
-        joined = torch.cat(last, dim=-1) if self.cell == "lstm" else last
-        return output, joined.transpose(0, 1)
+            x = x.to(dtype)
+            for layer, before in zip(self.layers, self.split(state.to(dtype)), strict=True):
+                if after:
+                    x = F.dropout(x, self.dropout, self.training)
+                first = tuple(part[None].contiguous() for part in before)
+                x, last = layer(x, first if self.cell == "lstm" else first[0])
+                after.append(tuple(part[0] for part in (last if self.cell == "lstm" else (last,))))
+        return x, self.join(after)
 
     def unroll(self, x: Float[Tensor, "batch length inputs"]) -> "Unrolled":
         """The same layers, one step at a time, for what is known of their input: the first part, of all steps."""
@@ -129,12 +145,11 @@ class Unrolled:
     """Recurrent layers one step after another: what need not wait for a step is done once for all of them."""
 
     def __init__(self, recurrent: Recurrent, x: Float[Tensor, "length batch inputs"]) -> None:
-        rnn = recurrent.rnn
         self.move = MOVES[recurrent.cell]
-        self.dropout = rnn.dropout if rnn.training else 0.0
+        self.dropout = recurrent.dropout if recurrent.training else 0.0
         self.layers: list[tuple[Products, Products]] = []  # W x and U h
-        for weights in rnn.all_weights:
-            w, u, b, c = map(_cast, weights)
+        for layer in recurrent.layers:
+            w, u, b, c = map(_cast, layer.parameters())
             given = b.expand(*x.shape[:2], -1)
             if not self.layers:
                 known, w = w.split((x.shape[-1], w.shape[1] - x.shape[-1]), dim=1)
@@ -147,8 +162,9 @@ class Unrolled:
         """The next step, whose input is the next of x and what is given here; its output, and what is carried on."""
         after: list[Layer] = []
         for (given, recurrent), layer in zip(self.layers, state, strict=True):
+            if after:
+                further = F.dropout(after[-1][0], self.dropout) if self.dropout else after[-1][0]
             after.append(self.move(given(further), recurrent(layer[0]), layer))
-            further = F.dropout(after[-1][0], self.dropout) if self.dropout else after[-1][0]
         return after[-1][0], after
 
 
@@ -214,13 +230,14 @@ def _gru(given: Float[Tensor, "batch gates"], recurrent: Float[Tensor, "batch ga
 
 
 def _lstm(given: Float[Tensor, "batch gates"], recurrent: Float[Tensor, "batch gates"], before: Layer) -> Layer:
-    c = before[1].to(given.dtype)
+    c = before[1].to(exact(given.dtype))  # a sum over all steps, which short numbers would soon no longer add to
     if c.is_cuda:
-        h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(given, recurrent, c)  # one kernel
-        return h, c
+        # One kernel, in one precision; where it is the gates' own, nothing is cast.
+        h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(given.to(c.dtype), recurrent.to(c.dtype), c)
+        return h.to(given.dtype), c
     i, f, g, o = (given + recurrent).chunk(4, dim=-1)
     c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
-    return o.sigmoid() * c.tanh(), c
+    return (o.sigmoid() * c.tanh()).to(given.dtype), c
 
 
 MOVES: dict[str, Callable[[Tensor, Tensor, Layer], Layer]] = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}

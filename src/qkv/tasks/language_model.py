@@ -98,10 +98,6 @@ class LanguageModelTask(Task):
         """How many parts of the text are read side by side."""
         return self.settings.batch_tokens // self.settings.length
 
-    @property
-    def train_size(self) -> int:
-        return len(self.text)
-
     def describe(self) -> str:
         return f"{len(self.text):,} tokens"
 

@@ -64,11 +64,6 @@ class Task(ABC):
     def prepare(cls, data: Loaded, vocabulary: AnyVocabulary, model: Any, train: Settings, seed: int) -> "Task":
         """Make the data ready for a model with the config `model`."""
 
-    @property
-    @abstractmethod
-    def train_size(self) -> int:
-        """How many examples there are to learn from."""
-
     @abstractmethod
     def describe(self) -> str:
         """What there is to learn from, in a few words: "29,000 pairs"."""

@@ -100,10 +100,6 @@ class TranslationTask(Task):
         valid = kept["valid"].first(train.valid_size)
         return cls(vocabulary, kept["train"], valid, train, model.max_length, seed, notes)
 
-    @property
-    def train_size(self) -> int:
-        return len(self.train)
-
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
 

@@ -35,6 +35,7 @@ class Search:
     max_length: int | None = None  # None: twice the source's and 50 more, as far as the model goes
     prefix: str = ""  # how every translation has to begin
     sampling: Sampling | None = None  # draw instead of looking for the best: n_best translations, each on its own
+    exact: bool = False  # let a beam go on while one of its hypotheses might yet become better than those that ended
 
     def __post_init__(self) -> None:
         if self.sampling is None:
@@ -53,6 +54,7 @@ class Search:
             self.coverage_penalty == 0 or self.beam > 1,
             "a coverage penalty chooses between hypotheses: it needs a beam of 2 or more",
         )
+        require(not self.exact or self.beam > 1, "an exact search compares hypotheses: it needs a beam of 2 or more")
         require(self.min_length >= 0, f"min-length must be 0 or more, not {self.min_length}")
         require(
             self.max_length is None or self.max_length >= max(1, self.min_length),
@@ -90,24 +92,36 @@ class Translator:
         return self.translate([text], Search(**search), attention=attention)[0][0]
 
     def translate(
-        self, texts: Sequence[str], search: Search = GREEDY, *, attention: bool = False, first: int = 0
+        self,
+        texts: Sequence[str],
+        search: Search = GREEDY,
+        *,
+        attention: bool = False,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Answer]]:
         """The translations of each text, best first; with their attention maps if `attention`.
 
-        Samples are drawn by the seed and the number of the text, the first of these texts having the number `first`.
+        Samples are drawn by the seed and the number of the text: its place here, unless `numbers` says otherwise.
         """
-        found = dict(self.stream(texts, search, attention=attention, first=first))
+        found = dict(self.stream(texts, search, attention=attention, numbers=numbers))
         return [found[index] for index in range(len(texts))]
 
     def stream(
-        self, texts: Sequence[str], search: Search = GREEDY, *, attention: bool = False, first: int = 0
+        self,
+        texts: Sequence[str],
+        search: Search = GREEDY,
+        *,
+        attention: bool = False,
+        numbers: Sequence[int] | None = None,
     ) -> Iterator[tuple[int, list[Answer]]]:
         """Like `translate`, but gives (index, answers) batch by batch, texts of like length together."""
+        numbers = range(len(texts)) if numbers is None else numbers
+        require(len(numbers) == len(texts), f"{len(texts)} text(s) were given {len(numbers)} number(s): one for each")
         sources = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
         lengths = [len(source.ids) for source in sources]
         for rows in by_length(lengths, max(1, BATCH_TOKENS // search.hypotheses)):
             batch = [sources[row] for row in rows]
-            found = [best[: search.n_best] for best in self._search(batch, search, [first + row for row in rows])]
+            found = [best[: search.n_best] for best in self._search(batch, search, [numbers[row] for row in rows])]
             pairs = [(source, best) for source, kept in zip(batch, found, strict=True) for best in kept]
             seen = iter(self.attention(pairs) if attention else [()] * len(pairs))
             for row, source, kept in zip(rows, batch, found, strict=True):
@@ -179,7 +193,10 @@ class Translator:
         coverage = None
         if search.coverage_penalty:
             coverage = Coverage(search.coverage_penalty, self.model.alignment_layers[0], batch.source_lengths)
-        return beam_search(self.model, state, rules, beam=search.beam, length_penalty=penalty, coverage=coverage)
+        return beam_search(
+            self.model, state, rules,
+            beam=search.beam, length_penalty=penalty, coverage=coverage, exact=search.exact,
+        )  # fmt: skip
 
     def _rules(self, sources: Sequence[Tokens], search: Search) -> Rules:
         """By each text's own length: what else is in the batch must make no difference."""

@@ -14,7 +14,7 @@ from qkv.errors import NotFinite
 from qkv.interop import Network
 from qkv.tasks.task import Task
 from qkv.training.average import Average
-from qkv.training.circumstances import Circumstances
+from qkv.training.circumstances import present_circumstances
 from qkv.training.display import Display
 from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
@@ -32,7 +32,7 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
     device = model.device
     optimizer = adamw(model, config)
     average = Average(model, config.ema)
-    circumstances = Circumstances.of(device, config, capturable=task.capturable)
+    circumstances = present_circumstances(device, config, capturable=task.capturable)
     place, notes = run.restore(task, model, optimizer, average, data, circumstances)
     for note in notes:
         display.say(f"note: {note}")

@@ -83,7 +83,8 @@ class Run:
         """Find a run again, to go on with it."""
         if not (folder / RECIPE).exists():
             raise InputError(f"{folder}: no run to go on with (no {RECIPE} there)")
-        return cls(folder, build(Recipe, read_toml(folder / RECIPE), str(folder / RECIPE)))
+        recipe = build(Recipe, read_toml(folder / RECIPE), str(folder / RECIPE))
+        return cls(folder, replace(recipe, data=recipe.data.without_lost_folder()))
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -1,0 +1,39 @@
+"""What the runs of a table are called."""
+
+import json
+import re
+
+from qkv.evaluation.record import Record
+
+FILES = ("data.train", "data.valid", "data.test")  # a user's own pairs
+NOT_IN_A_NAME = ("train.validate_every", "train.save_every", "train.keep")  # they change how often a run is looked at
+QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+def row_label(record: Record) -> str:
+    """What tells a row from others: recipe, changes, and how answers were looked for."""
+    return f"{recipe_label(record)}, {how}" if (how := search_label(record)) else recipe_label(record)
+
+
+def recipe_label(record: Record) -> str:
+    """The recipe, and what was set otherwise."""
+    told = [change for change in published_changes(record) if change.partition("=")[0] not in NOT_IN_A_NAME]
+    return " ".join((record.recipe, *told))
+
+
+def search_label(record: Record) -> str:
+    """How answers were looked for; a language model is not asked for any."""
+    if record.task == "language_model":
+        return ""
+    beam = "greedy" if record.beam == 1 else f"beam {record.beam}"
+    return beam if record.length_penalty == 1.0 else f"{beam}, length penalty {record.length_penalty:g}"
+
+
+def published_changes(record: Record) -> list[str]:
+    """The changes as a page may show them: with the names of a user's files, but not where they lie."""
+    changes = []
+    for change in record.changes:
+        key, _, paths = change.partition("=")
+        names = [re.split(r"[/\\]+", path)[-1] for path in QUOTED.findall(paths)]
+        changes.append(f"{key}={json.dumps(names, ensure_ascii=False)}" if key in FILES else change)
+    return changes

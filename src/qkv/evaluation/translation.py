@@ -35,7 +35,7 @@ class Report:
     bleu_signature: str
     bleu_lowercased: float
     bleu_lowercased_signature: str
-    bleu_tokenised: float  # what papers on Multi30k report
+    bleu_tokenised: float | None  # what papers on Multi30k report; None where the target is in no known language
     bleu_tokenised_signature: str
     chrf: float
     chrf_signature: str
@@ -57,10 +57,13 @@ class Report:
             "cer": Score(self.cer),
             "bleu": Score(self.bleu, self.bleu_signature),
             "bleu_lowercased": Score(self.bleu_lowercased, self.bleu_lowercased_signature),
-            "bleu_tokenised": Score(self.bleu_tokenised, self.bleu_tokenised_signature),
             "chrf": Score(self.chrf, self.chrf_signature),
         }
-        return scores if self.alignment is None else scores | {"alignment": Score(self.alignment)}
+        if self.bleu_tokenised is not None:
+            scores["bleu_tokenised"] = Score(self.bleu_tokenised, self.bleu_tokenised_signature)
+        if self.alignment is not None:
+            scores["alignment"] = Score(self.alignment)
+        return scores
 
 
 def evaluate(
@@ -111,7 +114,8 @@ def judge(
     """Compare answers with the targets of their pairs."""
     texts, references = [one.text for one in answers], [pair.target for pair in pairs]
     cased, lowercased = bleu(texts, references), bleu(texts, references, lowercase=True)
-    tokenised, characters = tokenised_bleu(texts, references, language), chrf(texts, references)
+    tokenised = tokenised_bleu(texts, references, language) if language else None
+    characters = chrf(texts, references)
     aligned = all(pair.gold is not None for pair in pairs)
     return Report(
         pairs=len(pairs),
@@ -121,8 +125,8 @@ def judge(
         bleu_signature=cased.signature,
         bleu_lowercased=lowercased.value,
         bleu_lowercased_signature=lowercased.signature,
-        bleu_tokenised=tokenised.value,
-        bleu_tokenised_signature=tokenised.signature,
+        bleu_tokenised=None if tokenised is None else tokenised.value,
+        bleu_tokenised_signature="" if tokenised is None else tokenised.signature,
         chrf=characters.value,
         chrf_signature=characters.signature,
         alignment=_alignment(answers, pairs) if aligned else None,

@@ -1,6 +1,7 @@
 """Timing in turns, telling one line at a time, and refusing to time what is wrong."""
 
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -14,15 +15,16 @@ Contender = Callable[[], object]
 
 
 def milliseconds(contenders: dict[str, Contender], rounds: int = 15, calls: int = 5) -> dict[str, float]:
-    """The median time of each, taken in turns that begin with another each time: what disturbs, disturbs all alike."""
-    names = list(contenders)
-    times: dict[str, list[float]] = {name: [] for name in names}
+    """The median time of each, taken in turns: what disturbs, disturbs all alike.
+
+    Each round has another order: a GPU runs faster after work that let it cool, so nobody may always follow the same.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contenders}
     for contender in contenders.values():
         for _ in range(3):
             contender()
     for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        for name in random.Random(number).sample(list(contenders), len(contenders)):
             times[name].append(_one_timing(contenders[name], calls))
     return {name: statistics.median(taken) for name, taken in times.items()}
 

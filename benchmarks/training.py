@@ -103,6 +103,7 @@ def our_model(work: Work) -> RNNSeq2Seq:
         encoder_hidden=2 * work.encoder,
         score="additive",
         dropout=work.dropout,
+        read_dropout=0.0,  # the peers drop no states of a one-layer encoder either
         max_length=work.length + 1,
     )
     return RNNSeq2Seq(config).to(work.device).train()

@@ -287,8 +287,9 @@ def test_scheduled_sampling_takes_its_share_of_tokens():
     taken: list[torch.Tensor] = []
     model.decoder.embed.register_forward_hook(lambda module, inputs, output: taken.append(inputs[0][:, 0]))
     truth = torch.full((500, 9), VOCABULARY - 1)
+    never_the_truth = torch.arange(VOCABULARY) * -100.0
+    model.output.register_forward_hook(lambda module, inputs, output: output + never_the_truth)
     with torch.no_grad():
-        model.output.bias[VOCABULARY - 1] = -100.0  # what it says itself is never the truth
         model(torch.ones(500, 3, dtype=torch.long), truth)
     assert taken[0].eq(VOCABULARY - 1).all()
     own = torch.stack(taken[1:]).ne(VOCABULARY - 1).double().mean()
@@ -303,6 +304,15 @@ def test_tied_weights_are_one_tensor():
     assert apart.output.weight is apart.decoder.embed.weight
     assert apart.encoder.embed.weight.shape == (9, 6)
     assert made().output.weight is not made().decoder.embed.weight
+
+
+@pytest.mark.parametrize(("read", "zeros"), [(None, 0.5), (0.0, 0.0), (0.9, 0.9)])
+def test_the_states_that_attention_reads_have_a_dropout_of_their_own(read, zeros):
+    model = RNNSeq2Seq(Config(9, 8, embedding=6, hidden=64, layers=2, dropout=0.5, read_dropout=read))
+    source = torch.randint(4, 9, (32, 8))
+    for states, share in ((model.encode(source), zeros), (model.eval().encode(source), 0.0)):
+        assert states.source is not None
+        assert (states.source.values == 0).double().mean().item() == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.parametrize("estimator", WORDS["estimator"])
@@ -332,7 +342,8 @@ def test_compiled_it_computes_the_same_forward_and_backward(attention):
 
 SENSIBLE = {  # for each key that depends on another, a value other than its default
     "context": "both", "score": "dot", "align": "soft", "coverage": True, "input_feeding": False,
-    "rank": 2, "window": 3, "estimator": "gumbel", "baseline": "learned", "entropy": 0.1, "discount": 0.5,
+    "read_dropout": 0.5, "rank": 2, "window": 3, "estimator": "gumbel",
+    "baseline": "learned", "entropy": 0.1, "discount": 0.5,
 }  # fmt: skip
 
 
@@ -353,7 +364,8 @@ def test_a_key_without_meaning_is_refused_with_the_way_out(key):
         ({"attention": "no"}, r"attention 'no' is not known"),
         ({"hidden": 7}, "hidden must be even, .* or set bidirectional to false"),
         ({"encoder_hidden": 7}, "encoder_hidden must be even"),
-        ({"dropout": 1.0}, "dropout must lie in"),
+        ({"dropout": 1.0}, "^dropout must lie in"),
+        ({"read_dropout": 1.0}, "read_dropout must lie in"),
         ({"scheduled_sampling": 1.5}, "scheduled_sampling must lie in"),
         ({"embedding": 0}, "embedding must lie between"),
         ({"layers": 0}, "layers must lie between"),

@@ -47,6 +47,7 @@ MEANT_FOR = {  # the keys that mean something only where another key has one of 
     "score": ("attention", ("bahdanau", "luong")),
     "align": ("attention", ("bahdanau", "luong")),
     "coverage": ("attention", ("bahdanau", "luong")),
+    "read_dropout": ("attention", ("bahdanau", "luong")),
     "input_feeding": ("attention", ("luong",)),
     "rank": ("score", ("low_rank", "low_rank_bilinear")),
     "window": ("align", ("local_m", "local_p")),
@@ -86,6 +87,7 @@ class Config:
     tie: bool = False  # one matrix for target embedding and output (Press and Wolf 2017), and source if sizes are alike
     scheduled_sampling: float = 0.0  # how often training feeds the model's own token (Bengio et al. 2015)
     dropout: float = 0.1  # of embeddings, between layers, of the encoder's states and of what is said
+    read_dropout: float | None = None  # of the encoder's states alone; None: as dropout. It blurs what dot products see
     max_length: int = 512  # the longest source or target it will be asked to handle
 
     def __post_init__(self) -> None:
@@ -96,7 +98,8 @@ class Config:
         for key in ("hidden", "encoder_hidden"):  # the bridge is a matrix from all layers to all layers
             require(self.layers * (getattr(self, key) or 0) <= 2**24, f"layers * {key} must not be more than 2^24")
         require(1 <= self.window <= 2**24, "window must lie between 1 and 2^24")
-        require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
+        for key in ("dropout", "read_dropout"):
+            require(0 <= (getattr(self, key) or 0) < 1, f"{key} must lie in [0, 1)")
         require(0 <= self.scheduled_sampling <= 1, "scheduled_sampling must lie in [0, 1]")
         require(0 <= self.discount <= 1, "discount must lie in [0, 1]")
         require(0 <= self.entropy < math.inf, "entropy must be 0 or more, and finite")
@@ -182,7 +185,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         self.config = config
         self.encoder = Encoder(config)
         self.decoder = decoder(config)
-        self.output = nn.Linear(config.said, config.target_size)  # O
+        self.output = nn.Linear(config.said, config.target_size, bias=False)  # O
         self.dropout = nn.Dropout(config.dropout)
         if config.tie:
             embedding = self.decoder.embed.weight
@@ -235,6 +238,8 @@ class Encoder(nn.Module):
         directions = 2 if config.bidirectional else 1
         self.layers = Stack(BothWays(config.cell, size, config.encoder_width, directions) for size in sizes)
         self.dropout = nn.Dropout(config.dropout)
+        read = config.dropout if config.read_dropout is None else config.read_dropout
+        self.dropouts = Stack(nn.Dropout(share) for share in [config.dropout] * (config.layers - 1) + [read])
 
     def forward(
         self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"] | None
@@ -245,9 +250,9 @@ class Encoder(nn.Module):
         turned = turning(lengths, longest)
         x = self.dropout(self.embed(source.gather(1, turned) if self.reverse else source))
         every = []
-        for layer in self.layers:
+        for layer, dropout in zip(self.layers, self.dropouts, strict=True):
             x, last = layer(x, lengths, turned)
-            x = self.dropout(x)
+            x = dropout(x)
             every.append(last)
         return take(x, turned) if self.reverse else x, torch.stack(every, dim=1)
 

@@ -115,7 +115,7 @@ def our_step(model: RNNSeq2Seq, batch: Batch, precision: str) -> Update:
 
     def loss_of(one: Batch) -> Tensor:
         logits = model(one.source, one.target_in, one.source_lengths)
-        return mean_cross_entropy(logits, one.target_out, PAD, SMOOTHING)
+        return mean_cross_entropy(logits, one.target_out, PAD, SMOOTHING, consume=True)
 
     passes = (CapturedPasses if batch.source.is_cuda else Passes)(model, loss_of, precision, CLIP)
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from qkv.nn.dropout import dropout
 from qkv.nn.recurrent import CELLS, BothWays, Bridge, Products, Recurrent, take, turning
 
 BATCH, LENGTH, KNOWN, FURTHER, HIDDEN = 3, 5, 4, 2, 6
@@ -56,6 +57,12 @@ def test_all_steps_at_once_are_those_of_pytorch(cell, layers):
     output, after = recurrent(x, state)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(after, last.transpose(0, 1))
+    output.sin().sum().backward()
+    expected.sin().sum().backward()
+    slopes = {name: weight.grad for name, weight in theirs.named_parameters()}
+    for number, layer in enumerate(recurrent.layers):
+        for name, weight in layer.named_parameters():
+            torch.testing.assert_close(weight.grad, slopes[name.replace("l0", f"l{number}")])
 
 
 @layers_of_all_kinds
@@ -153,8 +160,7 @@ def test_dropout_between_layers_is_what_pytorchs_generator_draws(cell):
     torch.manual_seed(1)
     expected, _ = recurrent.layers[0](x)
     for layer in recurrent.layers[1:]:
-        kept = torch.empty_like(expected).bernoulli_(0.5)
-        expected, _ = layer(expected * kept / 0.5)
+        expected, _ = layer(dropout(expected, 0.5))
     torch.testing.assert_close(found, expected)
 
 

@@ -18,15 +18,16 @@ def example(batch: int, length: int, vocabulary: int, dtype: torch.dtype) -> tup
     return logits.to(dtype).requires_grad_(), targets
 
 
+@pytest.mark.parametrize("consume", [False, True])
 @pytest.mark.parametrize("chunk", [1, 20, 2**20])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
-def test_the_mean_and_its_gradient_are_those_of_pytorch(chunk, smoothing, dtype, close, monkeypatch):
+def test_the_mean_and_its_gradient_are_those_of_pytorch(chunk, smoothing, dtype, close, consume, monkeypatch):
     monkeypatch.setattr(cross_entropy, "CHUNK", chunk)
     logits, targets = example(4, 5, 7, dtype)
     exact = logits.detach().double().requires_grad_()
     expected = F.cross_entropy(exact.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, label_smoothing=smoothing)
-    found = mean_cross_entropy(logits, targets, IGNORED, smoothing)
+    found = mean_cross_entropy(logits, targets, IGNORED, smoothing, consume=consume)
     torch.testing.assert_close(found.double(), expected, rtol=close, atol=close)
     (2 * expected + 1).backward()
     (2 * found + 1).backward()
@@ -37,6 +38,19 @@ def test_the_mean_and_its_gradient_are_those_of_pytorch(chunk, smoothing, dtype,
 def test_the_gradient_is_that_of_the_loss_itself_where_nothing_follows_it():
     logits, targets = example(3, 4, 6, torch.float64)
     assert torch.autograd.gradcheck(lambda x: mean_cross_entropy(x, targets, IGNORED, 0.1), logits)
+
+
+def test_logits_that_were_consumed_cannot_be_used_unnoticed():
+    logits, targets = example(3, 4, 6, torch.float64)
+    squares = logits**2
+    before = squares.detach().clone()
+    mean_cross_entropy(logits, targets, IGNORED).backward(retain_graph=True)
+    assert (squares == before).all()
+    mean_cross_entropy(squares, targets, IGNORED, consume=True)
+    assert not (squares == before).any()
+    exponentials = logits.exp()  # whose gradient needs them again
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        mean_cross_entropy(exponentials, targets, IGNORED, consume=True).backward()
 
 
 def test_a_batch_in_which_nothing_counts_has_no_loss_and_no_gradient():

@@ -22,6 +22,7 @@ from qkv.attention import SCORES, Attend, Keys, Learned, Padding, Sizes
 from qkv.attention.precision import exact
 from qkv.config import nearest, require
 from qkv.nn.convolution import ROOT_HALF, GatedConvolution, centred, scaled_gradient, steady
+from qkv.nn.dropout import Dropout
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.stack import Stack
 from qkv.types import Bool, Float, Int, Tensor
@@ -84,7 +85,7 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         self.target_embed = Embedding(config.target_size, config.dim, places, config.dropout)
         self.widen = steady(nn.Linear(config.dim, config.hidden), keep)
         self.decoder = Stack(DecoderBlock(config) for _ in range(config.decoder_layers))
-        self.narrow = nn.Sequential(steady(nn.Linear(config.hidden, config.dim)), nn.Dropout(config.dropout))  # R
+        self.narrow = nn.Sequential(steady(nn.Linear(config.hidden, config.dim)), Dropout(config.dropout))  # R
         self.readout = steady(nn.Linear(config.dim, config.target_size), keep)  # E
         if config.tie:
             self.target_embed.tokens.weight = self.source_embed.tokens.weight
@@ -127,7 +128,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(size, dim)
         self.positions = Learned(places, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         nn.init.normal_(self.tokens.weight, std=0.1)
         nn.init.normal_(self.positions.weight, std=0.1)
 

@@ -20,6 +20,7 @@ from torch import nn
 from qkv.attention import Attend, Keys
 from qkv.attention.score import HiddenLayer
 from qkv.config import require
+from qkv.nn.dropout import Dropout
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
@@ -76,7 +77,7 @@ class LSTMN(LanguageModel[State]):
             for number in range(config.layers)
         )
         self.readout = nn.Linear(config.hidden, config.vocabulary_size)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def start(self, batch: int) -> State:
         return State(tuple(layer.blank(batch) for layer in self.layers))

@@ -25,6 +25,7 @@ from torch import nn
 from qkv.attention import SCORES, Sizes
 from qkv.attention.hard import BASELINES, ESTIMATORS
 from qkv.config import nearest, require
+from qkv.nn.dropout import Dropout
 from qkv.nn.embed import ScaledEmbedding
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.reading import ALIGNMENTS, Reader, Source, alignment
@@ -186,7 +187,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         self.encoder = Encoder(config)
         self.decoder = decoder(config)
         self.output = nn.Linear(config.said, config.target_size, bias=False)  # O
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         if config.tie:
             embedding = self.decoder.embed.weight
             self.output.weight = embedding
@@ -237,9 +238,9 @@ class Encoder(nn.Module):
         sizes = [config.embedding] + [config.encoder_width] * (config.layers - 1)
         directions = 2 if config.bidirectional else 1
         self.layers = Stack(BothWays(config.cell, size, config.encoder_width, directions) for size in sizes)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         read = config.dropout if config.read_dropout is None else config.read_dropout
-        self.dropouts = Stack(nn.Dropout(share) for share in [config.dropout] * (config.layers - 1) + [read])
+        self.dropouts = Stack(Dropout(share) for share in [config.dropout] * (config.layers - 1) + [read])
 
     def forward(
         self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"] | None

@@ -12,6 +12,7 @@ from torch import nn
 
 from qkv.attention import Cache, Causal, KeyValue, Padding
 from qkv.config import require
+from qkv.nn.dropout import Dropout
 from qkv.nn.embed import PositionedEmbedding
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.feedforward import FeedForward
@@ -116,7 +117,7 @@ class EncoderBlock(nn.Module):
         self.attention_norm = nn.LayerNorm(config.dim)
         self.feedforward = FeedForward(config.dim, config.feedforward, config.dropout)
         self.feedforward_norm = nn.LayerNorm(config.dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Float[Tensor, "batch source dim"], mask: Padding | None) -> Float[Tensor, "batch source dim"]:
         read, _ = self.attention(self.attention_norm(x), mask)
@@ -135,7 +136,7 @@ class DecoderBlock(nn.Module):
         self.cross_norm = nn.LayerNorm(config.dim)
         self.feedforward = FeedForward(config.dim, config.feedforward, config.dropout)
         self.feedforward_norm = nn.LayerNorm(config.dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.errors import InputError, ShapeError
+from qkv.nn.dropout import Dropout
 from qkv.types import Bool, Float, Tensor
 
 ROOT_HALF = math.sqrt(0.5)
@@ -27,7 +28,7 @@ class GatedConvolution(nn.Module):
         if kernel < 1:
             raise InputError(f"a convolution reads one input at least, not {kernel}")
         self.kernel = kernel
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.weigh = steady(nn.Linear(kernel * dim, 2 * dim), 4 * (1 - dropout))
 
     def forward(self, x: Float[Tensor, "batch inputs dim"]) -> Float[Tensor, "batch outputs dim"]:

@@ -5,6 +5,7 @@ import math
 from torch import nn
 
 from qkv.attention import Sinusoidal
+from qkv.nn.dropout import Dropout
 from qkv.types import Float, Int, Tensor
 
 
@@ -26,7 +27,7 @@ class PositionedEmbedding(nn.Module):
         super().__init__()
         self.tokens = ScaledEmbedding(size, dim)
         self.positions = Sinusoidal(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Int[Tensor, "batch length"], offset: int = 0) -> Float[Tensor, "batch length dim"]:
         return self.dropout(self.tokens(tokens) + self.positions(tokens.shape[1], offset))

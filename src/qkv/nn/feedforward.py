@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from qkv.nn.dropout import Dropout
 from qkv.types import Float, Tensor
 
 
@@ -12,7 +13,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.widen = nn.Linear(dim, hidden)
         self.narrow = nn.Linear(hidden, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch length dim"]:
         return self.narrow(self.dropout(self.widen(x).relu()))

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from qkv.attention.precision import exact
+from qkv.nn.dropout import dropout
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
@@ -62,15 +64,29 @@ class Recurrent(nn.Module):
             x = x.to(dtype)
             for layer, before in zip(self.layers, self.split(state.to(dtype)), strict=True):
                 if after:
-                    x = F.dropout(x, self.dropout, self.training)
-                first = tuple(part[None].contiguous() for part in before)
-                x, last = layer(x, first if self.cell == "lstm" else first[0])
-                after.append(tuple(part[0] for part in (last if self.cell == "lstm" else (last,))))
+                    x = dropout(x, self.dropout) if self.training else x
+                x, last = self._read(layer, x, before)
+                after.append(last)
         return x, self.join(after)
+
+    def _read(
+        self, layer: nn.RNNBase, x: Float[Tensor, "batch length inputs"], before: Layer
+    ) -> tuple[Float[Tensor, "batch length hidden"], Layer]:
+        """One layer, over all steps."""
+        if self.cell == "gru" and x.device.type == "cpu" and torch.is_grad_enabled():
+            # PyTorch would take as many steps, and ask at each for its part of the gradient of U.
+            cell, states = Unrolled(self.cell, [layer], x.transpose(0, 1)), []
+            for _ in range(x.shape[1]):
+                h, [before] = cell([before])
+                states.append(h)
+            return torch.stack(states, dim=1), before
+        first = tuple(part[None].contiguous() for part in before)
+        x, last = layer(x, first if self.cell == "lstm" else first[0])
+        return x, tuple(part[0] for part in (last if self.cell == "lstm" else (last,)))
 
     def unroll(self, x: Float[Tensor, "batch length inputs"]) -> "Unrolled":
         """The same layers, one step at a time, for what is known of their input: the first part, of all steps."""
-        return Unrolled(self, x.transpose(0, 1))
+        return Unrolled(self.cell, self.layers, x.transpose(0, 1), self.dropout if self.training else 0.0)
 
     def split(self, state: Float[Tensor, "batch layers width"]) -> list[Layer]:
         """A state as steps take it."""
@@ -144,11 +160,13 @@ class Bridge(nn.Module):
 class Unrolled:
     """Recurrent layers one step after another: what need not wait for a step is done once for all of them."""
 
-    def __init__(self, recurrent: Recurrent, x: Float[Tensor, "length batch inputs"]) -> None:
-        self.move = MOVES[recurrent.cell]
-        self.dropout = recurrent.dropout if recurrent.training else 0.0
+    def __init__(
+        self, cell: str, layers: Sequence[nn.RNNBase], x: Float[Tensor, "length batch inputs"], dropout: float = 0.0
+    ) -> None:
+        self.move = MOVES[cell]
+        self.dropout = dropout
         self.layers: list[tuple[Products, Products]] = []  # W x and U h
-        for layer in recurrent.layers:
+        for layer in layers:
             w, u, b, c = map(_cast, layer.parameters())
             given = b.expand(*x.shape[:2], -1)
             if not self.layers:
@@ -163,7 +181,7 @@ class Unrolled:
         after: list[Layer] = []
         for (given, recurrent), layer in zip(self.layers, state, strict=True):
             if after:
-                further = F.dropout(after[-1][0], self.dropout) if self.dropout else after[-1][0]
+                further = dropout(after[-1][0], self.dropout)
             after.append(self.move(given(further), recurrent(layer[0]), layer))
         return after[-1][0], after
 
@@ -223,10 +241,45 @@ def _gru(given: Float[Tensor, "batch gates"], recurrent: Float[Tensor, "batch ga
     h = before[0].to(given.dtype)
     if h.is_cuda:
         return (torch.ops.aten._thnn_fused_gru_cell(given, recurrent, h)[0],)  # one kernel
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return (_GRU.apply(given, recurrent, h),)  # type: ignore[no-untyped-call]
+    return (_gru_parts(given, recurrent, h)[-1],)
+
+
+def _gru_parts(given: Tensor, recurrent: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """r and z side by side, n, and h'."""
     hidden = h.shape[-1]
-    (given, given_n), (recurrent, recurrent_n) = (gates.split((2 * hidden, hidden), -1) for gates in (given, recurrent))
-    reset, update = torch.sigmoid(given + recurrent).split(hidden, dim=-1)
-    return (torch.lerp(torch.tanh(torch.addcmul(given_n, reset, recurrent_n)), h, update),)
+    gates = (given[:, : 2 * hidden] + recurrent[:, : 2 * hidden]).sigmoid_()
+    reset, update = gates.split(hidden, dim=-1)
+    new = torch.addcmul(given[:, 2 * hidden :], reset, recurrent[:, 2 * hidden :]).tanh_()
+    return gates, new, torch.lerp(new, h, update)
+
+
+class _GRU(torch.autograd.Function):
+    """The step of a GRU, differentiated as a whole: what autograd would do after each operation is most of its time."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, recurrent: Tensor, h: Tensor) -> Tensor:
+        gates, new, after = _gru_parts(given, recurrent, h)
+        ctx.save_for_backward(gates, new, h, recurrent)
+        return after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, new, h, recurrent = ctx.saved_tensors
+        hidden = h.shape[-1]
+        reset, update = gates.split(hidden, dim=-1)
+        d_given, d_recurrent = torch.empty_like(recurrent), torch.empty_like(recurrent)
+        d_reset, d_update, d_new = d_given.split(hidden, dim=-1)
+        d_h = slope * update
+        torch.mul(slope - d_h, 1 - new * new, out=d_new)  # before its tanh, as the gates before their sigmoid
+        torch.mul(slope, h - new, out=d_update)
+        torch.mul(d_new, recurrent[:, 2 * hidden :], out=d_reset)
+        d_given[:, : 2 * hidden] *= gates * (1 - gates)
+        d_recurrent[:, : 2 * hidden] = d_given[:, : 2 * hidden]
+        torch.mul(d_new, reset, out=d_recurrent[:, 2 * hidden :])
+        return d_given, d_recurrent, d_h
 
 
 def _lstm(given: Float[Tensor, "batch gates"], recurrent: Float[Tensor, "batch gates"], before: Layer) -> Layer:

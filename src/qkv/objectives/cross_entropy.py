@@ -24,13 +24,16 @@ def mean_cross_entropy(
     targets: Int[Tensor, "batch length"],
     ignore: int,
     label_smoothing: float = 0.0,
+    *,
+    consume: bool = False,
 ) -> Float[Tensor, ""]:
     """The mean of -(1 - e) log p(target) - e / V sum_v log p(v), in nats, over all targets but `ignore`.
 
-    The gradient, (p - (1 - e) [v = target] - e / V) / n, is made along with it, while what it is made of is at hand.
+    The gradient, (p - (1 - e) [v = target] - e / V) / n, is made along with it, while what it is made of is at hand;
+    with `consume` in the memory of the logits, which are the largest tensor there is and are lost then.
     """
     found: Tensor = MeanCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        logits.flatten(0, 1), targets.flatten(), ignore, label_smoothing
+        logits.flatten(0, 1), targets.flatten(), ignore, label_smoothing, consume
     )
     return found
 
@@ -45,12 +48,15 @@ class MeanCrossEntropy(torch.autograd.Function):
         targets: Int[Tensor, "tokens"],
         ignore: int,
         label_smoothing: float,
+        consume: bool,
     ) -> Float[Tensor, ""]:
         vocabulary = logits.shape[1]
         counted = (targets != ignore).to(torch.promote_types(logits.dtype, torch.float32))
         share = (counted / counted.sum().clamp(min=1.0))[:, None]  # of each token in the mean
         rows = max(1, CHUNK // vocabulary) if logits.device.type == "cpu" else max(1, len(targets))
-        gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        gradient = None
+        if ctx.needs_input_grad[0]:
+            gradient = logits.detach() if consume else torch.empty_like(logits)
         loss = share.new_zeros(())
         for begin in range(0, len(targets), rows):
             part = slice(begin, begin + rows)
@@ -68,8 +74,8 @@ class MeanCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Float[Tensor, ""]) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, slope: Float[Tensor, ""]) -> tuple[Tensor, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
         if not slope.is_cuda and slope.item() == 1.0:  # the loss itself is what is made smaller
-            return gradient, None, None, None
-        return gradient * slope.to(gradient.dtype), None, None, None
+            return gradient, None, None, None, None
+        return gradient * slope.to(gradient.dtype), None, None, None, None

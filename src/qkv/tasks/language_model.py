@@ -125,7 +125,7 @@ class LanguageModelTask(Task):
         state = model.start(len(batch.read)) if batch.opens else self.state
         logits, state = model.read(batch.read, state)
         self.state = detached(state)
-        return mean_cross_entropy(logits, batch.coming, PAD, self.settings.label_smoothing)
+        return mean_cross_entropy(logits, batch.coming, PAD, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
         """How surprising the validation text is, all of it."""

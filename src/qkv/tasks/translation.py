@@ -115,8 +115,8 @@ class TranslationTask(Task):
     def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
         """The mean over the batch's target tokens, in nats, and what hard attention learns from besides."""
         logits = model(batch.source, batch.target_in, batch.source_lengths)
-        loss = mean_cross_entropy(logits, batch.target_out, PAD, self.settings.label_smoothing)
         reward = alignment_loss(model, logits, batch.target_out, PAD)
+        loss = mean_cross_entropy(logits, batch.target_out, PAD, self.settings.label_smoothing, consume=True)
         return loss if reward is None else loss + reward
 
     @torch.inference_mode()

@@ -45,7 +45,10 @@ class Passes(Generic[Batch]):
         for parameter in self.parameters:
             parameter.grad = None
         loss.backward()
-        return Outcome(loss.detach(), nn.utils.clip_grad_norm_(self.parameters, self.clip))
+        norm = nn.utils.get_total_norm([one.grad for one in self.parameters if one.grad is not None])
+        if self.device.type != "cpu" or norm > self.clip:  # a GPU would have to be waited for to know
+            nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)
+        return Outcome(loss.detach(), norm)
 
 
 class CapturedPasses(Passes[Batch]):

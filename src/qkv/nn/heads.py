@@ -22,6 +22,7 @@ class MultiHead(nn.Module):
         dropout: float = 0.0,
         *,
         kv_heads: int | None = None,
+        bias: bool = True,
         score: Score | None = None,
         align: Align | None = None,
         position: Position | None = None,
@@ -36,14 +37,15 @@ class MultiHead(nn.Module):
         self.kv_heads = kv_heads
         self.head_dim = dim // heads
         self._sizes = (dim, kv_heads * self.head_dim, kv_heads * self.head_dim)  # of queries, keys and values
-        self.project = nn.Linear(dim, sum(self._sizes))  # W_Q, W_K and W_V of all heads, one below the other
+        self.project = nn.Linear(dim, sum(self._sizes), bias=bias)  # W_Q, W_K and W_V of all heads, one below the other
         self.output = nn.Linear(dim, dim)  # W_O
         self.attend = Attend(score, align, position, dropout, heads=heads)
         for part in self.project.weight.split(self._sizes):
             nn.init.xavier_uniform_(part)
         nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.project.bias)
-        nn.init.zeros_(self.output.bias)
+        for linear in (self.project, self.output):
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
 
     def forward(
         self,
@@ -63,9 +65,7 @@ class MultiHead(nn.Module):
 
     def keys_values(self, memory: Float[Tensor, "batch key dim"], *, position: Position | None = None) -> KeyValue:
         """The keys and values of a memory, computed once for all queries to come."""
-        queries = self._sizes[0]
-        both = F.linear(memory, self.project.weight[queries:], self.project.bias[queries:])
-        key, value = (self._split(part) for part in both.chunk(2, dim=-1))
+        key, value = (self._split(part) for part in self._project(memory, slice(self._sizes[0], None)).chunk(2, dim=-1))
         return KeyValue(self.attend.keys(key, position=position).tensor, value)
 
     def cross(
@@ -78,14 +78,18 @@ class MultiHead(nn.Module):
         start: int | Int[Tensor, "*batch"] | None = None,
     ) -> Float[Tensor, "batch query dim"]:
         """Attention over a memory that `keys_values` prepared; `start` numbers the first of these queries."""
-        queries = self._sizes[0]
-        query = self._split(F.linear(x, self.project.weight[:queries], self.project.bias[:queries]))
+        query = self._split(self._project(x, slice(self._sizes[0])))
         return self._read(query, memory, mask, position, start)
 
     def static_cache(self, batch: int, capacity: int, length: int | Int[Tensor, ""] = 0) -> StaticKeyValue:
         """An empty cache with room for so many tokens; give `length` as a tensor, a zero, for use in a CUDA graph."""
         one = self.project.weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
         return StaticKeyValue.like(self.attend.keys(one), one, capacity, length)
+
+    def _project(self, x: Float[Tensor, "batch length dim"], rows: slice) -> Float[Tensor, "batch length features"]:
+        """Some of W_Q, W_K and W_V."""
+        bias = self.project.bias
+        return F.linear(x, self.project.weight[rows], None if bias is None else bias[rows])
 
     def _read(
         self,

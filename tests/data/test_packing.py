@@ -1,0 +1,46 @@
+"""Packed rows: every token once and in order, each text by itself."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.attention import Causal, Documents, attend
+from qkv.data.packing import NOTHING, pack
+from qkv.errors import InputError
+
+PAD = 99
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 50), max_size=9), max_size=9), st.integers(1, 7))
+def test_every_token_is_there_once_in_its_text_and_knows_the_next(texts, length):
+    packed = pack(texts, length, PAD)
+    flat = [token for text in texts for token in text]
+    owners = [number for number, text in enumerate(texts) for _ in text]
+    assert packed.tokens.flatten().tolist()[: len(flat)] == flat
+    assert packed.texts.flatten().tolist()[: len(flat)] == owners
+    assert (packed.tokens.flatten()[len(flat) :] == PAD).all()
+    assert (packed.texts.flatten()[len(flat) :] == NOTHING).all()
+    assert len(packed.tokens) == -(-len(flat) // length)
+    for row in range(len(packed.tokens)):
+        for place in range(length):
+            text = packed.texts[row, place]
+            same = [other for other in range(length) if packed.texts[row, other] == text]
+            assert packed.positions[row, place] == place - same[0]
+            follows = place + 1 in same and text != NOTHING
+            assert packed.coming[row, place] == (packed.tokens[row, place + 1] if follows else NOTHING)
+
+
+def test_attention_under_the_mask_of_a_row_is_that_of_each_text_alone():
+    packed = pack([[1, 2, 3], [4], [5, 6, 7, 8]], 8, PAD)
+    x = torch.randn(1, 2, 8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    together = attend(x, x, x, mask=Causal() & Documents(packed.texts)).output
+    for begin, end in ((0, 3), (3, 4), (4, 8)):
+        own = x[:, :, begin:end]
+        torch.testing.assert_close(together[:, :, begin:end], attend(own, own, own, mask=Causal()).output)
+
+
+def test_a_row_without_room_is_refused():
+    with pytest.raises(InputError, match="room for one token"):
+        pack([[1]], 0, PAD)

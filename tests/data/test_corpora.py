@@ -221,9 +221,43 @@ def test_tiny_shakespeare_is_split_as_nanogpt_does() -> None:
     assert texts["train"].startswith("First Citizen:\nBefore we proceed any further")
 
 
+def unaltered(name: str) -> None:
+    """Skip where the folder's own list of hashes says that its copy of a data set is not what it was."""
+    folder = Path(os.environ["QKV_DATA"])
+    if not (folder / "SHA256SUMS").exists():
+        return
+    for line in (folder / "SHA256SUMS").read_text().splitlines():
+        digest, path = line.split()
+        if path.startswith(f"./{name}/") and hashlib.sha256((folder / path).read_bytes()).hexdigest() != digest:
+            pytest.skip(f"{path} is not what SHA256SUMS beside it says it is")
+
+
 @real
-def test_every_file_that_a_data_set_names_is_in_the_folder_with_its_bytes() -> None:
-    store = Store.of()
-    for entry in DATA_SETS.values():
-        for file in entry.corpus.files if entry.corpus else ():
-            assert store.find(file) is not None
+@pytest.mark.parametrize("name", [name for name, entry in DATA_SETS.items() if entry.corpus])
+def test_every_file_that_a_data_set_names_is_in_the_folder_with_its_bytes(name: str) -> None:
+    unaltered(name)
+    corpus = DATA_SETS[name].corpus
+    assert corpus is not None
+    assert all(Store.of().find(file) is not None for file in corpus.files)
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "sizes", "tags"),
+    [("ud_english_ewt", (12_544, 2_001, 2_077), 17), ("wnut17", (3_394, 1_009, 1_287), 13)],
+)
+def test_tagged_sentences_are_as_many_as_their_makers_say(name: str, sizes: tuple[int, ...], tags: int) -> None:
+    unaltered(name)
+    tagged = load_data(DataConfig(name=name)).tagged
+    assert tuple(len(tagged[split]) for split in ("train", "valid", "test")) == sizes
+    assert len({tag for one in tagged["train"] for tag in one.tags}) == tags
+    assert all(len(one.words) == len(one.tags) > 0 for sentences in tagged.values() for one in sentences)
+
+
+@real
+def test_sentence_polarity_is_balanced_and_no_sentence_is_in_two_splits() -> None:
+    splits = load_data(DataConfig(name="sentence_polarity")).splits
+    assert sum(len(pairs) for pairs in splits.values()) == 10_662
+    for pairs in splits.values():
+        assert sum(pair.target == "positive" for pair in pairs) / len(pairs) == pytest.approx(0.5, abs=0.05)
+    assert not sources(splits["train"]) & sources(splits["valid"] + splits["test"])

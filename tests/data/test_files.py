@@ -13,6 +13,10 @@ from qkv.data.pair import Pair
 from qkv.errors import InputError
 
 
+def source_of(pair: Pair) -> str:
+    return pair.source
+
+
 def written(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -127,9 +131,9 @@ def test_held_out_pairs_never_share_a_source_with_the_others(texts: list[tuple[s
     pairs = [Pair(*sides) for sides in texts]
     if len({pair.source for pair in pairs}) < 2:
         with pytest.raises(InputError, match="one distinct source"):
-            hold_out(pairs, share)
+            hold_out(pairs, share, source_of)
         return
-    kept, held = hold_out(pairs, share)
+    kept, held = hold_out(pairs, share, source_of)
     assert kept
     assert held
     assert not {pair.source for pair in kept} & {pair.source for pair in held}
@@ -145,10 +149,10 @@ def test_what_is_held_out_does_not_hang_on_the_order_of_the_pairs(
         return
     mixed = list(pairs)
     chance.shuffle(mixed)
-    assert set(hold_out(mixed, share)[1]) == set(hold_out(pairs, share)[1])
+    assert set(hold_out(mixed, share, source_of)[1]) == set(hold_out(pairs, share, source_of)[1])
 
 
 def test_the_share_that_is_held_out_is_about_the_share_asked_for_but_never_thousands() -> None:
     pairs = [Pair(str(number), "x") for number in range(40_000)]
-    assert len(hold_out(pairs[:1000], 0.05)[1]) == 50
-    assert len(hold_out(pairs, 0.05)[1]) == 1000
+    assert len(hold_out(pairs[:1000], 0.05, source_of)[1]) == 50
+    assert len(hold_out(pairs, 0.05, source_of)[1]) == 1000

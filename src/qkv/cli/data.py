@@ -13,6 +13,7 @@ from qkv.errors import InputError
 if TYPE_CHECKING:
     from qkv.data.pair import Pair
     from qkv.data.store import Corpus, Store
+    from qkv.data.tagged import Tagged
 
 app = typer.Typer(
     help="List the data sets, show what is in them, and fetch their files.",
@@ -37,7 +38,7 @@ def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> N
             )
         else:
             files = f"  {size / 1e6:.1f} MB {where}" if where else ""
-            result(f"{name:16} {entry.summary}{files}  [{entry.licence}]")
+            result(f"{name:17} {entry.summary}{files}  [{entry.licence}]")
 
 
 def _where(store: "Store", corpus: "Corpus") -> str:
@@ -117,13 +118,15 @@ def _show_set(name: str, split: str, languages: str | None, folder: Path | None,
     if languages is not None:
         asked["source"], _, asked["target"] = languages.partition("-")
     loaded = load_data(build(DataConfig, asked, "data"))
-    known = loaded.splits or loaded.texts
+    known = loaded.splits or loaded.texts or loaded.tagged
     if split not in known:
         raise InputError("; ".join([f"{name} has no split {split}{nearest(split, known)}", *loaded.notes]))
     if DATA_SETS[name].corpus is not None:
         say(f"{name}: licence: {DATA_SETS[name].licence}")
     if loaded.texts:
         _show_text(name, loaded.texts[split], count, json)
+    elif loaded.tagged:
+        _show_tagged(name, loaded.tagged[split], count, json)
     else:
         _show_pairs(name, loaded.splits[split], loaded.notes, count, json)
 
@@ -135,6 +138,15 @@ def _show_text(name: str, text: str, count: int, json: bool) -> None:
             result_json({"text": line})
         else:
             result(line)
+
+
+def _show_tagged(name: str, sentences: list["Tagged"], count: int, json: bool) -> None:
+    say(f"{name}: {len(sentences):,} sentences")
+    for one in sentences[:count]:
+        if json:
+            result_json({"words": one.words, "tags": one.tags})
+        else:
+            result(" ".join(f"{word}/{tag}" for word, tag in zip(one.words, one.tags, strict=True)))
 
 
 def _show_pairs(name: str, pairs: list["Pair"], notes: tuple[str, ...], count: int, json: bool) -> None:

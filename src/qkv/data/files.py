@@ -2,14 +2,17 @@
 
 import codecs
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from qkv.data.pair import Pair
 from qkv.errors import InputError
 
 MOST_HELD_OUT = 1000
+
+Example = TypeVar("Example")
 
 
 @dataclass(frozen=True)
@@ -104,13 +107,15 @@ def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:
     yield from zip(range(1, len(sources) + 1), sources, targets, strict=True)
 
 
-def hold_out(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
+def hold_out(
+    examples: Sequence[Example], share: float, source: Callable[[Example], str]
+) -> tuple[list[Example], list[Example]]:
     """Split into (kept, held out) by a hash of the source, so that one source is never on both sides."""
-    sources = sorted({pair.source for pair in pairs}, key=_digest)
+    sources = sorted({source(one) for one in examples}, key=_digest)
     if len(sources) < 2:
         raise InputError("one distinct source is not enough to hold any out for validation: give a validation file")
     held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources)), len(sources) - 1))])
-    return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]
+    return [one for one in examples if source(one) not in held], [one for one in examples if source(one) in held]
 
 
 def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, list[Pair]]:

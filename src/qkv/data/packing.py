@@ -16,9 +16,7 @@ class Packed:
     """Rows of tokens, one text after the other; one that does not fit goes on in the next row as another text."""
 
     tokens: Int[Tensor, "rows length"]
-    texts: Int[
-        Tensor, "rows length"
-    ]  # the number of the text that each token is of: `Documents(texts)` is the mask
+    texts: Int[Tensor, "rows length"]  # the number of the text that each token is of: `Documents(texts)` is the mask
     positions: Int[Tensor, "rows length"]  # counted from the beginning of each text in its row
     coming: Int[Tensor, "rows length"]  # the next token of the same text in the same row, or NOTHING
 

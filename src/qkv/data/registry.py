@@ -8,11 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from qkv.config import require
-from qkv.data import cmudict, dates, multi30k, tatoeba, tinyshakespeare
-from qkv.data.files import hold_out, read_pairs
+from qkv.data import (
+    cmudict,
+    dates,
+    multi30k,
+    sentence_polarity,
+    tatoeba,
+    tinyshakespeare,
+    ud_english_ewt,
+    wnut17,
+)
+from qkv.data.files import hold_out, read_lines, read_pairs
 from qkv.data.kinds import require_kind
 from qkv.data.pair import Pair
 from qkv.data.store import Corpus, Store
+from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +32,8 @@ DATES, HELD_OUT_DATES = 20_000, 2000
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 MEANT_FOR = {  # the keys that mean something for some data sets only
     **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
-    **dict.fromkeys(("train", "valid", "test", "valid_share", "strict"), ("pairs",)),
+    **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged")),
+    "strict": ("pairs", "labelled"),
 }
 
 
@@ -30,19 +41,31 @@ MEANT_FOR = {  # the keys that mean something for some data sets only
 class DataConfig:
     """Which texts to train on, and how to split them into tokens."""
 
-    name: Literal["dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare"] = "dates"
+    name: Literal[
+        "dates",
+        "pairs",
+        "multi30k",
+        "tatoeba",
+        "cmudict",
+        "tinyshakespeare",
+        "labelled",
+        "sentence_polarity",
+        "tagged",
+        "ud_english_ewt",
+        "wnut17",
+    ] = "dates"
     source: str = "en"  # multi30k, tatoeba: the languages
     target: str = "de"
     folder: str | None = None  # where to look for the files of a data set first
     vocabulary: str = "char"  # or "word", "word:N", "bpe:N"
     target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
     lowercase: bool = False
-    size: int | None = None  # how many training pairs, or characters of a text, to take; None: all, of dates 20,000
-    train: tuple[str, ...] = ()  # pairs: one TSV file, or a source file and a target file
-    valid: tuple[str, ...] = ()  # pairs: likewise; without it a share of the training pairs is held out
+    size: int | None = None  # how many training examples, or characters of a text, to take; None: all, of dates 20,000
+    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two files; tagged: CoNLL columns or CoNLL-U
+    valid: tuple[str, ...] = ()  # likewise; without it a share of the training examples is held out
     test: tuple[str, ...] = ()
     valid_share: float = 0.05
-    strict: bool = False  # pairs: whether a line with an empty side is an error
+    strict: bool = False  # whether a line with an empty side is an error
 
     def __post_init__(self) -> None:
         require(self.size is None or 0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
@@ -74,15 +97,19 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The pairs of a data set by split, or its texts, and notes for the user about what was passed over."""
+    """What there is of a data set, by split, and notes for the user about what was passed over.
+
+    A data set has pairs (of a labelled text, the label is the target), texts, or tagged sentences.
+    """
 
     splits: dict[str, list[Pair]]
     notes: tuple[str, ...] = ()
     texts: dict[str, str] = field(default_factory=dict)
+    tagged: dict[str, list[Tagged]] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
-        """A hash of every pair and text of every split: equal only if the data are."""
+        """A hash of everything in every split: equal only if the data are."""
         digest = hashlib.sha256()
         for split, pairs in sorted(self.splits.items()):
             digest.update(f"{split} {len(pairs)}\n".encode())
@@ -92,6 +119,8 @@ class Loaded:
                 )  # quoted: no text can end early
         for split, text in sorted(self.texts.items()):
             digest.update(f"text {split} {text!r}\n".encode())
+        for split, sentences in sorted(self.tagged.items()):
+            digest.update(f"tagged {split} {sentences!r}\n".encode())
         return digest.hexdigest()
 
 
@@ -103,18 +132,20 @@ class DataSet:
     licence: str
     load: Callable[[DataConfig], Loaded]
     corpus: Corpus | None = None
-    kind: Literal["pairs", "text"] = "pairs"
+    kind: Literal["pairs", "text", "labelled", "tagged"] = "pairs"
 
 
 def load_data(config: DataConfig) -> Loaded:
     """Load the data that a recipe asks for; files that are in no folder are downloaded."""
     loaded = DATA_SETS[config.name].load(config)
-    splits, texts = dict(loaded.splits), dict(loaded.texts)
+    splits, texts, tagged = dict(loaded.splits), dict(loaded.texts), dict(loaded.tagged)
     if loaded.texts:
         texts["train"] = texts["train"][: config.size]
+    elif loaded.tagged:
+        tagged["train"] = tagged["train"][: config.size]
     else:
         splits["train"] = splits["train"][: config.size]
-    return replace(loaded, splits=splits, texts=texts)
+    return replace(loaded, splits=splits, texts=texts, tagged=tagged)
 
 
 def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary":
@@ -154,8 +185,40 @@ def _load_pairs(config: DataConfig) -> Loaded:
     }
     splits = {split: found.pairs for split, found in read.items()}
     if "valid" not in splits:
-        splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_share)
+        splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_share, lambda one: one.source)
     return Loaded(splits, tuple(note for found in read.values() for note in found.notes))
+
+
+def _load_tagged(config: DataConfig) -> Loaded:
+    if not config.train:
+        raise InputError("no tagged sentences given: --data train.conllu, or a file with a word and its tag a line")
+    named = {"train": config.train, "valid": config.valid, "test": config.test}
+    splits = {split: _read_tagged(paths) for split, paths in named.items() if paths}
+    if "valid" not in splits:
+        splits["train"], splits["valid"] = hold_out(
+            splits["train"], config.valid_share, lambda one: " ".join(one.words)
+        )
+    return Loaded({}, tagged=splits)
+
+
+def _read_tagged(paths: tuple[str, ...]) -> list[Tagged]:
+    return [
+        sentence
+        for path in paths
+        for sentence in (parse_conllu if path.endswith(".conllu") else parse_columns)(read_lines(Path(path)), path)
+    ]
+
+
+def _load_sentence_polarity(config: DataConfig) -> Loaded:
+    return Loaded(sentence_polarity.read(Store.of(config.folder)))
+
+
+def _load_ud_english_ewt(config: DataConfig) -> Loaded:
+    return Loaded({}, tagged=ud_english_ewt.read(Store.of(config.folder)))
+
+
+def _load_wnut17(config: DataConfig) -> Loaded:
+    return Loaded({}, tagged=wnut17.read(Store.of(config.folder)))
 
 
 def _load_multi30k(config: DataConfig) -> Loaded:
@@ -199,5 +262,40 @@ DATA_SETS = {
         _load_tinyshakespeare,
         tinyshakespeare.CORPUS,
         "text",
+    ),
+    "labelled": DataSet(
+        "your own texts with a label each, from a TSV file or two text files (data.train)",
+        "yours",
+        _load_pairs,
+        None,
+        "labelled",
+    ),
+    "sentence_polarity": DataSet(
+        "sentences of film reviews, positive or negative: 10,662",
+        sentence_polarity.CORPUS.licence,
+        _load_sentence_polarity,
+        sentence_polarity.CORPUS,
+        "labelled",
+    ),
+    "tagged": DataSet(
+        "your own sentences with a tag for each word, in CoNLL columns or CoNLL-U (data.train)",
+        "yours",
+        _load_tagged,
+        None,
+        "tagged",
+    ),
+    "ud_english_ewt": DataSet(
+        "web text with parts of speech: 12,544 sentences to train on",
+        ud_english_ewt.CORPUS.licence,
+        _load_ud_english_ewt,
+        ud_english_ewt.CORPUS,
+        "tagged",
+    ),
+    "wnut17": DataSet(
+        "web text with rare entities: 3,394 sentences to train on",
+        wnut17.CORPUS.licence,
+        _load_wnut17,
+        wnut17.CORPUS,
+        "tagged",
     ),
 }

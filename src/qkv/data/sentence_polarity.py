@@ -1,0 +1,34 @@
+"""Sentence polarity: sentences of film reviews that praise or blame (Pang and Lee 2005)."""
+
+from qkv.data.archive import unpack
+from qkv.data.files import decode_lines, split_by_source
+from qkv.data.pair import Pair
+from qkv.data.store import Corpus, DataFile, Store
+
+HELD_OUT = 0.1  # of the sentences, in each of valid and test
+MEMBERS = {"positive": "sentence_polarity/rt-polarity.pos", "negative": "sentence_polarity/rt-polarity.neg"}
+
+FILE = DataFile(
+    "sentence_polarity/sentence_polarity.zip",
+    "6e1ed4405b65c7eabf1d199a7f7c437091ac21da0ea7467b410a74062574566b",
+    490256,
+    ("https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora/sentence_polarity.zip",),
+)
+CORPUS = Corpus(
+    name="sentence_polarity",
+    licence="CC BY 4.0, Bo Pang and Lillian Lee",
+    origin="it is the corpus sentence_polarity of NLTK's data (https://www.nltk.org/nltk_data).",
+    files=(FILE,),
+)
+
+
+def read(store: Store) -> dict[str, list[Pair]]:
+    """Sentences and their labels; the sentence alone decides its split."""
+    (path,) = store.provide(CORPUS, [FILE])
+    pairs = [
+        Pair(line.strip(), label)
+        for label, member in MEMBERS.items()
+        for line in decode_lines(unpack(path, member), f"{path}: {member}")
+    ]
+    held_out = round(HELD_OUT * len(pairs))
+    return split_by_source(pairs, held_out, held_out)

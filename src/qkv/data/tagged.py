@@ -1,0 +1,67 @@
+"""Sentences with a tag for each word, and the files that they come in.
+
+CoNLL columns    a word a line, its tag in the last column, a line without words between sentences
+CoNLL-U          the same with ten columns, of which the fourth is the part of speech and the seventh the head
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from qkv.errors import InputError
+
+FORM, UPOS, HEAD = 1, 3, 6  # columns of CoNLL-U
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """The words of a sentence, and the tag of each; `heads` are the words that they depend on, from 1 (0: on none)."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    heads: tuple[int, ...] | None = None
+
+
+def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
+    """The sentences of a file of CoNLL columns."""
+    found = []
+    for sentence in _sentences(lines):
+        rows = [line.split() for _, line in sentence]
+        for (number, line), row in zip(sentence, rows, strict=True):
+            if len(row) < 2:
+                raise InputError(f"{where}: line {number} has a word without a tag: {line!r}")
+        found.append(Tagged(tuple(row[0] for row in rows), tuple(row[-1] for row in rows)))
+    return found
+
+
+def parse_conllu(lines: Sequence[str], where: str) -> list[Tagged]:
+    """The sentences of a file of CoNLL-U; words that stand for several others, and words that are not there, are left
+    out, as the heads leave them out."""
+    found = []
+    for sentence in _sentences(lines):
+        rows = []
+        for number, line in sentence:
+            row = line.split("\t")
+            if line.startswith("#") or not row[0].isdigit():
+                continue
+            if len(row) != 10 or not row[HEAD].isdigit():
+                raise InputError(
+                    f"{where}: line {number} is no word of CoNLL-U (ten columns, a number as head): {line!r}"
+                )
+            rows.append(row)
+        heads = tuple(int(row[HEAD]) for row in rows)
+        if any(head > len(rows) for head in heads):
+            raise InputError(f"{where}: line {sentence[0][0]}: a head of this sentence is not in it")
+        if rows:
+            found.append(Tagged(tuple(row[FORM] for row in rows), tuple(row[UPOS] for row in rows), heads))
+    return found
+
+
+def _sentences(lines: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
+    """The lines between those that hold nothing but space, with their numbers."""
+    sentence: list[tuple[int, str]] = []
+    for number, line in enumerate([*lines, ""], start=1):
+        if line.strip():
+            sentence.append((number, line))
+        elif sentence:
+            yield sentence
+            sentence = []

@@ -6,6 +6,10 @@ qkv.ablate(model, layer, heads)      what a model does without some of its heads
 qkv.load(folder)                     a saved model
 qkv.Translator(folder)               text in, text out
 qkv.Generator(folder)                a text, and how it might go on
+qkv.Classifier(folder)               a text, and what it is taken for
+qkv.Tagger(folder)                   a text, and what each of its words is
+qkv.Filler(folder)                   a text with masks, and the words for them
+qkv.Embedder(folder)                 texts as vectors, near to each other where they mean the same
 """
 
 from importlib import import_module
@@ -14,18 +18,38 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.attention import ablate, attend, watch
     from qkv.interop import load
+    from qkv.tasks.classifier import Classifier
+    from qkv.tasks.embedder import Embedder
+    from qkv.tasks.filler import Filler
     from qkv.tasks.generator import Generator
+    from qkv.tasks.tagger import Tagger
     from qkv.tasks.translator import Translator
 
 __version__ = "0.1.0"
-__all__ = ["Generator", "Translator", "__version__", "ablate", "attend", "load", "watch"]
+__all__ = [
+    "Classifier",
+    "Embedder",
+    "Filler",
+    "Generator",
+    "Tagger",
+    "Translator",
+    "__version__",
+    "ablate",
+    "attend",
+    "load",
+    "watch",
+]
 
 _HOME = {
     "ablate": "qkv.attention",
     "attend": "qkv.attention",
     "watch": "qkv.attention",
     "load": "qkv.interop",
+    "Classifier": "qkv.tasks.classifier",
+    "Embedder": "qkv.tasks.embedder",
+    "Filler": "qkv.tasks.filler",
     "Generator": "qkv.tasks.generator",
+    "Tagger": "qkv.tasks.tagger",
     "Translator": "qkv.tasks.translator",
 }
 

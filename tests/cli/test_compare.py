@@ -222,8 +222,8 @@ def test_a_language_model_is_scored_on_the_text_it_did_not_learn_from(
     assert (kept.task, kept.split, kept.size, kept.recipe) == ("language_model", "valid", 76, "shakespeare-lstm")
     assert kept.score("nats").value == pytest.approx(report["nats"])
     assert f"| {report['nats']:.4f} |" in qkv("compare", tmp_path / "run").out
-    assert "scored on its valid split, not on train" in qkv("evaluate", tmp_path / "run", "--split", "train").error
-    assert "is read, not asked" in qkv("evaluate", tmp_path / "run", "--beam", 5).error
+    assert "no train split (there are: valid)" in qkv("evaluate", tmp_path / "run", "--split", "train").error
+    assert "language modelling searches for nothing" in qkv("evaluate", tmp_path / "run", "--beam", 5).error
 
 
 def test_a_checkpoint_of_a_language_model_is_scored_itself_and_leaves_no_record(

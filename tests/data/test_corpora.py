@@ -238,6 +238,8 @@ def test_every_file_that_a_data_set_names_is_in_the_folder_with_its_bytes(name: 
     unaltered(name)
     corpus = DATA_SETS[name].corpus
     assert corpus is not None
+    if not (Path(os.environ["QKV_DATA"]) / corpus.files[0].path).parent.is_dir():
+        pytest.skip(f"{name} is not in the folder that QKV_DATA names")
     assert all(Store.of().find(file) is not None for file in corpus.files)
 
 

@@ -1,11 +1,18 @@
-"""The Transformer against PyTorch's own layers with the same weights."""
+"""The Transformer against PyTorch's own layers with the same weights, closed forms and finite differences."""
+
+import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+import qkv
+from qkv.attention import SCORES, Attend, Relative
 from qkv.errors import InputError
-from qkv.models.transformer import Config, Transformer
+from qkv.models.transformer import PRESETS, Config, Transformer
+from qkv.nn.embed import ENCODINGS, POSITIONS, SinusoidalHalves
 
 CONFIG = Config(10, 10, dim=12, heads=3, encoder_layers=2, decoder_layers=2, feedforward=20)
 
@@ -21,7 +28,7 @@ def pytorch_twin(model: Transformer) -> nn.Transformer:
     """PyTorch's Transformer with our weights."""
     c = model.config
     layer = {"d_model": c.dim, "nhead": c.heads, "dim_feedforward": c.feedforward, "dropout": 0.0,
-             "batch_first": True, "norm_first": True}  # fmt: skip
+             "batch_first": True, "norm_first": c.norm == "pre", "activation": c.activation}  # fmt: skip
     twin = nn.Transformer(num_encoder_layers=c.encoder_layers, num_decoder_layers=c.decoder_layers, **layer)
     for theirs, ours in zip(twin.encoder.layers, model.encoder, strict=True):
         copy_attention(theirs.self_attn, ours.attention)
@@ -37,17 +44,27 @@ def pytorch_twin(model: Transformer) -> nn.Transformer:
         theirs.norm3.load_state_dict(ours.feedforward_norm.state_dict())
         theirs.linear1.load_state_dict(ours.feedforward.widen.state_dict())
         theirs.linear2.load_state_dict(ours.feedforward.narrow.state_dict())
-    twin.encoder.norm.load_state_dict(model.encoder_norm.state_dict())
-    twin.decoder.norm.load_state_dict(model.decoder_norm.state_dict())
+    if c.norm == "pre":
+        twin.encoder.norm.load_state_dict(model.encoder_norm.state_dict())
+        twin.decoder.norm.load_state_dict(model.decoder_norm.state_dict())
+    else:
+        twin.encoder.norm = twin.decoder.norm = None
     return twin.double().eval()
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-def test_it_equals_the_library_of_pytorch_given_the_same_weights():
+def model_with(**changes: object) -> Transformer:
+    """A small model in float64, whose biases and norms are away from 0 and 1, where a mistake could hide."""
     torch.manual_seed(0)
-    model = Transformer(CONFIG).double().eval()
-    for parameter in model.parameters():  # biases and norms begin at 0 and 1, where a mistake could hide
+    model = Transformer(replace(CONFIG, **changes)).double().eval()
+    for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize(("norm", "activation"), [("pre", "relu"), ("pre", "gelu"), ("post", "relu"), ("post", "gelu")])
+def test_it_equals_the_library_of_pytorch_given_the_same_weights(norm, activation):
+    model = model_with(norm=norm, activation=activation)
     twin = pytorch_twin(model)
     source, target = torch.randint(0, 10, (2, 6)), torch.randint(0, 10, (2, 4))
     lengths = torch.tensor([6, 3])
@@ -61,16 +78,193 @@ def test_it_equals_the_library_of_pytorch_given_the_same_weights():
     torch.testing.assert_close(model(source, target, lengths), expected @ model.readout.weight.T)
 
 
-def test_tied_embeddings_are_one_matrix_and_untied_ones_three():
-    def count(model):
-        return sum(parameter.numel() for parameter in model.parameters())
+def count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
-    tied = Transformer(CONFIG)
-    untied = Transformer(
-        Config(10, 10, dim=12, heads=3, encoder_layers=2, decoder_layers=2, feedforward=20, tie_embeddings=False)
-    )
+
+def test_tied_embeddings_are_one_matrix_and_untied_ones_three_and_the_output_can_be_tied_alone():
+    tied, untied = Transformer(CONFIG), Transformer(replace(CONFIG, tie_embeddings=False))
     assert tied.readout.weight is tied.source_embed.tokens.weight is tied.target_embed.tokens.weight
     assert count(untied) - count(tied) == 2 * 10 * 12
+    halfway = Transformer(replace(CONFIG, source_size=7, tie_embeddings=False, tie_output=True))
+    assert halfway.readout.weight is halfway.target_embed.tokens.weight
+    assert count(halfway) - count(tied) == 7 * 12
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_presets_have_the_sizes_of_the_papers():
+    config = Config(1, 1, **PRESETS["base"], norm="post")
+    with torch.device("meta"):
+        base, big = Transformer(config), Transformer(Config(1, 1, **PRESETS["big"], norm="post"))
+        theirs = nn.Transformer()  # whose sizes are those of the base model, with two norms more
+    assert count(base) == count(theirs) - 2 * 2 * 512 + 512
+    # table 3 of Vaswani et al. 2017: 65 and 213 million, with the 37,000 tokens of section 5.1 (rounded up there)
+    assert count(base) - 512 + 37_000 * 512 == pytest.approx(65e6, rel=0.04)
+    assert count(big) - 1024 + 37_000 * 1024 == pytest.approx(213e6, rel=0.01)
+    assert PRESETS["tiny"] == {"dim": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "feedforward": 256}
+
+
+def test_models_that_were_saved_before_there_were_choices_keep_their_weights():
+    names = [name for name, _ in Transformer(CONFIG).named_parameters() if ".1." not in name]
+    assert names == [
+        "source_embed.tokens.weight",
+        *both("encoder.0", "attention.project", "attention.output", "attention_norm", "feedforward.widen",
+              "feedforward.narrow", "feedforward_norm"),
+        *both("encoder_norm"),
+        *both("decoder.0", "self_attention.project", "self_attention.output", "self_norm", "cross_attention.project",
+              "cross_attention.output", "cross_norm", "feedforward.widen", "feedforward.narrow", "feedforward_norm"),
+        *both("decoder_norm"),
+    ]  # fmt: skip
+    assert not [name for name, _ in Transformer(CONFIG).named_buffers() if not name.endswith("positions.table")]
+
+
+def both(layer: str, *parts: str) -> list[str]:
+    paths = [f"{layer}.{part}" for part in parts] or [layer]
+    return [f"{path}.{kind}" for path in paths for kind in ("weight", "bias")]
+
+
+SOURCE = torch.tensor([[4, 5, 6, 7, 8, 9], [9, 8, 7, 0, 0, 0], [5, 0, 0, 0, 0, 0]])
+TARGET = torch.tensor([[2, 4, 4, 9, 6], [2, 5, 7, 7, 8], [2, 9, 8, 5, 4]])
+LENGTHS = torch.tensor([6, 3, 1])
+CHOICES = [
+    *({"position": name, "norm": norm} for name in (ENCODINGS | POSITIONS) for norm in ("pre", "post")),
+    *({"score": name, "position": "rotary"} for name in SCORES),
+    {"norm": "post", "activation": "silu", "output_bias": True, "scale_embeddings": False},
+]
+
+
+@pytest.mark.parametrize("changes", CHOICES, ids=lambda changes: " ".join(map(str, changes.values())))
+def test_whatever_it_is_made_of_steps_and_padded_batches_give_the_same(changes):
+    model = model_with(**changes)
+    together = model(SOURCE, TARGET, LENGTHS)
+    state = model.start(model.encode(SOURCE, LENGTHS))
+    first, state = model.advance(TARGET[:, :2], state)
+    torch.testing.assert_close(first, together[:, :2])
+    for t in (2, 3, 4):
+        logits, state = model.step(TARGET[:, t], state)
+        torch.testing.assert_close(logits, together[:, t])
+    for row, length in enumerate(LENGTHS):
+        alone = model(SOURCE[row : row + 1, :length], TARGET[row : row + 1])
+        torch.testing.assert_close(alone[0], together[row])
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_score_is_that_of_every_attention_layer(score):
+    with torch.device("meta"):
+        model = Transformer(replace(CONFIG, score=score))
+    layers = [module.score for module in model.modules() if isinstance(module, Attend)]
+    assert [type(layer) for layer in layers] == [SCORES[score]] * 6
+
+
+@pytest.mark.parametrize("position", [*ENCODINGS, *POSITIONS])
+def test_every_position_tells_the_order_of_the_source_and_is_said_in_one_place(position):
+    model = model_with(position=position)
+    assert not torch.allclose(model(SOURCE[:1], TARGET[:1]), model(SOURCE[:1, [1, 0, 2, 3, 4, 5]], TARGET[:1]))
+    assert (model.source_embed.positions is None) == (position in POSITIONS)
+    assert (model.decoder[0].self_attention.attend.position is None) == (position in ENCODINGS)
+    assert (model.encoder[0].attention.attend.position is None) == (position in ENCODINGS)
+    assert model.decoder[0].cross_attention.attend.position is None
+
+
+def test_without_its_positions_it_cannot_tell_the_order_of_the_source():
+    model = model_with()
+    model.source_embed.positions = None
+    torch.testing.assert_close(model(SOURCE[:1], TARGET[:1]), model(SOURCE[:1].flip(1), TARGET[:1]))
+
+
+def test_relative_positions_have_vectors_of_their_own_in_every_layer():
+    model = model_with(position="relative")
+    terms = [module for module in model.modules() if isinstance(module, Relative)]
+    assert len(terms) == 4
+    assert terms[0].key.shape == (33, 4)  # distances from -16 to 16
+
+
+def test_learned_positions_have_room_for_the_longest_text_and_the_token_before_it():
+    model = model_with(position="learned", max_length=5)
+    assert model(SOURCE, TARGET[:, [0, 1, 2, 3, 4, 4]], LENGTHS).shape == (3, 6, 10)
+    with pytest.raises(InputError, match="place 6 has no position"):
+        model(SOURCE, TARGET[:, [0, 1, 2, 3, 4, 4, 4]], LENGTHS)
+
+
+@pytest.mark.parametrize("dim", [8, 7, 1])
+def test_sines_first_are_the_sinusoids_in_another_order(dim):
+    angle = [[place / 10000 ** (2 * i / dim) for i in range((dim + 1) // 2)] for place in range(9)]
+    rows = [[*map(math.sin, row), *map(math.cos, row[: dim // 2])] for row in angle]
+    positions = SinusoidalHalves(dim).double()
+    torch.testing.assert_close(positions(6, 3), torch.tensor(rows, dtype=torch.float64)[3:])
+    torch.testing.assert_close(positions.at(torch.tensor([[8, 1]]))[0], torch.tensor(rows, dtype=torch.float64)[[8, 1]])
+
+
+def test_a_bias_shifts_the_logits_and_begins_at_nothing():
+    model = model_with(output_bias=True)
+    logits, bias = model(SOURCE, TARGET, LENGTHS), model.readout_bias.clone()
+    nn.init.zeros_(model.readout_bias)
+    torch.testing.assert_close(logits - bias, model(SOURCE, TARGET, LENGTHS))
+    assert not Transformer(replace(CONFIG, output_bias=True)).readout_bias.any()
+
+
+def test_embeddings_are_scaled_unless_told_otherwise():
+    scaled, plain = model_with(), model_with(scale_embeddings=False)
+    for model, scale in ((scaled, math.sqrt(12)), (plain, 1.0)):
+        model.source_embed.positions = None
+        torch.testing.assert_close(model.source_embed(SOURCE), scale * F.embedding(SOURCE, model.readout.weight))
+
+
+def test_each_kind_of_dropout_acts_in_training_only_and_on_its_own():
+    off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    for kind in off:
+        model = model_with(**off | {kind: 0.5})
+        assert model(SOURCE, TARGET, LENGTHS).equal(model(SOURCE, TARGET, LENGTHS))
+        assert not model.train()(SOURCE, TARGET, LENGTHS).equal(model(SOURCE, TARGET, LENGTHS))
+    model = Transformer(replace(CONFIG, dropout=0.3, attention_dropout=0.2, activation_dropout=0.0))
+    for attention in (model.encoder[0].attention, model.decoder[0].self_attention, model.decoder[0].cross_attention):
+        assert attention.attend.dropout == 0.2
+    for block in (model.encoder[0], model.decoder[0]):
+        assert (block.dropout.p, block.feedforward.dropout.p) == (0.3, 0.0)
+    alike = Transformer(replace(CONFIG, dropout=0.3)).decoder[1]
+    assert alike.self_attention.attend.dropout == alike.feedforward.dropout.p == alike.dropout.p == 0.3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm": "post", "activation": "silu", "position": "sinusoidal_halves", "output_bias": True},
+        {"position": "relative", "tie_embeddings": False},
+        {"position": "learned", "tie_embeddings": False, "tie_output": True, "activation": "gelu_tanh"},
+    ],
+)
+def test_gradients_are_the_slopes_of_the_loss(changes):
+    model = model_with(encoder_layers=1, decoder_layers=1, **changes)
+
+    def loss() -> torch.Tensor:
+        return F.cross_entropy(model(SOURCE, TARGET, LENGTHS).flatten(0, 1), TARGET.roll(-1, 1).flatten())
+
+    loss().backward()
+    generator = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.abs().sum() > 0, name
+    for _ in range(3):  # directions in the space of all weights
+        ways = [torch.randn(p.shape, dtype=torch.float64, generator=generator) for p in model.parameters()]
+        heights = []
+        for step in (1e-6, -2e-6, 1e-6):
+            with torch.no_grad():
+                for parameter, way in zip(model.parameters(), ways, strict=True):
+                    parameter.add_(way, alpha=step)
+                heights.append(loss())
+        slope = sum((p.grad * way).sum() for p, way in zip(model.parameters(), ways, strict=True))
+        torch.testing.assert_close((heights[0] - heights[1]) / 2e-6, slope, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.compiled
+def test_post_norm_with_relative_positions_compiles_into_one_graph():
+    model = model_with(norm="post", activation="silu", position="relative", output_bias=True, encoder_layers=1)
+    with qkv.watch(model) as expected:
+        logits = model(SOURCE, TARGET, LENGTHS)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with qkv.watch(compiled) as seen:
+        torch.testing.assert_close(compiled(SOURCE, TARGET, LENGTHS), logits)
+    for layer, record in expected.items():
+        torch.testing.assert_close(seen[layer].weights, record.weights)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +274,16 @@ def test_tied_embeddings_are_one_matrix_and_untied_ones_three():
         ({"target_size": 11}, "one vocabulary for source and target"),
         ({"encoder_layers": 10**6}, "more than 1,024 layers"),
         ({"max_length": 0}, "max_length must lie between"),
+        ({"dim": 2**20, "source_size": 2**20, "target_size": 2**20}, "more than 2.36 numbers"),
+        ({"norm": "Pre"}, "norm 'Pre' is not known"),
+        ({"activation": "swish"}, "activation 'swish' is not known"),
+        ({"score": "scaled-dot"}, "score 'scaled-dot' is not known.*did you mean scaled_dot"),
+        ({"position": "rotery"}, "position 'rotery' is not known.*did you mean rotary"),
+        ({"position": "rotary", "dim": 12}, "rotary positions turn pairs"),
+        ({"attention_dropout": 1.0}, "attention_dropout must lie in"),
+        ({"activation_dropout": -0.1}, "activation_dropout must lie in"),
+        ({"begin_token": 10}, "begin_token 10 is not one of 10 tokens"),
+        ({"pad_token": 8, "source_size": 8, "tie_embeddings": False}, "pad_token 8 is not one of 8 tokens"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):

@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from qkv.data.registry import Loaded
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
+from qkv.models.gpt2 import GPT2
+from qkv.models.gpt2 import Config as GPT2Config
 from qkv.models.rnn_lm import RNNLM, Config
 from qkv.tasks import language_model
 from qkv.tasks.language_model import EncodedText, LanguageModelTask, Window
@@ -20,6 +22,7 @@ from qkv.training.recipe import TrainConfig
 
 TEXT = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=1000))
 VALID = TEXT[137:300]
+LOADED = Loaded({}, texts={"train": TEXT, "valid": VALID})
 
 
 def prepared(text: str = TEXT, valid: str = VALID, seed: int = 0, **train: Any) -> LanguageModelTask:
@@ -31,7 +34,7 @@ def prepared(text: str = TEXT, valid: str = VALID, seed: int = 0, **train: Any) 
 def small(task: LanguageModelTask, **changes: Any) -> RNNLM:
     torch.manual_seed(1)
     sizes = {"layers": 2, "embedding": 6, "hidden": 8, "dropout": 0.0, **changes}
-    return RNNLM(Config(**task.sizes(task.vocabulary), **sizes)).double()
+    return RNNLM(Config(**task.sizes(LOADED, task.vocabulary), **sizes)).double()
 
 
 def windows(task: LanguageModelTask, epoch: int) -> Iterator[Window]:
@@ -147,7 +150,7 @@ def test_the_task_says_what_it_is_made_of():
     task = prepared()
     assert task.describe() == "1,000 tokens"
     assert task.notes == ("a note",)
-    assert task.sizes(task.vocabulary) == {"vocabulary_size": len(task.vocabulary)}
+    assert task.sizes(LOADED, task.vocabulary) == {"vocabulary_size": len(task.vocabulary)}
     assert task.carried() == {}
 
 
@@ -170,3 +173,38 @@ def test_a_state_of_another_model_is_not_carried_on():
     task = prepared()
     with pytest.raises(CheckpointError, match="not a state of this model"):
         task.carry(small(task, cell="gru"), {"hidden": torch.zeros(4, 2, 8), "cell": torch.zeros(4, 2, 8)})
+
+
+def with_horizon(task: LanguageModelTask) -> GPT2:
+    torch.manual_seed(1)
+    sizes = {"dim": 8, "heads": 2, "layers": 1, "max_length": 24, "dropout": 0.0, "attention_dropout": 0.0}
+    return GPT2(GPT2Config(**task.sizes(LOADED, task.vocabulary), **sizes)).double()
+
+
+@pytest.mark.parametrize("valid", [VALID, VALID[:161]], ids=["with a rest", "whole windows"])
+@pytest.mark.parametrize("budget", [20, 60, 200])
+def test_a_model_with_a_horizon_is_validated_window_by_window_and_no_token_is_left_out(valid, budget):
+    task = prepared(valid=valid, batch_tokens=budget)
+    model = with_horizon(task).eval()
+    tokens = task.valid.tokens
+    total = 0.0
+    for begin in range(0, len(tokens) - 1, 20):
+        window = tokens[begin : begin + 21]
+        total += F.cross_entropy(model(window[None, :-1])[0], window[1:], reduction="sum").item()
+    assert task.validate(model)["loss"] == pytest.approx(total / (len(tokens) - 1), rel=1e-6)
+
+
+def test_a_model_with_a_horizon_reads_every_window_afresh_and_can_be_captured():
+    data = Loaded({}, texts={"train": TEXT, "valid": VALID})
+    settings = TrainConfig(batch_tokens=80, length=20)
+    vocabulary = Vocabulary.train([TEXT], "char")
+    task = LanguageModelTask.prepare(data, vocabulary, GPT2Config(30, max_length=24), settings, 0)
+    model = with_horizon(task)
+    for window in windows(task, 0):
+        expected = F.cross_entropy(model(window.read).flatten(0, 1), window.coming.flatten())
+        assert task.loss(model, window).item() == pytest.approx(expected.item())
+    assert task.carried() == {}
+    assert task.capturable
+    assert not prepared().capturable
+    with pytest.raises(InputError, match=r"train\.length = 20 is more than the model can look at: 16 tokens"):
+        LanguageModelTask.prepare(data, vocabulary, GPT2Config(30, max_length=16), settings, 0)

@@ -29,7 +29,7 @@ def prepared(recipe: Recipe) -> TranslationTask:
     data = load_data(recipe.data)
     vocabulary = learn_vocabulary(data, recipe.data)
     _, config = MODELS[recipe.model["name"]]
-    model = config(**TranslationTask.sizes(vocabulary), max_length=LONGEST)
+    model = config(**TranslationTask.sizes(data, vocabulary), max_length=LONGEST)
     return TranslationTask.prepare(data, vocabulary, model, recipe.train, recipe.seed)
 
 

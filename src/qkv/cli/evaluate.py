@@ -57,22 +57,26 @@ def evaluate(
     """Score a model on its test set, or on pairs of yours.
 
     Gives exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy where gold is known; for
-    a dictionary, phoneme and word error rate; for a language model, its loss. What was found for a whole split is
-    added to RUN/results.jsonl, which `qkv compare` reads.
+    a dictionary, phoneme and word error rate; for language models, taggers and classifiers what their training shows.
+    What was found for a whole split is added to RUN/results.jsonl, which `qkv compare` reads.
     """
-    from qkv.cli.evaluate_text import evaluate_text
+    from qkv.cli.evaluate_scored import evaluate_scored
     from qkv.cli.recording import keep_record
     from qkv.evaluation.record import measures
+    from qkv.tasks.task import ScoredTask
     from qkv.tasks.translator import Search, Translator
+    from qkv.training.recipe import TASKS
 
     own, loaded = (None, None) if data else _run_and_data(run)
     # A part of a split, or one checkpoint among others, would pass for the whole run.
     whole = own is not None and run == own.folder and limit is None
     if own is not None and loaded is not None:
-        if own.recipe.task == "language_model":
+        task = TASKS[own.recipe.task]
+        if issubclass(task, ScoredTask):
             if (beam, length_penalty, limit, out) != (1, 1.0, None, None):
-                raise InputError(f"{run}: a language model is read, not asked: leave --beam, --limit and --out away")
-            evaluate_text(run, own, loaded, split, device, json=json, record=whole and not no_record)
+                raise InputError(f"{run}: {task.title} searches for nothing: leave --beam, --limit and --out away")
+            names = _chosen(run, split, task.splits(loaded))
+            evaluate_scored(run, own, loaded, names, device, json=json, record=whole and not no_record)
             return
         chosen = {name: loaded.splits[name] for name in _chosen(run, split, list(loaded.splits))}
     else:

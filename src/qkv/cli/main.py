@@ -7,7 +7,22 @@ from typing import Any
 import typer
 
 from qkv import __version__
-from qkv.cli import compare, data, demo, evaluate, generate, talk, train, translate, view
+from qkv.cli import (
+    classify,
+    compare,
+    convert,
+    data,
+    demo,
+    embed,
+    evaluate,
+    fill,
+    generate,
+    tag,
+    talk,
+    train,
+    translate,
+    view,
+)
 from qkv.cli.options import INTERRUPTED
 from qkv.errors import InputError, QkvError, Unsupported
 
@@ -30,7 +45,12 @@ app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="compare")(compare.compare)
 app.command(name="translate")(translate.translate)
 app.command(name="generate")(generate.generate)
+app.command(name="classify")(classify.classify)
+app.command(name="tag")(tag.tag)
+app.command(name="fill")(fill.fill)
+app.command(name="embed")(embed.embed)
 app.command(name="view")(view.view)
+app.command(name="convert")(convert.convert)
 app.add_typer(data.app, name="data")
 
 

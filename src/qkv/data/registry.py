@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qkv.config import require
 from qkv.data import (
     cmudict,
     dates,
+    fashion_mnist,
     multi30k,
     sentence_polarity,
     tatoeba,
@@ -21,6 +22,7 @@ from qkv.data import (
 from qkv.data.files import hold_out, read_lines, read_pairs
 from qkv.data.kinds import require_kind
 from qkv.data.pair import Pair
+from qkv.data.pictures import Pictures
 from qkv.data.store import Corpus, Store
 from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
@@ -53,6 +55,7 @@ class DataConfig:
         "tagged",
         "ud_english_ewt",
         "wnut17",
+        "fashion_mnist",
     ] = "dates"
     source: str = "en"  # multi30k, tatoeba: the languages
     target: str = "de"
@@ -99,13 +102,14 @@ class DataConfig:
 class Loaded:
     """What there is of a data set, by split, and notes for the user about what was passed over.
 
-    A data set has pairs (of a labelled text, the label is the target), texts, or tagged sentences.
+    A data set has pairs (of a labelled text, the label is the target), texts, tagged sentences, or pictures.
     """
 
     splits: dict[str, list[Pair]]
     notes: tuple[str, ...] = ()
     texts: dict[str, str] = field(default_factory=dict)
     tagged: dict[str, list[Tagged]] = field(default_factory=dict)
+    pictures: dict[str, Pictures] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -121,6 +125,9 @@ class Loaded:
             digest.update(f"text {split} {text!r}\n".encode())
         for split, sentences in sorted(self.tagged.items()):
             digest.update(f"tagged {split} {sentences!r}\n".encode())
+        for split, pictures in sorted(self.pictures.items()):
+            digest.update(f"pictures {split} {pictures.names} {pictures.pixels.shape}\n".encode())
+            digest.update(pictures.pixels.tobytes() + pictures.labels.tobytes())
         return digest.hexdigest()
 
 
@@ -132,26 +139,26 @@ class DataSet:
     licence: str
     load: Callable[[DataConfig], Loaded]
     corpus: Corpus | None = None
-    kind: Literal["pairs", "text", "labelled", "tagged"] = "pairs"
+    kind: Literal["pairs", "text", "labelled", "tagged", "pictures"] = "pairs"
 
 
 def load_data(config: DataConfig) -> Loaded:
     """Load the data that a recipe asks for; files that are in no folder are downloaded."""
     loaded = DATA_SETS[config.name].load(config)
-    splits, texts, tagged = dict(loaded.splits), dict(loaded.texts), dict(loaded.tagged)
-    if loaded.texts:
-        texts["train"] = texts["train"][: config.size]
-    elif loaded.tagged:
-        tagged["train"] = tagged["train"][: config.size]
-    else:
-        splits["train"] = splits["train"][: config.size]
-    return replace(loaded, splits=splits, texts=texts, tagged=tagged)
+    changed: dict[str, Any] = {}
+    for kind in ("splits", "texts", "tagged", "pictures"):
+        parts = getattr(loaded, kind)
+        if "train" in parts:
+            changed[kind] = {**parts, "train": parts["train"][: config.size]}
+    return replace(loaded, **changed)
 
 
-def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary":
-    """Learn the vocabulary of the training texts: one for both sides, or one for each."""
+def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | None":
+    """Learn the vocabulary of the training texts: one for both sides, or one for each; None where there are none."""
     from qkv.data.vocabulary import TwoVocabularies, Vocabulary  # slow to import, for who only lists the data sets
 
+    if data.pictures:
+        return None
     if data.texts:
         return Vocabulary.train([data.texts["train"]], config.vocabulary, lowercase=config.lowercase)
     pairs = data.splits["train"]
@@ -219,6 +226,10 @@ def _load_ud_english_ewt(config: DataConfig) -> Loaded:
 
 def _load_wnut17(config: DataConfig) -> Loaded:
     return Loaded({}, tagged=wnut17.read(Store.of(config.folder)))
+
+
+def _load_fashion_mnist(config: DataConfig) -> Loaded:
+    return Loaded({}, pictures=fashion_mnist.read(Store.of(config.folder)))
 
 
 def _load_multi30k(config: DataConfig) -> Loaded:
@@ -297,5 +308,12 @@ DATA_SETS = {
         _load_wnut17,
         wnut17.CORPUS,
         "tagged",
+    ),
+    "fashion_mnist": DataSet(
+        "grey pictures of clothes, 28 x 28 pixels, of ten kinds: 60,000 and 10,000 to test on",
+        fashion_mnist.CORPUS.licence,
+        _load_fashion_mnist,
+        fashion_mnist.CORPUS,
+        "pictures",
     ),
 }

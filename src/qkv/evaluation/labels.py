@@ -22,8 +22,8 @@ def recipe_label(record: Record) -> str:
 
 
 def search_label(record: Record) -> str:
-    """How answers were looked for; a language model is not asked for any."""
-    if record.task == "language_model":
+    """How answers were looked for, where that is done."""
+    if record.task != "translate":
         return ""
     beam = "greedy" if record.beam == 1 else f"beam {record.beam}"
     return beam if record.length_penalty == 1.0 else f"{beam}, length penalty {record.length_penalty:g}"

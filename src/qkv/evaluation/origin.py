@@ -12,13 +12,20 @@ BARE = re.compile(r"(?!(true|false|inf|nan)$)[A-Za-z][A-Za-z0-9_:-]*")
 def nearest_recipe(recipe: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
     """The known recipe that needs the fewest changes, and these, as `--set` takes them; the seed is no change.
 
-    A recipe that cannot be had from any known one by setting keys has the name "" and no changes.
+    A recipe that cannot be had from any known one for the same task and model by setting keys has the name "" and no
+    changes.
     """
-    found = [(changes, name) for name, other in known.items() if (changes := _changes(other, recipe)) is not None]
+    alike = {name: other for name, other in known.items() if _subject(other) == _subject(recipe)}
+    found = [(changes, name) for name, other in alike.items() if (changes := _changes(other, recipe)) is not None]
     if not found:
         return "", ()
     changes, name = min(found, key=lambda one: (len(one[0]), one[1]))
     return name, tuple(changes)
+
+
+def _subject(recipe: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What a recipe is about; one about something else is another recipe, however few keys it would take."""
+    return recipe.get("task"), recipe.get("model", {}).get("name")
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str] | None:

@@ -25,6 +25,7 @@ class Column:
 
 
 _BLEU = (Column("bleu_tokenised", "BLEU, lowercased, tokenised"), Column("bleu", "sacreBLEU, cased", needs_case=True))
+_ACCURACY = (Column("accuracy", "accuracy, %", 100),)
 _ANY_PAIRS = (Column("bleu", "sacreBLEU"), Column("chrf", "chrF"), Column("exact", "exact, %", 100))
 COLUMNS = {
     "multi30k": _BLEU,
@@ -34,6 +35,12 @@ COLUMNS = {
         Column("wer", "word error rate, %", 100, higher_is_better=False),
     ),
     "tinyshakespeare": (Column("nats", "nats per character", digits=4, higher_is_better=False),),
+    "labelled": _ACCURACY,
+    "sentence_polarity": _ACCURACY,
+    "tagged": (*_ACCURACY, Column("f1", "F1, %", 100)),
+    "ud_english_ewt": _ACCURACY,
+    "wnut17": (Column("f1", "F1 of entities, %", 100),),
+    "fashion_mnist": _ACCURACY,
     "dates": (
         Column("exact", "exact, %", 100),
         Column("cer", "character error rate, %", 100, higher_is_better=False),

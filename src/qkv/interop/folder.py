@@ -1,119 +1,166 @@
 """A saved model is a folder: config.json, model.safetensors, tokenizer.json. Nothing in it is ever executed.
 
-A model that reads with one vocabulary and writes with another has the second one in target_tokenizer.json.
+Besides those of our own, with "library": "qkv" in config.json, the folders of other libraries are loaded from here.
 """
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import nn
 
 from qkv.config import build, nearest
-from qkv.data.vocabulary import AnyVocabulary, TwoVocabularies, Vocabulary
+from qkv.data.characters import Characters
 from qkv.errors import CheckpointError, InputError
-from qkv.interop.document import read_object, read_text
+from qkv.interop.document import read_object, reading, shown
+from qkv.interop.families import FAMILIES
+from qkv.interop.families.elmo import elmo_files, load_elmo
+from qkv.interop.hub import fetch, is_hub_name
+from qkv.interop.released import CONFIG as CONFIG
+from qkv.interop.released import load_released
 from qkv.interop.seal import SEAL, read_seal, verify
+from qkv.interop.skeleton import unfilled, without_memory
+from qkv.interop.tensors import WEIGHTS as WEIGHTS
+from qkv.interop.tensors import Progress, no_pickle, stored_weights
+from qkv.interop.tensors import read_tensors as read_tensors
+from qkv.interop.tensors import write_tensors as write_tensors
+from qkv.interop.vocabularies import TARGET_TOKENIZER as TARGET_TOKENIZER
+from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer, check_room, write_vocabulary
+from qkv.interop.vocabularies import read_vocabulary as read_vocabulary
+from qkv.interop.weight_map import Family
 from qkv.models import MODELS
+from qkv.models.bert import Bert
+from qkv.models.elmo import Elmo
+from qkv.models.vit import ViT
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.language_model import LanguageModel
+from qkv.nn.text_encoder import TextEncoder
 from qkv.runtime.device import pick_device
-from qkv.types import Tensor
 
-Network = EncoderDecoder[Any, Any] | LanguageModel[Any]  # every model there is
+Network = EncoderDecoder[Any, Any] | LanguageModel[Any] | Bert | ViT  # every model there is
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-TOKENIZER, TARGET_TOKENIZER = "tokenizer.json", "target_tokenizer.json"
-LARGEST_TOKENIZER = 256 * 2**20  # bytes that are read at all
-NUMBERS = ("F16", "BF16", "F32", "F64")  # what weights may be stored as
+LIBRARY = "qkv"  # what config.json of a folder of ours says, for others have models of the same types
+KINDS: dict[type[Any], str] = {
+    LanguageModel: "a language model (for qkv generate)",
+    EncoderDecoder: "an encoder-decoder (for qkv translate)",
+    TextEncoder: "a text encoder (for qkv classify, tag, fill, embed)",
+}
 CHECKPOINT = re.compile(r"step-\d{8,}")
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
-def save_model(model: Network, vocabulary: AnyVocabulary | None, folder: Path) -> None:
+def save_model(
+    model: Network, vocabulary: AnyTokenizer | None, folder: Path, progress: Progress = lambda done: None
+) -> None:
     """Write the model's files into `folder`, which must exist; making that atomic is the caller's part."""
-    name = next(name for name, (network, _) in MODELS.items() if isinstance(model, network))
-    config = {"model_type": name, **asdict(model.config)}
+    name = next((name for name, (network, _) in MODELS.items() if isinstance(model, network)), None)
+    if name is None:
+        raise InputError(f"a {type(model).__name__} cannot be saved; known: {', '.join(sorted(MODELS))}")
+    config = {"library": LIBRARY, "model_type": name, **asdict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters gives tied weights once, under their first name. Buffers are left out: those that are not made
     # from the config, such as the baseline of hard attention, are looked at in training alone, and kept with it.
-    write_tensors({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, folder / WEIGHTS)
+    write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
     if vocabulary is not None:
-        (folder / TOKENIZER).write_text(vocabulary.source.to_json(), encoding="utf-8")
-        if vocabulary.target is not vocabulary.source:
-            (folder / TARGET_TOKENIZER).write_text(vocabulary.target.to_json(), encoding="utf-8")
+        write_vocabulary(vocabulary, folder)
 
 
-def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Network:
+def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Any:
     """Load a saved model, in eval mode, with `.config` and `.tokenizer` (None where the folder has none).
 
-    Names and shapes are checked against the file's header before any memory is taken for the model.
+    The folder is one of ours, a training run, a Hugging Face folder of a family that is known, a released ELMo, or, as
+    "owner/name", a model on the Hugging Face hub. Names and shapes are checked against the headers of the files before
+    any memory is taken for the model. Its weights are float32, whatever the files hold, unless `dtype` is given.
     """
     where = pick_device(device)
-    folder = resolve(Path(folder))
+    if dtype is not None and not dtype.is_floating_point:
+        raise InputError(f"dtype {dtype}: weights are floating-point numbers")
+    folder = locate(folder)
+    if elmo_files(folder) is not None:
+        return load_elmo(folder, where, dtype)
+    family = family_of(folder)
+    return _load_own(folder, where, dtype) if family is None else load_released(folder, family, where, dtype)
+
+
+def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
     if (folder / SEAL).exists():
         verify(folder)
     network, config = read_config(folder)
-    shapes = _shapes_without_memory(network, config)
-    weights = read_tensors(folder / WEIGHTS, shapes)
-    model = network(config)
+    skeleton = without_memory(network, config, folder / CONFIG)
+    stored = stored_weights(folder / WEIGHTS, {name: weight.shape for name, weight in skeleton.named_parameters()})
+    model = unfilled(network, config, dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
+            stored[name].copy_into(parameter)
     if (folder / TOKENIZER).exists():
         model.tokenizer = read_vocabulary(folder)
-        _check_room(folder, model.tokenizer, config)
-    return model.to(device=where, dtype=dtype).eval()
+        check_room(folder, model.tokenizer, config)
+    elif isinstance(model, Elmo):
+        model.tokenizer = Characters(config.max_characters)  # which are the same for all, and in no file
+    return model.to(device=device)
 
 
 def load_as(kind: type[Any], folder: str | Path, device: str | torch.device = "cpu") -> Any:
     """Load a saved model of one kind (`EncoderDecoder`, `LanguageModel`); one of another kind is told apart at once."""
-    network, _ = read_config(resolve(Path(folder)))
+    network = network_of(locate(folder))
     if not issubclass(network, kind):
         raise InputError(f"{folder}: holds {_called(network)}, and {_called(kind)} is needed here")
     return load(folder, device)
 
 
-def _called(kind: type[nn.Module]) -> str:
-    if issubclass(kind, LanguageModel):
-        return "a language model (for qkv generate)"
-    return "an encoder-decoder (for qkv translate)"
+def network_of(folder: Path) -> type[Any]:
+    """The class of the network that a model folder holds; its weights are not looked at."""
+    if elmo_files(folder) is not None:
+        return Elmo
+    family = family_of(folder)
+    return read_config(folder)[0] if family is None else family.network
 
 
-def _check_room(folder: Path, vocabulary: AnyVocabulary, config: Any) -> None:
-    """Raise where a vocabulary has numbers for which the model has no place."""
-    rooms = {
-        "source_size": (vocabulary.source, TOKENIZER),
-        "target_size": (vocabulary.target, TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).exists() else TOKENIZER),
-        "vocabulary_size": (vocabulary.source, TOKENIZER),
-    }
-    for key, (side, file) in rooms.items():
-        room = getattr(config, key, len(side))
-        if len(side) > room:
-            raise CheckpointError(f"{folder / file}: has {len(side):,} tokens, but the model has room for {room:,}")
+def family_of(folder: Path) -> Family | None:
+    """The family of released models that a folder's config.json names; None for a folder of our own.
+
+    Ours say so, but for those of the first version, whose models were all of types that nobody else has.
+    """
+    data = read_object(folder / CONFIG)
+    name = data.get("model_type")
+    if data.get("library") == LIBRARY or not isinstance(name, str):
+        return None
+    if name not in FAMILIES and name not in MODELS:
+        raise CheckpointError(
+            f"{folder / CONFIG}: model_type {shown(repr(name))} is not known{nearest(name, {*MODELS, *FAMILIES})}"
+        )
+    return FAMILIES.get(name)
+
+
+def _called(kind: type[Any]) -> str:
+    for base, words in KINDS.items():
+        if issubclass(kind, base):
+            return words
+    return f"a {kind.__name__}"
+
+
+def locate(folder: str | Path) -> Path:
+    """The model folder that is meant: here, or else on the hub, from where it is fetched."""
+    if is_hub_name(str(folder)):
+        return fetch(str(folder))
+    return resolve(Path(folder))
 
 
 def resolve(folder: Path) -> Path:
     """The model folder that is meant: the folder itself, or a training run's best (else newest) checkpoint."""
-    if (folder / CONFIG).exists():
+    if (folder / CONFIG).exists() or elmo_files(folder) is not None:
         return folder
     if folder.is_file():
         raise InputError(
-            f"{folder}: is a file; a saved model is a folder with {CONFIG} and {WEIGHTS}{_no_pickle([folder])}"
+            f"{folder}: is a file; a saved model is a folder with {CONFIG} and {WEIGHTS}{no_pickle(folder)}"
         )
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     checkpoints = checkpoints_in(folder)
     if not checkpoints:
         raise InputError(
-            f"{folder}: neither a saved model (no {CONFIG}) nor a training run with a checkpoint"
-            f"{_no_pickle(folder.iterdir())}"
+            f"{folder}: neither a saved model (no {CONFIG}) nor a training run with a checkpoint{no_pickle(folder)}"
         )
     match read_seal(checkpoints[-1]):
         case {"place": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():
@@ -131,81 +178,15 @@ def checkpoints_in(run: Path) -> list[Path]:
     return sorted(path for path in run.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir())
 
 
-def read_config(folder: Path) -> tuple[type[Network], Any]:
+def read_config(folder: Path) -> tuple[type[Any], Any]:
     """The network class and its config, from config.json; only names that qkv knows are accepted."""
     data = read_object(folder / CONFIG)
+    data.pop("library", None)
     name = data.pop("model_type", None)
     if not isinstance(name, str) or name not in MODELS:
-        raise CheckpointError(f"{folder / CONFIG}: model_type {name!r} is not known{nearest(str(name), MODELS)}")
+        raise CheckpointError(
+            f"{folder / CONFIG}: model_type {shown(repr(name))} is not known{nearest(str(name), MODELS)}"
+        )
     network, config = MODELS[name]
-    try:
+    with reading(folder / CONFIG):
         return network, build(config, data, str(folder / CONFIG))
-    except InputError as error:
-        raise CheckpointError(str(error)) from None
-
-
-def read_vocabulary(folder: Path) -> AnyVocabulary:
-    """The vocabulary of a saved model, or the two that it has."""
-    source = _read_tokenizer(folder / TOKENIZER)
-    if not (folder / TARGET_TOKENIZER).exists():
-        return source
-    return TwoVocabularies(source, _read_tokenizer(folder / TARGET_TOKENIZER))
-
-
-def _read_tokenizer(path: Path) -> Vocabulary:
-    return Vocabulary.from_json(read_text(path, LARGEST_TOKENIZER), str(path))
-
-
-def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file."""
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:  # a full disk, for one
-        raise InputError(f"{path}: cannot be written: {error}") from None
-
-
-def read_tensors(path: Path, shapes: dict[str, torch.Size] | None = None) -> dict[str, Tensor]:
-    """Read a safetensors file; where shapes are given, names and shapes must be just those, and values finite."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            if shapes is not None:
-                _check_header(path, {name: file.get_slice(name) for name in file.keys()}, shapes)  # noqa: SIM118
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file{_no_pickle(path.parent.iterdir())}") from None
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cut short or altered: {error}") from None
-    if shapes is not None:
-        for name, tensor in tensors.items():
-            if not tensor.isfinite().all():
-                raise CheckpointError(f"{path}: {name} holds values that are not finite")
-    return tensors
-
-
-def _check_header(path: Path, found: dict[str, Any], expected: dict[str, torch.Size]) -> None:
-    for name, shape in expected.items():
-        if name not in found:
-            raise CheckpointError(f"{path}: {name} is missing")
-        if found[name].get_shape() != list(shape):
-            raise CheckpointError(
-                f"{path}: {name} has shape {found[name].get_shape()}, the config asks for {list(shape)}"
-            )
-        if found[name].get_dtype() not in NUMBERS:
-            raise CheckpointError(f"{path}: {name} is stored as {found[name].get_dtype()}, not as {', '.join(NUMBERS)}")
-    for name in found:
-        if name not in expected:
-            raise CheckpointError(f"{path}: {name} is not part of the model")
-
-
-def _shapes_without_memory(network: type[Network], config: Any) -> dict[str, torch.Size]:
-    with torch.device("meta"):
-        skeleton = network(config)
-    return {name: parameter.shape for name, parameter in skeleton.named_parameters()}
-
-
-def _no_pickle(files: Iterable[Path]) -> str:
-    """Words for someone who has a pickle where safetensors should be; nothing for everyone else."""
-    pickles = sorted(file.name for file in files if file.suffix in PICKLES)
-    if not pickles:
-        return ""
-    return f"; {pickles[0]} is a pickle, which could run any code and is never read: convert it to safetensors first"

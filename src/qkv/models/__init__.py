@@ -2,14 +2,18 @@
 
 from typing import Any
 
-from qkv.models import conv_seq2seq, lstmn, rnn_lm, rnn_seq2seq, transformer
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.language_model import LanguageModel
+from torch import nn
 
-MODELS: dict[str, tuple[type[EncoderDecoder[Any, Any]] | type[LanguageModel[Any]], type[Any]]] = {
+from qkv.models import bert, conv_seq2seq, elmo, gpt2, lstmn, rnn_lm, rnn_seq2seq, transformer, vit
+
+MODELS: dict[str, tuple[type[nn.Module], type[Any]]] = {
     "rnn_seq2seq": (rnn_seq2seq.RNNSeq2Seq, rnn_seq2seq.Config),
     "conv_seq2seq": (conv_seq2seq.ConvSeq2Seq, conv_seq2seq.Config),
     "transformer": (transformer.Transformer, transformer.Config),
     "rnn_lm": (rnn_lm.RNNLM, rnn_lm.Config),
     "lstmn": (lstmn.LSTMN, lstmn.Config),
+    "gpt2": (gpt2.GPT2, gpt2.Config),
+    "bert": (bert.Bert, bert.Config),
+    "vit": (vit.ViT, vit.Config),
+    "elmo": (elmo.Elmo, elmo.Config),
 }

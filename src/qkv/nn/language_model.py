@@ -43,6 +43,11 @@ class LanguageModel(nn.Module, ABC, Generic[State]):
         return logits
 
     @property
+    def horizon(self) -> int | None:
+        """How many tokens it can look at together; None: a text may go on for ever."""
+        return getattr(self.config, "max_length", None)
+
+    @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 

@@ -79,6 +79,12 @@ class Generator:
     def _go_on(
         self, number: int, prompt: str, before: Tokens, tokens: int, how: Sampling, samples: int
     ) -> list[Generated]:
+        horizon = self.model.horizon
+        if horizon is not None and len(before.ids) + tokens - 1 > horizon:
+            raise InputError(
+                f"prompt {number + 1} has {len(before.ids)} token(s), and {tokens} more were asked for, but the model "
+                f"can look at {horizon}: ask for {max(0, horizon + 1 - len(before.ids))} at most, or shorten the prompt"
+            )
         *first, last = before.ids
         state = self.model.start(1)
         if first:

@@ -15,7 +15,7 @@ from qkv.metrics import Metric
 from qkv.nn.language_model import LanguageModel, detached, tensors_of, with_tensors
 from qkv.nn.state import select
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.tasks.task import Settings, Task
+from qkv.tasks.task import Examined, ScoredTask, Settings
 from qkv.types import Float, Int, Tensor
 
 PARTS = 16  # that a validation text is read in, side by side
@@ -39,11 +39,12 @@ class Window:
 
 
 @dataclass
-class LanguageModelTask(Task):
+class LanguageModelTask(ScoredTask):
     """The text is cut into streams that are read side by side, a window at a time (truncated back-propagation).
 
-    The state goes over from window to window, the gradient does not. A stream begins anew in each epoch, some tokens
-    later or earlier than in the one before, so that the cuts fall elsewhere.
+    The state goes over from window to window, the gradient does not; a model with a horizon reads each window afresh. A
+    stream begins anew in each epoch, some tokens later or earlier than in the one before, so that the cuts fall
+    elsewhere.
     """
 
     title = "language modelling"
@@ -63,13 +64,15 @@ class LanguageModelTask(Task):
     settings: Settings
     seed: int
     notes: tuple[str, ...]
+    horizon: int | None = None  # of the model
 
     def __post_init__(self) -> None:
+        self.capturable = self.horizon is not None  # where nothing is carried on
         self.offset = 0  # of this epoch's streams in the text
         self.state: Any = None  # where the streams stand
 
     @classmethod
-    def sizes(cls, vocabulary: AnyVocabulary) -> dict[str, int]:
+    def sizes(cls, data: Loaded, vocabulary: AnyVocabulary) -> dict[str, Any]:
         return {"vocabulary_size": len(vocabulary.target)}
 
     @classmethod
@@ -83,7 +86,10 @@ class LanguageModelTask(Task):
             raise InputError(
                 f"train.batch_tokens = {train.batch_tokens} is less than one window of train.length = {train.length}"
             )
-        task = cls(vocabulary, text, valid, train, seed, data.notes)
+        horizon = getattr(model, "max_length", None)
+        if horizon is not None and train.length > horizon:
+            raise InputError(f"train.length = {train.length} is more than the model can look at: {horizon} tokens")
+        task = cls(vocabulary, text, valid, train, seed, data.notes, horizon)
         if len(text) <= task.streams * train.length:
             raise InputError(
                 f"the training text has {len(text):,} tokens, too few for {task.streams} streams of "
@@ -121,15 +127,25 @@ class LanguageModelTask(Task):
         return Window(read[:, here], coming[:, here], opens=window == 0)
 
     def loss(self, model: LanguageModel[Any], batch: Window) -> Float[Tensor, ""]:
-        """The mean over the window's tokens, in nats; the state is kept for the next window."""
-        state = model.start(len(batch.read)) if batch.opens else self.state
-        logits, state = model.read(batch.read, state)
-        self.state = detached(state)
+        """The mean over the window's tokens, in nats; the state is kept for the next window, if that may go on."""
+        fresh = batch.opens or self.horizon is not None
+        logits, state = model.read(batch.read, model.start(len(batch.read)) if fresh else self.state)
+        if self.horizon is None:
+            self.state = detached(state)
         return mean_cross_entropy(logits, batch.coming, PAD, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
         """How surprising the validation text is, all of it."""
-        return self.valid.scores(model, self.settings.batch_tokens)
+        return self.valid.scores(model, self.settings.batch_tokens, length=self.settings.length)
+
+    @classmethod
+    def splits(cls, data: Loaded) -> list[str]:
+        return [split for split in data.texts if split != "train"]
+
+    def examine(self, model: LanguageModel[Any], data: Loaded, split: str) -> Examined:
+        text = EncodedText.of(self.vocabulary.target, data.texts[split])
+        scores = text.scores(model, self.settings.batch_tokens, length=self.settings.length)
+        return Examined(len(data.texts[split]), "characters", scores)
 
     def carried(self) -> dict[str, Tensor]:
         return tensors_of(self.state)
@@ -157,14 +173,21 @@ class EncodedText:
         return cls(torch.tensor(ids, dtype=torch.long), len(vocabulary.normalize(text)) - first)
 
     @torch.inference_mode()
-    def scores(self, model: LanguageModel[Any], budget: int, parts: int = PARTS) -> dict[str, float]:
+    def scores(
+        self, model: LanguageModel[Any], budget: int, parts: int = PARTS, length: int | None = None
+    ) -> dict[str, float]:
         """The metrics of language modelling: sums of -log p over every token but the first, divided.
 
         The text is cut into `parts`, fewer where it is short, each of them read from a fresh start to its end, `budget`
-        tokens at a time. One part is exact; in sixteen the first words of fifteen are harder than they had to be.
+        tokens at a time. One part is exact; in sixteen the first words of fifteen are harder than they had to be. A
+        model with a horizon reads windows of `length` tokens, or as long as it can, each from a fresh start.
         """
         total = torch.zeros((), dtype=torch.float64, device=model.device)
-        for logits, coming in self._read(model, budget, max(1, min(parts, len(self.tokens) // LEAST_PART))):
+        if model.horizon is None:
+            read = self._read(model, budget, max(1, min(parts, len(self.tokens) // LEAST_PART)))
+        else:
+            read = self._read_windows(model, budget, min(model.horizon, length or model.horizon))
+        for logits, coming in read:
             total += token_cross_entropy(logits, coming, PAD)
         nats, tokens = float(total), len(self.tokens) - 1
         loss, character = nats / tokens, nats / max(1, self.characters)
@@ -190,3 +213,15 @@ class EncodedText:
             last = select(state, torch.full((1,), parts - 1, device=model.device))
             logits, _ = model.read(text[None, parts * whole : -1], last)
             yield logits, text[None, parts * whole + 1 :]
+
+    def _read_windows(
+        self, model: LanguageModel[Any], budget: int, length: int
+    ) -> Iterator[tuple[Float[Tensor, "windows length vocabulary"], Int[Tensor, "windows length"]]]:
+        """The same, one window after another, and what is left over as a shorter one."""
+        text = self.tokens.to(model.device)
+        whole = (len(text) - 1) // length
+        read, coming = (text[begin : begin + whole * length].view(whole, length) for begin in (0, 1))
+        for some in torch.arange(whole, device=text.device).split(max(1, budget // length)):
+            yield model(read[some]), coming[some]
+        if whole * length < len(text) - 1:
+            yield model(text[None, whole * length : -1]), text[None, whole * length + 1 :]

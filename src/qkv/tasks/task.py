@@ -2,12 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from qkv.data.registry import Loaded
-from qkv.data.vocabulary import AnyVocabulary
 from qkv.metrics import Metric
 from qkv.types import Float, Tensor
 
@@ -38,6 +37,10 @@ class Settings(Protocol):
     def bpe_dropout(self) -> float: ...
     @property
     def valid_size(self) -> int: ...
+    @property
+    def shift(self) -> int: ...
+    @property
+    def mirror(self) -> bool: ...
 
 
 class Task(ABC):
@@ -46,22 +49,27 @@ class Task(ABC):
     title: ClassVar[str]  # what it is called in a sentence
     metrics: ClassVar[dict[str, Metric]]  # what `validate` gives; `train.best_by` names one of them
     model: ClassVar[type[Any]]  # the kind of model that can learn it
-    learns_from: ClassVar[str]  # the kind of data it needs, as the registry calls it: "pairs" or "text"
-    from_data: ClassVar[tuple[str, ...]]  # keys of such a model's config that the vocabulary decides
+    learns_from: ClassVar[str]  # the kind of data it needs, as the registry calls it: "pairs", "text", ...
+    from_data: ClassVar[tuple[str, ...]]  # keys of such a model's config that the data decide
 
-    capturable: ClassVar[bool] = False  # whether the loss of a batch looks at tensors alone, as a CUDA graph would
+    capturable: bool = False  # whether the loss of a batch looks at tensors alone, as a CUDA graph would
 
-    vocabulary: AnyVocabulary
+    vocabulary: Any  # AnyVocabulary, or None where there is no text
     notes: tuple[str, ...]  # for the user, about what was passed over
 
     @classmethod
+    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for the keys `from_data` that let a recipe's model table be checked before there are data."""
+        return dict.fromkeys(cls.from_data, 1)
+
+    @classmethod
     @abstractmethod
-    def sizes(cls, vocabulary: AnyVocabulary) -> dict[str, int]:
+    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
         """The values of the keys `from_data`."""
 
     @classmethod
     @abstractmethod
-    def prepare(cls, data: Loaded, vocabulary: AnyVocabulary, model: Any, train: Settings, seed: int) -> "Task":
+    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "Task":
         """Make the data ready for a model with the config `model`."""
 
     @abstractmethod
@@ -90,3 +98,24 @@ class Task(ABC):
 
     def carry(self, model: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027  (most tasks carry nothing)
         """Go on with what `carried` gave when a checkpoint was written."""
+
+
+class Examined(NamedTuple):
+    """How good a model is on a split."""
+
+    size: int  # how many examples were looked at
+    unit: str  # what they are called: "sentences"
+    scores: dict[str, float]  # the task's metrics
+
+
+class ScoredTask(Task):
+    """A task whose metrics can be taken on any split of its data as they are on the validation data."""
+
+    @classmethod
+    @abstractmethod
+    def splits(cls, data: Loaded) -> list[str]:
+        """The splits that there are, of those that a model can be scored on."""
+
+    @abstractmethod
+    def examine(self, model: Any, data: Loaded, split: str) -> Examined:
+        """Every metric of the task, on all of a split."""

@@ -81,7 +81,7 @@ class TranslationTask(Task):
         self.shown = self.train.tokens  # as this epoch cuts them
 
     @classmethod
-    def sizes(cls, vocabulary: AnyVocabulary) -> dict[str, int]:
+    def sizes(cls, data: Loaded, vocabulary: AnyVocabulary) -> dict[str, Any]:
         return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
 
     @classmethod

@@ -11,11 +11,20 @@ from qkv.config import build, merged, nearest, override, read_toml, require
 from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS
+from qkv.tasks.classification import ClassificationTask
+from qkv.tasks.image_classification import ImageClassificationTask
 from qkv.tasks.language_model import LanguageModelTask
+from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.task import Task
 from qkv.tasks.translation import TranslationTask
 
-TASKS: dict[str, type[Task]] = {"translate": TranslationTask, "language_model": LanguageModelTask}
+TASKS: dict[str, type[Task]] = {
+    "translate": TranslationTask,
+    "language_model": LanguageModelTask,
+    "classify": ClassificationTask,
+    "tag": TaggingTask,
+    "classify_images": ImageClassificationTask,
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class TrainConfig:
     """How to train."""
 
     epochs: int = 10
-    batch_tokens: int = 4096  # translate: of the longer side in a batch, padding counted; language_model: rows x length
+    batch_tokens: int = 4096  # of the longer side, padding counted; language_model: rows x length; pictures: how many
     length: int = 256  # language_model: how many tokens back-propagation reaches back
     lr: float = 1e-3
     warmup: int = 100  # steps in which the learning rate rises from 0 to lr
@@ -32,11 +41,13 @@ class TrainConfig:
     clip: float = 1.0  # the largest norm of the gradient
     label_smoothing: float = 0.0
     bpe_dropout: float = 0.0  # translate: how often a merge is left out, anew in each epoch (Provilkov et al. 2020)
+    shift: int = 0  # classify_images: by how many pixels a picture is moved at most, anew in each epoch
+    mirror: bool = False  # classify_images: whether half of the pictures are mirrored, anew in each epoch
     ema: float = 0.0  # the decay of the moving average of the weights that is validated and saved; 0: no average
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU, float32 on the CPU
     graphs: bool = True  # on a GPU: capture the steps of training in CUDA graphs, one for each shape of batch
     validate_every: int = 500  # steps
-    valid_size: int = 500  # translate: how many validation pairs to look at
+    valid_size: int = 500  # translate, classify, tag: how many validation examples to look at
     save_every: int = 500  # steps
     keep: int = 2  # how many checkpoints to keep, besides the best
     best_by: str = "loss"  # one of the task's metrics
@@ -50,6 +61,7 @@ class TrainConfig:
         require(self.warmup >= 0, "warmup must not be negative")
         require(self.weight_decay >= 0, "weight_decay must not be negative")
         require(self.patience >= 0, "patience must not be negative")
+        require(0 <= self.shift <= 2**10, "shift must lie between 0 and 1,024")
         for name in ("label_smoothing", "bpe_dropout", "ema"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
@@ -58,8 +70,9 @@ class TrainConfig:
 class Recipe:
     """Everything that decides a training run."""
 
-    task: Literal["translate", "language_model"] = "translate"
+    task: Literal["translate", "language_model", "classify", "tag", "classify_images"] = "translate"
     seed: int = 0
+    init: str | None = None  # the folder of a model of the same name, whose weights and tokenizer training begins with
     data: DataConfig = field(default_factory=DataConfig)
     model: dict[str, Any] = field(default_factory=lambda: {"name": "rnn_seq2seq"})
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -84,8 +97,8 @@ class Recipe:
             f"train.bpe_dropout needs subwords (data.vocabulary = bpe:N), not {' and '.join(dict.fromkeys(kinds))}",
         )
 
-    def model_config(self, sizes: Mapping[str, int] | None = None, where: str = "recipe") -> Any:
-        """The model's own config, completed with what the vocabulary decides (1 each, before there is one)."""
+    def model_config(self, sizes: Mapping[str, Any] | None = None, where: str = "recipe") -> Any:
+        """The model's own config, completed with what the data decide, or before they are known with what would do."""
         table = dict(self.model)
         name = table.pop("name", None)
         task = TASKS[self.task]
@@ -98,7 +111,7 @@ class Recipe:
         for key in task.from_data:
             if key in table:
                 raise InputError(f"{where}: model.{key} follows from the data; leave it out")
-        return build(config, {**table, **(sizes or dict.fromkeys(task.from_data, 1))}, where, prefix="model.")
+        return build(config, {**table, **(sizes or task.provisional(table))}, where, prefix="model.")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,7 +121,8 @@ def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     """Read a recipe by its name or its path, and apply `a.b=value` assignments; every key is checked."""
     where = f"recipe {name}"
     recipe = build(Recipe, override(recipe_table(name), assignments), where)
-    recipe = replace(recipe, data=recipe.data.with_whole_paths())
+    init = None if recipe.init is None else str(Path(recipe.init).expanduser().resolve())
+    recipe = replace(recipe, data=recipe.data.with_whole_paths(), init=init)
     recipe.model_config(where=where)  # a wrong key should be told before any data are loaded
     return recipe
 

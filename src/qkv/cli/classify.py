@@ -1,0 +1,50 @@
+"""`qkv classify`: text in, labels out."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli import options, texts
+from qkv.cli.talk import result, result_json
+
+if TYPE_CHECKING:
+    from qkv.tasks.classifier import Classified
+
+
+def classify(
+    run: options.Folder,
+    text: texts.Texts = None,
+    file: texts.Input = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="How many labels to give for each text.")] = 1,
+    batch_tokens: texts.BatchTokens = 8192,
+    strict: options.Strict = False,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Say what texts, the lines of a file, or those of standard input are: each a label and its probability.
+
+    With --json each answer is an object, with the probabilities of all labels, whatever --top says.
+    """
+    lines = texts.texts_given(text, file, strict=strict)
+
+    from qkv.tasks.classifier import Classifier
+
+    classifier = Classifier(run, device=device)
+    texts.note_too_long(classifier, lines)
+    read = texts.answered("classifying", lines, lambda some: classifier.classify(some, batch_tokens=batch_tokens))
+    for number, line, answer in read:
+        if json:
+            result_json({"input": number, "text": line, **as_dict(answer)})
+        else:
+            ranked = [] if answer is None else [*answer.probabilities.items()][:top]
+            result("\t".join(f"{label}\t{probability:.4f}" for label, probability in ranked))
+
+
+def as_dict(answer: "Classified | None") -> dict[str, Any]:
+    """What a text is, for machines."""
+    if answer is None:
+        return {"label": None, "probabilities": {}}
+    return {
+        "label": answer.label,
+        "probabilities": {label: round(value, 6) for label, value in answer.probabilities.items()},
+    }

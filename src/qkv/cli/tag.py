@@ -1,0 +1,51 @@
+"""`qkv tag`: text in, its words with a tag for each out."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from qkv.cli import options, texts
+from qkv.cli.talk import result, result_json
+
+if TYPE_CHECKING:
+    from qkv.tasks.tagger import TaggedText
+
+
+def tag(
+    run: options.Folder,
+    text: texts.Texts = None,
+    file: texts.Input = None,
+    batch_tokens: texts.BatchTokens = 8192,
+    strict: options.Strict = False,
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Tag the words of texts, of the lines of a file, or of those of standard input: word/TAG word/TAG.
+
+    With --json each answer is an object with words, tags, offsets (the first character of each word, and the one after
+    its last) and, where the tags name them, entities.
+    """
+    lines = texts.texts_given(text, file, strict=strict)
+
+    from qkv.tasks.tagger import Tagger
+
+    tagger = Tagger(run, device=device)
+    for number, line, answer in texts.answered(
+        "tagging", lines, lambda some: tagger.tag(some, batch_tokens=batch_tokens)
+    ):
+        if json:
+            result_json({"input": number, "text": line, **as_dict(answer)})
+        else:
+            pairs = () if answer is None else zip(answer.words, answer.tags, strict=True)
+            result(" ".join(f"{word}/{tag}" for word, tag in pairs))
+
+
+def as_dict(answer: "TaggedText | None") -> dict[str, Any]:
+    """The words of a text and what they are, for machines."""
+    if answer is None:
+        return {"words": [], "tags": [], "offsets": [], "entities": []}
+    return {
+        "words": answer.words,
+        "tags": answer.tags,
+        "offsets": answer.offsets,
+        "entities": [asdict(entity) for entity in answer.entities],
+    }

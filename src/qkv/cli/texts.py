@@ -1,0 +1,69 @@
+"""How commands take texts, one an argument or one a line, and give an answer for each in the same order."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from qkv.cli.talk import counting, note, say
+from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from qkv.tasks.reader import Reader
+
+CHUNK = 1024  # texts that are held in memory with their answers
+
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="What to read.")]
+Input = Annotated[
+    Path | None, typer.Option("--input", "--file", metavar="FILE", help="Read each line of a file as a text.")
+]
+BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="How many tokens to read at once.")]
+
+T = TypeVar("T")
+
+
+def texts_given(texts: list[str] | None, file: Path | None, *, strict: bool) -> list[str]:
+    """The texts from the arguments, else the lines of the file, else those of standard input."""
+    if texts and file:
+        raise InputError("give texts or --input, not both")
+    lines = texts or _lines(file)
+    empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
+    if empty and (strict or texts):
+        raise InputError(f"input {empty[0]} is empty ({len(empty)} such input(s))")
+    if empty:
+        note(f"{len(empty)} empty line(s), the first is line {empty[0]}: their answers are empty too")
+    return lines
+
+
+def note_too_long(reader: "Reader", lines: Sequence[str]) -> None:
+    """Say how many texts will be read in part only."""
+    if long := reader.too_long(lines):
+        note(
+            f"{len(long)} text(s) are longer than the {reader.room} tokens that this model reads, the first is input "
+            f"{long[0]}: their ends are left out"
+        )
+
+
+def answered(
+    doing: str, lines: Sequence[str], answers: Callable[[list[str]], Sequence[T]]
+) -> Iterator[tuple[int, str, T | None]]:
+    """Each line with its number and its answer; a line that is empty has none."""
+    with counting(doing, len(lines)) as progress:
+        for begin in range(0, len(lines), CHUNK):
+            chunk = lines[begin : begin + CHUNK]
+            found = iter(answers([line for line in chunk if line.strip()]))
+            for number, line in enumerate(chunk, start=begin + 1):
+                yield number, line, next(found) if line.strip() else None
+            progress(begin + len(chunk))
+
+
+def _lines(file: Path | None) -> list[str]:
+    from qkv.data.files import decode_lines, read_lines
+
+    if file is not None:
+        return read_lines(file)
+    if sys.stdin.isatty():
+        say("reading lines from the keyboard; end with Ctrl-D")
+    return decode_lines(sys.stdin.buffer.read(), "standard input")

@@ -1,0 +1,63 @@
+"""Fashion-MNIST: grey pictures of clothes, 28 x 28 pixels (Xiao, Rasul and Vollgraf 2017)."""
+
+from pathlib import Path
+
+import numpy as np
+
+from qkv.data.archive import unpack
+from qkv.data.pictures import Pictures, parse_idx
+from qkv.data.store import Corpus, DataFile, Store
+from qkv.errors import InputError
+
+NAMES = (
+    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+HELD_OUT = 5000  # the last of the training pictures, to validate on
+
+# No address: its source serves files that were packed at another time, with other bytes.
+FILES = (
+    DataFile(
+        "fashion_mnist/train-images-idx3-ubyte.gz",
+        "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+        26421856,
+    ),
+    DataFile(
+        "fashion_mnist/train-labels-idx1-ubyte.gz",
+        "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+        29491,
+    ),
+    DataFile(
+        "fashion_mnist/t10k-images-idx3-ubyte.gz",
+        "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+        4422079,
+    ),
+    DataFile(
+        "fashion_mnist/t10k-labels-idx1-ubyte.gz",
+        "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+        5125,
+    ),
+)
+CORPUS = Corpus(
+    name="fashion_mnist",
+    licence="MIT, Zalando SE",
+    origin="it is in the Debian package dataset-fashion-mnist, under usr/share/datasets/fashion-mnist.",
+    files=FILES,
+)
+
+
+def read(store: Store) -> dict[str, Pictures]:
+    """The pictures of each split."""
+    images, labels, test_images, test_labels = store.provide(CORPUS, FILES)
+    train = _pictures(images, labels)
+    return {
+        "train": train[: len(train) - HELD_OUT],
+        "valid": train[len(train) - HELD_OUT :],
+        "test": _pictures(test_images, test_labels),
+    }
+
+
+def _pictures(images: Path, labels: Path) -> Pictures:
+    pixels, numbers = parse_idx(unpack(images), str(images), 3), parse_idx(unpack(labels), str(labels), 1)
+    if len(pixels) != len(numbers) or (len(numbers) and numbers.max() >= len(NAMES)):
+        raise InputError(f"{labels}: the labels are not those of {images}")
+    return Pictures(pixels[:, None], numbers.astype(np.int64), NAMES)

@@ -1,0 +1,212 @@
+"""A released tokenizer: text to the numbers that a model was trained on, with the place of each in the text."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Encoding, Tokenizer
+
+from qkv.errors import CheckpointError, InputError, QkvError
+
+LARGEST_NUMBER = 2**24  # of a token
+MOST_PARTS, LONGEST_REPLACEMENT = 64, 64  # of what a tokenizer.json does to a text; more could make memory of nothing
+SPACE = "▁"  # as SentencePiece writes it
+NUMBERS = "numbers"  # the key of our own in a tokenizer.json, which then is for no other library
+USUAL = {  # the names that released vocabularies have for tokens with a role
+    "pad": ("<pad>", "[PAD]"),
+    "unknown": ("<unk>", "[UNK]", "<|endoftext|>"),
+    "begin": ("<s>", "[CLS]", "<|endoftext|>"),
+    "end": ("</s>", "[SEP]", "<|endoftext|>"),
+    "mask": ("<mask>", "[MASK]"),
+}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A text, or two, as tokens."""
+
+    ids: list[int]
+    segments: list[int]  # for each token 0, or 1 where it belongs to the second text
+    offsets: list[tuple[int, int]]  # where it begins and ends in its text; (0, 0) where it stands for nothing there
+    texts: list[int | None]  # which of the two texts that is; None: it was put there, such as [CLS]
+    pieces: tuple[str, ...]  # what a person should see: the text itself, or the name of what was put there
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The numbers of the tokens with a role; None where a vocabulary has no such token."""
+
+    pad: int | None = None
+    unknown: int | None = None
+    begin: int | None = None  # also called bos, or cls
+    end: int | None = None  # also called eos, or sep
+    mask: int | None = None
+
+
+class PretrainedTokenizer:
+    """A tokenizer of the library, under the numbers that a model knows its tokens by.
+
+    `names` gives the token of each role. `numbers` is for a vocabulary that is numbered apart from its pieces, as
+    Marian's is: pieces without a number are read as unknown, for which there must be a token, and some numbers stand
+    for pieces of the other language.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, names: Mapping[str, str] | None = None, numbers: Mapping[str, int] | None = None
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.numbers = None if numbers is None else dict(numbers)
+        known = self._numbers
+        usual = {role: next((name for name in some if name in known), None) for role, some in USUAL.items()}
+        self.names = {role: name for role, name in (usual | dict(names or {})).items() if name in known}
+        self.roles = Roles(**{role: known[name] for role, name in self.names.items()})
+
+    @classmethod
+    def from_json(cls, text: str, where: str, names: Mapping[str, str] | None = None) -> "PretrainedTokenizer":
+        """Read a tokenizer.json, here or from another library; `where` opens the messages of errors."""
+        with of_the_library(where):
+            data = json.loads(text)
+            numbers = data.pop(NUMBERS, None) if isinstance(data, dict) else None
+            _tame(data)
+            tokenizer = Tokenizer.from_str(text if numbers is None else json.dumps(data))
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+        checked_numbers(tokenizer.get_vocab(), where)
+        made = cls(tokenizer, names, None if numbers is None else checked_numbers(numbers, where))
+        if numbers is not None and (made.roles.unknown is None or tokenizer.decoder is None):
+            raise CheckpointError(f"{where}: needs a token for what is unknown, and a decoder")
+        with of_the_library(where):
+            made._encoded("a", tokenizer.encode("a"))  # what cannot be done at all shows here
+        return made
+
+    def to_json(self) -> str:
+        """The tokenizer as a tokenizer.json; only one without numbers of its own can be read by other libraries."""
+        text = self.tokenizer.to_str(pretty=True)
+        return text if self.numbers is None else json.dumps(json.loads(text) | {NUMBERS: self.numbers}, indent=2)
+
+    def __len__(self) -> int:
+        """How many numbers a model needs to have room for."""
+        return 1 + max(self._numbers.values(), default=-1)
+
+    def encode(self, text: str, pair: str | None = None, *, specials: bool = True) -> Encoded:
+        """The tokens of a text, or of two; with `specials` also those that its model expects around them."""
+        return self.encode_batch([text] if pair is None else [(text, pair)], specials=specials)[0]
+
+    def encode_batch(self, texts: Sequence[str | tuple[str, str]], *, specials: bool = True) -> list[Encoded]:
+        """The tokens of many texts, or pairs of them."""
+        with of_the_library("this tokenizer"):
+            try:
+                found = self.tokenizer.encode_batch(list(texts), add_special_tokens=specials)
+            except TypeError:
+                raise InputError("half a surrogate pair is no text: it cannot be written as UTF-8") from None
+            return [self._encoded(text, one) for text, one in zip(texts, found, strict=True)]
+
+    def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
+        """The text of tokens; those with a role are left out, unless `specials` asks for them."""
+        if self.numbers is None:
+            return self.tokenizer.decode(list(ids), skip_special_tokens=not specials)
+        hidden = set() if specials else set(self.names.values())
+        names = [self.name(number) for number in ids]
+        return self.tokenizer.decoder.decode([name for name in names if name not in hidden]).strip()
+
+    def name(self, number: int) -> str:
+        """A token as its vocabulary writes it; a number that none has is an error."""
+        if number not in self._tokens:
+            raise InputError(f"no token has the number {number}: the vocabulary has {len(self):,}")
+        return self._tokens[number]
+
+    def piece(self, number: int) -> str:
+        """A token as a person should see it, where there is no text to show."""
+        name = self.name(number)
+        if number in self._special:
+            return name
+        shown = self.tokenizer.decoder.decode([name]) if self.tokenizer.decoder is not None else name
+        return f" {shown}" if name.startswith(SPACE) else shown.removeprefix("##")
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return self.tokenizer.get_vocab() if self.numbers is None else self.numbers
+
+    @cached_property
+    def _tokens(self) -> dict[int, str]:
+        return {number: token for token, number in self._numbers.items()}
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        return frozenset(number for number in asdict(self.roles).values() if number is not None)
+
+    def _encoded(self, text: str | tuple[str, str], found: Encoding) -> Encoded:
+        sides = (text,) if isinstance(text, str) else text
+        ids = found.ids
+        if self.numbers is not None:  # a piece that is unknown on one side may have got a number from the other
+            ids = [self.numbers.get(token, self.numbers[self.names["unknown"]]) for token in found.tokens]
+        offsets = [
+            (start, start if token == SPACE and side is not None and not sides[side][start:stop].isspace() else stop)
+            for token, side, (start, stop) in zip(found.tokens, found.sequence_ids, found.offsets, strict=True)
+        ]  # a space that was put before a text stands for nothing in it
+        pieces = (
+            token if side is None else sides[side][start:stop]
+            for token, side, (start, stop) in zip(found.tokens, found.sequence_ids, offsets, strict=True)
+        )
+        return Encoded(ids, found.type_ids, offsets, found.sequence_ids, tuple(pieces))
+
+
+@dataclass(frozen=True)
+class TwoTokenizers:
+    """A tokenizer for each side of a translation."""
+
+    source: PretrainedTokenizer
+    target: PretrainedTokenizer
+
+
+@contextmanager
+def of_the_library(where: str) -> Iterator[None]:
+    """One clear error for whatever the library does not like; at a crafted file it panics, which is no Exception."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, QkvError):
+        raise
+    except BaseException as error:
+        raise CheckpointError(f"{where}: not a tokenizer: {' '.join(str(error).split())[:300]}") from None
+
+
+def checked_numbers(numbers: Any, where: str) -> dict[str, int]:
+    """A vocabulary as a file gave it, if each token has a number of its own that a model could have room for."""
+    if not isinstance(numbers, dict) or not numbers:
+        raise CheckpointError(f"{where}: must give each token its number")
+    for token, number in numbers.items():
+        if type(number) is not int or not 0 <= number < LARGEST_NUMBER:
+            raise CheckpointError(f"{where}: the number of {token!r} is {number!r}, not one below {LARGEST_NUMBER:,}")
+    if len(set(numbers.values())) < len(numbers):
+        raise CheckpointError(f"{where}: two tokens have the same number")
+    return numbers
+
+
+def _tame(data: Any) -> None:
+    """Raise where a tokenizer.json asks for more than any released one: parts on parts could swell a text at each."""
+    steps = [data.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]
+    parts = list(_parts(steps))
+    if len(parts) > MOST_PARTS * len(steps):
+        raise ValueError(f"it has {len(parts)} steps, which is more than any tokenizer needs")
+    for part in parts:
+        for key in ("content", "prepend", "replacement"):
+            value = part.get(key, "")
+            if isinstance(value, str) and len(value) > LONGEST_REPLACEMENT:
+                raise ValueError(f"it would put {len(value)} characters into a text at once")
+
+
+def _parts(value: Any) -> Iterable[dict[str, Any]]:
+    """Every table that has a type, at any depth; what it is made of comes after it."""
+    if isinstance(value, dict):
+        if "type" in value:
+            yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _parts(item)

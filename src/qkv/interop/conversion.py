@@ -1,0 +1,102 @@
+"""From one kind of folder to another: what the weights are stays, how they are written changes."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from qkv.errors import InputError
+from qkv.interop.families import FAMILIES
+from qkv.interop.folder import WEIGHTS, load, locate, network_of, save_model
+from qkv.interop.released import released_dtype, write_released
+from qkv.interop.tensors import Progress
+from qkv.interop.vocabularies import LARGEST_TOKENIZER, SPECIAL, TARGET_TOKENIZER, TOKENIZER
+from qkv.interop.weight_map import Family
+from qkv.models.elmo import Elmo
+from qkv.runtime.files import folder_written_atomically
+
+Kind = Literal["hf", "qkv"]  # a folder that Hugging Face's transformers loads, or one of our own
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+PICTURES = ("preprocessor_config.json",)  # how they become a model's input
+BESIDE = (  # how texts do, in one library's files or another's, and how a model is to generate
+    *PICTURES,
+    TOKENIZER,
+    TARGET_TOKENIZER,
+    SPECIAL,
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "vocab.json",
+    "target_vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "encoder.json",
+    "vocab.bpe",
+    "source.spm",
+    "target.spm",
+    "spiece.model",
+    "generation_config.json",
+)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written."""
+
+    network: str
+    parameters: int
+    dtype: str
+    size: int  # of the weights, in bytes
+
+
+def convert(
+    source: str | Path,
+    out: Path,
+    to: Kind = "hf",
+    dtype: torch.dtype | None = None,
+    bar: Callable[[str, int], AbstractContextManager[Progress]] = lambda name, size: nullcontext(lambda done: None),
+) -> Converted:
+    """Write a model as a folder of another kind, or of the same; with the numbers it has, unless `dtype` is given.
+
+    `out` is there whole in the end, or not at all.
+    """
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise InputError(f"{out}: is there already; name a folder that is new or empty")
+    folder = locate(source)
+    family = family_for(network_of(folder)) if to == "hf" else None
+    model = load(folder, dtype=dtype or _stored_dtype(folder))
+    size = sum(weight.nbytes for weight in model.parameters())
+    with folder_written_atomically(out) as scratch, bar(WEIGHTS, size) as progress:
+        if family is not None:
+            write_released(model, family, scratch, progress)
+        else:
+            save_model(model, None if isinstance(model, Elmo) else model.tokenizer, scratch, progress)
+        for name in BESIDE if family is not None else PICTURES:
+            _copy(folder / name, scratch / name)
+    weights = list(model.parameters())
+    numbers = str(weights[0].dtype).removeprefix("torch.")
+    return Converted(type(model).__name__, sum(weight.numel() for weight in weights), numbers, size)
+
+
+def family_for(network: type[Any]) -> Family:
+    """The family of released models that a network of ours is written as."""
+    for family in FAMILIES.values():
+        if issubclass(network, family.network):
+            return family
+    known = ", ".join(f"{family.network.__name__} (as {name})" for name, family in sorted(FAMILIES.items()))
+    raise InputError(f"transformers has no network like our {network.__name__}; what can be written for it: {known}")
+
+
+def _stored_dtype(folder: Path) -> torch.dtype | None:
+    """The dtype of the weights in a folder; ELMo's files are not safetensors, and are float32."""
+    return released_dtype(folder) if any(folder.glob("*.safetensors")) else None
+
+
+def _copy(path: Path, to: Path) -> None:
+    if path.is_file():
+        if path.stat().st_size > LARGEST_TOKENIZER:
+            raise InputError(f"{path}: larger than {LARGEST_TOKENIZER // 2**20} MiB")
+        shutil.copyfile(path, to)

@@ -1,0 +1,17 @@
+"""The families of released models that are known, by the model_type of their config.json."""
+
+from dataclasses import replace
+
+from qkv.data.pretrained import read_tokenizer
+from qkv.interop.families import bert, gpt2, marian, vit
+from qkv.interop.weight_map import Family
+
+
+def _of_text(family: Family) -> Family:
+    return replace(family, read_tokenizer=lambda folder, config: read_tokenizer(folder, family.model_type))
+
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (_of_text(bert.FAMILY), _of_text(gpt2.FAMILY), _of_text(marian.FAMILY), vit.FAMILY)
+}

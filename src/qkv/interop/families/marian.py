@@ -1,0 +1,170 @@
+"""Marian as Hugging Face's transformers writes it (model_type marian): the Transformer of the OPUS-MT translators.
+
+They are the post-norm Transformer of Vaswani et al. (2017), trained with Marian (Junczys-Dowmunt et al. 2018).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from qkv.config import build, require
+from qkv.interop.families.gpt2 import our_activation, their_activation
+from qkv.interop.weight_map import Family, Weight, WeightMap
+from qkv.models.transformer import Config, Transformer
+
+TERMS = {"norm": "post", "score": "scaled_dot", "position": "sinusoidal_halves"}  # what all of them have
+
+
+@dataclass(frozen=True)
+class Described:
+    """What of config.json says how the model computes, with their defaults; what may be one value only says so."""
+
+    vocab_size: int = 58101
+    decoder_vocab_size: int | None = None
+    max_position_embeddings: int = 1024
+    d_model: int = 1024
+    encoder_layers: int = 12
+    encoder_ffn_dim: int = 4096
+    encoder_attention_heads: int = 16
+    decoder_layers: int = 12
+    decoder_ffn_dim: int = 4096
+    decoder_attention_heads: int = 16
+    activation_function: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    scale_embedding: bool = False
+    decoder_start_token_id: int = 58100
+    pad_token_id: int | None = 58100
+    eos_token_id: int | None = 0
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: Literal[True] = True
+    is_decoder: Literal[False] = False
+    normalize_before: Literal[False] = False
+    normalize_embedding: Literal[False] = False
+    add_final_layer_norm: Literal[False] = False
+    static_position_embeddings: Literal[True] = True
+
+
+def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
+    """Our config; the tensors say whether there is a bias on the logits."""
+    known = {field.name for field in fields(Described)}
+    their = build(Described, {key: value for key, value in data.items() if key in known}, "marian")
+    for part in ("ffn_dim", "attention_heads"):
+        one, other = getattr(their, f"encoder_{part}"), getattr(their, f"decoder_{part}")
+        require(one == other, f"marian: encoder_{part} {one} beside decoder_{part} {other} is not supported")
+    shared = their.share_encoder_decoder_embeddings
+    require(
+        not shared or their.tie_word_embeddings,
+        "marian: share_encoder_decoder_embeddings without tie_word_embeddings is not supported: what is one matrix "
+        "then depends on the version of transformers",
+    )
+    target_size = their.decoder_vocab_size or their.vocab_size
+    require(
+        not shared or target_size == their.vocab_size,
+        f"marian: embeddings cannot be shared between vocabularies of {their.vocab_size} and {target_size} tokens",
+    )
+    return Config(
+        their.vocab_size,
+        target_size,
+        dim=their.d_model,
+        heads=their.encoder_attention_heads,
+        encoder_layers=their.encoder_layers,
+        decoder_layers=their.decoder_layers,
+        feedforward=their.encoder_ffn_dim,
+        dropout=their.dropout,
+        attention_dropout=their.attention_dropout,
+        activation_dropout=their.activation_dropout,
+        activation=our_activation(their.activation_function),
+        **TERMS,
+        tie_embeddings=shared,
+        tie_output=their.tie_word_embeddings,
+        scale_embeddings=their.scale_embedding,
+        output_bias="final_logits_bias" in names,
+        max_length=their.max_position_embeddings,
+        pad_token=their.pad_token_id,
+        begin_token=their.decoder_start_token_id,
+        end_token=their.eos_token_id,
+    )
+
+
+def write_config(config: Config) -> dict[str, Any]:
+    for key, only in TERMS.items():
+        value = getattr(config, key)
+        require(value == only, f"Hugging Face's marian has {key} {only!r}, but this model has {value!r}")
+    require(config.begin_token is not None, "Hugging Face's marian begins with a token of its config: set begin_token")
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": config.source_size,
+        "decoder_vocab_size": config.target_size,
+        "max_position_embeddings": config.max_length,
+        "d_model": config.dim,
+        "encoder_layers": config.encoder_layers,
+        "encoder_ffn_dim": config.feedforward,
+        "encoder_attention_heads": config.heads,
+        "decoder_layers": config.decoder_layers,
+        "decoder_ffn_dim": config.feedforward,
+        "decoder_attention_heads": config.heads,
+        "activation_function": their_activation(config.activation),
+        "dropout": config.dropout,
+        "attention_dropout": config.dropout_of_weights,
+        "activation_dropout": config.dropout_inside,
+        "scale_embedding": config.scale_embeddings,
+        "share_encoder_decoder_embeddings": config.tie_embeddings,
+        "tie_word_embeddings": config.tie_embeddings or config.tie_output,
+        "pad_token_id": config.pad_token,
+        "decoder_start_token_id": config.begin_token,
+        "eos_token_id": config.end_token,
+        "forced_eos_token_id": config.end_token,
+    }
+
+
+def weights(config: Config) -> WeightMap:
+    """W_Q, W_K and W_V, which are three layers there, are one here."""
+    table, copies = _embeddings(config)
+    for number in range(config.encoder_layers):
+        ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
+        table += _attention(f"{ours}.attention", f"{theirs}.self_attn")
+        table += _pair(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm")
+        table += _feedforward(ours, theirs)
+    for number in range(config.decoder_layers):
+        ours, theirs = f"decoder.{number}", f"model.decoder.layers.{number}"
+        table += _attention(f"{ours}.self_attention", f"{theirs}.self_attn")
+        table += _pair(f"{ours}.self_norm", f"{theirs}.self_attn_layer_norm")
+        table += _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
+        table += _pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
+        table += _feedforward(ours, theirs)
+    table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
+    tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # of sines and cosines, which we compute
+    return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
+
+
+def _embeddings(config: Config) -> tuple[list[Weight], dict[str, str]]:
+    """The matrices of source, target and output: one, two or three; and by which other names a file may hold them."""
+    source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+    shared, output = "model.shared.weight", "lm_head.weight"
+    if config.tie_embeddings:
+        return [Weight("source_embed.tokens.weight", (shared,))], {source: shared, target: shared, output: shared}
+    two = [Weight("source_embed.tokens.weight", (source,)), Weight("target_embed.tokens.weight", (target,))]
+    return (two, {output: target}) if config.tie_output else ([*two, Weight("readout.weight", (output,))], {})
+
+
+def _attention(ours: str, theirs: str) -> list[Weight]:
+    project = _pair(f"{ours}.project", *(f"{theirs}.{part}_proj" for part in ("q", "k", "v")))
+    return project + _pair(f"{ours}.output", f"{theirs}.out_proj")
+
+
+def _feedforward(ours: str, theirs: str) -> list[Weight]:
+    network = _pair(f"{ours}.feedforward.widen", f"{theirs}.fc1") + _pair(f"{ours}.feedforward.narrow", f"{theirs}.fc2")
+    return network + _pair(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
+
+
+def _pair(ours: str, *theirs: str) -> list[Weight]:
+    """A weight and a bias."""
+    return [Weight(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
+
+
+FAMILY = Family("marian", Transformer, read_config, write_config, weights)

@@ -1,0 +1,156 @@
+"""ViT as Hugging Face's transformers writes it (model_type vit): with a classifier, a pooler, or the body alone."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from qkv.config import build, require
+from qkv.interop.families.gpt2 import our_activation, their_activation
+from qkv.interop.weight_map import Family, Weight, WeightMap
+from qkv.models.vit import LEARNED, Config, ViT
+
+
+@dataclass(frozen=True)
+class Described:
+    """What of config.json says how the model computes, with their defaults."""
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    head_dim: int | None = None
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    layer_norm_eps: float = 1e-12
+    image_size: tuple[int, ...] = (224, 224)
+    patch_size: tuple[int, ...] = (16, 16)
+    num_channels: int = 3
+    qkv_bias: bool = True
+    pooler_output_size: int | None = None
+    pooler_act: str = "tanh"
+    num_labels: int = 2
+    id2label: dict[str, Any] | None = None
+
+
+def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
+    """Our config; the tensors say which head there is, if any."""
+    known = {field.name for field in fields(Described)}
+    given = {key: _both_ways(value) if key in ("image_size", "patch_size") else value for key, value in data.items()}
+    their = build(Described, {key: value for key, value in given.items() if key in known}, "vit")
+    require(
+        not any(name.startswith("decoder.") for name in names),
+        "vit: masked image modelling is not supported: only a classifier, a pooler, or the body alone",
+    )
+    for key in ("image_size", "patch_size"):
+        require(len(getattr(their, key)) == 2, f"vit: {key} must be one whole number, or two: of rows and of columns")
+    patch, across = their.patch_size
+    require(patch == across, f"vit: patches of {patch} x {across} are not supported: only as high as wide")
+    require(
+        their.head_dim is None or their.head_dim * their.num_attention_heads == their.hidden_size,
+        f"vit: head_dim {their.head_dim} is not supported: only hidden_size / num_attention_heads",
+    )
+    classifies = "classifier.weight" in names
+    # A classifier reads the class token itself: transformers makes no pooler beside it, and passes over one in a file.
+    pooler = not classifies and any(name.removeprefix("vit.").startswith("pooler.") for name in names)
+    require(
+        not pooler or (their.pooler_act == "tanh" and their.pooler_output_size in (None, their.hidden_size)),
+        f"vit: a pooler of {their.pooler_output_size} features with {their.pooler_act} is not supported: only "
+        f"{their.hidden_size} with tanh",
+    )
+    label_names = _label_names(their.id2label) if classifies and their.id2label is not None else ()
+    return Config(
+        classes=(len(label_names) or their.num_labels) if classifies else None,
+        label_names=label_names,
+        height=their.image_size[0],
+        width=their.image_size[1],
+        channels=their.num_channels,
+        patch=patch,
+        dim=their.hidden_size,
+        layers=their.num_hidden_layers,
+        heads=their.num_attention_heads,
+        feedforward=their.intermediate_size,
+        dropout=their.hidden_dropout_prob,
+        attention_dropout=their.attention_probs_dropout_prob,
+        activation=our_activation(their.hidden_act),
+        qkv_bias=their.qkv_bias,
+        pooler=pooler,
+        eps=their.layer_norm_eps,
+    )
+
+
+def _both_ways(size: Any) -> Any:
+    """Rows and columns, where one number stands for both."""
+    return [size, size] if isinstance(size, int) else size
+
+
+def _label_names(id2label: Mapping[str, Any]) -> tuple[str, ...]:
+    names = [id2label.get(str(number)) for number in range(len(id2label))]
+    require(
+        bool(names) and all(isinstance(name, str) for name in names), "vit: id2label must name each label from 0 on"
+    )
+    return tuple(map(str, names))
+
+
+def write_config(config: Config) -> dict[str, Any]:
+    require(
+        config.position == LEARNED and config.score == "scaled_dot",
+        "Hugging Face's vit has learned positions and the scaled dot product, "
+        f"but this model has position {config.position!r} and score {config.score!r}",
+    )
+    require(config.classes is None or not config.pooler, "Hugging Face's vit has a classifier or a pooler, not both")
+    labels = config.label_names or tuple(f"LABEL_{number}" for number in range(config.classes or 0))
+    named = {"id2label": {str(number): name for number, name in enumerate(labels)},
+             "label2id": {name: number for number, name in enumerate(labels)}}  # fmt: skip
+    return {
+        "architectures": ["ViTModel" if config.classes is None else "ViTForImageClassification"],
+        "model_type": "vit",
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.feedforward,
+        "hidden_act": their_activation(config.activation),
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.dropout_of_weights,
+        "layer_norm_eps": config.eps,
+        "image_size": config.height if config.height == config.width else [config.height, config.width],
+        "patch_size": config.patch,
+        "num_channels": config.channels,
+        "qkv_bias": config.qkv_bias,
+        "encoder_stride": config.patch,
+        **(named if labels else {}),
+    }
+
+
+def weights(config: Config) -> WeightMap:
+    """W_Q, W_K and W_V, which are three layers there, are one here."""
+    table = [
+        Weight("class_token", ("vit.embeddings.cls_token",)),
+        Weight("positions", ("vit.embeddings.position_embeddings",)),
+        *_pair("patches", "vit.embeddings.patch_embeddings.projection"),
+    ]
+    for number in range(config.layers):
+        ours, theirs = f"encoder.{number}", f"vit.encoder.layer.{number}"
+        parts = [f"{theirs}.attention.attention.{part}" for part in ("query", "key", "value")]
+        table += _pair(f"{ours}.attention.project", *parts)[: 2 if config.qkv_bias else 1]
+        table += _pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        table += _pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
+        table += _pair(f"{ours}.feedforward.widen", f"{theirs}.intermediate.dense")
+        table += _pair(f"{ours}.feedforward.narrow", f"{theirs}.output.dense")
+        table += _pair(f"{ours}.feedforward_norm", f"{theirs}.layernorm_after")
+    table += _pair("norm", "vit.layernorm")
+    table += _pair("pooler", "vit.pooler.dense") if config.pooler else []
+    table += _pair("head", "classifier") if config.classes is not None else []
+    ignored = (
+        r"(vit\.)?pooler\.dense\.(weight|bias)",  # beside a classifier, which does not read it
+        r"(vit\.)?embeddings\.mask_token",  # which stood for the patches to be guessed in pre-training
+    )
+    return WeightMap(tuple(table), ignored=ignored, prefix="vit.")
+
+
+def _pair(ours: str, *theirs: str) -> list[Weight]:
+    """A weight and a bias."""
+    return [Weight(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
+
+
+FAMILY = Family("vit", ViT, read_config, write_config, weights)

@@ -1,0 +1,205 @@
+"""An image is worth 16x16 words (Dosovitskiy et al. 2021): a Transformer encoder over the patches of an image.
+
+    z_0 = [x_class; x_1 E; x_2 E; ... x_N E] + E_pos            each patch x_i is its pixels, one behind the other
+    z   = z + SelfAttention(norm(z));   z = z + FeedForward(norm(z))            in every block
+    y   = norm(z)_class,   logits = W y + b
+
+The place of a patch is learned. An image of another size than the model was made for has another grid of patches: the
+learned grid is then interpolated (bicubic), as the paper does it for fine-tuning at a higher resolution. A position
+that acts inside self-attention instead counts the class token and then the patches, row by row.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from qkv.attention import SCORES, Sizes
+from qkv.config import nearest, require
+from qkv.errors import ShapeError
+from qkv.nn.block import Block
+from qkv.nn.dropout import Dropout
+from qkv.nn.embed import POSITIONS
+from qkv.nn.feedforward import ACTIVATIONS, FeedForward
+from qkv.nn.heads import MultiHead
+from qkv.nn.stack import Stack
+from qkv.types import Float, Tensor
+
+_SIZES: dict[str, dict[str, int]] = {
+    "ti": {"dim": 192, "layers": 12, "heads": 3, "feedforward": 768},  # Ti and S: Touvron et al. 2021
+    "s": {"dim": 384, "layers": 12, "heads": 6, "feedforward": 1536},
+    "b": {"dim": 768, "layers": 12, "heads": 12, "feedforward": 3072},  # B, L and H: table 1 of the paper
+    "l": {"dim": 1024, "layers": 24, "heads": 16, "feedforward": 4096},
+    "h": {"dim": 1280, "layers": 32, "heads": 16, "feedforward": 5120},
+}
+PRESETS = {f"{name}/{patch}": {**size, "patch": patch} for name, size in _SIZES.items() for patch in (14, 16, 32)}
+
+LEARNED = "learned"  # E_pos
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes and terms of the model; the data sets the sizes of the images and how many classes there are."""
+
+    classes: int | None = None  # None: no head, and the model gives y itself
+    label_names: tuple[str, ...] = ()  # what the classes are called, where that is known
+    height: int = 224  # of the images it is trained on
+    width: int = 224
+    channels: int = 3
+    patch: int = 16  # pixels a side
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    feedforward: int = 3072
+    dropout: float = 0.0
+    attention_dropout: float | None = None  # of the weights of attention; None: as dropout
+    activation: str = "gelu"
+    score: str = "scaled_dot"
+    position: str = LEARNED
+    qkv_bias: bool = True
+    pooler: bool = False  # y = tanh(W norm(z)_class + b) instead: the hidden layer of the head used in pre-training
+    eps: float = 1e-12  # of the layer normalisation
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width", "channels", "patch", "dim", "layers", "heads", "feedforward"):
+            require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
+        require(self.classes is None or 1 <= self.classes <= 2**24, "classes must lie between 1 and 2^24")
+        require(
+            not self.label_names or len(self.label_names) == self.classes,
+            f"there are {self.classes} classes, but {len(self.label_names)} label_names",
+        )
+        require(self.layers <= 1024, "more than 1,024 layers")
+        for name in ("height", "width"):
+            side = getattr(self, name)
+            require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
+        pixels = self.channels * self.patch**2
+        widest = max(3 * self.dim, self.feedforward, self.patches + 1, pixels, self.classes or 1)
+        require(self.dim * widest <= 2**36, f"dim {self.dim} makes a matrix of more than 2^36 numbers")
+        require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
+        for name in ("dropout", "attention_dropout"):
+            share = getattr(self, name)
+            require(share is None or 0 <= share < 1, f"{name} must lie in [0, 1)")
+        known = {"activation": [*ACTIVATIONS], "score": [*SCORES], "position": [LEARNED, *POSITIONS]}
+        for name, names in known.items():
+            word = getattr(self, name)
+            require(word in names, f"{name} {word!r} is not known{nearest(word, names)}")
+        require(
+            self.position != "rotary" or self.dim // self.heads % 2 == 0,
+            f"rotary positions turn pairs of features, but dim {self.dim} / heads {self.heads} is odd",
+        )
+        require(0 < self.eps < 1, "eps must lie in (0, 1)")
+
+    @property
+    def dropout_of_weights(self) -> float:
+        """How much dropout there is of the weights of attention."""
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many patches there are one below the other, and side by side."""
+        return self.height // self.patch, self.width // self.patch
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+
+class ViT(nn.Module):
+    """The vision Transformer."""
+
+    tokenizer: Any = None  # images need none
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.patches = Patches(config.channels, config.patch, config.dim)  # E
+        self.class_token = normal(1, 1, config.dim)  # x_class
+        self.positions = normal(1, 1 + config.patches, config.dim) if config.position == LEARNED else None  # E_pos
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Stack(block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.dim, config.eps)
+        self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
+        self.head = None if config.classes is None else nn.Linear(config.dim, config.classes)  # W
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch scores"]:
+        """The logits of the classes, or without a head the state of the class token."""
+        y = self.encode(images)[:, 0]
+        if self.pooler is not None:
+            y = torch.tanh(self.pooler(y))
+        return y if self.head is None else self.head(y)
+
+    def encode(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
+        """norm(z): the state of the class token, then those of the patches, row by row."""
+        patches, grid = self.patches(images)
+        z = torch.cat((self.class_token.expand(len(images), -1, -1), patches), dim=1)
+        if self.positions is not None:
+            z = z + self.places(self.positions, grid)
+        z = self.dropout(z)
+        for encoder_block in self.encoder:
+            z, _ = encoder_block(z)
+        return self.norm(z)
+
+    def places(
+        self, positions: Float[Tensor, "1 trained_tokens dim"], grid: tuple[int, int]
+    ) -> Float[Tensor, "1 tokens dim"]:
+        """E_pos for a grid of patches of any height and width."""
+        if grid == self.config.grid:
+            return positions
+        class_place, learned = positions.split((1, self.config.patches), dim=1)
+        learned = learned.unflatten(1, self.config.grid).movedim(-1, 1)  # 1 d rows columns
+        anew = F.interpolate(learned, grid, mode="bicubic", align_corners=False)
+        return torch.cat((class_place, anew.flatten(2).transpose(1, 2)), dim=1)
+
+    @property
+    def device(self) -> torch.device:
+        return self.class_token.device
+
+
+class Patches(nn.Module):
+    """x E + b for each patch x of an image: a convolution whose strides are as wide as its kernel."""
+
+    def __init__(self, channels: int, patch: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim, channels, patch, patch))  # the transpose of E
+        self.bias = nn.Parameter(torch.zeros(dim))
+        nn.init.xavier_uniform_(self.weight.view(dim, -1))
+
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> tuple[Float[Tensor, "batch patches dim"], tuple[int, int]]:
+        """The patches row by row, and how many rows and columns there are."""
+        _, channels, side, _ = self.weight.shape
+        if images.ndim != 4 or images.shape[1] != channels:
+            raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(images.shape)}")
+        height, width = images.shape[2:]
+        if height < side or width < side or height % side or width % side:
+            raise ShapeError(
+                f"images of {height} x {width} pixels cannot be cut into patches of {side} x {side}: scale or crop "
+                f"them to multiples of {side}"
+            )
+        # b c (row y) (column x) -> b (row column) (c y x). One matrix product, exact in float32 on a GPU too, where
+        # convolutions round to TF32.
+        cut = images.to(self.weight.dtype).unflatten(3, (-1, side)).unflatten(2, (-1, side))
+        pixels = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        return F.linear(pixels, self.weight.flatten(1), self.bias), (height // side, width // side)
+
+
+def block(config: Config) -> Block:
+    """Self-attention over all patches, then the feed-forward network."""
+    features = config.dim // config.heads
+    sizes = Sizes(features, features, hidden=features, max_keys=1 + config.patches, heads=config.heads)
+    position = POSITIONS.get(config.position)
+    attention = MultiHead(
+        config.dim, config.heads, config.dropout_of_weights, bias=config.qkv_bias,
+        score=SCORES[config.score].sized(sizes),
+        position=None if position is None else position(config.dim, config.heads),
+    )  # fmt: skip
+    feedforward = FeedForward(config.dim, config.feedforward, config.dropout, config.activation)
+    return Block(attention, feedforward, config.dropout, norm="pre", eps=config.eps)
+
+
+def normal(*shape: int) -> nn.Parameter:
+    """Weights to begin with: N(0, 0.02^2)."""
+    return nn.Parameter(torch.empty(shape).normal_(std=0.02))

@@ -1,0 +1,125 @@
+"""Classification as a task to learn: a label for a whole text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import functional as F
+
+from qkv.data.pair import Pair
+from qkv.data.registry import Loaded
+from qkv.metrics import Metric
+from qkv.nn.text_encoder import TextEncoder
+from qkv.tasks.pieces import IGNORE, Piece, Splitter, TextBatch, batched, epoch_of, in_batches
+from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.types import Float, Tensor
+
+
+def cut(splitter: Splitter, pairs: Sequence[Pair], labels: Mapping[str, int], longest: int) -> list[Piece]:
+    """Texts as a model reads them, cut off where they are too long; a label that is not known is not asked for."""
+    room = splitter.room(longest)
+    split = splitter.split([pair.source for pair in pairs])
+    return [
+        Piece(splitter.between(ids[:room]), [labels.get(pair.target, IGNORE)])
+        for pair, ids in zip(pairs, split, strict=True)
+    ]
+
+
+@dataclass
+class ClassificationTask(ScoredTask):
+    """The loss is the cross-entropy of the labels."""
+
+    title = "classification"
+    metrics: ClassVar = {
+        "loss": Metric("loss", higher_is_better=False),
+        "accuracy": Metric("accuracy", percent=True),
+    }
+    model = TextEncoder
+    learns_from = "labelled"
+    from_data = ("vocabulary_size", "head", "labels", "label_names")
+
+    vocabulary: Any
+    train: list[Piece]
+    valid: list[Pair]
+    labels: tuple[str, ...]
+    settings: Settings
+    longest: int
+    seed: int
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.splitter = Splitter(self.vocabulary)
+
+    @classmethod
+    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {"vocabulary_size": 1, "head": "classifier", "labels": 1, "label_names": ()}
+
+    @classmethod
+    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
+        names = tuple(sorted({pair.target for pair in data.splits["train"]}))
+        return {"vocabulary_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
+
+    @classmethod
+    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":
+        names = tuple(model.label_names)
+        numbers = {name: number for number, name in enumerate(names)}
+        pieces = cut(Splitter(vocabulary), data.splits["train"], numbers, model.max_length)
+        notes = data.notes
+        if full := sum(len(piece.ids) == model.max_length for piece in pieces):
+            notes += (
+                f"{full} training text(s) are read to model.max_length = {model.max_length} tokens and no further",
+            )
+        valid = data.splits["valid"][: train.valid_size]
+        return cls(vocabulary, pieces, valid, names, train, model.max_length, seed, notes)
+
+    def describe(self) -> str:
+        return f"{len(self.train):,} texts, {len(self.labels)} labels"
+
+    def epoch(self, number: int) -> list[list[int]]:
+        return epoch_of(self.train, self.settings.batch_tokens, self.seed, number)
+
+    def batch(self, rows: Sequence[int], *, filled: bool = False) -> TextBatch:
+        return batched([self.train[row] for row in rows], self.splitter.pad)
+
+    def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
+        logits = model.logits(model(batch.tokens_read, lengths=batch.lengths)).float()
+        return F.cross_entropy(logits, batch.targets, label_smoothing=self.settings.label_smoothing)
+
+    def validate(self, model: TextEncoder) -> dict[str, float]:
+        return self._scores(model, self.valid)
+
+    @classmethod
+    def splits(cls, data: Loaded) -> list[str]:
+        return list(data.splits)
+
+    def examine(self, model: TextEncoder, data: Loaded, split: str) -> Examined:
+        return Examined(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
+
+    def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
+        log_p = label_log_probabilities(model, self.splitter, pairs, self.settings.batch_tokens)
+        return label_scores(log_p, pairs, self.labels)
+
+
+def label_scores(
+    log_p: Float[Tensor, "texts labels"], pairs: Sequence[Pair], labels: Sequence[str]
+) -> dict[str, float]:
+    """Accuracy and mean -log p of the right label; a label that the model does not know is never right."""
+    numbers = {name: number for number, name in enumerate(labels)}
+    wanted = torch.tensor([numbers.get(pair.target, IGNORE) for pair in pairs])
+    known = wanted != IGNORE
+    loss = -log_p[known].gather(1, wanted[known, None]).mean()
+    return {"loss": float(loss), "accuracy": float((log_p.argmax(dim=-1) == wanted).double().mean())}
+
+
+@torch.inference_mode()
+def label_log_probabilities(
+    model: TextEncoder, splitter: Splitter, pairs: Sequence[Pair], budget: int
+) -> Float[Tensor, "texts labels"]:
+    """log p of each label, for each text."""
+    pieces = cut(splitter, pairs, {}, model.config.max_length)
+    found = torch.zeros(len(pairs), model.config.labels)
+    for rows, batch in in_batches(pieces, budget, splitter.pad):
+        here = batch.to(model.device)
+        found[rows] = model.logits(model(here.tokens_read, lengths=here.lengths)).float().log_softmax(dim=-1).cpu()
+    return found

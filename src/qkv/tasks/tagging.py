@@ -1,0 +1,160 @@
+"""Tagging as a task to learn: a label for each word, such as its part of speech or the entity that it belongs to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from qkv.data.registry import Loaded
+from qkv.data.tagged import Tagged
+from qkv.metrics import Metric
+from qkv.metrics.tagging import entity_f1, names_entities, tag_accuracy
+from qkv.nn.text_encoder import TextEncoder
+from qkv.tasks.pieces import IGNORE, Piece, Splitter, TextBatch, batched, epoch_of, in_batches
+from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.types import Float, Tensor
+
+
+class Word(NamedTuple):
+    """Where a word is."""
+
+    sentence: int
+    number: int  # in its sentence
+    place: int  # of its first token, in the piece that it is read in
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Sentences in pieces that a model can read: one piece each, or several of a sentence that is too long."""
+
+    pieces: list[Piece]
+    words: list[list[Word]]  # that are in each piece
+
+
+def cut(splitter: Splitter, sentences: Sequence[Tagged], labels: dict[str, int], longest: int) -> Cut:
+    """The first token of each word says its tag; the others say nothing. A tag that has no label is not asked for."""
+    pieces: list[Piece] = []
+    words: list[list[Word]] = []
+    whole = splitter.room(longest)
+    for sentence, tagged in enumerate(sentences):
+        room = 0
+        for number, (split, tag) in enumerate(zip(splitter.split(tagged.words), tagged.tags, strict=True)):
+            token_ids = split[:whole]
+            if len(token_ids) > room:
+                pieces.append(Piece([], []))
+                words.append([])
+                room = whole
+            room -= len(token_ids)
+            words[-1].append(Word(sentence, number, 1 + len(pieces[-1].ids)))
+            pieces[-1].ids.extend(token_ids)
+            pieces[-1].targets.extend([labels.get(tag, IGNORE), *[IGNORE] * (len(token_ids) - 1)])
+    return Cut([Piece(splitter.between(one.ids), [IGNORE, *one.targets, IGNORE]) for one in pieces], words)
+
+
+@dataclass
+class TaggingTask(ScoredTask):
+    """The loss is the cross-entropy of the tags; the first token of a word stands for it (Devlin et al. 2019)."""
+
+    title = "tagging"
+    metrics: ClassVar = {
+        "loss": Metric("loss", higher_is_better=False),
+        "accuracy": Metric("accuracy", percent=True),
+        "f1": Metric("F1", percent=True),  # of whole entities; of other tags, which are one each, it is the accuracy
+    }
+    model = TextEncoder
+    learns_from = "tagged"
+    from_data = ("vocabulary_size", "head", "labels", "label_names")
+
+    vocabulary: Any
+    train: Cut
+    valid: list[Tagged]
+    labels: tuple[str, ...]
+    settings: Settings
+    longest: int
+    seed: int
+    notes: tuple[str, ...]
+
+    @classmethod
+    def provisional(cls, table: Any) -> dict[str, Any]:
+        return {"vocabulary_size": 1, "head": "tagger", "labels": 1, "label_names": ()}
+
+    @classmethod
+    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
+        names = tuple(sorted({tag for sentence in data.tagged["train"] for tag in sentence.tags}))
+        return {"vocabulary_size": len(vocabulary), "head": "tagger", "labels": len(names), "label_names": names}
+
+    @classmethod
+    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "TaggingTask":
+        names = tuple(model.label_names)
+        numbers = {name: number for number, name in enumerate(names)}
+        pieces = cut(Splitter(vocabulary), data.tagged["train"], numbers, model.max_length)
+        valid = data.tagged["valid"][: train.valid_size]
+        return cls(vocabulary, pieces, valid, names, train, model.max_length, seed, data.notes)
+
+    def __post_init__(self) -> None:
+        self.splitter = Splitter(self.vocabulary)
+
+    def describe(self) -> str:
+        return f"{1 + self.train.words[-1][-1].sentence:,} sentences"
+
+    def epoch(self, number: int) -> list[list[int]]:
+        return epoch_of(self.train.pieces, self.settings.batch_tokens, self.seed, number)
+
+    def batch(self, rows: Sequence[int], *, filled: bool = False) -> TextBatch:
+        return batched([self.train.pieces[row] for row in rows], self.splitter.pad)
+
+    def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
+        return _loss(model, batch, self.settings.label_smoothing) / batch.tokens
+
+    def validate(self, model: TextEncoder) -> dict[str, float]:
+        return self._scores(model, self.valid)
+
+    @classmethod
+    def splits(cls, data: Loaded) -> list[str]:
+        return list(data.tagged)
+
+    def examine(self, model: TextEncoder, data: Loaded, split: str) -> Examined:
+        return Examined(len(data.tagged[split]), "sentences", self._scores(model, data.tagged[split]))
+
+    @torch.inference_mode()
+    def _scores(self, model: TextEncoder, sentences: Sequence[Tagged]) -> dict[str, float]:
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        known = cut(self.splitter, sentences, numbers, self.longest)
+        total, words, budget = 0.0, 0, self.settings.batch_tokens
+        for _, batch in in_batches(known.pieces, budget, self.splitter.pad):
+            total += float(_loss(model, batch.to(model.device)))
+            words += batch.tokens
+        found = tags_of(model, self.splitter, [one.words for one in sentences], budget)
+        return {"loss": total / max(1, words), **tag_scores(found, sentences)}
+
+
+def tag_scores(found: Sequence[Sequence[str]], wanted: Sequence[Tagged]) -> dict[str, float]:
+    """Accuracy, and F1 of entities; of tags that are no parts of entities each word is one, and F1 is the accuracy."""
+    truth = [sentence.tags for sentence in wanted]
+    accuracy = tag_accuracy(found, truth)
+    entities = names_entities([tag for tags in truth for tag in tags])
+    return {"accuracy": accuracy, "f1": entity_f1(found, truth) if entities else accuracy}
+
+
+@torch.inference_mode()
+def tags_of(model: TextEncoder, splitter: Splitter, sentences: Sequence[Sequence[str]], budget: int) -> list[list[str]]:
+    """The tag that a model gives to each word of sentences."""
+    names = model.config.label_names
+    untagged = [Tagged(tuple(words), ("",) * len(words)) for words in sentences]
+    read = cut(splitter, untagged, {}, model.config.max_length)
+    found = [[""] * len(words) for words in sentences]
+    for rows, batch in in_batches(read.pieces, budget, splitter.pad):
+        here = batch.to(model.device)
+        best = model.logits(model(here.tokens_read, lengths=here.lengths)).argmax(dim=-1).tolist()
+        for row, labels in zip(rows, best, strict=True):
+            for word in read.words[row]:
+                found[word.sentence][word.number] = names[labels[word.place]]
+    return found
+
+
+def _loss(model: TextEncoder, batch: TextBatch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+    logits = model.logits(model(batch.tokens_read, lengths=batch.lengths)).float().flatten(0, 1)
+    targets = batch.targets.flatten()
+    return F.cross_entropy(logits, targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")

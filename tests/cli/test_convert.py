@@ -1,0 +1,173 @@
+"""`qkv convert`: a folder in, a folder out that others load; what cannot be done is one line, with exit code 2."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from qkv.data.vocabulary import Vocabulary
+from qkv.interop import load, save_model
+from qkv.interop.families import FAMILIES
+from qkv.interop.released import write_released
+from qkv.models.bert import Bert
+from qkv.models.bert import Config as BertConfig
+from qkv.models.gpt2 import GPT2
+from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.rnn_lm import RNNLM
+from qkv.models.rnn_lm import Config as RNNConfig
+from qkv.models.transformer import Config, Transformer
+
+WEIGHTS = "model.safetensors"
+BESIDE = {
+    "vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n##c\n",
+    "tokenizer_config.json": '{"do_lower_case": true}',
+    "special_tokens_map.json": '{"cls_token": "[CLS]"}',
+    "generation_config.json": "{}",
+}
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """A folder as transformers has them, in bfloat16, with files of a tokenizer and others."""
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    torch.manual_seed(0)
+    model = Bert(BertConfig(11, dim=8, heads=2, layers=1, feedforward=8, max_length=6)).bfloat16()
+    write_released(model, FAMILIES["bert"], folder)
+    for name, text in BESIDE.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def same(one: Path, other: Path) -> bool:
+    mine, its = load_file(one / WEIGHTS), load_file(other / WEIGHTS)
+    return mine.keys() == its.keys() and all(
+        mine[name].dtype == its[name].dtype and torch.equal(mine[name], its[name]) for name in mine
+    )
+
+
+def test_a_folder_comes_back_bit_for_bit_with_its_tokenizer_and_without_pickles_or_code(qkv, bert, tmp_path):
+    (bert / "modeling.py").write_text("print('code')")
+    (bert / "pytorch_model.bin").write_bytes(b"a pickle")
+    out = tmp_path / "new" / "out"
+    done = qkv("convert", bert, out)
+    assert (done.code, done.out) == (0, f"{out}\n")
+    assert done.err == "Bert  0.0 M parameters  bfloat16  0.0 MB\n"
+    assert {path.name for path in out.iterdir()} == {"config.json", WEIGHTS, *BESIDE}
+    assert all((out / name).read_text() == text for name, text in BESIDE.items())
+    assert same(bert, out)
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_the_precision_can_be_chosen(qkv, bert, tmp_path, dtype):
+    done = qkv("convert", bert, tmp_path / "out", "--dtype", dtype, "--json")
+    told = json.loads(done.out)
+    numbers = getattr(torch, dtype)
+    written = load_file(tmp_path / "out" / WEIGHTS)
+    assert {tensor.dtype for tensor in written.values()} == {numbers}
+    assert all(torch.equal(tensor, load_file(bert / WEIGHTS)[name].to(numbers)) for name, tensor in written.items())
+    count = sum(tensor.numel() for tensor in written.values())
+    assert told == {
+        "out": str(tmp_path / "out"), "to": "hf", "network": "Bert", "parameters": count, "dtype": dtype,
+        "bytes": count * numbers.itemsize,
+    }  # fmt: skip
+
+
+def test_a_precision_that_cannot_hold_a_weight_writes_nothing(qkv, tmp_path):
+    model = GPT2(GPT2Config(5, dim=4, heads=1, layers=1, max_length=4))
+    with torch.no_grad():
+        model.embed.weight[0, 0] = 1e6
+    (tmp_path / "in").mkdir()
+    write_released(model, FAMILIES["gpt2"], tmp_path / "in")
+    error = qkv("convert", tmp_path / "in", tmp_path / "out", "--dtype", "float16").error
+    assert error == f"{tmp_path / 'in' / WEIGHTS}: transformer.wte.weight holds values that are too large for float16"
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_what_was_trained_here_is_written_for_transformers_and_comes_back(qkv, tmp_path):
+    vocabulary = Vocabulary.train(["abc"], "char")
+    torch.manual_seed(0)
+    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8, "max_length": 8}
+    terms = {"norm": "post", "position": "sinusoidal_halves", "begin_token": 2, "end_token": 3, "pad_token": 0}
+    model = Transformer(Config(len(vocabulary), len(vocabulary), **sizes, **terms)).eval()
+    (tmp_path / "in").mkdir()
+    save_model(model, vocabulary, tmp_path / "in")
+    assert qkv("convert", tmp_path / "in", tmp_path / "hf").code == 0
+    assert qkv("convert", tmp_path / "hf", tmp_path / "out", "--to", "qkv").code == 0
+    assert same(tmp_path / "in", tmp_path / "out")
+    again = load(tmp_path / "out")
+    assert again.tokenizer.to_json() == vocabulary.to_json()
+    tokens = torch.tensor([[4, 5, 3]])
+    assert torch.equal(again(tokens, tokens), model(tokens, tokens))
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "hf").eval()
+    with torch.no_grad():
+        assert (theirs(tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)).abs().max() < 1e-5
+
+
+def test_a_released_tokenizer_goes_through_a_folder_of_our_own(qkv, bert, tmp_path):
+    assert qkv("convert", bert, tmp_path / "own", "--to", "qkv").code == 0
+    assert qkv("convert", tmp_path / "own", tmp_path / "hf").code == 0
+    assert same(bert, tmp_path / "hf")
+    for folder in (bert, tmp_path / "own", tmp_path / "hf"):
+        tokenizer = load(folder).tokenizer
+        assert tokenizer.encode("A bc").ids == [2, 5, 6, 7, 3]
+        assert (tokenizer.roles.begin, tokenizer.roles.mask) == (2, 4)
+    transformers = pytest.importorskip("transformers")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("A bc")["input_ids"] == [2, 5, 6, 7, 3]
+
+
+def test_nothing_that_is_there_is_written_over(qkv, bert, tmp_path):
+    before = {path.name: path.read_bytes() for path in bert.iterdir()}
+    for out in (bert, bert / WEIGHTS):
+        assert qkv("convert", bert, out).error == f"{out}: is there already; name a folder that is new or empty"
+    assert {path.name: path.read_bytes() for path in bert.iterdir()} == before
+    (tmp_path / "empty").mkdir()
+    assert qkv("convert", bert, tmp_path / "empty").code == 0
+    assert "no such folder" in qkv("convert", tmp_path / "none", tmp_path / "out").error
+
+
+def test_a_network_that_transformers_does_not_have_is_told(qkv, tmp_path):
+    (tmp_path / "in").mkdir()
+    save_model(RNNLM(RNNConfig(5, embedding=4, hidden=4)), None, tmp_path / "in")
+    error = qkv("convert", tmp_path / "in", tmp_path / "out").error
+    assert error.startswith("transformers has no network like our RNNLM; what can be written for it: Bert (as bert), ")
+    assert qkv("convert", tmp_path / "in", tmp_path / "out", "--to", "qkv").code == 0
+    assert same(tmp_path / "in", tmp_path / "out")
+    assert "'--to'" in qkv("convert", tmp_path / "in", tmp_path / "other", "--to", "onnx").error
+
+
+def test_a_pickle_is_not_converted_either(qkv, bert, tmp_path):
+    (bert / WEIGHTS).rename(bert / "pytorch_model.bin")
+    assert "pytorch_model.bin is a pickle, which could run any code" in qkv("convert", bert, tmp_path / "out").error
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit", "marian"])
+def test_every_family_that_transformers_writes_comes_back_to_it_bit_for_bit(qkv, tmp_path, name):
+    transformers = pytest.importorskip("transformers")
+    small = {
+        "bert": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 8},
+        "gpt2": {"n_embd": 16, "n_head": 2, "n_layer": 2, "n_positions": 8, "bos_token_id": 0, "eos_token_id": 0},
+        "vit": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8,
+                "image_size": 8, "patch_size": 4, "num_labels": 3},
+        "marian": {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+                   "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "pad_token_id": 10,
+                   "decoder_start_token_id": 10, "max_position_embeddings": 8},
+    }[name]  # fmt: skip
+    kind = {
+        "bert": "BertForPreTraining",
+        "gpt2": "GPT2LMHeadModel",
+        "vit": "ViTForImageClassification",
+        "marian": "MarianMTModel",
+    }[name]
+    network = getattr(transformers, kind)
+    model = network(network.config_class(**({} if name == "vit" else {"vocab_size": 11}), **small)).half()
+    model.save_pretrained(tmp_path / "in", max_shard_size="4KB")
+    assert qkv("convert", tmp_path / "in", tmp_path / "out").code == 0
+    again, report = network.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(report.values())
+    before, after = model.state_dict(), again.state_dict()
+    assert all(after[key].dtype == value.dtype and torch.equal(after[key], value) for key, value in before.items())

@@ -1,0 +1,43 @@
+"""The characters of words, against ELMo's convention written out by hand."""
+
+import torch
+
+from qkv.data.characters import Characters
+
+
+def test_a_word_is_its_bytes_between_two_marks_each_with_1_added():
+    expected = [259, ord("c") + 1, ord("a") + 1, ord("t") + 1, 260, *[261] * 45]
+    assert Characters().word("cat") == expected
+    assert len(expected) == 50
+
+
+def test_letters_beyond_ascii_are_several_bytes():
+    assert Characters(8).word("ñ€") == [259, 0xC3 + 1, 0xB1 + 1, 0xE2 + 1, 0x82 + 1, 0xAC + 1, 260, 261]
+
+
+def test_of_a_long_word_the_beginning_is_read():
+    assert Characters(6).word("abcdefgh") == [259, 98, 99, 100, 101, 260]
+    assert Characters(6).word("abcd") == [259, 98, 99, 100, 101, 260]
+
+
+def test_the_ends_of_a_sentence_are_words_of_one_mark():
+    assert Characters(5).word("<S>") == [259, 257, 260, 261, 261]
+    assert Characters(5).word("</S>") == [259, 258, 260, 261, 261]
+
+
+def test_half_a_surrogate_pair_is_left_out():
+    assert Characters(5).word("a\ud800") == Characters(5).word("a")
+
+
+def test_the_empty_word_is_still_a_word():
+    assert Characters(4).word("") == [259, 260, 261, 261]
+
+
+def test_shorter_sentences_are_filled_up_with_nothing():
+    rows = Characters(5)([["a", "b"], [], ["c"]])
+    assert rows.shape == (3, 2, 5)
+    assert rows.dtype == torch.int64
+    assert rows[0].tolist() == [[259, 98, 260, 261, 261], [259, 99, 260, 261, 261]]
+    assert rows[1].abs().sum() == 0
+    assert rows[2].tolist() == [[259, 100, 260, 261, 261], [0] * 5]
+    assert Characters(5)([]).shape == (0, 0, 5)

@@ -1,0 +1,224 @@
+"""GPT-2 folders of Hugging Face: what transformers computes with them, and back again."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import qkv
+from qkv.errors import CheckpointError, InputError
+from qkv.generation import Rules, greedy_search
+from qkv.interop.families.gpt2 import FAMILY, read_config, write_config
+from qkv.interop.released import write_released
+from qkv.models.gpt2 import GPT2, Config
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {"vocab_size": 31, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 80, "bos_token_id": None,
+         "eos_token_id": None}  # fmt: skip
+ODD: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "head size 40": {"n_embd": 80, "n_head": 2},
+    "one layer, one head": {"n_layer": 1, "n_head": 1},
+    "five layers of one feature a head": {"n_layer": 5, "n_head": 24},
+    "untied": {"tie_word_embeddings": False},
+    "narrow inside": {"n_inner": 7},
+    "exact gelu": {"activation_function": "gelu"},
+    "gelu by PyTorch's tanh": {"activation_function": "gelu_pytorch_tanh"},
+    "relu": {"activation_function": "relu"},
+    "silu": {"activation_function": "silu"},
+    "coarse norms": {"layer_norm_epsilon": 0.1},
+    "upcast": {"reorder_and_upcast_attn": True},
+}
+
+
+def theirs(**changes: Any) -> Any:
+    """Their model with weights that leave nothing at 0 or 1, where a mistake could hide."""
+    torch.manual_seed(7)
+    config = transformers.GPT2Config(**{**SIZES, **changes}, attn_implementation="eager")
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.2)
+    return model
+
+
+def some_tokens(batch: int = 3, length: int = 10) -> Tensor:
+    return torch.randint(SIZES["vocab_size"], (batch, length), generator=torch.Generator().manual_seed(5))
+
+
+def outputs(layers: Any) -> list[Tensor]:
+    """What each layer will give, once the model has run."""
+    seen: list[Tensor] = []
+    for layer in layers:
+        layer.register_forward_hook(lambda _, __, out: seen.append(out[0] if isinstance(out, tuple) else out))
+    return seen
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
+@torch.inference_mode()
+def test_logits_hidden_states_and_attention_are_theirs(changes, tmp_path):
+    hf, tokens = theirs(**changes), some_tokens()
+    hf.save_pretrained(tmp_path)
+    model = qkv.load(tmp_path)
+    assert isinstance(model, GPT2)
+    assert not model.training
+    found, expected = outputs(model.blocks), outputs(hf.transformer.h)
+    said = hf(tokens, output_attentions=True)
+    with qkv.watch(model) as seen:
+        logits = model(tokens)
+    assert_same(logits, said.logits)
+    assert len(found) == len(expected) == len(said.attentions) == model.config.layers
+    for number, (ours, hidden, weights) in enumerate(zip(found, expected, said.attentions, strict=True)):
+        assert_same(ours, hidden)
+        assert_same(seen[f"blocks.{number}"].weights, weights)
+
+
+@torch.inference_mode()
+def test_a_batch_that_is_filled_up_on_the_left_is_read_as_they_read_it(tmp_path):
+    hf, tokens, padding = theirs(), some_tokens(), torch.tensor([0, 4, 9])
+    hf.save_pretrained(tmp_path)
+    model = qkv.load(tmp_path)
+    real = torch.arange(10) >= padding[:, None]
+    said = hf(
+        tokens, attention_mask=real.long(), position_ids=(real.cumsum(1) - 1).clamp(min=0), output_attentions=True
+    )
+    with qkv.watch(model) as seen:
+        logits = model(tokens, padding=padding)
+    assert_same(logits[real], said.logits[real])
+    for number, weights in enumerate(said.attentions):
+        by_token = seen[f"blocks.{number}"].weights.transpose(1, 2)
+        assert_same(by_token[real], weights.transpose(1, 2)[real])
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False, "n_embd": 80, "n_head": 2}])
+@torch.inference_mode()
+def test_fifty_greedy_tokens_are_theirs_also_after_prompts_of_different_lengths(changes, tmp_path):
+    hf, tokens, padding = theirs(**changes), some_tokens(), torch.tensor([0, 4, 9])
+    hf.transformer.wpe.weight.normal_(std=2)  # so that a text does not go on with one token for ever
+    hf.save_pretrained(tmp_path)
+    model = qkv.load(tmp_path)
+    real = (torch.arange(10) >= padding[:, None]).long()
+    expected = hf.generate(tokens, attention_mask=real, max_new_tokens=50, do_sample=False, pad_token_id=0)[:, 10:]
+    _, state = model.read(tokens[:, :-1], model.start(3, padding))
+    rules = Rules(batch=3, begin=tokens[:, -1].tolist(), end=None, max_length=50)
+    assert [list(one.tokens) for one in greedy_search(model, state, rules)] == expected.tolist()
+    assert len(expected.unique()) > 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_files_of_any_precision_are_read_exactly(dtype, tmp_path):
+    hf = theirs().to(dtype)
+    hf.save_pretrained(tmp_path)
+    for model in (qkv.load(tmp_path), qkv.load(tmp_path, dtype=dtype)):
+        for number, block in enumerate(model.blocks):
+            weight = hf.transformer.h[number].attn.c_attn.weight.T
+            assert block.attention.project.weight.equal(weight.to(block.attention.project.weight.dtype))
+    assert {weight.dtype for weight in qkv.load(tmp_path).parameters()} == {torch.float32}
+    assert {weight.dtype for weight in qkv.load(tmp_path, dtype=dtype).parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
+@torch.inference_mode()
+def test_written_back_it_is_the_same_for_them_and_for_us(changes, tmp_path):
+    hf, tokens = theirs(**changes), some_tokens()
+    there, back = tmp_path / "there", tmp_path / "back"
+    back.mkdir()
+    hf.save_pretrained(there)
+    model = qkv.load(there)
+    write_released(model, FAMILY, back)
+    returned, info = transformers.GPT2LMHeadModel.from_pretrained(
+        back, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
+    assert_same(returned(tokens).logits, hf(tokens).logits)
+    assert returned.state_dict().keys() == hf.state_dict().keys()
+    assert all(weight.equal(hf.state_dict()[name]) for name, weight in returned.state_dict().items())
+    again = qkv.load(back)
+    assert again.config == model.config
+    assert all(one.equal(other) for one, other in zip(again.parameters(), model.parameters(), strict=True))
+    assert again(tokens).equal(model(tokens))
+
+
+@torch.inference_mode()
+def test_a_model_of_our_own_goes_to_them(tmp_path):
+    torch.manual_seed(1)
+    model = GPT2(Config(31, dim=16, heads=2, layers=2, max_length=12)).eval()
+    write_released(model, FAMILY, tmp_path)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert_same(hf(some_tokens()).logits, model(some_tokens()))
+    assert hf.config.bos_token_id is hf.config.eos_token_id is None  # there is no token 50,256
+
+
+@torch.inference_mode()
+def test_the_files_that_were_first_released_are_read(tmp_path):
+    """The body alone, with its causal masks as tensors, and an output layer that is a copy of the embedding."""
+    hf, tokens = theirs(), some_tokens()
+    hf.transformer.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert "wte.weight" in weights
+    for number in range(2):
+        weights[f"h.{number}.attn.bias"] = torch.ones(1, 1, 80, 80).tril()
+        weights[f"h.{number}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    assert_same(qkv.load(tmp_path)(tokens), hf(tokens).logits)
+
+    whole = {f"transformer.{name}": weight for name, weight in weights.items()}
+    whole["lm_head.weight"] = weights["wte.weight"].clone()
+    save_file(whole, tmp_path / "model.safetensors", {"format": "pt"})
+    assert_same(qkv.load(tmp_path)(tokens), hf(tokens).logits)
+    whole["lm_head.weight"] += 1
+    save_file(whole, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight differs from transformer\.wte\.weight"):
+        qkv.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
+        ({"scale_attn_weights": False}, "scale_attn_weights = False"),
+        ({"add_cross_attention": True}, "add_cross_attention = True"),
+        ({"activation_function": "quick_gelu"}, "the activation 'quick_gelu' is not known"),
+        ({"activation_function": ["gelu"]}, "activation_function must be a text"),
+        ({"n_embd": "24"}, "n_embd must be a whole number"),
+        ({"n_embd": True}, "n_embd must be a whole number"),
+        ({"n_layer": 1e3}, "n_layer must be a whole number"),
+        ({"n_layer": 10**12}, "layers must lie between"),
+        ({"n_head": 5}, "must be a multiple of heads"),
+        ({"n_positions": 0}, "max_length must lie between"),
+        ({"layer_norm_epsilon": float("inf")}, "eps must lie in"),
+        ({"tie_word_embeddings": None}, "tie_word_embeddings must be true or false"),
+    ],
+)
+def test_what_would_be_computed_otherwise_is_refused_in_words(changes, words, tmp_path):
+    theirs().save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(CheckpointError, match=words) as error:
+        qkv.load(tmp_path)
+    assert str(error.value).startswith(str(path))
+
+
+def test_keys_that_are_left_out_have_their_defaults():
+    ours = read_config({}, ())
+    assert (ours.vocabulary_size, ours.dim, ours.layers, ours.heads, ours.max_length) == (50257, 768, 12, 12, 1024)
+    assert read_config(write_config(ours), ()) == ours
+    assert write_config(ours)["eos_token_id"] == 50256
+    for key, value in transformers.GPT2Config().to_dict().items():
+        assert write_config(ours).get(key, value) == value or key == "architectures"
+
+
+@pytest.mark.parametrize("changes", [{"position": "rotary"}, {"score": "additive"}])
+def test_a_model_that_they_do_not_have_is_not_written(changes, tmp_path):
+    model = GPT2(Config(31, dim=16, heads=2, layers=1, max_length=12, **changes))
+    with pytest.raises(InputError, match="learned positions and the scaled dot product"):
+        write_released(model, FAMILY, tmp_path)
+    assert not any(tmp_path.iterdir())

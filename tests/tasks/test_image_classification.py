@@ -1,0 +1,117 @@
+"""Telling pictures apart: what a batch is made of, what is counted, and that it can be learned."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from qkv.data.pictures import Pictures
+from qkv.data.registry import Loaded
+from qkv.models.vit import Config, ViT
+from qkv.tasks.image_classification import ImageClassificationTask, moved, scaled
+from qkv.training.recipe import TrainConfig
+
+
+def squares(count: int, seed: int) -> Pictures:
+    """A bright square in one of the four corners, which is the label."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, count)
+    pixels = rng.integers(0, 60, (count, 1, 8, 8), dtype=np.uint8)
+    for picture, label in zip(pixels, labels, strict=True):
+        row, column = divmod(int(label), 2)
+        picture[0, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 255
+    return Pictures(pixels, labels, ("north-west", "north-east", "south-west", "south-east"))
+
+
+def prepared(count: int = 50, **train: Any) -> ImageClassificationTask:
+    data = Loaded({}, pictures={"train": squares(count, 0), "valid": squares(30, 1)})
+    return ImageClassificationTask.prepare(data, None, None, TrainConfig(**{"batch_tokens": 16, **train}), 0)
+
+
+def small(task: ImageClassificationTask) -> ViT:
+    torch.manual_seed(0)
+    sizes = ImageClassificationTask.sizes(Loaded({}, pictures={"train": task.train}), None)
+    return ViT(Config(**sizes, patch=4, dim=16, layers=1, heads=2, feedforward=32))
+
+
+def test_the_data_decide_the_sizes_of_the_model():
+    config = small(prepared()).config
+    assert (config.classes, config.channels, config.height, config.width) == (4, 1, 8, 8)
+    assert config.label_names[0] == "north-west"
+
+
+def test_an_epoch_has_every_picture_once_in_an_order_of_its_own():
+    task = prepared()
+    first, second, again = (task.epoch(number) for number in (0, 1, 0))
+    assert sorted(row for rows in first for row in rows) == list(range(50))
+    assert first == again != second
+    assert [len(rows) for rows in first] == [16, 16, 16, 2]
+
+
+def test_a_batch_that_is_filled_up_costs_what_it_costs_without():
+    task = prepared(label_smoothing=0.1)
+    model = small(task).eval()
+    rows = task.epoch(0)[-1]
+    plain, filled = task.batch(rows), task.batch(rows, filled=True)
+    assert len(plain.labels) == 2
+    assert len(filled.labels) == 16
+    torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+    expected = F.cross_entropy(model(plain.images), plain.labels, label_smoothing=0.1)
+    torch.testing.assert_close(task.loss(model, plain), expected)
+
+
+def test_pictures_are_moved_and_mirrored_anew_in_each_epoch_and_alike_after_a_restart():
+    task, again = (prepared(shift=2, mirror=True) for _ in range(2))
+    rows = task.epoch(3)[0]
+    again.epoch(3)
+    assert torch.equal(task.batch(rows).images, again.batch(rows).images)
+    again.epoch(4)
+    assert not torch.equal(task.batch(rows).images, again.batch(rows).images)
+
+
+def test_a_picture_is_moved_as_a_whole_and_by_no_more_than_was_asked_for():
+    pixels = torch.randint(1, 256, (200, 3, 6, 5), dtype=torch.uint8)
+    wide = F.pad(pixels, (2, 2, 2, 2))
+    places = set()
+    for before, after in zip(wide, moved(pixels, 2, torch.Generator().manual_seed(0)), strict=True):
+        found = [
+            (down, right)
+            for down in range(5)
+            for right in range(5)
+            if torch.equal(before[:, down : down + 6, right : right + 5], after)
+        ]
+        assert len(found) == 1
+        places.add(found[0])
+    assert len(places) == 25
+    assert moved(pixels, 0, torch.Generator()) is pixels
+
+
+def test_bytes_become_numbers_from_minus_one_to_one():
+    assert scaled(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1.0, 1.0]
+
+
+def test_the_scores_are_those_of_a_loop_over_the_pictures():
+    task = prepared(batch_tokens=7)
+    model = small(task).eval()
+    losses, right = [], 0
+    for pixels, label in zip(task.valid.pixels, task.valid.labels, strict=True):
+        logits = model(torch.from_numpy(pixels)[None].float() / 127.5 - 1)[0]
+        losses.append(-logits.log_softmax(0)[label].item())
+        right += int(logits.argmax().item() == label)
+    found = task.validate(model)
+    assert found["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert found["accuracy"] == right / len(losses)
+
+
+def test_a_small_model_learns_it():
+    task = prepared(count=200)
+    model = small(task)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for epoch in range(12):
+        for rows in task.epoch(epoch):
+            optimizer.zero_grad()
+            task.loss(model, task.batch(rows)).backward()
+            optimizer.step()
+    assert task.validate(model.eval())["accuracy"] > 0.95

@@ -1,0 +1,26 @@
+"""A text encoder that is as simple as can be: what it says of a token depends on that token alone."""
+
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from qkv.nn.text_encoder import TextEncoder
+
+
+class TableEncoder(TextEncoder):
+    def __init__(self, vocabulary_size: int, labels: tuple[str, ...], head: str, max_length: int = 64) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.config = SimpleNamespace(label_names=labels, labels=len(labels), max_length=max_length, head=head)
+        self.table = nn.Embedding(vocabulary_size, len(labels))
+
+    def forward(self, tokens, segments=None, lengths=None):
+        hidden = self.table(tokens)
+        if lengths is None:
+            return hidden
+        inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        return hidden * inside[..., None]
+
+    def logits(self, hidden):
+        return hidden if self.config.head == "tagger" else hidden.sum(dim=1)

@@ -17,3 +17,11 @@ MODELS: dict[str, tuple[type[nn.Module], type[Any]]] = {
     "vit": (vit.ViT, vit.Config),
     "elmo": (elmo.Elmo, elmo.Config),
 }
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # sizes that have names
+    "transformer": transformer.PRESETS,
+    "gpt2": gpt2.PRESETS,
+    "bert": bert.PRESETS,
+    "vit": vit.PRESETS,
+    "elmo": elmo.PRESETS,
+}

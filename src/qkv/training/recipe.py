@@ -10,7 +10,7 @@ from typing import Any, Literal
 from qkv.config import build, merged, nearest, override, read_toml, require
 from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
-from qkv.models import MODELS
+from qkv.models import MODELS, PRESETS
 from qkv.tasks.classification import ClassificationTask
 from qkv.tasks.image_classification import ImageClassificationTask
 from qkv.tasks.language_model import LanguageModelTask
@@ -74,7 +74,7 @@ class Recipe:
     seed: int = 0
     init: str | None = None  # the folder of a model of the same name, whose weights and tokenizer training begins with
     data: DataConfig = field(default_factory=DataConfig)
-    model: dict[str, Any] = field(default_factory=lambda: {"name": "rnn_seq2seq"})
+    model: dict[str, Any] = field(default_factory=lambda: {"name": "rnn_seq2seq"})  # also preset: sizes with a name
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
@@ -111,6 +111,11 @@ class Recipe:
         for key in task.from_data:
             if key in table:
                 raise InputError(f"{where}: model.{key} follows from the data; leave it out")
+        preset, known = table.pop("preset", None), PRESETS.get(name, {})
+        if preset is not None:
+            if preset not in known:
+                raise InputError(f"{where}: model.preset {preset!r} is not known{nearest(str(preset), known)}")
+            table = {**known[preset], **table}
         return build(config, {**table, **(sizes or task.provisional(table))}, where, prefix="model.")
 
     def to_dict(self) -> dict[str, Any]:

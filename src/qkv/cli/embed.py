@@ -26,7 +26,7 @@ def embed(
         str, typer.Option("--pooling", metavar="HOW", help="mean of all tokens, cls (the first) or pooler.")
     ] = "mean",
     normalise: Annotated[
-        bool, typer.Option("--normalise/--as-they-are", help="Whether every vector is made to have the length 1.")
+        bool, typer.Option("--normalise/--no-normalise", help="Whether every vector is made to have the length 1.")
     ] = True,
     batch_tokens: texts.BatchTokens = 8192,
     strict: options.Strict = False,

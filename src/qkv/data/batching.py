@@ -52,7 +52,9 @@ class Batch:
         )
 
 
-def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0) -> Batch:
+def collate(
+    pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begin: int = BEGIN, end: int = END
+) -> Batch:
     """Pad the pairs into one batch, of so many rows and places at least.
 
     A row without a pair has a source of one padding token, and no target that counts.
@@ -62,8 +64,8 @@ def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0) -> Batc
     return Batch(
         source=_padded([*(pair.source for pair in pairs), *nothing], width),
         source_lengths=torch.tensor([*(len(pair.source) for pair in pairs), *[1] * missing]),
-        target_in=_padded([*([BEGIN, *pair.target] for pair in pairs), *nothing], width),
-        target_out=_padded([*([*pair.target, END] for pair in pairs), *nothing], width),
+        target_in=_padded([*([begin, *pair.target] for pair in pairs), *nothing], width),
+        target_out=_padded([*([*pair.target, end] for pair in pairs), *nothing], width),
         tokens=sum(len(pair.target) + 1 for pair in pairs),
     )
 

@@ -1,13 +1,14 @@
 """Fashion-MNIST: grey pictures of clothes, 28 x 28 pixels (Xiao, Rasul and Vollgraf 2017)."""
 
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from qkv.data.archive import unpack
-from qkv.data.pictures import Pictures, parse_idx
 from qkv.data.store import Corpus, DataFile, Store
 from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from qkv.data.pictures import Pictures
 
 NAMES = (
     "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
@@ -45,7 +46,7 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store) -> dict[str, Pictures]:
+def read(store: Store) -> dict[str, "Pictures"]:
     """The pictures of each split."""
     images, labels, test_images, test_labels = store.provide(CORPUS, FILES)
     train = _pictures(images, labels)
@@ -56,8 +57,10 @@ def read(store: Store) -> dict[str, Pictures]:
     }
 
 
-def _pictures(images: Path, labels: Path) -> Pictures:
+def _pictures(images: Path, labels: Path) -> "Pictures":
+    from qkv.data.pictures import Pictures, parse_idx  # slow to import, for who only lists the data sets
+
     pixels, numbers = parse_idx(unpack(images), str(images), 3), parse_idx(unpack(labels), str(labels), 1)
     if len(pixels) != len(numbers) or (len(numbers) and numbers.max() >= len(NAMES)):
         raise InputError(f"{labels}: the labels are not those of {images}")
-    return Pictures(pixels[:, None], numbers.astype(np.int64), NAMES)
+    return Pictures(pixels[:, None], numbers.astype("int64"), NAMES)

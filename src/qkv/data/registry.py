@@ -22,12 +22,12 @@ from qkv.data import (
 from qkv.data.files import hold_out, read_lines, read_pairs
 from qkv.data.kinds import require_kind
 from qkv.data.pair import Pair
-from qkv.data.pictures import Pictures
 from qkv.data.store import Corpus, Store
 from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.data.pictures import Pictures
     from qkv.data.vocabulary import AnyVocabulary
 
 DATES, HELD_OUT_DATES = 20_000, 2000
@@ -109,7 +109,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
     texts: dict[str, str] = field(default_factory=dict)
     tagged: dict[str, list[Tagged]] = field(default_factory=dict)
-    pictures: dict[str, Pictures] = field(default_factory=dict)
+    pictures: "dict[str, Pictures]" = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:

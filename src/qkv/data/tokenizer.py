@@ -90,6 +90,16 @@ class PretrainedTokenizer:
         text = self.tokenizer.to_str(pretty=True)
         return text if self.numbers is None else json.dumps(json.loads(text) | {NUMBERS: self.numbers}, indent=2)
 
+    @property
+    def source(self) -> "PretrainedTokenizer":
+        """The tokenizer of the source side: this one serves both, see TwoTokenizers."""
+        return self
+
+    @property
+    def target(self) -> "PretrainedTokenizer":
+        """The tokenizer of the target side."""
+        return self
+
     def __len__(self) -> int:
         """How many numbers a model needs to have room for."""
         return 1 + max(self._numbers.values(), default=-1)
@@ -114,6 +124,17 @@ class PretrainedTokenizer:
         hidden = set() if specials else set(self.names.values())
         names = [self.name(number) for number in ids]
         return self.tokenizer.decoder.decode([name for name in names if name not in hidden]).strip()
+
+    def unknown(self, tokens: "Encoded") -> tuple[str, ...]:
+        """The pieces of a text that stand for nothing that the model knows, each once, in order."""
+        if self.roles.unknown is None:
+            return ()
+        found = (
+            piece
+            for number, piece, text in zip(tokens.ids, tokens.pieces, tokens.texts, strict=True)
+            if number == self.roles.unknown and text is not None
+        )
+        return tuple(dict.fromkeys(piece for piece in found if piece))
 
     def name(self, number: int) -> str:
         """A token as its vocabulary writes it; a number that none has is an error."""

@@ -77,7 +77,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dt
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype {dtype}: weights are floating-point numbers")
     folder = locate(folder)
-    if elmo_files(folder) is not None:
+    if _is_elmo(folder):
         return load_elmo(folder, where, dtype)
     family = family_of(folder)
     return _load_own(folder, where, dtype) if family is None else load_released(folder, family, where, dtype)
@@ -103,18 +103,23 @@ def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> 
 
 def load_as(kind: type[Any], folder: str | Path, device: str | torch.device = "cpu") -> Any:
     """Load a saved model of one kind (`EncoderDecoder`, `LanguageModel`); one of another kind is told apart at once."""
-    network = network_of(locate(folder))
+    found = locate(folder)
+    network = network_of(found)
     if not issubclass(network, kind):
         raise InputError(f"{folder}: holds {_called(network)}, and {_called(kind)} is needed here")
-    return load(folder, device)
+    return load(found, device)
 
 
 def network_of(folder: Path) -> type[Any]:
     """The class of the network that a model folder holds; its weights are not looked at."""
-    if elmo_files(folder) is not None:
+    if _is_elmo(folder):
         return Elmo
     family = family_of(folder)
     return read_config(folder)[0] if family is None else family.network
+
+
+def _is_elmo(folder: Path) -> bool:
+    return not (folder / CONFIG).exists() and elmo_files(folder) is not None
 
 
 def family_of(folder: Path) -> Family | None:
@@ -124,11 +129,12 @@ def family_of(folder: Path) -> Family | None:
     """
     data = read_object(folder / CONFIG)
     name = data.get("model_type")
-    if data.get("library") == LIBRARY or not isinstance(name, str):
+    if data.get("library") == LIBRARY:
         return None
-    if name not in FAMILIES and name not in MODELS:
+    known = {*MODELS, *FAMILIES}
+    if not isinstance(name, str) or name not in known:
         raise CheckpointError(
-            f"{folder / CONFIG}: model_type {shown(repr(name))} is not known{nearest(name, {*MODELS, *FAMILIES})}"
+            f"{folder / CONFIG}: model_type {shown(repr(name))} is not known{nearest(str(name), known)}"
         )
     return FAMILIES.get(name)
 
@@ -149,7 +155,7 @@ def locate(folder: str | Path) -> Path:
 
 def resolve(folder: Path) -> Path:
     """The model folder that is meant: the folder itself, or a training run's best (else newest) checkpoint."""
-    if (folder / CONFIG).exists() or elmo_files(folder) is not None:
+    if (folder / CONFIG).exists() or _is_elmo(folder):
         return folder
     if folder.is_file():
         raise InputError(

@@ -20,7 +20,7 @@ class Embedder(Reader):
     It reads a text to the model's max_length tokens, and no further.
     """
 
-    @torch.inference_mode()
+    @torch.no_grad()  # and not inference_mode, whose tensors nothing could be learned from
     def __call__(
         self,
         texts: str | Sequence[str],

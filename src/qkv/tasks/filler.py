@@ -86,9 +86,7 @@ class Filler(Reader):
         """The tokens of an input, or an error that says which input and why."""
         first, *others = self._masks.split(text)
         if not others:
-            raise InputError(
-                f"input {number} has no mask to fill in: write {self.tokenizer.names['mask']} where one is"
-            )
+            raise InputError(f"input {number} has no mask to fill in: write {self.tokenizer.names['mask']} for a word")
         ids = [*self._tokens(first)]
         for part in others:
             ids += [self.mask, *self._tokens(part)]

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from qkv.config import require
-from qkv.data.vocabulary import SPECIAL, Tokens, Vocabulary
+from qkv.data.tokenizer import Encoded, PretrainedTokenizer
+from qkv.data.vocabulary import Tokens, Vocabulary
 from qkv.errors import InputError
 from qkv.generation import Rules, Sampling, sample
 from qkv.interop import load_as
 from qkv.nn.language_model import LanguageModel
 from qkv.runtime.device import pick_device
+from qkv.tasks.marks import never_written
 
 MOST_TOKENS = 10_000_000  # that one call writes: their random numbers are held in memory
 AS_IT_IS = Sampling()
@@ -38,7 +40,10 @@ class Generator:
     """A language model with its vocabulary: `Generator("runs/shakespeare-lstm-0")("To be", tokens=100).text`."""
 
     def __init__(
-        self, model: str | Path | LanguageModel[Any], vocabulary: Vocabulary | None = None, device: str = "auto"
+        self,
+        model: str | Path | LanguageModel[Any],
+        vocabulary: Vocabulary | PretrainedTokenizer | None = None,
+        device: str = "auto",
     ) -> None:
         given = model if isinstance(model, LanguageModel) else load_as(LanguageModel, model, pick_device(device))
         self.model: LanguageModel[Any] = given.eval()
@@ -46,7 +51,9 @@ class Generator:
         if found is None:
             name = type(model).__name__ if isinstance(model, LanguageModel) else model
             raise InputError(f"{name}: a generator needs a vocabulary, and there is none beside the weights")
-        self.vocabulary: Vocabulary = found.target
+        self.vocabulary: Any = found.target  # Vocabulary or PretrainedTokenizer, each with tokens of its own kind
+        # A text that was learned as one has no end; a released model says when it is done.
+        self.end = None if isinstance(self.vocabulary, Vocabulary) else self.vocabulary.roles.end
 
     def __call__(
         self,
@@ -77,7 +84,7 @@ class Generator:
 
     @torch.inference_mode()
     def _go_on(
-        self, number: int, prompt: str, before: Tokens, tokens: int, how: Sampling, samples: int
+        self, number: int, prompt: str, before: Tokens | Encoded, tokens: int, how: Sampling, samples: int
     ) -> list[Generated]:
         horizon = self.model.horizon
         if horizon is not None and len(before.ids) + tokens - 1 > horizon:
@@ -89,7 +96,7 @@ class Generator:
         state = self.model.start(1)
         if first:
             _, state = self.model.read(torch.tensor([first], device=self.model.device), state)
-        rules = Rules(batch=1, begin=last, end=None, max_length=tokens, never=range(len(SPECIAL)))
+        rules = Rules(batch=1, begin=last, end=self.end, max_length=tokens, never=never_written(self.vocabulary))
         (found,) = sample(self.model, state, rules, how, samples=samples, numbers=[number])
         # Decoded with the prompt, for a subword may need to know what stands before it: a space, say.
         begun, unknown = self.vocabulary.decode(before.ids), self.vocabulary.unknown(before)
@@ -100,7 +107,7 @@ class Generator:
             for one in found
         ]
 
-    def _tokens(self, number: int, prompt: str) -> Tokens:
+    def _tokens(self, number: int, prompt: str) -> Tokens | Encoded:
         """The tokens of a prompt, or an error that says which prompt and why."""
         tokens = self.vocabulary.encode(prompt)
         if not tokens.ids:

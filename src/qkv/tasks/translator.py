@@ -11,15 +11,18 @@ import torch
 from qkv.attention import watch
 from qkv.config import require
 from qkv.data.batching import EncodedPair, by_length, collate
-from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL, UNKNOWN, AnyVocabulary, Tokens
+from qkv.data.tokenizer import Encoded, PretrainedTokenizer, TwoTokenizers
+from qkv.data.vocabulary import AnyVocabulary, Tokens
 from qkv.errors import InputError
 from qkv.generation import Coverage, Hypothesis, Rules, Sampling, beam_search, greedy_search, sample
 from qkv.interop import load_as
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
+from qkv.tasks.marks import Marks, plain_ids
 
-NEVER_SAID = (PAD, UNKNOWN, BEGIN)
+AnyTokenizer = AnyVocabulary | PretrainedTokenizer | TwoTokenizers
+AnyTokens = Tokens | Encoded
 BATCH_TOKENS = 8192  # source tokens, padding and beams counted
 
 
@@ -76,7 +79,7 @@ class Translator:
     def __init__(
         self,
         model: str | Path | EncoderDecoder[Any, Any],
-        vocabulary: AnyVocabulary | None = None,
+        vocabulary: AnyTokenizer | None = None,
         device: str = "auto",
     ):
         given = model if isinstance(model, EncoderDecoder) else load_as(EncoderDecoder, model, pick_device(device))
@@ -85,7 +88,8 @@ class Translator:
         found = vocabulary or self.model.tokenizer
         if found is None:
             raise InputError(f"{self.name}: a translator needs a vocabulary, and there is none beside the weights")
-        self.vocabulary: AnyVocabulary = found
+        self.vocabulary: Any = found  # AnyTokenizer: its two sides are of one kind, which types cannot say
+        self.marks = Marks.of(self.vocabulary.target, self.model.config)
 
     def __call__(self, text: str, *, attention: bool = True, **search: Any) -> Answer:
         """The best translation of one text, with its attention maps; `search` as in `Search`: `beam=5`."""
@@ -143,7 +147,7 @@ class Translator:
             )
 
     @torch.inference_mode()
-    def attention(self, pairs: Sequence[tuple[Tokens, Hypothesis]]) -> list[tuple[AttentionMap, ...]]:
+    def attention(self, pairs: Sequence[tuple[AnyTokens, Hypothesis]]) -> list[tuple[AttentionMap, ...]]:
         """What each hypothesis attended to: one more pass over what search found, with every layer watched.
 
         A decoder's steps and its teacher-forced pass compute the same, so this holds for any search. Where the decoder
@@ -152,7 +156,8 @@ class Translator:
         reading = self.model.alignment_layers
         if not reading:
             return [()] * len(pairs)
-        batch = collate([EncodedPair(source.ids, best.tokens) for source, best in pairs]).to(self.model.device)
+        encoded = [EncodedPair(source.ids, best.tokens) for source, best in pairs]
+        batch = collate(encoded, begin=self.marks.begin, end=self.marks.end).to(self.model.device)
         with watch(self.model) as seen:
             self.model(batch.source, batch.target_in, batch.source_lengths)
         others = sorted(seen.keys() - {*reading}, key=[*seen].index)
@@ -164,7 +169,7 @@ class Translator:
             for row, (source, best) in enumerate(pairs)
         ]
 
-    def _map(self, layer: str, weights: torch.Tensor, source: Tokens, hypothesis: Hypothesis) -> AttentionMap:
+    def _map(self, layer: str, weights: torch.Tensor, source: AnyTokens, hypothesis: Hypothesis) -> AttentionMap:
         """Name the rows and columns of one layer's weights; padding and the query that wrote </s> are left out."""
         written = tuple(self.vocabulary.target.piece(token) for token in hypothesis.tokens)
         if layer in self.model.alignment_layers:
@@ -172,11 +177,11 @@ class Translator:
         elif layer.startswith("encoder"):
             rows = columns = source.pieces
         else:
-            rows, columns = written, (SPECIAL[BEGIN], *written[:-1])
+            rows, columns = written, (self.vocabulary.target.piece(self.marks.begin), *written[:-1])
         return AttentionMap(layer, rows, columns, weights[:, : len(rows), : len(columns)].numpy())
 
     @torch.inference_mode()
-    def _search(self, sources: Sequence[Tokens], search: Search, numbers: Sequence[int]) -> list[list[Hypothesis]]:
+    def _search(self, sources: Sequence[AnyTokens], search: Search, numbers: Sequence[int]) -> list[list[Hypothesis]]:
         rules = self._rules(sources, search)
         if search.coverage_penalty:
             self.check_alignment("a coverage penalty")
@@ -198,24 +203,24 @@ class Translator:
             beam=search.beam, length_penalty=penalty, coverage=coverage, exact=search.exact,
         )  # fmt: skip
 
-    def _rules(self, sources: Sequence[Tokens], search: Search) -> Rules:
+    def _rules(self, sources: Sequence[AnyTokens], search: Search) -> Rules:
         """By each text's own length: what else is in the batch must make no difference."""
         most = min(self.model.config.max_length, search.max_length or math.inf)
-        prefix = self.vocabulary.target.encode(search.prefix).ids if search.prefix else []
+        prefix = plain_ids(self.vocabulary.target, search.prefix) if search.prefix else []
         least = max(search.min_length, len(prefix))
         if least > most:
             what = "min-length" if search.min_length == least else f"the prefix {search.prefix!r}"
             raise InputError(f"{what} asks for {least} tokens or more, but a translation may have {most} at most")
-        if UNKNOWN in prefix:
+        if self.marks.unknown in prefix:
             raise InputError(f"the prefix {search.prefix!r} holds what the model never saw, and cannot say")
         usual = [max(2 * len(source.ids) + 50, least) for source in sources]
         return Rules(
             batch=len(sources),
-            begin=BEGIN,
-            end=END,
+            begin=self.marks.begin,
+            end=self.marks.end,
             max_length=[int(most if search.max_length else min(longest, most)) for longest in usual],
             min_length=search.min_length,
-            never=NEVER_SAID,
+            never=self.marks.never,
             prefixes=[prefix] * len(sources),
         )
 
@@ -229,7 +234,7 @@ class Translator:
             if text.strip():
                 self._tokens(number, text)
 
-    def _tokens(self, number: int, text: str) -> Tokens:
+    def _tokens(self, number: int, text: str) -> AnyTokens:
         """The tokens of an input, or an error that says which input and why."""
         if not text.strip():
             raise InputError(f"input {number} is empty")

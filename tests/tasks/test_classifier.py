@@ -67,7 +67,7 @@ def test_nothing_in_nothing_out_and_an_empty_text_is_an_error(classifier):
 @pytest.mark.parametrize(
     ("head", "words"),
     [
-        (None, "has no head, and 'classifier' is needed here: qkv train gives it one, with init = "),
+        (None, "has no head, and 'classifier' is needed here: qkv train gives it one, with init = this folder"),
         ("tagger", r"has the head 'tagger' \(it is for qkv tag\), and 'classifier' is needed here"),
         ("masked_lm", r"has the head 'masked_lm' \(it is for qkv fill\)"),
         ("span", r"has the head 'span' \(it says where in a text an answer is\)"),

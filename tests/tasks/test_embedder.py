@@ -49,6 +49,13 @@ def test_one_text_is_one_row_and_none_are_none(tmp_path):
     assert embedder([]).shape == (0, 16)
 
 
+def test_a_text_is_read_to_the_last_place_of_the_model_and_no_further(tmp_path):
+    embedder = qkv.Embedder(tiny_bert(None, max_length=6), tiny_tokenizer(tmp_path))
+    to_the_end, beyond, shorter = embedder(["the cat sat on", "the cat sat on the mat", "the cat sat"])
+    torch.testing.assert_close(beyond, to_the_end)
+    assert not torch.allclose(shorter, to_the_end, atol=1e-3)
+
+
 def test_vectors_can_be_learned_from(tmp_path):
     vectors = qkv.Embedder(tiny_bert(None), tiny_tokenizer(tmp_path))(TEXTS)
     probe = torch.nn.Linear(16, 1)

@@ -87,7 +87,8 @@ def test_what_cannot_be_filled_in_is_said(tmp_path, texts, top, words):
 
 
 def test_a_model_without_a_head_for_words_or_a_token_for_masks_is_told_apart(tmp_path):
-    with pytest.raises(InputError, match="has no head, and 'masked_lm' or 'pretraining' is needed here: take another"):
+    words = "has no head, and 'masked_lm' or 'pretraining' is needed here: take a model that kept its own"
+    with pytest.raises(InputError, match=words):
         qkv.Filler(tiny_bert(None), tiny_tokenizer(tmp_path))
     with pytest.raises(InputError, match=r"Bert: its tokenizer has no token for a mask, such as \[MASK\]"):
         qkv.Filler(tiny_bert("masked_lm"), Vocabulary.train(["a cat"], "char"))

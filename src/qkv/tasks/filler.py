@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from qkv.config import require
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.errors import InputError
 from qkv.models.bert import OF_WORDS, Bert
+from qkv.nn.text_encoder import TextEncoder
 from qkv.tasks.pieces import IGNORE, Piece, in_batches
 from qkv.tasks.reader import BATCH_TOKENS, Reader, require_text
 
@@ -46,8 +48,8 @@ class Filler(Reader):
     heads: ClassVar = OF_WORDS
     model: Bert
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
+        super().__init__(model, tokenizer, device)
         tokenizer = self.splitter.tokenizer
         if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.roles.mask is None:
             raise InputError(f"{self.name}: its tokenizer has no token for a mask, such as [MASK]")

@@ -41,7 +41,8 @@ class Reader:
             return
         has = "has no head" if head is None else f"has the head {head!r} ({USES[head]})"
         # A head for words comes from pre-training; those for labels are put on by fine-tuning.
-        remedy = "take another" if "masked_lm" in self.heads else f"qkv train gives it one, with init = {self.name}"
+        words = "masked_lm" in self.heads
+        remedy = "take a model that kept its own" if words else "qkv train gives it one, with init = this folder"
         raise InputError(f"{self.name}: {has}, and {' or '.join(map(repr, self.heads))} is needed here: {remedy}")
 
     @property

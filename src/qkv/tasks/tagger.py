@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, ClassVar
 
 from qkv.errors import InputError
 from qkv.metrics.tagging import entities, names_entities
+from qkv.nn.text_encoder import TextEncoder
 from qkv.tasks.reader import BATCH_TOKENS, Reader, require_text
 from qkv.tasks.tagging import tags_of
 from qkv.tasks.words import Span, split_words
@@ -42,8 +44,8 @@ class Tagger(Reader):
 
     heads: ClassVar = ("tagger",)
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
+        super().__init__(model, tokenizer, device)
         if not self.model.config.label_names:
             raise InputError(f"{self.name}: nothing says what its tags are called: name them in config.json")
 

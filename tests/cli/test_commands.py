@@ -286,7 +286,10 @@ def test_what_goes_wrong_decides_the_exit_code(
     assert (ended.code, ended.out, ended.err) == (code, "", words)
 
 
-DATA_SETS = ["dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare"]
+DATA_SETS = [
+    "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "labelled", "sentence_polarity", "tagged",
+    "ud_english_ewt", "wnut17", "fashion_mnist",
+]  # fmt: skip
 
 
 def test_data_list_names_every_data_set(qkv: Command) -> None:

@@ -153,10 +153,10 @@ def test_a_sample_is_that_of_its_line_whatever_blank_lines_come_before(qkv: Comm
 
 
 def test_an_exact_search_finds_what_a_beam_gives_up_too_early(qkv: Command, tmp_path: Path) -> None:
-    model = saved(tmp_path / "model", std=2.0)
-    arguments = ["translate", model, TEXTS[1], "--beam", 2, "--length-penalty", 1.5, "--json"]
+    model = saved(tmp_path / "model", std=3.0)
+    arguments = ["translate", model, TEXTS[1], "--beam", 2, "--length-penalty", 2.0, "--json"]
     (hasty,), (exact,) = objects(qkv(*arguments)), objects(qkv(*arguments, "--exact"))
-    expected = Translator(model, device="cpu")(TEXTS[1], beam=2, length_penalty=1.5, exact=True)
+    expected = Translator(model, device="cpu")(TEXTS[1], beam=2, length_penalty=2.0, exact=True)
     assert (exact["text"], exact["score"]) == (expected.text, pytest.approx(expected.score, abs=1e-5))
     assert exact["score"] > hasty["score"] + 0.01
 

@@ -235,7 +235,7 @@ class HiddenLayer(Score):
             # tanh x = 2 sigmoid(2 x) - 1, and PyTorch's sigmoid is six times as fast there
             hidden = torch.add(2 * query, key, alpha=2).sigmoid_()  # b h q k hidden
             return 2 * self._weigh(hidden) - self.vector.sum(dim=-1)[:, None, None]
-        return self._weigh((query + key).tanh_())
+        return self._weigh(torch.tanh(query + key))
 
     def _weigh(self, hidden: Float[Tensor, "batch heads query key hidden"]) -> Float[Tensor, "batch heads query key"]:
         if self.vector.shape[0] == 1:

@@ -30,7 +30,7 @@ def mean_cross_entropy(
     """The mean of -(1 - e) log p(target) - e / V sum_v log p(v), in nats, over all targets but `ignore`.
 
     The gradient, (p - (1 - e) [v = target] - e / V) / n, is made along with it, while what it is made of is at hand;
-    with `consume` in the memory of the logits, which are the largest tensor there is and are lost then.
+    with `consume`, on a CPU, in the memory of the logits, which are the largest tensor there is and are lost then.
     """
     found: Tensor = MeanCrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits.flatten(0, 1), targets.flatten(), ignore, label_smoothing, consume
@@ -56,7 +56,7 @@ class MeanCrossEntropy(torch.autograd.Function):
         rows = max(1, CHUNK // vocabulary) if logits.device.type == "cpu" else max(1, len(targets))
         gradient = None
         if ctx.needs_input_grad[0]:
-            gradient = logits.detach() if consume else torch.empty_like(logits)
+            gradient = logits.detach() if consume and logits.device.type == "cpu" else torch.empty_like(logits)
         loss = share.new_zeros(())
         for begin in range(0, len(targets), rows):
             part = slice(begin, begin + rows)

@@ -21,7 +21,7 @@ TREE = """# text = They're late
 
 
 def test_columns_have_the_word_first_and_the_tag_last_with_any_space_between_sentences():
-    lines = ["EU\tNNP\tB-group", "rejects\tVBZ\tO", "\t", "", "Go O"]
+    lines = ["EU\tNNP\tB-group", "rejects\tVBZ\tO", "\t", "", "Go\tVB\tO"]
     assert parse_columns(lines, "f") == [Tagged(("EU", "rejects"), ("B-group", "O")), Tagged(("Go",), ("O",))]
 
 
@@ -36,6 +36,9 @@ def test_conllu_gives_words_parts_of_speech_and_heads_without_contractions_and_e
     ("parse", "lines", "words"),
     [
         (parse_columns, ["a O", "b"], "f: line 2 has a word without a tag: 'b'"),
+        (parse_columns, ["# text = a b", "a X"], "f: line 2 has 2 columns, the first 5: 'a X'; a comment has to go"),
+        (parse_columns, ["a X", "b Y Z"], "f: line 2 has 3 columns, the first 2"),
+        (parse_conllu, ["1 a a X _ _ 0 _ _ _"], "f: line 1 is no word of CoNLL-U"),
         (parse_conllu, ["1\ta"], "f: line 1 is no word of CoNLL-U"),
         (parse_conllu, ["1\ta\ta\tX\t_\t_\tx\t_\t_\t_"], "f: line 1 is no word of CoNLL-U"),
         (parse_conllu, ["1\ta\ta\tX\t_\t_\t2\t_\t_\t_"], "f: line 1: a head of this sentence is not in it"),

@@ -42,4 +42,12 @@ def test_entities_written_out_again_are_the_same_entities(one):
 def test_tags_of_entities_are_told_from_others():
     assert names_entities(["O", "B-x", "I-x"])
     assert not names_entities(["NOUN", "VERB"])
-    assert not names_entities(["B-x"])
+    assert names_entities(["B-x", "E-x", "S-y"])
+    assert not names_entities(["O", "ADJ"])
+
+
+def test_entities_may_say_where_they_end():
+    assert entities(["B-a", "E-a", "E-a", "S-b", "O", "B-a", "I-a", "L-a", "U-c"]) == {
+        (0, 2, "a"), (2, 3, "a"), (3, 4, "b"), (5, 8, "a"), (8, 9, "c"),
+    }  # fmt: skip
+    assert entity_f1([["O", "O", "O"]], [["B-a", "E-a", "O"]]) == 0.0

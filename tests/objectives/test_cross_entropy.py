@@ -53,6 +53,12 @@ def test_logits_that_were_consumed_cannot_be_used_unnoticed():
         mean_cross_entropy(exponentials, targets, IGNORED, consume=True).backward()
 
 
+def test_what_is_ignored_may_be_no_token_at_all():
+    logits, targets = example(3, 4, 6, torch.float64)
+    expected = mean_cross_entropy(logits, targets, IGNORED, 0.1)
+    assert torch.equal(mean_cross_entropy(logits, targets.masked_fill(targets == IGNORED, -1), -1, 0.1), expected)
+
+
 def test_a_batch_in_which_nothing_counts_has_no_loss_and_no_gradient():
     logits, _ = example(2, 3, 5, torch.float32)
     loss = mean_cross_entropy(logits, torch.full((2, 3), IGNORED), IGNORED, 0.1)

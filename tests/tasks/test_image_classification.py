@@ -1,5 +1,8 @@
 """Telling pictures apart: what a batch is made of, what is counted, and that it can be learned."""
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +11,11 @@ import torch
 from torch.nn import functional as F
 
 from qkv.data.pictures import Pictures
-from qkv.data.registry import Loaded
+from qkv.data.registry import DATA_SETS, Loaded
 from qkv.models.vit import Config, ViT
 from qkv.tasks.image_classification import ImageClassificationTask, moved, scaled
-from qkv.training.recipe import TrainConfig
+from qkv.training import job
+from qkv.training.recipe import TrainConfig, read_recipe
 
 
 def squares(count: int, seed: int) -> Pictures:
@@ -115,3 +119,14 @@ def test_a_small_model_learns_it():
             task.loss(model, task.batch(rows)).backward()
             optimizer.step()
     assert task.validate(model.eval())["accuracy"] > 0.95
+
+
+def test_a_run_on_pictures_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    data = Loaded({}, pictures={"train": squares(40, 0), "valid": squares(10, 1), "test": squares(10, 2)})
+    monkeypatch.setitem(DATA_SETS, "fashion_mnist", replace(DATA_SETS["fashion_mnist"], load=lambda _: data))
+    sizes = ["model.dim=8", "model.heads=2", "model.layers=1", "train.batch_tokens=20", "train.save_every=1"]
+    whole = job.begin(read_recipe("fashion-vit", [*sizes, "train.epochs=2"]), tmp_path / "run", "cpu")
+    assert whole.place.finished
+    shutil.rmtree(whole.run.checkpoints[-1])
+    again = job.resume(tmp_path / "run", "cpu")
+    assert again.place.step == whole.place.step

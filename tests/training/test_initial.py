@@ -8,11 +8,15 @@ import torch
 
 from qkv.data.registry import DATA_SETS, Loaded
 from qkv.data.tagged import Tagged
+from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.interop import load, save_model
 from qkv.models.bert import Bert, Config
+from qkv.models.gpt2 import GPT2
+from qkv.models.gpt2 import Config as GPT2Config
 from qkv.training import job
+from qkv.training.initial import start_of
 from qkv.training.recipe import read_recipe
 
 SENTENCES = [Tagged(("a", "b", "c"), ("X", "Y", "X")), Tagged(("c", "a"), ("X", "X")), Tagged(("b",), ("Y",))] * 5
@@ -85,6 +89,26 @@ def test_the_models_name_must_be_that_of_the_folder(tmp_path: Path, released: Pa
     save_model(vit, None, folder)
     with pytest.raises(InputError, match=r"holds a ViT, but model\.name is 'bert'"):
         job.begin(recipe(folder), tmp_path / "run", "cpu")
+
+
+def test_without_a_folder_the_words_are_learned_and_with_one_its_sizes_stay(released: Path, tmp_path: Path):
+    sizes = ["model.preset=tiny", "model.dim=8", "model.max_length=12"]
+    job.begin(recipe(None, *sizes), tmp_path / "anew", "cpu")
+    anew = load(tmp_path / "anew")
+    assert len(anew.tokenizer) == 4 + 3
+    assert anew.config.layers == 2
+    job.begin(recipe(released, "model.preset=tiny"), tmp_path / "begun", "cpu")
+    assert load(tmp_path / "begun").config.layers == 1
+
+
+def test_a_released_tokenizer_is_for_tasks_that_know_it(released: Path, tmp_path: Path):
+    tokenizer = PretrainedTokenizer(VOCABULARY.tokenizer)
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    save_model(GPT2(GPT2Config(len(VOCABULARY), dim=8, heads=2, layers=1, max_length=8)), tokenizer, folder)
+    wanted = read_recipe("shakespeare-gpt", [f'init="{folder}"'])
+    with pytest.raises(InputError, match="has a released tokenizer, from which language modelling cannot go on yet"):
+        start_of(wanted)
 
 
 def test_sizes_with_a_name_can_be_asked_for_and_changed(released: Path):

@@ -36,6 +36,7 @@ MEANT_FOR = {  # the keys that mean something for some data sets only
     **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
     **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged")),
     "strict": ("pairs", "labelled"),
+    "target_vocabulary": ("dates", "pairs", "multi30k", "tatoeba", "cmudict"),
 }
 
 
@@ -161,7 +162,12 @@ def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | None"
         return None
     if data.texts:
         return Vocabulary.train([data.texts["train"]], config.vocabulary, lowercase=config.lowercase)
+    if data.tagged:
+        words = (word for sentence in data.tagged["train"] for word in sentence.words)
+        return Vocabulary.train(words, config.vocabulary, lowercase=config.lowercase)
     pairs = data.splits["train"]
+    if DATA_SETS[config.name].kind == "labelled":
+        return Vocabulary.train((pair.source for pair in pairs), config.vocabulary, lowercase=config.lowercase)
     sources, targets = (pair.source for pair in pairs), (pair.target for pair in pairs)
     if config.target_vocabulary is None:
         return Vocabulary.train(chain(sources, targets), config.vocabulary, lowercase=config.lowercase)

@@ -4,12 +4,14 @@ CoNLL columns    a word a line, its tag in the last column, a line without words
 CoNLL-U          the same with ten columns, of which the fourth is the part of speech and the seventh the head
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qkv.errors import InputError
 
 FORM, UPOS, HEAD = 1, 3, 6  # columns of CoNLL-U
+SEVERAL = re.compile(r"\d+[-.]\d+")  # the number of a word that stands for others, or that is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +24,20 @@ class Tagged:
 
 
 def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
-    """The sentences of a file of CoNLL columns."""
+    """The sentences of a file of CoNLL columns, of which every line has as many."""
     found = []
+    columns = 0
     for sentence in _sentences(lines):
-        rows = [line.split() for _, line in sentence]
+        rows = [line.split("\t") if "\t" in line else line.split() for _, line in sentence]
         for (number, line), row in zip(sentence, rows, strict=True):
+            columns = columns or len(row)
             if len(row) < 2:
                 raise InputError(f"{where}: line {number} has a word without a tag: {line!r}")
+            if len(row) != columns:
+                raise InputError(
+                    f"{where}: line {number} has {len(row)} columns, the first {columns}: {line!r}; a comment has "
+                    "to go, and a file of CoNLL-U must be named *.conllu"
+                )
         found.append(Tagged(tuple(row[0] for row in rows), tuple(row[-1] for row in rows)))
     return found
 
@@ -41,9 +50,9 @@ def parse_conllu(lines: Sequence[str], where: str) -> list[Tagged]:
         rows = []
         for number, line in sentence:
             row = line.split("\t")
-            if line.startswith("#") or not row[0].isdigit():
+            if line.startswith("#") or SEVERAL.fullmatch(row[0]):
                 continue
-            if len(row) != 10 or not row[HEAD].isdigit():
+            if len(row) != 10 or not row[0].isdigit() or not row[HEAD].isdigit():
                 raise InputError(
                     f"{where}: line {number} is no word of CoNLL-U (ten columns, a number as head): {line!r}"
                 )

@@ -6,6 +6,7 @@ import re
 from qkv.evaluation.record import Record
 
 FILES = ("data.train", "data.valid", "data.test")  # a user's own pairs
+FOLDERS = ("init",)
 NOT_IN_A_NAME = ("train.validate_every", "train.save_every", "train.keep")  # they change how often a run is looked at
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
@@ -35,5 +36,8 @@ def published_changes(record: Record) -> list[str]:
     for change in record.changes:
         key, _, paths = change.partition("=")
         names = [re.split(r"[/\\]+", path)[-1] for path in QUOTED.findall(paths)]
-        changes.append(f"{key}={json.dumps(names, ensure_ascii=False)}" if key in FILES else change)
+        if key in FILES:
+            changes.append(f"{key}={json.dumps(names, ensure_ascii=False)}")
+        else:
+            changes.append(f"{key}={names[-1]}" if key in FOLDERS and names else change)
     return changes

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 Sentence = Sequence[str]  # the tags of its words
+PREFIXES, GOING_ON, LAST = "BIELSU", ("I", "E", "L"), ("E", "L", "S", "U")
 Entity = tuple[int, int, str]  # the first word, the word after the last, and the kind
 
 
@@ -22,19 +23,25 @@ def entity_f1(found: Sequence[Sentence], wanted: Sequence[Sentence]) -> float:
 
 
 def entities(tags: Sentence) -> set[Entity]:
-    """The entities of tags B-kind (begins), I-kind (goes on) and O (none); an I- that goes on with nothing begins."""
+    """The entities of tags B-kind (begins), I-kind (goes on) and O (none); an I- that goes on with nothing begins.
+
+    An E- or L- is an I- after which another begins, an S- or U- a B- of one word (BIOES, BILOU).
+    """
     found: set[Entity] = set()
     begin, kind = 0, ""
     for place, tag in enumerate([*tags, "O"]):
         prefix, _, name = tag.partition("-")
-        if kind and (prefix != "I" or name != kind):
+        if kind and (prefix not in GOING_ON or name != kind):
             found.add((begin, place, kind))
             kind = ""
-        if prefix in ("B", "I") and not kind:
+        if prefix in PREFIXES and name and not kind:
             begin, kind = place, name
+        if kind and prefix in LAST:
+            found.add((begin, place + 1, kind))
+            kind = ""
     return found
 
 
 def names_entities(tags: Sequence[str]) -> bool:
     """Whether tags are of that form."""
-    return "O" in tags and all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags)
+    return all(tag == "O" or (tag[0] in PREFIXES and tag[1:2] == "-") for tag in tags)

@@ -25,7 +25,7 @@ class Dropout(nn.Module):
 
 def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     """x / (1 - p), but 0 with probability p."""
-    lost = round(p * LEVELS)
+    lost = min(round(p * LEVELS), LEVELS - 1)
     if lost == 0:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():

@@ -53,6 +53,7 @@ class MeanCrossEntropy(torch.autograd.Function):
         vocabulary = logits.shape[1]
         counted = (targets != ignore).to(torch.promote_types(logits.dtype, torch.float32))
         share = (counted / counted.sum().clamp(min=1.0))[:, None]  # of each token in the mean
+        known = targets.masked_fill(targets == ignore, 0)  # which may be no number of a token
         rows = max(1, CHUNK // vocabulary) if logits.device.type == "cpu" else max(1, len(targets))
         gradient = None
         if ctx.needs_input_grad[0]:
@@ -60,7 +61,7 @@ class MeanCrossEntropy(torch.autograd.Function):
         loss = share.new_zeros(())
         for begin in range(0, len(targets), rows):
             part = slice(begin, begin + rows)
-            target, weight = targets[part, None], share[part]
+            target, weight = known[part, None], share[part]
             log_p = at_least_float32(logits[part]).log_softmax(dim=-1)
             smooth = label_smoothing * log_p.mean(dim=-1, keepdim=True) if label_smoothing else 0.0
             loss = loss - ((1 - label_smoothing) * log_p.gather(1, target) + smooth).mul(weight).sum()

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from qkv.config import build
+from qkv.data.vocabulary import TwoVocabularies, Vocabulary
 from qkv.errors import InputError
 from qkv.interop import load
 from qkv.models import MODELS
@@ -24,12 +25,19 @@ def start_of(recipe: Recipe) -> Any:
         )
     if model.tokenizer is None and TASKS[recipe.task].learns_from != "pictures":
         raise InputError(f"init: {recipe.init} has no tokenizer, so its weights cannot be fed with text")
+    released = not isinstance(model.tokenizer, Vocabulary | TwoVocabularies | None)
+    if released and recipe.task in ("translate", "language_model"):
+        raise InputError(
+            f"init: {recipe.init} has a released tokenizer, from which {TASKS[recipe.task].title} cannot go on yet: "
+            "classify and tag can"
+        )
     return model
 
 
 def continued_config(recipe: Recipe, start: Any, sizes: dict[str, Any]) -> Any:
     """The config of `start`, but for what the recipe's model table says, and for what the data decide."""
-    name, own = recipe.model["name"], {key: value for key, value in recipe.model.items() if key != "name"}
+    name = recipe.model["name"]
+    own = {key: value for key, value in recipe.model.items() if key not in ("name", "preset")}  # it has its sizes
     kept = {field.name: getattr(start.config, field.name) for field in fields(start.config)}
     decided = {key: value for key, value in sizes.items() if key != "vocabulary_size"}  # it has room for its tokenizer
     return build(MODELS[name][1], {**kept, **own, **decided}, f"init {recipe.init}", prefix="model.")

@@ -24,6 +24,7 @@ from qkv.interop.folder import (
     write_tensors,
 )
 from qkv.interop.seal import read_seal, seal, verify
+from qkv.interop.vocabularies import TOKENIZER
 from qkv.runtime.files import (
     folder_written_atomically,
     only_one_process,
@@ -107,11 +108,11 @@ class Run:
 
     @property
     def vocabulary(self) -> AnyVocabulary | None:
-        """The vocabulary that the run's checkpoints carry."""
+        """The vocabulary that the run's checkpoints carry; None where there is no text."""
         if not self.checkpoints:
             return None
         self._verify(self.checkpoints[-1])
-        return read_vocabulary(self.checkpoints[-1])
+        return read_vocabulary(self.checkpoints[-1]) if (self.checkpoints[-1] / TOKENIZER).exists() else None
 
     def save(
         self,

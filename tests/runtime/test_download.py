@@ -310,9 +310,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 FETCHER = """
+import signal
 import sys
 from pathlib import Path
 from qkv.runtime.download import download
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has those it runs in the background ignore Ctrl-C
 url, path, digest, size = sys.argv[1:]
 try:
     progress = lambda have: print(have, flush=True)

@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
+# Both workers end at about the same time, for the one that has nothing left takes tests from the other.
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 .PHONY: demo test lint clean
 
@@ -11,8 +14,8 @@ demo: $(READY)
 	$(BIN)/qkv demo
 
 test: $(READY) lint
-	$(BIN)/pytest
-	QKV_CHECK_SHAPES=0 $(BIN)/pytest -m compiled
+	$(PYTEST)
+	QKV_CHECK_SHAPES=0 $(PYTEST) -m compiled
 
 lint: $(READY)
 	$(BIN)/ruff check .

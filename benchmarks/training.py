@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import GPU, tell
-from qkv.data.batching import Batch
+from qkv.data.batching import IGNORE, Batch
 from qkv.data.vocabulary import BEGIN, END, PAD, SPECIAL
 from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
 from qkv.objectives.cross_entropy import mean_cross_entropy
@@ -115,7 +115,7 @@ def our_step(model: RNNSeq2Seq, batch: Batch, precision: str) -> Update:
 
     def loss_of(one: Batch) -> Tensor:
         logits = model(one.source, one.target_in, one.source_lengths)
-        return mean_cross_entropy(logits, one.target_out, PAD, SMOOTHING, consume=True)
+        return mean_cross_entropy(logits, one.target_out, IGNORE, SMOOTHING, consume=True)
 
     passes = (CapturedPasses if batch.source.is_cuda else Passes)(model, loss_of, precision, CLIP)
 

@@ -9,6 +9,11 @@ import torch
 
 SHAPED = ["attention", "data.batching", "generation", "metrics", "models", "nn", "objectives", "tasks", "training"]
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Workers share the machine, so each keeps to one core, and so does every process that a test starts.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+
 if not torch.cuda.is_available():
     # Without a GPU, Triton's kernels run in its interpreter. It asks for this once, when it is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -106,7 +106,7 @@ def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            raise InputError(f"{where}: unknown key {prefix}{key}{nearest(key, fields, prefix)}")
+            raise InputError(f"{where}: unknown key {prefix}{shown(key)}{nearest(key, fields, prefix)}")
     hints = typing.get_type_hints(cls)
     values = {key: _convert(hints[key], value, where, f"{prefix}{key}") for key, value in data.items()}
     required = [
@@ -139,7 +139,9 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
         return build(typing.cast(type, hint), value, where, prefix=f"{key}.")
     if origin is Literal:
         if value not in options:
-            raise InputError(f"{where}: {key} = {value!r}{nearest(str(value), map(str, options))}")
+            said = _shown_value(value)
+            known = nearest(said.strip("'"), map(str, options))
+            raise InputError(f"{where}: {key} = {said}{known}")
         return value
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in options:
@@ -154,7 +156,7 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
         return _float(value, where, key)
     expected = origin or hint
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        raise InputError(f"{where}: {key} must be {_type_name(expected)}, not {value!r}")
+        raise InputError(f"{where}: {key} must be {_type_name(expected)}, not {_shown_value(value)}")
     return value
 
 
@@ -168,6 +170,19 @@ def _float(value: int, where: str, key: str) -> float:
 def _type_name(kind: type) -> str:
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "a table"}
     return names.get(kind, "a list")
+
+
+def shown(text: str, longest: int = 200) -> str:
+    """A text out of a file, fit for one line of an error message."""
+    whole = text if len(text) <= longest else f"{text[:longest]}..."
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in whole)
+
+
+def _shown_value(value: Any) -> str:
+    try:
+        return shown(repr(value))
+    except ValueError:  # Python writes no number of thousands of digits, though TOML can hold it in hexadecimal
+        return "a number of thousands of digits"
 
 
 def require(condition: bool, message: str) -> None:

@@ -59,6 +59,9 @@ def test_the_commands_and_their_options_are_these() -> None:
         ],
         "classify": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict", "--top"],
         "tag": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict"],
+        "answer": [
+            "--batch-tokens", "--device", "--file", "--json", "--longest", "--question", "--stride", "--text", "--top",
+        ],
         "fill": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict", "--top"],
         "embed": [
             "--batch-tokens", "--device", "--file", "--input", "--json", "--normalise", "--out", "--pooling",
@@ -287,8 +290,8 @@ def test_what_goes_wrong_decides_the_exit_code(
 
 
 DATA_SETS = [
-    "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "labelled", "sentence_polarity", "tagged",
-    "ud_english_ewt", "wnut17", "fashion_mnist",
+    "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "labelled", "sentence_polarity", "imdb",
+    "tagged", "ud_english_ewt", "wnut17", "fashion_mnist",
 ]  # fmt: skip
 
 

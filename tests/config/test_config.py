@@ -93,6 +93,17 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_key(data: Any, words: str
     assert refused(data) == f"here: {words}"
 
 
+@pytest.mark.parametrize(
+    "thing", ["x" * 10_000, ["x"] * 10_000, "x\n\x1b[31m" * 1000, 16**5000, [16**5000]], ids=range(5)
+)
+def test_a_wrong_value_is_shown_in_one_short_line_however_long_it_is(thing: Any) -> None:
+    wrong = [{"size": 1, "inner": thing}, {"size": 1, "on": thing}, {"size": 1, "inner": {"name": thing}}]
+    wrong += [{thing: 1}] if isinstance(thing, str) else []
+    for message in map(refused, wrong):
+        assert len(message) < 500
+        assert message.isprintable()
+
+
 def test_a_choice_among_words_names_the_nearest() -> None:
     assert refused({"size": 1, "inner": {"name": "sfot"}}) == "here: inner.name = 'sfot' (did you mean soft?)"
     assert refused({"size": 1, "inner": {"name": []}}) == "here: inner.name = [] (known: hard, soft)"

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.batching import STEP, EncodedPair, by_length, collate, collate_filled, shuffled
+from qkv.data.batching import IGNORE, STEP, EncodedPair, by_length, collate, collate_filled, shuffled
 from qkv.data.vocabulary import BEGIN, END, PAD
 
 lengths_of_examples = st.lists(st.integers(1, 60), max_size=120)
@@ -80,7 +80,7 @@ def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
     assert batch.source.tolist() == [[7, 8, 9], [6, PAD, PAD]]
     assert batch.source_lengths.tolist() == [3, 1]
     assert batch.target_in.tolist() == [[BEGIN, 5, PAD], [BEGIN, 4, 5]]
-    assert batch.target_out.tolist() == [[5, END, PAD], [4, 5, END]]
+    assert batch.target_out.tolist() == [[5, END, IGNORE], [4, 5, END]]
     assert batch.tokens == 5
     assert batch.to(torch.device("cpu")) is batch
 
@@ -90,7 +90,7 @@ def test_a_batch_can_be_filled_up_with_rows_that_count_for_nothing() -> None:
     assert batch.source.tolist() == [[7, 8, 9, 7, 8, PAD, PAD, PAD], [PAD] * 8, [PAD] * 8]
     assert batch.source_lengths.tolist() == [5, 1, 1]
     assert batch.target_in.tolist() == [[BEGIN, 5, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
-    assert batch.target_out.tolist() == [[5, END, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
+    assert batch.target_out.tolist() == [[5, END, *[IGNORE] * 6], [IGNORE] * 8, [IGNORE] * 8]
     assert batch.tokens == 2
 
 

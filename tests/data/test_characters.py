@@ -2,7 +2,7 @@
 
 import torch
 
-from qkv.data.characters import Characters
+from qkv.data.characters import Characters, WordTable
 
 
 def test_a_word_is_its_bytes_between_two_marks_each_with_1_added():
@@ -41,3 +41,24 @@ def test_shorter_sentences_are_filled_up_with_nothing():
     assert rows[1].abs().sum() == 0
     assert rows[2].tolist() == [[259, 100, 260, 261, 261], [0] * 5]
     assert Characters(5)([]).shape == (0, 0, 5)
+
+
+def test_a_table_has_every_word_once_and_row_0_is_no_word():
+    table, characters = WordTable(Characters(5)), Characters(5)
+    assert table.add(["a", "bc", "a"]) == [1, 2, 1]
+    numbers = torch.tensor([[1, 2], [2, 0]])
+    assert torch.equal(table.rows(numbers), characters([["a", "bc"], ["bc"]]))
+    assert table.add(["ñ", "bc"]) == [3, 2]
+    assert table.rows(torch.tensor([3])).tolist() == [characters.word("ñ")]
+    assert len(table) == 4
+
+
+def test_a_table_to_which_nothing_is_added_stays_where_it_is():
+    table = WordTable(Characters(5))
+    table.add(["a"])
+    table.rows(torch.tensor([1]))
+    (before,) = table._tables.values()
+    table.add(["a"])
+    table.rows(torch.tensor([0]))
+    (after,) = table._tables.values()
+    assert after is before

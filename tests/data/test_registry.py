@@ -63,6 +63,9 @@ def test_own_pairs_need_a_file() -> None:
         load_data(DataConfig(name="pairs"))
 
 
+KINDS = "use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,000"
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -71,10 +74,8 @@ def test_own_pairs_need_a_file() -> None:
         ({"valid_share": 1.0}, "data.valid_share must lie between 0 and 1"),
         ({"name": "date"}, "data.name = 'date' (did you mean dates?)"),
         ({"name": "multi3k"}, "data.name = 'multi3k' (did you mean multi30k?)"),
-        ({"vocabulary": "bpe"}, "data.vocabulary 'bpe' is not known: use char, word, word:N or bpe:N, with N from 5 to "
-                                "1,000,000"),
-        ({"target_vocabulary": "x"}, "data.target_vocabulary 'x' is not known: use char, word, word:N or bpe:N, with N "
-                                     "from 5 to 1,000,000"),
+        ({"vocabulary": "bpe"}, f"data.vocabulary 'bpe' is not known: {KINDS}"),
+        ({"target_vocabulary": "x"}, f"data.target_vocabulary 'x' is not known: {KINDS}"),
     ],
 )  # fmt: skip
 def test_what_a_recipe_cannot_ask_of_the_data_is_refused(data: dict[str, object], words: str) -> None:
@@ -91,7 +92,7 @@ def test_every_data_set_says_what_it_is_and_under_which_licence() -> None:
 
 def test_every_file_of_a_data_set_has_a_hash_a_size_and_safe_addresses_alone() -> None:
     files = [file for entry in DATA_SETS.values() if entry.corpus for file in entry.corpus.files]
-    assert len({file.path for file in files}) == len(files) == 29
+    assert len({file.path for file in files}) == len(files) == 30
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
         assert file.size > 0

@@ -30,6 +30,7 @@ from qkv.models.elmo import Elmo
 from qkv.models.vit import ViT
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.language_model import LanguageModel
+from qkv.nn.text_encoder import TextEncoder
 
 VOCABULARY = Vocabulary.train(["abc def"], "char")
 SMALL = {
@@ -103,7 +104,8 @@ def test_a_model_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert type(again) is type(model)
     assert again.config == model.config
     assert not again.training
-    assert again.tokenizer.to_json() == VOCABULARY.to_json()
+    read = again.tokenizer.predicted if name == "elmo" else again.tokenizer  # which reads characters, and writes words
+    assert read.to_json() == VOCABULARY.to_json()
     before, after = dict(model.named_parameters()), dict(again.named_parameters())
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -372,9 +374,8 @@ def test_a_model_of_another_kind_is_told_apart_before_its_weights_are_read(name:
     kinds = {
         EncoderDecoder: r"\(for qkv translate\)",
         LanguageModel: r"\(for qkv generate\)",
-        Bert: "",
+        TextEncoder: r"text encoder \(for .*\)",
         ViT: "ViT",
-        Elmo: "Elmo",
     }
     mine = next(kind for kind in kinds if isinstance(model, kind))
     assert type(load_as(mine, tmp_path)) is type(model)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from qkv.config import build
 from qkv.data.characters import CHARACTERS, Characters
 from qkv.errors import InputError, ShapeError
-from qkv.models.elmo import PRESETS, Config, Elmo, Features, Mix
+from qkv.models.elmo import PRESETS, Config, Elmo, Mix
 from qkv.nn.state import select
 
 SIZES: dict[str, Any] = {
@@ -113,7 +113,7 @@ def by_hand(model: Elmo, sentences: list[list[str]]) -> Tensor:
 )
 def test_the_layers_are_the_equations_and_so_are_their_gradients(changes):
     model = made(**changes)
-    found, expected = model(characters()), by_hand(model, SENTENCES)
+    found, expected = model.representations(characters()), by_hand(model, SENTENCES)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     direction = torch.randn_like(found)
     parameters = list(model.parameters())
@@ -128,9 +128,9 @@ def test_the_layers_are_the_equations_and_so_are_their_gradients(changes):
 
 def test_clipping_matters_where_it_is_asked_for():
     clipped, free = made(), made(cell_clip=None, projection_clip=None)
-    found = clipped(characters())[:, 1]
+    found = clipped.representations(characters())[:, 1]
     assert found.abs().max() == SIZES["projection_clip"]
-    assert (found - free(characters())[:, 1]).abs().max() > 0.1
+    assert (found - free.representations(characters())[:, 1]).abs().max() > 0.1
 
 
 def test_the_gradients_are_those_of_finite_differences():
@@ -143,7 +143,7 @@ def test_the_gradients_are_those_of_finite_differences():
 
 def test_no_character_means_nothing_and_learns_nothing():
     model = made()
-    model(characters()).sum().backward()
+    model.representations(characters()).sum().backward()
     assert model.words.embed.weight.grad[0].abs().max() == 0
     assert model.words.embed.weight.grad[1:].abs().max() > 0
     assert model.words.embed.num_embeddings == CHARACTERS
@@ -151,22 +151,22 @@ def test_no_character_means_nothing_and_learns_nothing():
 
 def test_a_sentence_is_read_alike_in_any_company():
     model = made()
-    whole = model(characters())
+    whole = model.representations(characters())
     for row, words in enumerate(SENTENCES):
-        alone = model(characters([words]))
+        alone = model.representations(characters([words]))
         torch.testing.assert_close(whole[row : row + 1, :, : len(words)], alone, rtol=0, atol=1e-14)
         assert (whole[row, :, len(words) :] == 0).all()
 
 
 def test_what_stands_behind_a_sentence_is_not_read():
     model, rows = made(), characters([["the", "cat", "sat"], ["a", "b", "c"]])
-    found = model(rows, torch.tensor([3, 1]))
-    torch.testing.assert_close(found[1:, :, :1], model(characters([["a"]])), rtol=0, atol=1e-14)
+    found = model.representations(rows, torch.tensor([3, 1]))
+    torch.testing.assert_close(found[1:, :, :1], model.representations(characters([["a"]])), rtol=0, atol=1e-14)
     assert (found[1, :, 1:] == 0).all()
 
 
 def test_a_batch_of_no_words_gives_no_words():
-    assert made()(characters([[], []])).shape == (2, 4, 0, 8)
+    assert made().representations(characters([[], []])).shape == (2, 4, 0, 8)
 
 
 def test_a_state_goes_on_from_the_end_ahead_and_from_the_beginning_back():
@@ -180,7 +180,7 @@ def test_a_state_goes_on_from_the_end_ahead_and_from_the_beginning_back():
             x = [word_by_hand(model, row) for row in rows]
             outputs, h, c = lstm_by_hand(model, 0, direction, x[::-1] if direction else x, h, c)
         torch.testing.assert_close(layers[0, 1, 0].chunk(2)[direction], outputs[1], rtol=0, atol=1e-12)
-    assert (layers - model(characters([after]))).abs().max() > 0.01
+    assert (layers - model.representations(characters([after]))).abs().max() > 0.01
 
 
 def test_each_row_carries_its_own_state_and_an_empty_sentence_leaves_it_as_it_was():
@@ -198,7 +198,7 @@ def test_each_row_carries_its_own_state_and_an_empty_sentence_leaves_it_as_it_wa
 
 
 def test_both_language_models_predict_from_what_they_have_read():
-    model, words = made(vocabulary_size=6), ["the", "cat", "sat"]
+    model, words = made(vocabulary_size=6, head="language_model"), ["the", "cat", "sat"]
     ahead, back = model.predict(characters([words]))
     assert ahead.shape == back.shape == (1, 4, 6)
     y_ahead, y_back = (side[-1] for side in sentence_by_hand(model, words))
@@ -212,9 +212,9 @@ def test_both_language_models_predict_from_what_they_have_read():
         assert [(new_back[0, t] - back[0, t]).abs().max() > 0 for t in range(4)] == [t <= place for t in range(4)]
 
 
-def test_without_a_vocabulary_no_words_are_predicted():
-    with pytest.raises(InputError, match="vocabulary_size"):
-        made().predict(characters())
+def test_only_a_language_model_predicts_words():
+    with pytest.raises(InputError, match="the head language_model"):
+        made(vocabulary_size=6).predict(characters())
 
 
 def test_the_mix_is_gamma_times_the_weighted_sum_of_the_layers():
@@ -236,32 +236,69 @@ def test_a_normalised_mix_gives_each_layer_of_each_word_mean_0_and_variance_1():
     torch.testing.assert_close(Mix(3, normalise=True).double()(layers), normal.mean(dim=1))
 
 
-def test_the_mix_drops_features_in_training_only():
-    mix, layers = Mix(2, dropout=0.5), torch.ones(1, 2, 50, 40)
-    dropped = mix(layers)
-    assert 0.4 < (dropped == 0).float().mean() < 0.6
-    assert dropped.max() == 2.0
-    assert (mix.eval()(layers) == 1).all()
+def test_without_labels_a_word_is_the_mean_of_its_layers_or_the_top_one():
+    layers = by_hand(made(), SENTENCES)
+    torch.testing.assert_close(made()(characters()), layers.mean(dim=1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(made(mix="top")(characters()), layers[:, -1], rtol=0, atol=1e-12)
+    with pytest.raises(InputError, match=r"no labels to choose from.*tagger or classifier"):
+        made().logits(layers[:, 0])
+    with pytest.raises(InputError, match="no segments"):
+        made()(characters(), torch.zeros(4, 4, dtype=torch.long))
 
 
-def test_frozen_features_teach_the_mix_alone_and_are_not_dropped():
-    torch.manual_seed(0)
-    elmo = made(dropout=0.5)
-    expected = elmo(characters()).mean(dim=1)
-    features = Features(elmo).double().train()
-    found = features(characters())
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+@pytest.mark.parametrize("mix", ["all", "top"])
+@pytest.mark.parametrize("reader", [0, 3])
+@pytest.mark.parametrize("pooling", ["mean", "attention"])
+def test_the_labels_of_words_and_of_texts_are_the_equations(mix, reader, pooling):
+    options = {"labels": 3, "mix": mix, "reader_hidden": reader, "task_dropout": 0.0}
+    tagger, classifier = made(head="tagger", **options), made(head="classifier", pooling=pooling, **options)
+    for model in (tagger, classifier):
+        layers, task = by_hand(model, SENTENCES), model.task
+        used = layers[:, -1:] if mix == "top" else layers
+        shares = task.mix.weights.exp() / task.mix.weights.exp().sum()
+        said = model.say(characters(), torch.tensor([len(words) for words in SENTENCES]))
+        for row, words in enumerate(SENTENCES):
+            states = task.mix.scale * sum(share * one for share, one in zip(shares, used[row], strict=True))
+            states = states[: len(words)]
+            if reader and words:
+                sides = ((task.reader.ahead, states), (task.reader.back, states.flip(0)))
+                ahead, back = (side.rnn(x[None])[0][0] for side, x in sides)
+                states = torch.cat((ahead, back.flip(0)), dim=-1)
+            if model is tagger and words:
+                torch.testing.assert_close(said[row, : len(words)], task.label(states), rtol=0, atol=1e-12)
+            elif words:
+                weights = torch.full((len(words),), 1 / len(words), dtype=torch.float64)
+                if pooling == "attention":
+                    scores = torch.stack([task.pool.query @ torch.tanh(task.pool.key(state)) for state in states])
+                    weights = scores.exp() / scores.exp().sum()
+                torch.testing.assert_close(said[row], task.label(weights @ states), rtol=0, atol=1e-12)
+            assert said[row].isfinite().all()
+
+
+def test_a_frozen_model_teaches_its_task_alone_and_is_not_dropped():
+    frozen = made(head="tagger", frozen=True, dropout=0.5, task_dropout=0.0, reader_hidden=2).train()
+    found = frozen.say(characters(), torch.tensor([4, 1, 0, 2]))
+    assert torch.equal(found, frozen.say(characters(), torch.tensor([4, 1, 0, 2])))
     found.sum().backward()
-    assert [name for name, p in features.named_parameters() if p.grad is not None] == ["mix.weights", "mix.scale"]
+    learned = {name for name, p in frozen.named_parameters() if p.grad is not None}
+    assert learned == {name for name, _ in frozen.named_parameters() if name.startswith("task.")}
+    assert learned == {name for name, p in frozen.named_parameters() if p.requires_grad}
 
 
-def test_features_that_are_tuned_learn_everywhere():
-    torch.manual_seed(0)
-    features = Features(made(dropout=0.5), frozen=False).double().train()
-    found = features(characters())
-    assert (found - features(characters())).abs().max() > 0  # dropout
-    found.sum().backward()
-    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in features.parameters())
+def test_a_model_that_is_tuned_learns_everywhere_and_is_dropped():
+    tuned = made(head="classifier", dropout=0.5).train()
+    found = tuned.say(characters(), torch.tensor([4, 1, 0, 2]))
+    assert (found - tuned.say(characters(), torch.tensor([4, 1, 0, 2]))).abs().max() > 0
+    (found * torch.tensor([1.0, -2.0])).sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in tuned.parameters())
+
+
+def test_what_fills_a_batch_up_changes_nothing_that_is_said():
+    model = made(head="classifier", reader_hidden=2, pooling="attention")
+    lengths = torch.tensor([4, 1, 0, 2])
+    padded = F.pad(characters(), (0, 0, 0, 3, 0, 1))
+    found = model.say(padded, F.pad(lengths, (0, 1), value=1))
+    torch.testing.assert_close(found[:4], model.say(characters(), lengths), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "millions"), [("small", 13.6), ("medium", 28.0), ("original", 93.6)])
@@ -272,7 +309,7 @@ def test_the_released_sizes_have_as_many_parameters_as_published(name, millions)
 
 
 def test_under_autocast_it_gives_nearly_the_same():
-    model = made(vocabulary_size=6).float()
+    model = made(vocabulary_size=6, head="language_model").float()
     expected, (logits, _) = model(characters()), model.predict(characters())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, (short, _) = model(characters()), model.predict(characters())
@@ -303,7 +340,7 @@ def test_a_config_comes_back_from_plain_data():
 def test_a_small_model_learns_a_language_of_two_sentences():
     torch.manual_seed(0)
     wider = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden": 32, "layers": 1, "projection_clip": 3.0}
-    model = Elmo(Config(**{**SIZES, **wider, "vocabulary_size": 6}))
+    model = Elmo(Config(**{**SIZES, **wider, "vocabulary_size": 6, "head": "language_model"}))
     rows, words = characters([["the", "cat", "sat"], ["a", "dog", "sat"]]), torch.tensor([[2, 3, 4], [0, 5, 4]])
     ahead_targets, back_targets = F.pad(words, (0, 1), value=1), F.pad(words, (1, 0), value=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
@@ -331,6 +368,12 @@ def test_a_small_model_learns_a_language_of_two_sentences():
         ({"projection_clip": float("nan")}, "projection_clip"),
         ({"layers": 0}, "layers"),
         ({"dropout": 1.0}, "dropout"),
+        ({"head": "taggr"}, "did you mean tagger"),
+        ({"head": "language_model"}, "vocabulary_size"),
+        ({"head": "tagger", "label_names": ("a",)}, "1 label_names for 2 labels"),
+        ({"head": "tagger", "labels": 2**24, "reader_hidden": 2**14}, "too large"),
+        ({"frozen": True}, "nothing would be left to learn"),
+        ({"reader_hidden": -1}, "reader_hidden"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_told_so(unchecked, changes, words):

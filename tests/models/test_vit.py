@@ -211,6 +211,22 @@ def test_gradients_are_the_slopes_of_the_loss():
         torch.testing.assert_close((heights[0] - heights[1]) / 2e-6, slope, rtol=1e-6, atol=1e-8)
 
 
+def test_a_stem_cuts_the_patches_from_what_its_convolutions_find():
+    model = model_with(stem=(5, 3))
+    x = images()
+    for layer in model.stem:
+        x = F.conv2d(F.pad(x, (1, 1, 1, 1)), layer.convolve.weight, layer.convolve.bias)
+        x = (x - x.mean((1, 2, 3), keepdim=True)) / (x.var((1, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
+        x = F.gelu(x * layer.norm.weight[:, None, None] + layer.norm.bias[:, None, None])
+    patches = F.conv2d(x, model.patches.weight, model.patches.bias, stride=4).flatten(2).transpose(1, 2)
+    tokens = torch.cat((model.class_token.expand(3, 1, 12), patches), dim=1) + model.positions
+    torch.testing.assert_close(model.encode(images()), pytorch_twin(model)(tokens))
+    with pytest.raises(ShapeError, match="images must be"):
+        model(torch.zeros(1, 3, 8, 12))
+    with pytest.raises(InputError, match="stem"):
+        replace(CONFIG, stem=(0,))
+
+
 def test_it_learns_eight_images_by_heart():
     torch.manual_seed(0)
     model = ViT(replace(CONFIG, classes=8))

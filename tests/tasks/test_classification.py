@@ -1,5 +1,6 @@
 """Classification: texts that are too long, labels that are not known, and what is counted."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,12 +29,13 @@ def prepared(longest: int = 64, **train: Any) -> ClassificationTask:
 
 
 def test_a_text_is_read_between_its_edges_as_far_as_there_is_room():
-    whole, short = (cut(Splitter(VOCABULARY), PAIRS[:1], NUMBERS, longest)[0] for longest in (64, 6))
+    whole, short = (cut(Splitter(VOCABULARY), PAIRS[:1], NUMBERS, longest).pieces[0] for longest in (64, 6))
     assert whole.ids == [BEGIN, *VOCABULARY.encode("good film").ids, END]
     assert short.ids == [BEGIN, *VOCABULARY.encode("good").ids, END]
-    assert whole.targets == short.targets == [1]
+    assert whole.targets == short.targets == 1
     assert prepared(longest=6).notes == ("2 training text(s) are read to model.max_length = 6 tokens and no further",)
-    assert prepared().notes == ()
+    assert prepared(longest=5).notes == ("2 training text(s) are read to model.max_length = 5 tokens and no further",)
+    assert prepared(longest=12).notes == ()  # as long as the longest of them: it is read to its end
 
 
 def test_the_data_decide_the_labels():
@@ -67,7 +69,24 @@ def test_a_label_that_the_model_does_not_know_is_never_right():
     log_p = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()
     found = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], LABELS)
     assert found == {"loss": pytest.approx(-torch.tensor(0.9).log().item()), "accuracy": 0.5}
-    assert cut(Splitter(VOCABULARY), [Pair("x", "neutral")], NUMBERS, 9)[0].targets == [IGNORE]
+    assert cut(Splitter(VOCABULARY), [Pair("x", "neutral")], NUMBERS, 9).pieces[0].targets == IGNORE
+
+
+def test_a_batch_that_is_filled_up_has_one_of_few_shapes_and_the_same_loss():
+    task = prepared()
+    model = TableEncoder(len(VOCABULARY), LABELS, "classifier")
+    for rows in ([0, 1], [1], [2, 3]):
+        plain, filled = task.batch(rows), task.batch(rows, filled=True)
+        width = filled.tokens_read.shape[1]
+        assert width % 4 == 0
+        assert len(filled.lengths) == 40 // width > len(rows)
+        assert filled.tokens == plain.tokens == len(rows)
+        torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+    assert task.loss(model, replace(filled, targets=torch.full_like(filled.targets, IGNORE))).item() == 0
+
+
+def test_a_filled_batch_is_no_wider_than_the_model_can_read():
+    assert prepared(longest=6).batch([0, 1], filled=True).tokens_read.shape == (6, 6)
 
 
 def test_an_epoch_has_every_text_once():

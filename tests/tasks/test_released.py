@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 
 import qkv
+from qkv.data.registry import DATA_SETS, Loaded, load_data
+from qkv.errors import InputError
 from qkv.generation import Sampling
+from qkv.tasks.language_model import LanguageModelTask
+from qkv.tasks.translation import TranslationTask
+from qkv.training import job
+from qkv.training.initial import start_of
+from qkv.training.recipe import read_recipe
 
 transformers = pytest.importorskip("transformers")
 
@@ -64,6 +72,27 @@ def test_a_text_longer_than_the_model_can_look_at_is_an_error_in_words(gpt2: Pat
         qkv.Generator(gpt2)(PROSE[0], tokens=64)
 
 
+def test_a_released_language_model_is_trained_further_from_the_loss_that_it_has(
+    gpt2: Path, tmp_path: Path, monkeypatch
+):
+    text = " ".join(PROSE * 12)
+    loaded = Loaded({}, texts={"train": text, "valid": text})
+    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", replace(DATA_SETS["tinyshakespeare"], load=lambda _: loaded))
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
+    ids = torch.tensor(Tokenizer.from_file(str(gpt2 / "tokenizer.json")).encode(text).ids)
+    windows = [ids[begin : begin + 33] for begin in range(0, len(ids) - 1, 32)]
+    wanted = sum(theirs(w[None], labels=w[None]).loss * (len(w) - 1) for w in windows) / (len(ids) - 1)
+    table = ["train.batch_tokens=128", "train.length=32", "train.warmup=0", f'init="{gpt2}"']
+    recipe = replace(read_recipe("shakespeare-gpt", table), model={"name": "gpt2"})
+    task = LanguageModelTask.prepare(loaded, (start := start_of(recipe)).tokenizer, start.config, recipe.train, 0)
+    assert task.validate(start)["loss"] == pytest.approx(wanted.item(), abs=1e-5)
+    done = job.begin(replace(recipe, train=replace(recipe.train, epochs=2)), tmp_path / "run", "cpu")
+    assert done.place.best.value < 0.8 * wanted.item()
+    assert qkv.Generator(tmp_path / "run")(PROSE[0], tokens=5).continuation
+    with pytest.raises(InputError, match="not one of its weights has the shape"):
+        job.begin(read_recipe("shakespeare-gpt", [*table, "model.dim=48"]), tmp_path / "other", "cpu")
+
+
 @pytest.fixture
 def marian(tmp_path: Path) -> Path:
     sentencepiece = pytest.importorskip("sentencepiece")
@@ -114,3 +143,28 @@ def test_a_beam_of_a_released_translator_is_no_worse_than_its_greedy_answer(mari
     for text in PROSE[:3]:
         greedy, beam = (translator(text, beam=size, length_penalty=0.0, max_length=8) for size in (1, 6))
         assert beam.score >= greedy.score - 1e-5
+
+
+def test_a_released_translator_is_trained_further_from_its_loss(marian: Path, tmp_path: Path):
+    theirs = transformers.MarianMTModel.from_pretrained(marian).eval()
+    tokenizer = transformers.MarianTokenizer(
+        str(marian / "source.spm"), str(marian / "target.spm"), str(marian / "vocab.json")
+    )
+    read = tokenizer(PROSE[:3], text_target=PROSE[3:], return_tensors="pt", padding=True)
+    wanted = theirs(**read.data | {"labels": read.labels.masked_fill(read.labels == tokenizer.pad_token_id, -100)}).loss
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in zip(PROSE[:3], PROSE[3:], strict=True)))
+    table = [
+        f'data.train=["{pairs}"]', f'data.valid=["{pairs}"]', "train.epochs=60", "train.lr=1e-2", "train.warmup=0",
+        "train.best_by=loss", "train.label_smoothing=0.0", f'init="{marian}"',
+    ]  # fmt: skip
+    recipe = replace(read_recipe("pairs-transformer", table), model={"name": "transformer", "dropout": 0.0})
+    start, data = start_of(recipe), load_data(recipe.data)
+    task = TranslationTask.prepare(data, start.tokenizer, start.config, recipe.train, 0)
+    loss = task.loss(start, task.batch([0, 1, 2]))
+    torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(task.loss(start, task.batch([0, 1, 2], filled=True)), wanted, rtol=0, atol=1e-5)
+    job.begin(recipe, tmp_path / "run", "cpu")
+    assert [qkv.Translator(tmp_path / "run")(text).text for text in PROSE[:3]] == PROSE[3:]
+    with pytest.raises(InputError, match="bpe_dropout needs a vocabulary that was learned here"):
+        replace(task, settings=replace(recipe.train, bpe_dropout=0.1)).epoch(0)

@@ -36,7 +36,7 @@ def test_the_first_token_of_a_word_says_its_tag_and_the_others_say_nothing():
     found = cut(Splitter(VOCABULARY), SENTENCES[:1], NUMBERS, 64)
     (piece,) = found.pieces
     assert piece.ids == [BEGIN, *VOCABULARY.encode("thecatsat").ids, END]
-    assert piece.targets == [IGNORE, 0, *[IGNORE] * 2, 1, *[IGNORE] * 2, 2, *[IGNORE] * 2, IGNORE]
+    assert piece.targets == [IGNORE, 0, *[IGNORE] * 2, 1, *[IGNORE] * 2, 2, *[IGNORE] * 2]
     assert [(word.number, word.place) for word in found.words[0]] == [(0, 1), (1, 4), (2, 7)]
 
 
@@ -98,6 +98,25 @@ def test_validation_counts_words_and_entities():
     assert found["loss"] < 1e-3
     entities = [Tagged(("x", "y"), ("B-a", "I-a")), Tagged(("z",), ("O",))]
     assert tag_scores([["B-a", "O"], ["O"]], entities) == {"accuracy": pytest.approx(2 / 3), "f1": 0.0}
+
+
+def test_a_batch_that_is_filled_up_has_one_of_few_shapes_and_the_same_loss():
+    task = prepared()
+    model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
+    for rows in ([0, 1], [2]):
+        plain, filled = task.batch(rows), task.batch(rows, filled=True)
+        width = filled.tokens_read.shape[1]
+        assert width % 4 == 0
+        assert len(filled.lengths) == 40 // width > len(rows)
+        assert filled.tokens == plain.tokens
+        torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+
+
+def test_tags_that_nobody_named_are_numbered():
+    model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
+    model.config.label_names = ()
+    model.table.weight.data[VOCABULARY.encode("a").ids[0]] = torch.tensor([0.0, 0.0, 9.0])
+    assert tags_of(model, Splitter(VOCABULARY), [["a"]], 8) == [["LABEL_2"]]
 
 
 def test_an_epoch_has_every_piece_once():

@@ -37,7 +37,7 @@ TINY_TEXT = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Recipe:
     return read_recipe("dates-gru", TINY)
 

@@ -8,15 +8,12 @@ import torch
 
 from qkv.data.registry import DATA_SETS, Loaded
 from qkv.data.tagged import Tagged
-from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.interop import load, save_model
 from qkv.models.bert import Bert, Config
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
 from qkv.training import job
-from qkv.training.initial import start_of
+from qkv.training.initial import set_aside, take_over
 from qkv.training.recipe import read_recipe
 
 SENTENCES = [Tagged(("a", "b", "c"), ("X", "Y", "X")), Tagged(("c", "a"), ("X", "X")), Tagged(("b",), ("Y",))] * 5
@@ -101,18 +98,49 @@ def test_without_a_folder_the_words_are_learned_and_with_one_its_sizes_stay(rele
     assert load(tmp_path / "begun").config.layers == 1
 
 
-def test_a_released_tokenizer_is_for_tasks_that_know_it(released: Path, tmp_path: Path):
-    tokenizer = PretrainedTokenizer(VOCABULARY.tokenizer)
-    folder = tmp_path / "gpt2"
-    folder.mkdir()
-    save_model(GPT2(GPT2Config(len(VOCABULARY), dim=8, heads=2, layers=1, max_length=8)), tokenizer, folder)
-    wanted = read_recipe("shakespeare-gpt", [f'init="{folder}"'])
-    with pytest.raises(InputError, match="has a released tokenizer, from which language modelling cannot go on yet"):
-        start_of(wanted)
-
-
 def test_sizes_with_a_name_can_be_asked_for_and_changed(released: Path):
     config = recipe(None, "model.preset=tiny", "model.dim=64").model_config()
     assert (config.layers, config.heads, config.dim) == (2, 2, 64)
     with pytest.raises(InputError, match=r"model\.preset 'tine' is not known \(did you mean tiny\?\)"):
         recipe(None, "model.preset=tine")
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize(("longest", "said"), [(7, []), (12, []), (20, ["embed.positions.weight from place 12 on"])])
+def test_learned_positions_are_kept_as_far_as_both_models_read(released: Path, longest: int, said: list[str]):
+    start = load(released)
+    model = Bert(replace(start.config, max_length=longest))
+    drawn = weights(model)["embed.positions.weight"]
+    assert take_over(model, start) == said
+    after, before, both = weights(model), weights(start), min(longest, 12)
+    assert torch.equal(after["embed.positions.weight"][:both], before["embed.positions.weight"][:both])
+    assert torch.equal(after["embed.positions.weight"][both:], drawn[both:])
+    assert all(torch.equal(after[name], before[name]) for name in after if name != "embed.positions.weight")
+
+
+def test_a_table_that_is_no_table_of_positions_is_taken_over_whole_or_not_at_all(released: Path):
+    start = load(released)
+    model = Bert(replace(start.config, segments=5))
+    drawn = weights(model)["embed.segments.weight"]
+    assert take_over(model, start) == ["embed.segments.weight"]
+    assert torch.equal(weights(model)["embed.segments.weight"], drawn)
+
+
+def test_what_a_recipe_says_of_its_vocabulary_is_noted_where_init_brings_one(released: Path):
+    assert set_aside(recipe(released)) == ()
+    assert set_aside(recipe(None, "data.vocabulary=word", "data.lowercase=true")) == ()
+    assert set_aside(recipe(released, "data.vocabulary=word", "data.lowercase=true")) == (
+        "data.vocabulary and data.lowercase set aside: init brings a tokenizer of its own",
+    )
+
+
+@pytest.mark.parametrize(("head", "names", "new"), [("pretraining", (), True), ("classifier", ("a", "b"), True),
+                                                    ("classifier", ("a", "c"), False)])  # fmt: skip
+def test_a_head_is_taken_over_only_where_it_says_the_same(head: str, names: tuple[str, ...], new: bool):
+    start = Bert(Config(9, head, label_names=names, **SIZES))
+    model = Bert(Config(9, "classifier", label_names=("a", "c"), **SIZES))
+    assert take_over(model, start) == (["label.weight", "label.bias"] if new else [])
+    assert torch.equal(model.label.weight, start.label.weight) == (not new)

@@ -2,10 +2,8 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from qkv.errors import InputError
 from qkv.interop import load
@@ -15,18 +13,8 @@ from qkv.tasks.language_model import LanguageModelTask
 from qkv.tasks.translator import Translator
 from qkv.training import job
 from qkv.training.recipe import read_recipe
-from qkv.training.run import Run
 
-
-def tensors(folder: Path) -> dict[str, object]:
-    newest = Run.open(folder).checkpoints[-1]
-    return load_file(newest / "model.safetensors") | load_file(newest / "training.safetensors")
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Make the loop find Ctrl-C pressed after so many steps."""
-    asked = iter([False] * (steps - 1) + [True] * 1000)
-    monkeypatch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(asked))
+from .stopping import assert_bit_equal, stop_after, tensors
 
 
 @pytest.mark.parametrize(
@@ -53,9 +41,7 @@ def test_an_interrupted_run_ends_bit_for_bit_like_one_that_was_not(model, tiny_t
         stop_after(patch, windows)
         assert not job.resume(tmp_path / "parts", "cpu").place.finished
     assert job.resume(tmp_path / "parts", "cpu").place.finished
-    one, other = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert one.keys() == other.keys()
-    assert all(one[name].equal(other[name]) for name in one)
+    assert_bit_equal(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_a_run_that_forgets_the_carried_state_ends_elsewhere(tiny_text, tmp_path, monkeypatch):

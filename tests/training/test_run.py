@@ -18,18 +18,7 @@ from qkv.training import job, loop
 from qkv.training.recipe import read_recipe
 from qkv.training.run import Run
 
-
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Weights, optimizer state and random state of a run's newest checkpoint."""
-    newest = Run.open(folder).checkpoints[-1]
-    return load_file(newest / "model.safetensors") | load_file(newest / "training.safetensors")
-
-
-def assert_bit_equal(left: Path, right: Path) -> None:
-    one, other = tensors(left), tensors(right)
-    assert one.keys() == other.keys()
-    for name in one:
-        assert one[name].equal(other[name]), name
+from .stopping import assert_bit_equal, stop_after, tensors
 
 
 def reseal(checkpoint: Path, **changes: object) -> None:
@@ -40,14 +29,30 @@ def reseal(checkpoint: Path, **changes: object) -> None:
     seal(checkpoint, record | changes)
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Make the loop find Ctrl-C pressed after so many steps."""
-    asked = iter([False] * (steps - 1) + [True] * 1000)
-    monkeypatch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(asked))
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    """What training left alone gives, for tests that only look at it."""
+    return job.begin(tiny, tmp_path_factory.mktemp("whole") / "run", "cpu")
 
 
-def test_a_run_that_was_interrupted_and_resumed_ends_bit_for_bit_like_one_that_was_not(tiny, tmp_path, monkeypatch):
-    whole = job.begin(tiny, tmp_path / "whole", "cpu")
+@pytest.fixture(scope="module")
+def _stopped(tiny, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 4)
+        job.begin(tiny, folder, "cpu")
+    return folder
+
+
+@pytest.fixture
+def stopped(_stopped, tmp_path) -> Path:
+    """A run that was stopped after four steps, for the test to do with as it likes."""
+    return shutil.copytree(_stopped, tmp_path / "run")
+
+
+def test_a_run_that_was_interrupted_and_resumed_ends_bit_for_bit_like_one_that_was_not(
+    whole, tiny, tmp_path, monkeypatch
+):
     assert whole.place.finished
     parts, pieces = tmp_path / "parts", 0
     with monkeypatch.context() as patch:
@@ -60,12 +65,12 @@ def test_a_run_that_was_interrupted_and_resumed_ends_bit_for_bit_like_one_that_w
             stop_after(patch, 7)
             place = job.resume(parts, "cpu").place
     assert pieces >= 2
-    assert_bit_equal(tmp_path / "whole", parts)
-    steps = {
-        name: [json.loads(line)["step"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        for name in ("whole", "parts")
-    }
-    assert steps["whole"] == steps["parts"]
+    assert_bit_equal(whole.run.folder, parts)
+    steps = [
+        [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text().splitlines()]
+        for folder in (whole.run.folder, parts)
+    ]
+    assert steps[0] == steps[1]
 
 
 @pytest.mark.parametrize("baseline", ["moving-average", "learned"])
@@ -105,51 +110,39 @@ def test_a_checkpoint_says_where_and_by_which_code_it_was_trained(tiny, tmp_path
 
 
 @pytest.mark.parametrize("thing", ["device", "precision", "graphs", "torch"])
-def test_going_on_under_other_circumstances_is_said(thing, tiny, tmp_path, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        run = job.begin(tiny, tmp_path / "run", "cpu").run
-    is_now = read_seal(run.checkpoints[-1])[thing]
-    reseal(run.checkpoints[-1], **{thing: "another"})
-    with monkeypatch.context() as patch:
-        stop_after(patch, 1)
-        job.resume(tmp_path / "run", "cpu")
+def test_going_on_under_other_circumstances_is_said(thing, stopped, monkeypatch, capsys):
+    checkpoint = Run.open(stopped).checkpoints[-1]
+    is_now = read_seal(checkpoint)[thing]
+    reseal(checkpoint, **{thing: "another"})
+    stop_after(monkeypatch, 1)
+    job.resume(stopped, "cpu")
     notes = [line for line in capsys.readouterr().err.splitlines() if "may differ in the last digits" in line]
     assert notes == [f"note: {thing} was another and is now {is_now}: results may differ in the last digits"]
 
 
-def test_going_on_under_the_same_circumstances_needs_no_words(tiny, tmp_path, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        job.begin(tiny, tmp_path / "run", "cpu")
-    with monkeypatch.context() as patch:
-        stop_after(patch, 1)
-        job.resume(tmp_path / "run", "cpu")
+def test_going_on_under_the_same_circumstances_needs_no_words(stopped, monkeypatch, capsys):
+    stop_after(monkeypatch, 1)
+    job.resume(stopped, "cpu")
     assert "note" not in capsys.readouterr().err
 
 
-def test_resuming_a_finished_run_changes_nothing(tiny, tmp_path):
-    done = job.begin(tiny, tmp_path / "run", "cpu")
-    before = tensors(tmp_path / "run")
-    again = job.resume(tmp_path / "run", "cpu")
-    assert again.place == done.place
-    assert all(before[name].equal(value) for name, value in tensors(tmp_path / "run").items())
+def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
+    folder = shutil.copytree(whole.run.folder, tmp_path / "run")
+    assert job.resume(folder, "cpu").place == whole.place
+    assert_bit_equal(whole.run.folder, folder)
 
 
-def test_what_a_user_keeps_beside_the_checkpoints_is_left_alone(tiny, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        stopped = job.begin(tiny, tmp_path / "run", "cpu")
-    mine = tmp_path / "run" / "step-00000004-mine"
-    shutil.copytree(stopped.run.checkpoints[-1], mine)
-    (tmp_path / "run" / "step-notes.txt").write_text("mine too")
-    assert job.resume(tmp_path / "run", "cpu").place.finished
+def test_what_a_user_keeps_beside_the_checkpoints_is_left_alone(stopped):
+    mine = shutil.copytree(Run.open(stopped).checkpoints[-1], stopped / "step-00000004-mine")
+    (stopped / "step-notes.txt").write_text("mine too")
+    assert job.resume(stopped, "cpu").place.finished
     assert (mine / "model.safetensors").exists()
-    assert (tmp_path / "run" / "step-notes.txt").exists()
+    assert (stopped / "step-notes.txt").exists()
 
 
-def test_a_run_killed_between_its_last_validation_and_its_last_save_logs_nothing_twice(tiny, tmp_path, monkeypatch):
-    whole = job.begin(tiny, tmp_path / "whole", "cpu")
+def test_a_run_killed_between_its_last_validation_and_its_last_save_logs_nothing_twice(
+    whole, tiny, tmp_path, monkeypatch
+):
     recipe = replace(tiny, train=replace(tiny.train, save_every=whole.place.step))
 
     real = loop.validate
@@ -166,17 +159,16 @@ def test_a_run_killed_between_its_last_validation_and_its_last_save_logs_nothing
             job.begin(recipe, tmp_path / "parts", "cpu")
     assert job.resume(tmp_path / "parts", "cpu").place.finished
     logged = [
-        [(record["step"], record["kind"]) for record in map(json.loads, (tmp_path / name / "log.jsonl").open())]
-        for name in ("whole", "parts")
+        [(record["step"], record["kind"]) for record in map(json.loads, (folder / "log.jsonl").open())]
+        for folder in (whole.run.folder, tmp_path / "parts")
     ]
     assert len(set(logged[1])) == len(logged[1])
     assert set(logged[1]) == set(logged[0])
 
 
-def test_two_processes_cannot_train_in_one_folder(tiny, tmp_path):
-    done = job.begin(tiny, tmp_path / "run", "cpu")
-    with done.run.held(), pytest.raises(InputError, match="another process is at work there"):
-        job.resume(tmp_path / "run", "cpu")
+def test_two_processes_cannot_train_in_one_folder(stopped):
+    with Run.open(stopped).held(), pytest.raises(InputError, match="another process is at work there"):
+        job.resume(stopped, "cpu")
 
 
 def test_weights_that_are_not_finite_are_never_saved(tiny, tmp_path):
@@ -201,39 +193,32 @@ def test_data_that_changed_since_training_are_not_taken_for_the_runs_own(tmp_pat
         Run.open(tmp_path / "run").data()
 
 
-def test_the_last_checkpoints_and_the_best_are_kept(tiny, tmp_path):
-    done = job.begin(tiny, tmp_path / "run", "cpu")
-    names = [path.name for path in done.run.checkpoints]
-    assert names[-1] == f"step-{done.place.step:08d}"
-    assert f"step-{done.place.best.step:08d}" in names
-    assert len([name for name in names if name != f"step-{done.place.best.step:08d}"]) <= tiny.train.keep
+def test_the_last_checkpoints_and_the_best_are_kept(whole, tiny):
+    names = [path.name for path in whole.run.checkpoints]
+    assert names[-1] == f"step-{whole.place.step:08d}"
+    assert f"step-{whole.place.best.step:08d}" in names
+    assert len([name for name in names if name != f"step-{whole.place.best.step:08d}"]) <= tiny.train.keep
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny, tmp_path):
-    for name, recipe in (("one", tiny), ("same", tiny), ("other", replace(tiny, seed=1))):
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(whole, tiny, tmp_path):
+    for name, recipe in (("same", tiny), ("other", replace(tiny, seed=1))):
         job.begin(recipe, tmp_path / name, "cpu")
-    assert_bit_equal(tmp_path / "one", tmp_path / "same")
-    one, other = tensors(tmp_path / "one"), tensors(tmp_path / "other")
+    assert_bit_equal(whole.run.folder, tmp_path / "same")
+    one, other = tensors(whole.run.folder), tensors(tmp_path / "other")
     assert not any(one[name].equal(other[name]) for name in one if name.endswith(".weight_hh_l0"))
 
 
-def test_resuming_on_other_data_is_refused(tiny, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        job.begin(tiny, tmp_path / "run", "cpu")
-    recipe = (tmp_path / "run" / "recipe.toml").read_text()
-    (tmp_path / "run" / "recipe.toml").write_text(recipe.replace("size = 120", "size = 119"))
+def test_resuming_on_other_data_is_refused(stopped):
+    recipe = (stopped / "recipe.toml").read_text()
+    (stopped / "recipe.toml").write_text(recipe.replace("size = 120", "size = 119"))
     with pytest.raises(InputError, match="the data have changed"):
-        job.resume(tmp_path / "run", "cpu")
+        job.resume(stopped, "cpu")
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "training.safetensors", "checkpoint.json", "config.json"])
 @pytest.mark.parametrize("damage", ["cut short", "altered", "missing"])
-def test_a_damaged_checkpoint_is_refused_and_named(file, damage, tiny, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        job.begin(tiny, tmp_path / "run", "cpu")
-    path = Run.open(tmp_path / "run").checkpoints[-1] / file
+def test_a_damaged_checkpoint_is_refused_and_named(file, damage, stopped):
+    path = Run.open(stopped).checkpoints[-1] / file
     data = path.read_bytes()
     if damage == "missing":
         path.unlink()
@@ -241,14 +226,13 @@ def test_a_damaged_checkpoint_is_refused_and_named(file, damage, tiny, tmp_path,
         middle = len(data) // 2
         path.write_bytes(data[:middle] if damage == "cut short" else data[:middle] + b"\0\1" + data[middle + 2 :])
     with pytest.raises(CheckpointError, match="step-00000004"):
-        job.resume(tmp_path / "run", "cpu")
+        job.resume(stopped, "cpu")
 
 
-def test_a_folder_that_holds_another_run_or_anything_else_is_left_alone(tiny, tmp_path):
-    job.begin(tiny, tmp_path / "run", "cpu")
+def test_a_folder_that_holds_another_run_or_anything_else_is_left_alone(tiny, stopped, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="holds another run: go on with --resume"):
-        job.begin(tiny, tmp_path / "run", "cpu")
+        job.begin(tiny, stopped, "cpu")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
@@ -285,41 +269,38 @@ def test_training_stops_before_an_update_that_is_not_finite(what, tiny, tmp_path
         assert value.double().isfinite().all()
 
 
-def test_a_checkpoint_is_a_saved_model(tiny, tmp_path):
+def test_a_checkpoint_is_a_saved_model(whole):
     import qkv
 
-    done = job.begin(tiny, tmp_path / "run", "cpu")
-    model = qkv.load(done.run.checkpoints[-1])
-    weights = load_file(done.run.checkpoints[-1] / "model.safetensors")
+    model = qkv.load(whole.run.checkpoints[-1])
+    weights = load_file(whole.run.checkpoints[-1] / "model.safetensors")
     for name, parameter in model.named_parameters():
         assert parameter.equal(weights[name])
     assert model.tokenizer.decode(model.tokenizer.encode("5 March 2026").ids) == "5 March 2026"
     assert not model.training
 
 
-def test_weights_from_another_model_are_refused(tiny, tmp_path):
+def test_weights_from_another_model_are_refused(whole, tmp_path):
     import qkv
 
-    done = job.begin(tiny, tmp_path / "run", "cpu")
-    weights = load_file(done.run.checkpoints[-1] / "model.safetensors")
+    weights = load_file(whole.run.checkpoints[-1] / "model.safetensors")
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in ("config.json", "tokenizer.json"):
-        (copy / name).write_bytes((done.run.checkpoints[-1] / name).read_bytes())
+        (copy / name).write_bytes((whole.run.checkpoints[-1] / name).read_bytes())
     save_file({name: value[..., :-1].contiguous() for name, value in weights.items()}, copy / "model.safetensors")
     with pytest.raises(CheckpointError, match="has shape"):
         qkv.load(copy)
 
 
-def test_the_log_holds_every_number_as_json_and_for_tensorboard(tiny, tmp_path):
-    done = job.begin(tiny, tmp_path / "run", "cpu")
-    records = [json.loads(line) for line in (done.run.folder / "log.jsonl").read_text().splitlines()]
+def test_the_log_holds_every_number_as_json_and_for_tensorboard(whole):
+    records = [json.loads(line) for line in (whole.run.folder / "log.jsonl").read_text().splitlines()]
     valid = [record for record in records if record["kind"] == "valid"]
-    assert [record["step"] for record in valid][-1] == done.place.step
+    assert [record["step"] for record in valid][-1] == whole.place.step
     assert all(set(record) >= {"loss", "exact", "bleu", "chrf"} for record in valid)
     train = [record for record in records if record["kind"] == "train"]
     assert all(record["tokens_per_s"] > 0 and record["loss"] > 0 for record in train)
-    assert list((done.run.folder / "tensorboard").glob("events.out.tfevents.*"))
+    assert list((whole.run.folder / "tensorboard").glob("events.out.tfevents.*"))
 
 
 def test_the_data_are_told_apart_by_their_fingerprint(tiny):

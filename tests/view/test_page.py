@@ -22,6 +22,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from qkv.errors import InputError
 from qkv.tasks.answer import Answer, AttentionMap
+from qkv.tasks.picture_observer import Pictured
 from qkv.view import save_page
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -54,6 +55,20 @@ LAYERS = Answer(
         attention("encoder.0", "abcd", "abcd", [[1, 1, 1, 1], [2, 2, 2, 2]]),
     ),
 )
+
+PATCHES = ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
+
+
+def pictured() -> Pictured:
+    """The class token reads patch 1,2 most, each patch the one after it, and head 1 reads nothing but patch 2,1."""
+    weights = np.full((2, 8, 7), 0.05)
+    weights[0, 0, 2] = 0.7
+    weights[0, range(1, 7), [2, 3, 4, 5, 6, 1]] = 0.7
+    weights[1] = np.eye(7)[4]
+    weights[:, 7] = weights[:, :7].mean(axis=1)
+    rows = ("[class]", *PATCHES, "[mean]")
+    maps = tuple(AttentionMap(f"encoder.{layer}", rows, rows[:-1], weights) for layer in (0, 1))
+    return Pictured("cat.png", "cat", -0.1, maps, pixels=np.full((8, 12, 3), 120, dtype=np.uint8), grid=(2, 3))
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +124,19 @@ class Page:
 
     def picture(self) -> str:
         return str(self.run("return document.getElementById('map').toDataURL()"))
+
+    def coloured(self) -> list[int]:
+        """How blue each patch of a picture that is grey by itself is."""
+        script = """
+            const canvas = byId("patches"), [down, across] = picture().grid, context = canvas.getContext("2d");
+            return Array.from({ length: down * across }, (_, i) => {
+              const x = (i % across + 0.5) / across * canvas.width;
+              const y = (Math.floor(i / across) + 0.5) / down * canvas.height;
+              const [r, , b] = context.getImageData(x, y, 1, 1).data;
+              return b - r;
+            });
+        """
+        return list(self.run(script))
 
     def run(self, script: str) -> Any:
         return self.driver.execute_script(script)  # type: ignore[no-untyped-call]
@@ -258,6 +286,45 @@ def test_the_heat_map_tells_the_exact_weight_under_the_pointer(driver: webdriver
 
 
 @browser
+def test_a_picture_is_coloured_where_it_was_read(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    driver.get_log("browser")
+    page = Page(driver, save_page([pictured(), DATE], tmp_path / "page.html"))
+    assert page.text("heading") == "cat.png → cat"
+    assert not page.shown("matrix")
+    assert not page.shown("reading")
+    page.tokens("heads")[1].click()
+    levels = page.coloured()
+    assert max(levels) == levels[1] > 10 * levels[0] > 0
+    page.tokens("heads")[2].click()
+    assert [level > 0 for level in page.coloured()] == [False, False, False, True, False, False]
+    page.tokens("readers")[1].click()
+    assert page.selected("readers") == [1]
+    assert page.text("readout").startswith("“[mean]” reads “2,1” 1.0000")
+    page.tokens("examples")[1].click()
+    assert page.shown("matrix")
+    assert not page.shown("picture")
+    complaints = [entry["message"] for entry in driver.get_log("browser")]
+    assert [one for one in complaints if "getImageData" not in one] == []  # which only this test calls
+
+
+@browser
+def test_pointing_at_a_patch_shows_what_it_reads(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    page = Page(driver, save_page([pictured()], tmp_path / "page.html"))
+    page.tokens("heads")[1].click()
+    canvas = driver.find_element(By.ID, "patches")
+    across, down = canvas.size["width"] // 3, canvas.size["height"] // 4
+    ActionChains(driver).move_to_element_with_offset(canvas, across, -down).perform()
+    assert page.text("readout").startswith("“1,3” reads “2,1” 0.7000")
+    assert page.coloured()[3] == max(page.coloured())
+    assert page.selected("readers") == []
+    page.hover(page.tokens("heads")[0])
+    assert page.text("readout").startswith("“[class]” reads")
+    page.run("byId('patches').focus()")
+    page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    assert page.text("readout").startswith("“2,2” reads")
+
+
+@browser
 def test_hostile_tokens_stay_text(driver: webdriver.Chrome, tmp_path: Path) -> None:
     tokens = (HOSTILE, "{{data}}", "\u2028", "&lt;", "\x1b[2J", "\u202eabc")
     hostile = Answer(HOSTILE, HOSTILE, 0.0, (AttentionMap(HOSTILE, tokens, tokens, np.eye(6)[None]),), (HOSTILE,))
@@ -334,7 +401,7 @@ def test_a_phone_shows_the_page_without_sideways_scrolling(driver: webdriver.Chr
     try:
         long = ("x" * 200, "y")
         wide = Answer("x" * 200, "y", 0.0, (AttentionMap("d", long, long, np.full((16, 2, 2), 0.5)),))
-        page = Page(driver, save_page([LAYERS, DATE, wide], tmp_path / "page.html"))
+        page = Page(driver, save_page([LAYERS, DATE, wide, pictured()], tmp_path / "page.html"))
         for example in page.tokens("examples"):
             example.click()
             assert page.run("return document.documentElement.scrollWidth") == 390

@@ -8,6 +8,7 @@ import typer
 
 from qkv import __version__
 from qkv.cli import (
+    answer,
     classify,
     compare,
     convert,
@@ -47,6 +48,7 @@ app.command(name="translate")(translate.translate)
 app.command(name="generate")(generate.generate)
 app.command(name="classify")(classify.classify)
 app.command(name="tag")(tag.tag)
+app.command(name="answer")(answer.answer)
 app.command(name="fill")(fill.fill)
 app.command(name="embed")(embed.embed)
 app.command(name="view")(view.view)

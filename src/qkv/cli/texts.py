@@ -11,6 +11,7 @@ from qkv.cli.talk import counting, note, say
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.tasks.observer import Observer
     from qkv.tasks.reader import Reader
 
 CHUNK = 1024  # texts that are held in memory with their answers
@@ -24,10 +25,10 @@ BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="How man
 T = TypeVar("T")
 
 
-def texts_given(texts: list[str] | None, file: Path | None, *, strict: bool) -> list[str]:
-    """The texts from the arguments, else the lines of the file, else those of standard input."""
+def texts_given(texts: list[str] | None, file: Path | None, *, strict: bool, option: str = "--input") -> list[str]:
+    """The texts from the arguments, else the lines of the file that an option named, else those of standard input."""
     if texts and file:
-        raise InputError("give texts or --input, not both")
+        raise InputError(f"give texts or {option}, not both")
     lines = texts or _lines(file)
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty and (strict or texts):
@@ -37,7 +38,7 @@ def texts_given(texts: list[str] | None, file: Path | None, *, strict: bool) -> 
     return lines
 
 
-def note_too_long(reader: "Reader", lines: Sequence[str]) -> None:
+def note_too_long(reader: "Reader | Observer", lines: Sequence[str]) -> None:
     """Say how many texts will be read in part only."""
     if long := reader.too_long(lines):
         note(

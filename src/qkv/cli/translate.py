@@ -1,6 +1,5 @@
 """`qkv translate`: text in, text out."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from json import dumps
@@ -11,6 +10,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.talk import counting, note, result, result_json, say
+from qkv.cli.texts import CHUNK, texts_given
 from qkv.config import nearest
 from qkv.errors import InputError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from qkv.tasks.translator import Search, Translator
 
 MOST_PENALTY = 10.0
-CHUNK = 1024  # texts that are held in memory with their answers
 ALIGNMENTS = ("pharaoh", "json", "none")
 LEVELS = ("word", "token")
 
@@ -95,14 +94,7 @@ def translate(
     if sample and beam > 1:
         raise InputError("--sample follows one hypothesis at a time: leave --beam away, --n-best says how many to draw")
     asked = _alignment(align, level, threshold, json=json)
-    if texts and file:
-        raise InputError("give texts or --file, not both")
-    lines = texts or _lines(file)
-    empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
-    if empty and (strict or texts):
-        raise InputError(f"input {empty[0]} is empty ({len(empty)} such input(s))")
-    if empty:
-        note(f"{len(empty)} empty line(s), the first is line {empty[0]}: their answers are empty too")
+    lines = texts_given(texts, file, strict=strict, option="--file")
 
     from qkv.generation import Sampling
     from qkv.tasks.translator import Search, Translator
@@ -167,16 +159,6 @@ def _alignment(form: str | None, level: str | None, threshold: float | None, *, 
     if threshold is not None and not 0 < threshold <= 1:
         raise InputError(f"--alignment-threshold must be above 0 and at most 1, not {threshold}")
     return Alignment(form, level or ("word" if form == "pharaoh" else "token"), threshold)
-
-
-def _lines(file: Path | None) -> list[str]:
-    from qkv.data.files import decode_lines, read_lines
-
-    if file is not None:
-        return read_lines(file)
-    if sys.stdin.isatty():
-        say("reading lines from the keyboard; end with Ctrl-D")
-    return decode_lines(sys.stdin.buffer.read(), "standard input")
 
 
 def _translate(

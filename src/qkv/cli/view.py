@@ -1,31 +1,45 @@
 """`qkv view`: what attends to what."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from textwrap import shorten
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli import options
+from qkv.cli import options, texts
 from qkv.cli.evaluate import pairs_of
 from qkv.cli.talk import note, result, result_drawn, result_json, say
 from qkv.cli.translate import never_seen
+from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from qkv.tasks.answer import Answer
+
+LONGEST_HEADING = 200  # characters of a text that are said before its heat map
 
 
 def view(
     run: options.Folder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="What to look at.")] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="What to look at; for a vision Transformer, pictures.")
+    ] = None,
     page: Annotated[
         Path | None, typer.Option("--out", metavar="PAGE.html", help="The page [RUN/attention.html].")
     ] = None,
     png: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE.png", help="Also draw the first text as a picture.")
+        Path | None, typer.Option("--png", metavar="FILE.png", help="Also draw the first input as a picture.")
     ] = None,
     layer: Annotated[
-        str | None, typer.Option("--layer", metavar="LAYER", help="The layer to draw [the last that reads the source].")
+        str | None,
+        typer.Option(
+            "--layer", metavar="LAYER", help="The layer to draw [the last that reads the source, else the first]."
+        ),
     ] = None,
     head: Annotated[int | None, typer.Option("--head", min=0, help="The head to draw [their average].")] = None,
     count: Annotated[
-        int, typer.Option("--count", min=1, help="Without texts: how many of the run's test (or validation) set.")
+        int,
+        typer.Option("--count", min=1, help="Translators without texts: how many of the test (or validation) set."),
     ] = 20,
     beam: options.Beam = 1,
     device: options.Device = "auto",
@@ -33,28 +47,80 @@ def view(
 ) -> None:
     """See what attends to what: a heat map and a page.
 
-    The heat map is of the first text; the page holds all of them, with every layer and head to explore.
+    Translators are seen at work; text encoders (BERT) and language models (GPT-2) while they read; vision Transformers
+    while they look at pictures. The heat map is of the first input; the page holds all of them, with every layer and
+    head to explore.
     """
-    from qkv.tasks.translator import Search, Translator
-    from qkv.view import heat_map, pick_map, save_page, save_png
+    from qkv.interop.folder import locate, network_of
+    from qkv.models.vit import ViT
+    from qkv.nn.encoder_decoder import EncoderDecoder
+    from qkv.tasks.picture_observer import Pictured
+    from qkv.view import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
     from qkv.view.selection import pick_head
 
-    translator = Translator(run, device=device)
-    chosen = texts or [pair.source for pair in pairs_of(run, None, None)[1][:count]]
-    answers = [found[0] for found in translator.translate(chosen, Search(beam), attention=True)]
+    network = network_of(locate(run))
+    if issubclass(network, EncoderDecoder):
+        answers = _translated(run, inputs, count, beam, device)
+    elif beam > 1:
+        raise InputError(f"--beam is for translators, and {run} holds a {network.__name__}")
+    elif not inputs:
+        what = "a picture" if issubclass(network, ViT) else "a text"
+        raise InputError(f"{run}: holds a {network.__name__}: say what it shall look at, {what}")
+    else:
+        look = _pictures if issubclass(network, ViT) else _read
+        answers = look(run, inputs, layer, device)
+
     first = answers[0]
-    for number, answer in enumerate(answers, start=1):
-        if answer.unknown:
-            note(f"input {number}: {never_seen(answer.unknown)}")
-    shown = pick_map(first, layer)
+    shown = over_patches(first, layer) if isinstance(first, Pictured) else pick_map(first, layer)
     pick_head(shown, head)  # a wrong one should be told before anything is written
     written = {"page": str(save_page(answers, page or run / "attention.html"))}
-    if png is not None:
+    if png is not None and isinstance(first, Pictured):
+        written["png"] = str(save_picture_png(first, png, layer=layer, head=head))
+    elif png is not None:
         written["png"] = str(save_png(first, png, layer=layer, head=head))
     if json:
         result_json(written)
         return
-    say(f"{first.source}  ->  {first.text}")
+    source = shorten(first.source, LONGEST_HEADING, placeholder=" …")
+    say(f"{source}  ->  {first.text}" if first.text else source)
     result_drawn(heat_map(shown, head=head))
     for path in written.values():
         result(path)
+
+
+def _translated(run: Path, given: list[str] | None, count: int, beam: int, device: str) -> "Sequence[Answer]":
+    from qkv.tasks.translator import Search, Translator
+
+    translator = Translator(run, device=device)
+    chosen = given or [pair.source for pair in pairs_of(run, None, None)[1][:count]]
+    answers = [found[0] for found in translator.translate(chosen, Search(beam), attention=True)]
+    for number, answer in enumerate(answers, start=1):
+        if answer.unknown:
+            note(f"input {number}: {never_seen(answer.unknown)}")
+    return answers
+
+
+def _read(run: Path, given: list[str], layer: str | None, device: str) -> "Sequence[Answer]":
+    from qkv.tasks.observer import Observer
+
+    observer = Observer(run, device=device)
+    texts.note_too_long(observer, given)
+    answers = observer.observe(given, layer)
+    _note_left_out(answers, len(observer.layers))
+    return answers
+
+
+def _pictures(run: Path, given: list[str], layer: str | None, device: str) -> "Sequence[Answer]":
+    from qkv.tasks.picture_observer import PictureObserver
+
+    observer = PictureObserver(run, device=device)
+    answers = observer.observe(given, layer)
+    _note_left_out(answers, len(observer.layers))
+    return answers
+
+
+def _note_left_out(answers: "Sequence[Answer]", layers: int) -> None:
+    """Say where a page cannot hold all layers."""
+    fewest = min(len(answer.maps) for answer in answers)
+    if fewest < layers:
+        note(f"{layers} layers would make too large a page: it holds {fewest}, and --layer names one that it must have")

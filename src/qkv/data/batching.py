@@ -14,6 +14,7 @@ from qkv.data.vocabulary import BEGIN, END, PAD
 from qkv.types import Int, Tensor
 
 POOL = 50  # how many batches' worth of shuffled examples are sorted by length together
+IGNORE = -1  # in place of a target that does not count
 STEP = 4  # widths of batches are counted in multiples of this
 
 
@@ -32,7 +33,7 @@ class EncodedPair:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded tensors; `target_in` begins with <s> and `target_out` ends with </s>."""
+    """Padded tensors; `target_in` begins with <s> and `target_out` ends with </s>, and is filled up with IGNORE."""
 
     source: Int[Tensor, "batch source"]
     source_lengths: Int[Tensor, "batch"]
@@ -65,15 +66,17 @@ def collate(
         source=_padded([*(pair.source for pair in pairs), *nothing], width),
         source_lengths=torch.tensor([*(len(pair.source) for pair in pairs), *[1] * missing]),
         target_in=_padded([*([begin, *pair.target] for pair in pairs), *nothing], width),
-        target_out=_padded([*([*pair.target, end] for pair in pairs), *nothing], width),
+        target_out=_padded([*([*pair.target, end] for pair in pairs), *nothing], width, IGNORE),
         tokens=sum(len(pair.target) + 1 for pair in pairs),
     )
 
 
-def collate_filled(pairs: Sequence[EncodedPair], budget: int, longest: int) -> Batch:
+def collate_filled(
+    pairs: Sequence[EncodedPair], budget: int, longest: int, *, begin: int = BEGIN, end: int = END
+) -> Batch:
     """Pad the pairs into the one shape that all batches of their width have, within the longest that is allowed."""
     width = min(stepped(max(pair.length for pair in pairs)), longest)
-    return collate(pairs, budget // width, width)
+    return collate(pairs, budget // width, width, begin=begin, end=end)
 
 
 def stepped(length: int, step: int = STEP) -> int:
@@ -81,10 +84,10 @@ def stepped(length: int, step: int = STEP) -> int:
     return -(-length // step) * step
 
 
-def _padded(rows: Sequence[Sequence[int]], width: int) -> Int[Tensor, "rows width"]:
+def _padded(rows: Sequence[Sequence[int]], width: int, filling: int = PAD) -> Int[Tensor, "rows width"]:
     """The rows as one tensor, the shorter ones filled up; lists are padded ten times as fast as small tensors."""
     width = max(width, *map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], dtype=torch.long)
+    return torch.tensor([[*row, *[filling] * (width - len(row))] for row in rows], dtype=torch.long)
 
 
 def by_length(

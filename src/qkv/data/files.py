@@ -111,7 +111,7 @@ def hold_out(
     examples: Sequence[Example], share: float, source: Callable[[Example], str]
 ) -> tuple[list[Example], list[Example]]:
     """Split into (kept, held out) by a hash of the source, so that one source is never on both sides."""
-    sources = sorted({source(one) for one in examples}, key=_digest)
+    sources = sorted({source(one) for one in examples}, key=digest)
     if len(sources) < 2:
         raise InputError("one distinct source is not enough to hold any out for validation: give a validation file")
     held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources)), len(sources) - 1))])
@@ -120,7 +120,7 @@ def hold_out(
 
 def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, list[Pair]]:
     """Hold out so many sources for valid and test, by a hash of the source: no source is in two splits, in any case."""
-    sources = sorted({pair.source.casefold() for pair in pairs}, key=_digest)
+    sources = sorted({pair.source.casefold() for pair in pairs}, key=digest)
     if len(sources) <= valid + test:
         raise InputError(f"{len(sources)} distinct sources are too few to hold out {valid} and {test} of them")
     split_of = dict.fromkeys(sources[:valid], "valid") | dict.fromkeys(sources[valid : valid + test], "test")
@@ -130,5 +130,6 @@ def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, l
     return splits
 
 
-def _digest(text: str) -> bytes:
+def digest(text: str) -> bytes:
+    """What decides the split of a text: its SHA-256."""
     return hashlib.sha256(text.encode()).digest()

@@ -1,16 +1,16 @@
 """Tokenizers from the files that models were released with. Nothing in them is trusted, and nothing in them is code."""
 
-import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from qkv.config import shown
 from qkv.data.sentencepiece import SentencePieces
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer, Roles, TwoTokenizers, checked_numbers, of_the_library
 from qkv.errors import CheckpointError
+from qkv.runtime.document import parse_json, read_bytes, read_text
 
 __all__ = ["Encoded", "PretrainedTokenizer", "Roles", "TwoTokenizers", "read_tokenizer"]
 
@@ -41,7 +41,7 @@ def read_tokenizer(folder: Path, model_type: str) -> PretrainedTokenizer | TwoTo
         return _marian(folder)
     if (folder / TOKENIZER).exists():
         where = folder / TOKENIZER
-        return PretrainedTokenizer.from_json(_text(where), str(where), _names(folder))
+        return PretrainedTokenizer.from_json(read_text(where, LARGEST_FILE), str(where), _names(folder))
     for files, read in READERS.get(model_type, ()):
         if all((folder / name).exists() for name in files):
             return read(folder, *(folder / name for name in files))
@@ -50,7 +50,8 @@ def read_tokenizer(folder: Path, model_type: str) -> PretrainedTokenizer | TwoTo
 
 def _wordpiece(folder: Path, path: Path) -> PretrainedTokenizer:
     """BERT's: words of the vocabulary, and pieces of words that begin with "##" (Devlin et al. 2019)."""
-    numbers = {token: number for number, token in enumerate(_text(path).removesuffix("\n").split("\n"))}
+    tokens = read_text(path, LARGEST_FILE).removesuffix("\n").split("\n")
+    numbers = {token: number for number, token in enumerate(tokens)}
     names = {"pad": "[PAD]", "unknown": "[UNK]", "begin": "[CLS]", "end": "[SEP]", "mask": "[MASK]"} | _names(folder)
     for role in ("unknown", "begin", "end"):
         if names[role] not in numbers:
@@ -77,7 +78,7 @@ def _wordpiece(folder: Path, path: Path) -> PretrainedTokenizer:
 def _bytes_bpe(folder: Path, vocabulary: Path, merges: Path) -> PretrainedTokenizer:
     """GPT-2's: pairs of bytes, merged in the order of a list (Radford et al. 2019)."""
     numbers = checked_numbers(_json(vocabulary), str(vocabulary))
-    lines = [line for line in _text(merges).split("\n") if line and not line.startswith("#version")]
+    lines = [line for line in read_text(merges, LARGEST_FILE).split("\n") if line and not line.startswith("#version")]
     pairs = []
     for line in lines:
         first, _, second = line.partition(" ")
@@ -117,7 +118,7 @@ def _spm(folder: Path, path: Path, vocabulary: Path) -> PretrainedTokenizer:
         if names[role] not in numbers:
             raise CheckpointError(f"{vocabulary}: has no {names[role]}")
     end = names["end"]
-    tokenizer = SentencePieces.parse(_data(path), str(path)).tokenizer(str(path))
+    tokenizer = SentencePieces.parse(read_bytes(path, LARGEST_FILE), str(path)).tokenizer(str(path))
     languages = [token for token in numbers if token.startswith(">>") and token.endswith("<<")]
     with of_the_library(str(path)):
         tokenizer.add_special_tokens([name for name in names.values() if name in numbers])
@@ -169,7 +170,7 @@ def _names(folder: Path) -> dict[str, str]:
 def _flag(config: Mapping[str, Any], key: str, default: T, folder: Path) -> bool | T:
     value = config.get(key)
     if not isinstance(value, bool | None):
-        raise CheckpointError(f"{folder / CONFIG}: {key} must be true or false, not {value!r}")
+        raise CheckpointError(f"{folder / CONFIG}: {key} must be true or false, not {shown(repr(value))}")
     return default if value is None else value
 
 
@@ -184,32 +185,4 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(_text(path), object_pairs_hook=partial(_without_repeats, path))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cut short or altered: not valid JSON: {error}") from None
-
-
-def _without_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise CheckpointError(f"{path}: says a thing twice")
-    return table
-
-
-def _text(path: Path) -> str:
-    try:
-        return _data(path).decode("utf-8").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: not UTF-8 at byte {error.start}") from None
-
-
-def _data(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise CheckpointError(f"{path}: larger than {LARGEST_FILE // 2**20} MiB")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse_json(read_text(path, LARGEST_FILE), path)

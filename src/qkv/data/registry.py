@@ -1,7 +1,7 @@
 """The data sets, by name: what a recipe's `data` table asks for."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -12,6 +12,7 @@ from qkv.data import (
     cmudict,
     dates,
     fashion_mnist,
+    imdb,
     multi30k,
     sentence_polarity,
     tatoeba,
@@ -28,6 +29,7 @@ from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.data.pictures import Pictures
+    from qkv.data.tokenizer import PretrainedTokenizer
     from qkv.data.vocabulary import AnyVocabulary
 
 DATES, HELD_OUT_DATES = 20_000, 2000
@@ -53,6 +55,7 @@ class DataConfig:
         "tinyshakespeare",
         "labelled",
         "sentence_polarity",
+        "imdb",
         "tagged",
         "ud_english_ewt",
         "wnut17",
@@ -61,7 +64,7 @@ class DataConfig:
     source: str = "en"  # multi30k, tatoeba: the languages
     target: str = "de"
     folder: str | None = None  # where to look for the files of a data set first
-    vocabulary: str = "char"  # or "word", "word:N", "bpe:N"
+    vocabulary: str = "char"  # or "word", "word:N", "bpe:N", "wordpiece:N"
     target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
     lowercase: bool = False
     size: int | None = None  # how many training examples, or characters of a text, to take; None: all, of dates 20,000
@@ -154,27 +157,35 @@ def load_data(config: DataConfig) -> Loaded:
     return replace(loaded, **changed)
 
 
-def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | None":
+def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | PretrainedTokenizer | None":
     """Learn the vocabulary of the training texts: one for both sides, or one for each; None where there are none."""
     from qkv.data.vocabulary import TwoVocabularies, Vocabulary  # slow to import, for who only lists the data sets
+    from qkv.data.wordpiece import learn_wordpieces
 
     if data.pictures:
         return None
+    if config.target_vocabulary is not None:
+        sources, targets = ((getattr(pair, side) for pair in data.splits["train"]) for side in ("source", "target"))
+        return TwoVocabularies(
+            Vocabulary.train(sources, config.vocabulary, lowercase=config.lowercase),
+            Vocabulary.train(targets, config.target_vocabulary, lowercase=config.lowercase),
+        )
+    texts = _training_texts(data, labelled=DATA_SETS[config.name].kind == "labelled")
+    kind, _, size = config.vocabulary.partition(":")
+    if kind == "wordpiece":
+        return learn_wordpieces(texts, int(size), lowercase=config.lowercase)
+    return Vocabulary.train(texts, config.vocabulary, lowercase=config.lowercase)
+
+
+def _training_texts(data: Loaded, *, labelled: bool) -> Iterator[str]:
+    """Everything to train on that a model reads or writes; labels are neither."""
     if data.texts:
-        return Vocabulary.train([data.texts["train"]], config.vocabulary, lowercase=config.lowercase)
+        return iter([data.texts["train"]])
     if data.tagged:
-        words = (word for sentence in data.tagged["train"] for word in sentence.words)
-        return Vocabulary.train(words, config.vocabulary, lowercase=config.lowercase)
+        return (word for sentence in data.tagged["train"] for word in sentence.words)
     pairs = data.splits["train"]
-    if DATA_SETS[config.name].kind == "labelled":
-        return Vocabulary.train((pair.source for pair in pairs), config.vocabulary, lowercase=config.lowercase)
-    sources, targets = (pair.source for pair in pairs), (pair.target for pair in pairs)
-    if config.target_vocabulary is None:
-        return Vocabulary.train(chain(sources, targets), config.vocabulary, lowercase=config.lowercase)
-    return TwoVocabularies(
-        Vocabulary.train(sources, config.vocabulary, lowercase=config.lowercase),
-        Vocabulary.train(targets, config.target_vocabulary, lowercase=config.lowercase),
-    )
+    sources = (pair.source for pair in pairs)
+    return sources if labelled else chain(sources, (pair.target for pair in pairs))
 
 
 def _load_dates(config: DataConfig) -> Loaded:
@@ -224,6 +235,10 @@ def _read_tagged(paths: tuple[str, ...]) -> list[Tagged]:
 
 def _load_sentence_polarity(config: DataConfig) -> Loaded:
     return Loaded(sentence_polarity.read(Store.of(config.folder)))
+
+
+def _load_imdb(config: DataConfig) -> Loaded:
+    return Loaded(imdb.read(Store.of(config.folder)))
 
 
 def _load_ud_english_ewt(config: DataConfig) -> Loaded:
@@ -292,6 +307,13 @@ DATA_SETS = {
         sentence_polarity.CORPUS.licence,
         _load_sentence_polarity,
         sentence_polarity.CORPUS,
+        "labelled",
+    ),
+    "imdb": DataSet(
+        "film reviews, positive or negative: 50,000, of which 5,000 to validate and 5,000 to test on",
+        imdb.CORPUS.licence,
+        _load_imdb,
+        imdb.CORPUS,
         "labelled",
     ),
     "tagged": DataSet(

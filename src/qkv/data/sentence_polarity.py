@@ -1,7 +1,7 @@
 """Sentence polarity: sentences of film reviews that praise or blame (Pang and Lee 2005)."""
 
 from qkv.data.archive import unpack
-from qkv.data.files import decode_lines, split_by_source
+from qkv.data.files import decode_lines, digest, split_by_source
 from qkv.data.pair import Pair
 from qkv.data.store import Corpus, DataFile, Store
 
@@ -23,7 +23,7 @@ CORPUS = Corpus(
 
 
 def read(store: Store) -> dict[str, list[Pair]]:
-    """Sentences and their labels; the sentence alone decides its split."""
+    """Sentences and their labels, in the order of their hashes: the first hundred have both labels too."""
     (path,) = store.provide(CORPUS, [FILE])
     pairs = [
         Pair(line.strip(), label)
@@ -31,4 +31,4 @@ def read(store: Store) -> dict[str, list[Pair]]:
         for line in decode_lines(unpack(path, member), f"{path}: {member}")
     ]
     held_out = round(HELD_OUT * len(pairs))
-    return split_by_source(pairs, held_out, held_out)
+    return split_by_source(sorted(pairs, key=lambda pair: digest(pair.source)), held_out, held_out)

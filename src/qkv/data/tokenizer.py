@@ -117,6 +117,14 @@ class PretrainedTokenizer:
                 raise InputError("half a surrogate pair is no text: it cannot be written as UTF-8") from None
             return [self._encoded(text, one) for text, one in zip(texts, found, strict=True)]
 
+    def encode_ids(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
+        """The token numbers of many texts alone."""
+        return [encoded.ids for encoded in self.encode_batch(texts, specials=specials)]
+
+    def normalize(self, text: str) -> str:
+        """A text as it is wanted back: as it is."""
+        return text
+
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
         """The text of tokens; those with a role are left out, unless `specials` asks for them."""
         if self.numbers is None:

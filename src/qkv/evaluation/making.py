@@ -44,7 +44,7 @@ def evaluate_command(records: Sequence[Record]) -> str:
 def _evaluate_options(records: Sequence[Record]) -> str:
     first = records[0]
     splits = [f"--split {split}" for split in sorted({record.split for record in records})]
-    beam = [] if first.task == "language_model" else [f"--beam {first.beam}"]
+    beam = [f"--beam {first.beam}"] if first.task == "translate" else []
     penalty = [] if first.length_penalty == 1.0 else [f"--length-penalty {first.length_penalty:g}"]
     return " ".join([*splits, *beam, *penalty])
 

@@ -31,7 +31,6 @@ from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer, check_room, write_
 from qkv.interop.vocabularies import read_vocabulary as read_vocabulary
 from qkv.interop.weight_map import Family
 from qkv.models import MODELS
-from qkv.models.bert import Bert
 from qkv.models.elmo import Elmo
 from qkv.models.vit import ViT
 from qkv.nn.encoder_decoder import EncoderDecoder
@@ -39,7 +38,7 @@ from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.runtime.device import pick_device
 
-Network = EncoderDecoder[Any, Any] | LanguageModel[Any] | Bert | ViT  # every model there is
+Network = EncoderDecoder[Any, Any] | LanguageModel[Any] | TextEncoder | ViT  # every model there is
 
 LIBRARY = "qkv"  # what config.json of a folder of ours says, for others have models of the same types
 KINDS: dict[type[Any], str] = {
@@ -51,9 +50,13 @@ CHECKPOINT = re.compile(r"step-\d{8,}")
 
 
 def save_model(
-    model: Network, vocabulary: AnyTokenizer | None, folder: Path, progress: Progress = lambda done: None
+    model: Network, vocabulary: AnyTokenizer | Characters | None, folder: Path, progress: Progress = lambda done: None
 ) -> None:
-    """Write the model's files into `folder`, which must exist; making that atomic is the caller's part."""
+    """Write the model's files into `folder`, which must exist; making that atomic is the caller's part.
+
+    The characters of words are the same for all, and in no file; of what reads them, tokenizer.json has the words that
+    a language model predicts.
+    """
     name = next((name for name, (network, _) in MODELS.items() if isinstance(model, network)), None)
     if name is None:
         raise InputError(f"a {type(model).__name__} cannot be saved; known: {', '.join(sorted(MODELS))}")
@@ -62,8 +65,9 @@ def save_model(
     # named_parameters gives tied weights once, under their first name. Buffers are left out: those that are not made
     # from the config, such as the baseline of hard attention, are looked at in training alone, and kept with it.
     write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
-    if vocabulary is not None:
-        write_vocabulary(vocabulary, folder)
+    written = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
+    if written is not None:
+        write_vocabulary(written, folder)
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Any:
@@ -96,8 +100,8 @@ def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> 
     if (folder / TOKENIZER).exists():
         model.tokenizer = read_vocabulary(folder)
         check_room(folder, model.tokenizer, config)
-    elif isinstance(model, Elmo):
-        model.tokenizer = Characters(config.max_characters)  # which are the same for all, and in no file
+    if isinstance(model, Elmo):
+        model.tokenizer = Characters(config.max_characters, model.tokenizer)
     return model.to(device=device)
 
 

@@ -17,6 +17,14 @@ class Weight:
     transposed: bool = False  # the file has each of them as [in, out]
 
 
+def pair(ours: str, *theirs: str, transposed: bool = False) -> list[Weight]:
+    """The weight and the bias of a layer, which is one of theirs or several; only weights are ever transposed."""
+    return [
+        Weight(f"{ours}.weight", tuple(f"{layer}.weight" for layer in theirs), transposed),
+        Weight(f"{ours}.bias", tuple(f"{layer}.bias" for layer in theirs)),
+    ]
+
+
 @dataclass(frozen=True)
 class WeightMap:
     """All weights of a model, each named once on both sides."""
@@ -37,6 +45,5 @@ class Family:
     read_config: Callable[[Mapping[str, Any], Collection[str]], Any]  # config.json and the tensors' names: our config
     write_config: Callable[[Any], dict[str, Any]]
     weights: Callable[[Any], WeightMap]  # for a config
-    read_tokenizer: Callable[[Path, Any], Any] = lambda folder, config: (
-        None
-    )  # from the folder's files; None: it has none
+    # From the folder's files; None: it has none.
+    read_tokenizer: Callable[[Path, Any], Any] = lambda folder, config: None

@@ -22,24 +22,19 @@ from torch import nn
 
 from qkv.attention import (
     SCORES,
-    Encoding,
     Learned,
     Mask,
     Padding,
-    Sizes,
 )
 from qkv.config import nearest, require
 from qkv.errors import InputError
-from qkv.nn.block import Block
+from qkv.nn.described import PLACES, described_block, described_encoding
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import ENCODINGS, POSITIONS
-from qkv.nn.feedforward import ACTIVATIONS, FeedForward
-from qkv.nn.heads import MultiHead
+from qkv.nn.feedforward import ACTIVATIONS
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
 from qkv.types import Float, Int, Tensor
 
-PLACES = [*ENCODINGS, *POSITIONS]  # the ways to say where a token stands
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"dim": 128, "heads": 2, "layers": 2},
     "mini": {"dim": 256, "heads": 4, "layers": 4},
@@ -126,7 +121,7 @@ class Bert(TextEncoder):
         super().__init__()
         self.config = config
         self.embed = Embedding(config)
-        self.encoder = Stack(_block(config) for _ in range(config.layers))
+        self.encoder = Stack(described_block(config, norm="post") for _ in range(config.layers))
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.words = WordHead(config) if config.head in OF_WORDS else None
         self.label_dropout = Dropout(config.dropout if config.head in LABELLED else 0.0)
@@ -188,7 +183,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(config.vocabulary_size, config.dim)
         self.segments = nn.Embedding(config.segments, config.dim)
-        self.positions = _encoding(config)
+        self.positions = described_encoding(config)
         self.norm = nn.LayerNorm(config.dim, config.eps)
         self.dropout = Dropout(config.dropout)
 
@@ -215,26 +210,6 @@ class WordHead(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch vocabulary"]:
         return self.readout(self.norm(ACTIVATIONS[self.activation](self.transform(hidden))))
-
-
-def _encoding(config: Config) -> Encoding | None:
-    """What is added to embeddings to say where a token stands; None where attention knows it by itself."""
-    make = ENCODINGS.get(config.position)
-    return None if make is None else make(config.dim, config.max_length)
-
-
-def _block(config: Config) -> Block:
-    sizes = Sizes(config.head_dim, config.head_dim, config.head_dim, config.max_length, config.heads)
-    within = POSITIONS.get(config.position)
-    attention = MultiHead(
-        config.dim,
-        config.heads,
-        config.attention_dropout,
-        score=SCORES[config.score].sized(sizes),
-        position=None if within is None else within(config.dim, config.heads),
-    )
-    feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)
-    return Block(attention, feedforward, config.dropout, norm="post", eps=config.eps)
 
 
 def _label_head(config: Config) -> nn.Linear | None:

@@ -8,6 +8,12 @@
     p(w_{t+1} | w_1 .. w_t) = softmax(O y_t ahead),   p(w_t | w_{t+1} .. w_n) = softmax(O y_{t+1} back)
     ELMo_t = gamma * sum_j s_j y^j_t,   s = softmax(w),   y^0_t = [x_t; x_t],   y^j_t = [ahead; back]
 
+and one of several heads on top, the last two with gamma, w and, where it is asked for, an LSTM of their own between:
+
+    language_model   O y^L                      which word comes next, and which came before
+    tagger           W r_t                      the label of each word; r = ELMo, or what the LSTM makes of it both ways
+    classifier       W pool(r_1 .. r_n)         the label of the text
+
 Both directions share the characters, the projection and the output layer O, and nothing else. Every sentence is read
 with a word before it that begins it, and one after it that ends it; the network puts them there and takes them off.
 The weights are laid out as in the files that were released: the gates are i, g, f, o, and f has 1 added to it.
@@ -21,12 +27,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.precision import exact
-from qkv.config import require
-from qkv.data.characters import BEGIN_SENTENCE, CHARACTERS, END_SENTENCE, NOTHING, marked
+from qkv.config import nearest, require
+from qkv.data.characters import BEGIN_SENTENCE, END_SENTENCE, NOTHING, marked
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
+from qkv.nn.pooling import POOLINGS
+from qkv.nn.recurrent import BothWays as Reader
 from qkv.nn.recurrent import take, turning
 from qkv.nn.stack import Stack
+from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.word_encoder import WordEncoder
 from qkv.types import Float, Int, Tensor
 
 RELEASED = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -35,14 +45,19 @@ PRESETS: dict[str, dict[str, Any]] = {
     "medium": {"dim": 256, "hidden": 2048, "highway_layers": 1},
     "original": {"dim": 512, "hidden": 4096, "highway_layers": 2},
 }
-ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+HEADS = ("language_model", "tagger", "classifier")
+LABELLED = ("tagger", "classifier")
 
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of the model; without a vocabulary it has no output layer, and gives representations alone."""
+    """The sizes of the model; without a head it gives representations alone."""
 
-    vocabulary_size: int | None = None  # of the words it predicts
+    vocabulary_size: int | None = None  # of the words that a language model predicts; it reads any
+    head: str | None = None  # one of HEADS
+    labels: int = 2  # that a classifier or tagger chooses from
+    label_names: tuple[str, ...] = ()  # what they are called, where that is known
+    max_length: int = 512  # how many words a task lets it read together; it could read on
     max_characters: int = 50  # of a word, its two marks among them
     character_dim: int = 16
     filters: tuple[tuple[int, int], ...] = RELEASED  # the width of each convolution, and how many features it finds
@@ -55,12 +70,21 @@ class Config:
     cell_clip: float | None = 3.0  # c stays between this and its negative
     projection_clip: float | None = 3.0  # and so does h
     dropout: float = 0.1  # of what enters the layers and the output layer
+    frozen: bool = False  # whether a tagger or classifier leaves all of this as it was, and learns what is its own
+    mix: Literal["all", "top"] = "all"  # the layers that it makes ELMo_t of
+    normalise: bool = False  # whether each of them has mean 0 and variance 1 before, at every word
+    reader_hidden: int = 0  # of the LSTM that reads ELMo_t, in each direction; 0: there is none
+    pooling: Literal["mean", "attention"] = "mean"  # what makes one vector of all words, for a classifier
+    task_dropout: float = 0.1  # of what enters that LSTM and the labels
 
     def __post_init__(self) -> None:
         for name in ("character_dim", "dim", "hidden"):
             require(1 <= getattr(self, name) <= 2**20, f"{name} must lie between 1 and 2^20")
         require(3 <= self.max_characters <= 2**20, "max_characters must lie between 3 (one, and two marks) and 2^20")
         require(self.vocabulary_size is None or 1 <= self.vocabulary_size <= 2**24, "vocabulary_size: 1 to 2^24")
+        for name in ("labels", "max_length"):
+            require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
+        require(0 <= self.reader_hidden <= 2**14, "reader_hidden must lie between 0 and 2^14")
         require(1 <= self.layers <= 1024, "layers must lie between 1 and 1,024")
         require(0 <= self.highway_layers <= 1024, "highway_layers must lie between 0 and 1,024")
         require(1 <= len(self.filters) <= 1024, "filters must be between 1 and 1,024 pairs")
@@ -75,7 +99,28 @@ class Config:
         for name in ("cell_clip", "projection_clip"):
             value = getattr(self, name)
             require(value is None or 0 < value < float("inf"), f"{name} must be above 0 and finite, or left out")
-        require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
+        for name in ("dropout", "task_dropout"):
+            require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
+        self._check_head()
+
+    def _check_head(self) -> None:
+        head = self.head
+        require(head is None or head in HEADS, f"head {head!r} is not known{nearest(str(head), HEADS)}")
+        require(
+            head != "language_model" or self.vocabulary_size is not None,
+            "vocabulary_size: a language model has to know how many words it predicts",
+        )
+        require(
+            len(self.label_names) in (0, self.labels),
+            f"there are {len(self.label_names)} label_names for {self.labels} labels",
+        )
+        require(
+            self.labels * max(2 * self.dim, 2 * self.reader_hidden) <= 2**31, "labels, dim: too large a head together"
+        )
+        require(
+            not self.frozen or head in LABELLED,
+            f"frozen: without a head ({' or '.join(LABELLED)}) nothing would be left to learn",
+        )
 
     @property
     def features(self) -> int:
@@ -91,27 +136,80 @@ class State:
     cell: Float[Tensor, "batch layers directions hidden"]  # c
 
 
-class Elmo(nn.Module):
-    """A character encoder under a language model of each direction."""
+class Elmo(TextEncoder):
+    """A character encoder under a language model of each direction, and what is asked of them."""
 
-    tokenizer: Any = None  # what `qkv.load` sets: words to characters; the model itself never looks at it
     marks: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.words = WordEncoder(config)
+        self.words = WordEncoder(
+            config.dim, config.character_dim, config.filters, config.highway_layers, config.activation
+        )
         self.layers = Stack(BothWays(config) for _ in range(config.layers))
         self.dropout = Dropout(config.dropout)
-        size = config.vocabulary_size
+        size = config.vocabulary_size if config.head == "language_model" else None
         self.readout = None if size is None else nn.Linear(config.dim, size)  # O
+        self.task = TaskReader(config) if config.head in LABELLED else None
+        if config.frozen:
+            for part in self._below:
+                part.requires_grad_(False)
         marks = [marked([mark], config.max_characters) for mark in (BEGIN_SENTENCE, END_SENTENCE)]
         self.register_buffer("marks", torch.tensor(marks), persistent=False)
 
+    @property
+    def _below(self) -> tuple[nn.Module, ...]:
+        """What comes before a task's own part, and may be frozen."""
+        return self.words, self.layers, self.dropout
+
+    def train(self, mode: bool = True) -> "Elmo":
+        """What is frozen has no dropout, either."""
+        super().train(mode)
+        if self.config.frozen:
+            for part in self._below:
+                part.eval()
+        return self
+
     def forward(
+        self,
+        tokens: Int[Tensor, "batch words characters"],
+        segments: Int[Tensor, "batch words"] | None = None,
+        lengths: Int[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "batch words features"]:
+        """r of each word; without a head for labels, ELMo_t of a mix that has learned nothing: the mean of the layers.
+
+        `lengths` are known from the characters, too.
+        """
+        if segments is not None:
+            raise InputError("an ELMo reads one text at a time: it knows no segments")
+        lengths = _counted(tokens, lengths)
+        layers = self.representations(tokens, lengths)
+        if self.config.mix == "top":
+            layers = layers[:, -1:]
+        return layers.mean(dim=1) if self.task is None else self.task(layers, lengths)
+
+    def logits(
+        self, hidden: Float[Tensor, "batch words features"], lengths: Int[Tensor, "batch"] | None = None
+    ) -> Float[Tensor, "batch *words labels"]:
+        """What the head says of each word, or of the text, all of whose words count where no lengths are given."""
+        if self.task is None:
+            raise InputError(f"this ELMo has no labels to choose from: build it with a head ({' or '.join(LABELLED)})")
+        return self.task.logits(hidden, lengths)
+
+    def say(
+        self, tokens: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch *words labels"]:
+        return self.logits(self(tokens, lengths=lengths), lengths)
+
+    @property
+    def width(self) -> int:
+        return 2 * self.config.dim if self.task is None else self.task.width
+
+    def representations(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
     ) -> Float[Tensor, "batch layers words features"]:
-        """y^0 to y^L of each word, zeros where there is none; `lengths` are known from the characters, too."""
+        """y^0 to y^L of each word, zeros where there is none."""
         layers, _ = self.read(characters, self.start(characters.shape[0]), lengths)
         return layers
 
@@ -151,7 +249,7 @@ class Elmo(nn.Module):
         ahead[:, t] of w_{t+1} given w_0 .. w_t, and back[:, t] of w_t given w_{t+1} .. w_{n+1}, for t = 0 .. n.
         """
         if self.readout is None:
-            raise InputError("this model predicts no words: its config has no vocabulary_size")
+            raise InputError("this ELMo predicts no words: build it with the head language_model")
         _, layers, _ = self._run(characters, _counted(characters, lengths), self.start(characters.shape[0]))
         ahead, back = self.dropout(layers[-1]).unbind(0)
         return self.readout(ahead[:, :-1]), self.readout(back[:, 1:])
@@ -185,38 +283,6 @@ class Elmo(nn.Module):
         last = lengths[:, None, None] + 1
         words = F.pad(characters, (0, 0, 1, 1), value=NOTHING).masked_fill(place > last, NOTHING)
         return torch.where(place == 0, begin, torch.where(place == last, end, words))
-
-
-class WordEncoder(nn.Module):
-    """x: a word from its characters alone."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
-        self.embed = nn.Embedding(CHARACTERS, config.character_dim, padding_idx=NOTHING)
-        self.convolutions = Stack(nn.Conv1d(config.character_dim, found, width) for width, found in config.filters)
-        self.highways = Stack(Highway(config.features) for _ in range(config.highway_layers))
-        self.project = nn.Linear(config.features, config.dim)  # P
-
-    def forward(self, characters: Int[Tensor, "batch words characters"]) -> Float[Tensor, "batch words dim"]:
-        e = self.embed(characters.flatten(0, 1)).transpose(1, 2)  # words dim characters
-        u = torch.cat([self.activation(convolution(e).amax(dim=-1)) for convolution in self.convolutions], dim=-1)
-        for highway in self.highways:
-            u = highway(u)
-        return self.project(u).unflatten(0, characters.shape[:2])
-
-
-class Highway(nn.Module):
-    """H: as much of what came in as a gate lets by, and for the rest something made of it."""
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.transform = nn.Linear(features, features)  # T
-        self.gate = nn.Linear(features, features)  # G
-        nn.init.constant_(self.gate.bias, -2.0)  # at first nearly all goes by
-
-    def forward(self, u: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
-        return torch.lerp(u, torch.relu(self.transform(u)), torch.sigmoid(self.gate(u)))
 
 
 class BothWays(nn.Module):
@@ -267,39 +333,47 @@ class BothWays(nn.Module):
 class Mix(nn.Module):
     """gamma * sum_j s_j y^j with s = softmax(w): what a task makes of the layers, each word normalised if need be."""
 
-    def __init__(self, layers: int, *, normalise: bool = False, dropout: float = 0.0) -> None:
+    def __init__(self, layers: int, *, normalise: bool = False) -> None:
         super().__init__()
         self.normalise = normalise
         self.weights = nn.Parameter(torch.zeros(layers))  # w: at first the mean
         self.scale = nn.Parameter(torch.ones(()))  # gamma
-        self.dropout = Dropout(dropout)
 
     def forward(self, layers: Float[Tensor, "batch layers words features"]) -> Float[Tensor, "batch words features"]:
         if self.normalise:
             layers = F.layer_norm(layers, layers.shape[-1:])
         shares = torch.softmax(self.weights, dim=0)  # s
-        return self.dropout(self.scale * torch.einsum("l,blwf->bwf", shares, layers))
+        return self.scale * torch.einsum("l,blwf->bwf", shares, layers)
 
 
-class Features(nn.Module):
-    """ELMo_t for a task: its own mix over a network that stays as it was (`frozen`), or learns along."""
+class TaskReader(nn.Module):
+    """What a task makes of the layers, with weights of its own: r, and the labels."""
 
-    def __init__(self, elmo: Elmo, *, frozen: bool = True, normalise: bool = False, dropout: float = 0.0) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.elmo = elmo.requires_grad_(not frozen)
-        self.frozen = frozen
-        self.mix = Mix(1 + elmo.config.layers, normalise=normalise, dropout=dropout)
-
-    def train(self, mode: bool = True) -> "Features":
-        """What is frozen has no dropout, either."""
-        super().train(mode)
-        self.elmo.train(mode and not self.frozen)
-        return self
+        self.mix = Mix(1 if config.mix == "top" else 1 + config.layers, normalise=config.normalise)
+        self.dropout = Dropout(config.task_dropout)
+        self.width = 2 * (config.reader_hidden or config.dim)
+        self.reader = Reader("lstm", 2 * config.dim, self.width) if config.reader_hidden else None
+        self.pool = POOLINGS[config.pooling](self.width) if config.head == "classifier" else None
+        self.label = nn.Linear(self.width, config.labels)  # W
 
     def forward(
-        self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
-    ) -> Float[Tensor, "batch words features"]:
-        return self.mix(self.elmo(characters, lengths))
+        self, layers: Float[Tensor, "batch layers words features"], lengths: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch words width"]:
+        words = self.mix(layers)
+        if self.reader is None:
+            return words
+        return self.reader(self.dropout(words), lengths, turning(lengths, words.shape[1]))[0]
+
+    def logits(
+        self, hidden: Float[Tensor, "batch words width"], lengths: Int[Tensor, "batch"] | None
+    ) -> Float[Tensor, "batch *words labels"]:
+        if self.pool is not None:
+            if lengths is None:
+                lengths = torch.full(hidden.shape[:1], hidden.shape[1], device=hidden.device)
+            hidden = self.pool(hidden, lengths)
+        return self.label(self.dropout(hidden))
 
 
 def _counted(

@@ -20,25 +20,20 @@ from qkv.attention import (
     Cache,
     Causal,
     Documents,
-    Encoding,
     Learned,
     Mask,
     Prefix,
-    Sizes,
 )
 from qkv.attention.mask import Not
 from qkv.config import nearest, require
 from qkv.errors import InputError
-from qkv.nn.block import Block
+from qkv.nn.described import PLACES, described_block, described_encoding
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import ENCODINGS, POSITIONS
-from qkv.nn.feedforward import ACTIVATIONS, FeedForward
-from qkv.nn.heads import MultiHead
+from qkv.nn.feedforward import ACTIVATIONS
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
-PLACES = [*ENCODINGS, *POSITIONS]  # the ways to say where a token stands
 PRESETS: dict[str, dict[str, Any]] = {
     "baby": {"dim": 384, "heads": 6, "layers": 6, "max_length": 256, "dropout": 0.2, "attention_dropout": 0.2},
     "small": {"dim": 768, "heads": 12, "layers": 12},  # 124 M parameters with GPT-2's own 50,257 tokens
@@ -110,9 +105,9 @@ class GPT2(LanguageModel[State]):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocabulary_size, config.dim)
-        self.positions = _encoding(config)
+        self.positions = described_encoding(config)
         self.dropout = Dropout(config.dropout)
-        self.blocks = Stack(_block(config) for _ in range(config.layers))
+        self.blocks = Stack(described_block(config, norm="pre") for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.dim, config.eps)
         self.readout = nn.Linear(config.dim, config.vocabulary_size, bias=False)
         if config.tie:
@@ -188,26 +183,6 @@ class GPT2(LanguageModel[State]):
             x, seen = block(x, mask, before)
             present.append(seen)
         return self.readout(self.norm(x)), tuple(present)
-
-
-def _encoding(config: Config) -> Encoding | None:
-    """What is added to embeddings to say where a token stands; None where attention knows it by itself."""
-    make = ENCODINGS.get(config.position)
-    return None if make is None else make(config.dim, config.max_length)
-
-
-def _block(config: Config) -> Block:
-    sizes = Sizes(config.head_dim, config.head_dim, config.head_dim, config.max_length, config.heads)
-    within = POSITIONS.get(config.position)
-    attention = MultiHead(
-        config.dim,
-        config.heads,
-        config.attention_dropout,
-        score=SCORES[config.score].sized(sizes),
-        position=None if within is None else within(config.dim, config.heads),
-    )
-    feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)
-    return Block(attention, feedforward, config.dropout, norm="pre", eps=config.eps)
 
 
 def _places_within(documents: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:

@@ -7,9 +7,13 @@
 The place of a patch is learned. An image of another size than the model was made for has another grid of patches: the
 learned grid is then interpolated (bicubic), as the paper does it for fine-tuning at a higher resolution. A position
 that acts inside self-attention instead counts the class token and then the patches, row by row.
+
+With a `stem`, patches are cut from what a few convolutions make of the image, not from the image itself (the paper's
+hybrid; Xiao et al. 2021): they know what a neighbour is, which takes a Transformer many images to learn.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -49,6 +53,7 @@ class Config:
     width: int = 224
     channels: int = 3
     patch: int = 16  # pixels a side
+    stem: tuple[int, ...] = ()  # how many features each convolution before the patches finds; none: there are none
     dim: int = 768
     layers: int = 12
     heads: int = 12
@@ -74,7 +79,10 @@ class Config:
         for name in ("height", "width"):
             side = getattr(self, name)
             require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
-        pixels = self.channels * self.patch**2
+        require(len(self.stem) <= 64, "stem: 64 convolutions at most")
+        for found in self.stem:
+            require(1 <= found <= 2**16, f"stem: a convolution finds between 1 and 2^16 features, not {found}")
+        pixels = self.features * self.patch**2
         widest = max(3 * self.dim, self.feedforward, self.patches + 1, pixels, self.classes or 1)
         require(self.dim * widest <= 2**36, f"dim {self.dim} makes a matrix of more than 2^36 numbers")
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
@@ -97,6 +105,11 @@ class Config:
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
+    def features(self) -> int:
+        """How many numbers there are for each pixel of a patch."""
+        return self.stem[-1] if self.stem else self.channels
+
+    @property
     def grid(self) -> tuple[int, int]:
         """How many patches there are one below the other, and side by side."""
         return self.height // self.patch, self.width // self.patch
@@ -114,7 +127,9 @@ class ViT(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.patches = Patches(config.channels, config.patch, config.dim)  # E
+        widths = (config.channels, *config.stem)
+        self.stem = Stack(Convolution(read, found) for read, found in pairwise(widths))
+        self.patches = Patches(config.features, config.patch, config.dim)  # E
         self.class_token = normal(1, 1, config.dim)  # x_class
         self.positions = normal(1, 1 + config.patches, config.dim) if config.position == LEARNED else None  # E_pos
         self.dropout = Dropout(config.dropout)
@@ -132,7 +147,10 @@ class ViT(nn.Module):
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
         """norm(z): the state of the class token, then those of the patches, row by row."""
-        patches, grid = self.patches(images)
+        x = images
+        for convolution in self.stem:
+            x = convolution(x)
+        patches, grid = self.patches(x)
         z = torch.cat((self.class_token.expand(len(images), -1, -1), patches), dim=1)
         if self.positions is not None:
             z = z + self.places(self.positions, grid)
@@ -155,6 +173,21 @@ class ViT(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.class_token.device
+
+
+class Convolution(nn.Module):
+    """gelu(norm(C * x)): what each pixel and its eight neighbours have in them."""
+
+    def __init__(self, read: int, found: int) -> None:
+        super().__init__()
+        self.convolve = nn.Conv2d(read, found, kernel_size=3, padding=1)
+        self.norm = nn.GroupNorm(1, found)  # over all pixels of one image, so that no other image matters
+
+    def forward(self, x: Float[Tensor, "batch read height width"]) -> Float[Tensor, "batch found height width"]:
+        if x.ndim != 4 or x.shape[1] != self.convolve.in_channels:
+            channels = self.convolve.in_channels
+            raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(x.shape)}")
+        return F.gelu(self.norm(self.convolve(x.to(self.convolve.weight.dtype))))
 
 
 class Patches(nn.Module):

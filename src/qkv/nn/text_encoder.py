@@ -10,7 +10,10 @@ from qkv.types import Float, Int, Tensor
 
 
 class TextEncoder(nn.Module, ABC):
-    """Reads a text both ways: `model.logits(model(tokens, lengths=lengths))` is what it says of it."""
+    """Reads a text both ways: `model.say(tokens, lengths)` is what its head says of it.
+
+    A token is a number, or the numbers of a word's characters.
+    """
 
     config: Any
     tokenizer: Any = None  # what `qkv.load` found beside the weights; the model itself never looks at it
@@ -18,7 +21,7 @@ class TextEncoder(nn.Module, ABC):
     @abstractmethod
     def forward(
         self,
-        tokens: Int[Tensor, "batch length"],
+        tokens: Int[Tensor, "batch length *characters"],
         segments: Int[Tensor, "batch length"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch length dim"]:
@@ -27,6 +30,21 @@ class TextEncoder(nn.Module, ABC):
     @abstractmethod
     def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Any:
         """What its head says of the text, [batch, labels], or of each token, [batch, length, labels]."""
+
+    def say(self, tokens: Int[Tensor, "batch length *characters"], lengths: Int[Tensor, "batch"]) -> Any:
+        """What its head says of texts that have so many tokens."""
+        return self.logits(self(tokens, lengths=lengths))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the labels of its head are called; where nobody named them, as transformers calls them."""
+        named: tuple[str, ...] = self.config.label_names
+        return tuple(named) or tuple(f"LABEL_{number}" for number in range(self.config.labels))
+
+    @property
+    def width(self) -> int:
+        """How many numbers the state of a token has."""
+        return int(self.config.dim)
 
     @property
     def device(self) -> torch.device:

@@ -28,8 +28,8 @@ def alignment_loss(
     if not layers or not model.training or not torch.is_grad_enabled():
         return None
     counted = targets != ignore
-    log_p = -F.cross_entropy(at_least_float32(logits.detach()).flatten(0, 1), targets.flatten(), reduction="none")
-    log_p = log_p.view(targets.shape).masked_fill(~counted, 0.0)
+    said = at_least_float32(logits.detach()).flatten(0, 1)
+    log_p = -F.cross_entropy(said, targets.flatten(), ignore_index=ignore, reduction="none").view(targets.shape)
     share = targets.shape[0] / counted.sum().clamp(min=1)  # `Hard.loss` is a mean over rows, and a sum over steps
     losses = []
     for layer in layers:

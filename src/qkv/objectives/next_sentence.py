@@ -1,24 +1,27 @@
-"""Pairs of passages of which the second follows the first in half of the cases (Devlin et al. 2019)."""
+"""Pairs of passages of which the second follows the first in half of the cases (Devlin et al. 2019).
+
+The texts of all documents stand one after the other as tokens, and a passage is a range of places in them: nothing is
+copied, and pairs of millions of tokens are drawn in seconds.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from qkv.errors import InputError
 
-Sentence = Sequence[int]  # as tokens
+Sentences = Sequence[int]  # of a document: where each begins, and where the last one ends
 
 
-@dataclass(frozen=True)
-class Passages:
+class Passages(NamedTuple):
     """Two passages; `follows` is what the model has to say of them."""
 
-    first: tuple[int, ...]
-    second: tuple[int, ...]
+    first: range
+    second: range
     follows: bool
 
 
-def sentence_pairs(documents: Sequence[Sequence[Sentence]], longest: int, chance: Random) -> Iterator[Passages]:
+def sentence_pairs(documents: Sequence[Sentences], longest: int, chance: Random) -> Iterator[Passages]:
     """Every document once, in pairs of at most `longest` tokens together.
 
     A run of sentences of about that length is cut in two; heads or tails, its second half stays, or a passage from
@@ -27,48 +30,43 @@ def sentence_pairs(documents: Sequence[Sequence[Sentence]], longest: int, chance
     """
     if longest < 2:
         raise InputError(f"a pair needs room for two tokens at least, not {longest}")
-    if sum(any(map(len, document)) for document in documents) < 2:
+    if sum(len(document) > 1 for document in documents) < 2:
         raise InputError("a passage that does not follow comes from another document: at least two are needed")
     for number, document in enumerate(documents):
-        sentences = [sentence for sentence in document if sentence]
         at = 0
-        while len(run := _run(sentences, at, longest)) > 1:
-            cut = chance.randint(1, len(run) - 1)
-            first, second = _joined(run[:cut]), _joined(run[cut:])
+        while (end := _end_of_run(document, at, longest)) - at > 1:
+            cut = chance.randint(at + 1, end - 1)
+            first, second = range(document[at], document[cut]), range(document[cut], document[end])
             follows = chance.random() < 0.5
             if not follows:
                 second = _stranger(documents, number, longest - min(len(first), longest - 1), chance)
             yield Passages(*_fitted(first, second, longest, chance), follows)
-            at += len(run) if follows else cut
+            at = end if follows else cut
 
 
-def _run(sentences: Sequence[Sentence], at: int, longest: int) -> Sequence[Sentence]:
-    """The sentences from there on until there are enough tokens, two of them at least if there are so many."""
-    end, size = at, 0
-    while end < len(sentences) and (size < longest or end - at < 2):
-        size += len(sentences[end])
+def _end_of_run(document: Sentences, at: int, longest: int) -> int:
+    """Where a run from this sentence on ends: it is long enough, and has two sentences if there are so many."""
+    last = len(document) - 1
+    end = min(at + 1, last)
+    while end < last and (document[end] - document[at] < longest or end - at < 2):
         end += 1
-    return sentences[at:end]
+    return end
 
 
-def _stranger(documents: Sequence[Sequence[Sentence]], but: int, length: int, chance: Random) -> tuple[int, ...]:
+def _stranger(documents: Sequence[Sentences], but: int, length: int, chance: Random) -> range:
     """A passage of about this length from any other document."""
     while True:
         number = chance.randrange(len(documents))
-        sentences = [sentence for sentence in documents[number] if sentence]
-        if number != but and sentences:
-            return _joined(_run(sentences, chance.randrange(len(sentences)), length))
+        document = documents[number]
+        if number != but and len(document) > 1:
+            at = chance.randrange(len(document) - 1)
+            return range(document[at], document[_end_of_run(document, at, length)])
 
 
-def _fitted(
-    first: tuple[int, ...], second: tuple[int, ...], longest: int, chance: Random
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _fitted(first: range, second: range, longest: int, chance: Random) -> tuple[range, range]:
     """The longer of the two loses tokens at either end until both fit."""
-    sides = [list(first), list(second)]
-    while len(sides[0]) + len(sides[1]) > longest:
-        sides[len(sides[1]) > len(sides[0])].pop(-chance.randrange(2))
-    return tuple(sides[0]), tuple(sides[1])
-
-
-def _joined(sentences: Sequence[Sentence]) -> tuple[int, ...]:
-    return tuple(token for sentence in sentences for token in sentence)
+    sides = [first, second]
+    for _ in range(len(first) + len(second) - longest):
+        longer = int(len(sides[1]) > len(sides[0]))
+        sides[longer] = sides[longer][1:] if chance.getrandbits(1) else sides[longer][:-1]
+    return sides[0], sides[1]

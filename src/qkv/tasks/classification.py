@@ -11,19 +11,38 @@ from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
-from qkv.tasks.pieces import IGNORE, Piece, Splitter, TextBatch, batched, epoch_of, in_batches
+from qkv.tasks.pieces import (
+    IGNORE,
+    AnySplitter,
+    Piece,
+    TextBatch,
+    batched,
+    batched_filled,
+    epoch_of,
+    in_batches,
+    splitter_for,
+)
 from qkv.tasks.task import Examined, ScoredTask, Settings
 from qkv.types import Float, Tensor
 
 
-def cut(splitter: Splitter, pairs: Sequence[Pair], labels: Mapping[str, int], longest: int) -> list[Piece]:
-    """Texts as a model reads them, cut off where they are too long; a label that is not known is not asked for."""
+@dataclass(frozen=True)
+class Cut:
+    """Texts as a model reads them."""
+
+    pieces: list[Piece]
+    too_long: int  # how many of them are not read to their ends
+
+
+def cut(splitter: AnySplitter, pairs: Sequence[Pair], labels: Mapping[str, int], longest: int) -> Cut:
+    """Texts are cut off where they are too long; a label that is not known is not asked for."""
     room = splitter.room(longest)
     split = splitter.split([pair.source for pair in pairs])
-    return [
-        Piece(splitter.between(ids[:room]), [labels.get(pair.target, IGNORE)])
+    pieces = [
+        Piece(splitter.between(ids[:room]), labels.get(pair.target, IGNORE))
         for pair, ids in zip(pairs, split, strict=True)
     ]
+    return Cut(pieces, sum(len(ids) > room for ids in split))
 
 
 @dataclass
@@ -38,8 +57,9 @@ class ClassificationTask(ScoredTask):
     model = TextEncoder
     learns_from = "labelled"
     from_data = ("vocabulary_size", "head", "labels", "label_names")
+    capturable = True
 
-    vocabulary: Any
+    splitter: AnySplitter  # that has met the training texts, and meets no others
     train: list[Piece]
     valid: list[Pair]
     labels: tuple[str, ...]
@@ -49,7 +69,7 @@ class ClassificationTask(ScoredTask):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.splitter = Splitter(self.vocabulary)
+        self.vocabulary = self.splitter.tokenizer
 
     @classmethod
     def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,14 +84,16 @@ class ClassificationTask(ScoredTask):
     def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
-        pieces = cut(Splitter(vocabulary), data.splits["train"], numbers, model.max_length)
+        splitter = splitter_for(vocabulary, model)
+        texts = cut(splitter, data.splits["train"], numbers, model.max_length)
         notes = data.notes
-        if full := sum(len(piece.ids) == model.max_length for piece in pieces):
+        if texts.too_long:
             notes += (
-                f"{full} training text(s) are read to model.max_length = {model.max_length} tokens and no further",
+                f"{texts.too_long} training text(s) are read to model.max_length = {model.max_length} tokens and no "
+                "further",
             )
         valid = data.splits["valid"][: train.valid_size]
-        return cls(vocabulary, pieces, valid, names, train, model.max_length, seed, notes)
+        return cls(splitter, texts.pieces, valid, names, train, model.max_length, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} texts, {len(self.labels)} labels"
@@ -80,11 +102,16 @@ class ClassificationTask(ScoredTask):
         return epoch_of(self.train, self.settings.batch_tokens, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> TextBatch:
-        return batched([self.train[row] for row in rows], self.splitter.pad)
+        pieces = [self.train[row] for row in rows]
+        if filled:
+            return batched_filled(pieces, self.splitter.pad, self.settings.batch_tokens, self.longest)
+        return batched(pieces, self.splitter.pad)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
-        logits = model.logits(model(batch.tokens_read, lengths=batch.lengths)).float()
-        return F.cross_entropy(logits, batch.targets, label_smoothing=self.settings.label_smoothing)
+        logits = model.say(self.splitter.read(batch.tokens_read), batch.lengths).float()
+        smoothing = self.settings.label_smoothing
+        loss = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
+        return loss / (batch.targets != IGNORE).sum().clamp(min=1)
 
     def validate(self, model: TextEncoder) -> dict[str, float]:
         return self._scores(model, self.valid)
@@ -114,12 +141,13 @@ def label_scores(
 
 @torch.inference_mode()
 def label_log_probabilities(
-    model: TextEncoder, splitter: Splitter, pairs: Sequence[Pair], budget: int
+    model: TextEncoder, splitter: AnySplitter, pairs: Sequence[Pair], budget: int
 ) -> Float[Tensor, "texts labels"]:
     """log p of each label, for each text."""
-    pieces = cut(splitter, pairs, {}, model.config.max_length)
+    splitter = splitter.anew()
+    texts = cut(splitter, pairs, {}, model.config.max_length)
     found = torch.zeros(len(pairs), model.config.labels)
-    for rows, batch in in_batches(pieces, budget, splitter.pad):
+    for rows, batch in in_batches(texts.pieces, budget, splitter.pad):
         here = batch.to(model.device)
-        found[rows] = model.logits(model(here.tokens_read, lengths=here.lengths)).float().log_softmax(dim=-1).cpu()
+        found[rows] = model.say(splitter.read(here.tokens_read), here.lengths).float().log_softmax(dim=-1).cpu()
     return found

@@ -44,5 +44,4 @@ class Classifier(Reader):
     @property
     def labels(self) -> tuple[str, ...]:
         """What the labels are called; where nobody named them, as transformers calls them."""
-        config = self.model.config
-        return tuple(config.label_names) or tuple(f"LABEL_{number}" for number in range(config.labels))
+        return self.model.labels

@@ -37,18 +37,19 @@ class Embedder(Reader):
         texts = [texts] if isinstance(texts, str) else texts
         require_text(texts)
         self.check_pooling(pooling)
-        pieces = [Piece(self.splitter.between(ids[: self.room]), [IGNORE]) for ids in self.splitter.split(texts)]
+        splitter = self.splitter.anew()
+        pieces = [Piece(splitter.between(ids[: self.room]), [IGNORE]) for ids in splitter.split(texts)]
         found = torch.zeros(len(texts), self.dim)
-        for rows, batch in in_batches(pieces, batch_tokens, self.splitter.pad):
+        for rows, batch in in_batches(pieces, batch_tokens, splitter.pad):
             here = batch.to(self.model.device)
-            hidden = self.model(here.tokens_read, lengths=here.lengths)
+            hidden = self.model(splitter.read(here.tokens_read), lengths=here.lengths)
             found[rows] = POOLINGS[pooling](self.model, hidden, here.lengths).float().cpu()
         return F.normalize(found, dim=-1) if normalise else found
 
     @property
     def dim(self) -> int:
         """How many numbers a vector has."""
-        return int(self.model.config.dim)
+        return self.model.width
 
     def check_pooling(self, pooling: str) -> None:
         """Raise where there is no such pooling, or the model has none."""

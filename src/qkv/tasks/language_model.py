@@ -8,9 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 
+from qkv.data.batching import IGNORE
 from qkv.data.registry import Loaded
-from qkv.data.vocabulary import PAD, AnyVocabulary, Vocabulary
+from qkv.data.tokenizer import PretrainedTokenizer
+from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
+from qkv.interop.vocabularies import AnyTokenizer
 from qkv.metrics import Metric
 from qkv.nn.language_model import LanguageModel, detached, tensors_of, with_tensors
 from qkv.nn.state import select
@@ -58,7 +61,7 @@ class LanguageModelTask(ScoredTask):
     learns_from = "text"
     from_data = ("vocabulary_size",)
 
-    vocabulary: AnyVocabulary
+    vocabulary: AnyTokenizer
     text: Int[Tensor, "tokens"]
     valid: "EncodedText"
     settings: Settings
@@ -72,12 +75,12 @@ class LanguageModelTask(ScoredTask):
         self.state: Any = None  # where the streams stand
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: AnyVocabulary) -> dict[str, Any]:
+    def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
         return {"vocabulary_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: AnyVocabulary, model: Any, train: Settings, seed: int
+        cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "LanguageModelTask":
         """Encode the texts, once."""
         text = EncodedText.of(vocabulary.target, data.texts["train"]).tokens
@@ -132,7 +135,7 @@ class LanguageModelTask(ScoredTask):
         logits, state = model.read(batch.read, model.start(len(batch.read)) if fresh else self.state)
         if self.horizon is None:
             self.state = detached(state)
-        return mean_cross_entropy(logits, batch.coming, PAD, self.settings.label_smoothing, consume=True)
+        return mean_cross_entropy(logits, batch.coming, IGNORE, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
         """How surprising the validation text is, all of it."""
@@ -167,7 +170,7 @@ class EncodedText:
     characters: int  # that can be predicted: all but those of the first token
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary, text: str) -> "EncodedText":
+    def of(cls, vocabulary: Vocabulary | PretrainedTokenizer, text: str) -> "EncodedText":
         (ids,) = vocabulary.encode_ids([text])
         first = len(vocabulary.decode(ids[:1]))
         return cls(torch.tensor(ids, dtype=torch.long), len(vocabulary.normalize(text)) - first)
@@ -188,7 +191,7 @@ class EncodedText:
         else:
             read = self._read_windows(model, budget, min(model.horizon, length or model.horizon))
         for logits, coming in read:
-            total += token_cross_entropy(logits, coming, PAD)
+            total += token_cross_entropy(logits, coming, IGNORE)
         nats, tokens = float(total), len(self.tokens) - 1
         loss, character = nats / tokens, nats / max(1, self.characters)
         return {

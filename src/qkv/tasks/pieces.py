@@ -1,15 +1,18 @@
-"""Texts as a text encoder reads them: between a first and a last token, in batches of like length."""
+"""Texts as a text encoder reads them: cut into tokens, in batches of like length."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import by_length, shuffled
+from qkv.data.batching import by_length, shuffled, stepped
+from qkv.data.characters import Characters, WordTable
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from qkv.errors import InputError
+from qkv.tasks.words import split_words
 from qkv.types import Int, Tensor
 
 IGNORE = -1  # the target of a token of which nothing is to be said
@@ -20,6 +23,8 @@ class Splitter:
     """Cuts texts into tokens, by a vocabulary that was learned here or by a released tokenizer."""
 
     tokenizer: Vocabulary | PretrainedTokenizer
+
+    first: ClassVar[int] = 1  # the place of a text's first token, after the token before every text
 
     @cached_property
     def edges(self) -> tuple[int, int]:
@@ -47,8 +52,11 @@ class Splitter:
             found = [encoded.ids for encoded in self.tokenizer.encode_batch(texts, specials=False)]
         return [ids or [self.unknown] for ids in found]
 
-    @staticmethod
-    def room(longest: int) -> int:
+    def split_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The tokens of each word, at least one."""
+        return self.split(words)
+
+    def room(self, longest: int) -> int:
         """How many tokens of a text a model reads that can look at `longest`."""
         if longest < 3:
             raise InputError(f"model.max_length = {longest} has no room for a token between the edges of a text")
@@ -58,20 +66,82 @@ class Splitter:
         begin, end = self.edges
         return [begin, *ids, end]
 
+    def read(self, numbers: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length *characters"]:
+        """What a model reads for the numbers of tokens."""
+        return numbers
+
+    def anew(self) -> "Splitter":
+        """One that cuts texts the same way, and has not met any yet."""
+        return self
+
+
+class WordSplitter:
+    """Cuts texts into words, of which a model reads the characters.
+
+    A word that is not known does not exist: every word that is met gets a number, and stays in a table. The edges of a
+    text are the network's own affair.
+    """
+
+    first = 0
+    pad = 0
+
+    def __init__(self, tokenizer: Characters) -> None:
+        self.tokenizer = tokenizer
+        self.table = WordTable(tokenizer)
+        self._known: dict[str, list[int]] = {}  # the words of what stands between spaces
+
+    def split(self, texts: Sequence[str]) -> list[list[int]]:
+        """The words of each text, as `qkv.tasks.words` has them, at least one: of an empty text, the empty word."""
+        return [self._split(text) or self.table.add([""]) for text in texts]
+
+    def split_words(self, words: Sequence[str]) -> list[list[int]]:
+        return [[number] for number in self.table.add(words)]
+
+    def room(self, longest: int) -> int:
+        return longest
+
+    def between(self, ids: Sequence[int]) -> list[int]:
+        return list(ids)
+
+    def read(self, numbers: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length characters"]:
+        return self.table.rows(numbers)
+
+    def anew(self) -> "WordSplitter":
+        return WordSplitter(self.tokenizer)
+
+    def _split(self, text: str) -> list[int]:
+        """No word goes over a space: what stands between spaces is cut once, however often it comes."""
+        found: list[int] = []
+        for part in text.split():
+            known = self._known.get(part)
+            if known is None:
+                known = self._known[part] = self.table.add(part[begin:end] for begin, end in split_words(part))
+            found.extend(known)
+        return found
+
+
+AnySplitter = Splitter | WordSplitter
+
+
+def splitter_for(tokenizer: Any, config: Any = None) -> AnySplitter:
+    """What cuts texts for a model; one that reads the characters of words needs no vocabulary, whatever was learned."""
+    longest = getattr(config, "max_characters", None)  # of a word
+    return Splitter(tokenizer) if longest is None else WordSplitter(Characters(longest))
+
 
 @dataclass(frozen=True)
 class Piece:
-    """What is read in one row: its tokens, edges and all, and for each of them what is to be said of it."""
+    """What is read in one row: its tokens, edges and all, and for each of them, or for all, what is to be said."""
 
     ids: list[int]
-    targets: list[int]  # as many as there are tokens, or one for the whole text
+    targets: list[int] | int  # of the first tokens, nothing is said of others; or of the whole text
 
 
 @dataclass(frozen=True)
 class TextBatch:
     """Some texts of like length, filled up on the right."""
 
-    tokens_read: Int[Tensor, "batch length"]
+    tokens_read: Int[Tensor, "batch length"]  # by their numbers
     lengths: Int[Tensor, "batch"]
     targets: Int[Tensor, "batch *targets"]
     tokens: int  # of which something is to be said
@@ -85,18 +155,28 @@ class TextBatch:
         )
 
 
-def batched(pieces: Sequence[Piece], pad: int) -> TextBatch:
-    """Texts as one batch."""
-    width = max(len(piece.ids) for piece in pieces)
-    whole = len(pieces[0].targets) == 1
-    tokens = [[*piece.ids, *[pad] * (width - len(piece.ids))] for piece in pieces]
-    targets = [piece.targets if whole else [*piece.targets, *[IGNORE] * (width - len(piece.ids))] for piece in pieces]
+def batched(pieces: Sequence[Piece], pad: int, rows: int = 0, width: int = 0) -> TextBatch:
+    """Texts as one batch, of so many rows and places at least; nothing is said of a row that has no text."""
+    width = max(width, *(len(piece.ids) for piece in pieces))
+    nothing = Piece([pad], IGNORE if isinstance(pieces[0].targets, int) else [IGNORE])
+    filled = [*pieces, *[nothing] * (rows - len(pieces))]
+    targets = torch.tensor([_widened(piece.targets, width, IGNORE) for piece in filled])
     return TextBatch(
-        torch.tensor(tokens),
-        torch.tensor([len(piece.ids) for piece in pieces]),
-        torch.tensor(targets).squeeze(1) if whole else torch.tensor(targets),
-        sum(target != IGNORE for piece in pieces for target in piece.targets),
+        torch.tensor([_widened(piece.ids, width, pad) for piece in filled]),
+        torch.tensor([len(piece.ids) for piece in filled]),
+        targets,
+        int((targets != IGNORE).sum()),
     )
+
+
+def _widened(row: list[int] | int, width: int, filling: int) -> list[int] | int:
+    return row if isinstance(row, int) else row + [filling] * (width - len(row))
+
+
+def batched_filled(pieces: Sequence[Piece], pad: int, budget: int, longest: int) -> TextBatch:
+    """The same in the one shape that all batches of their width have, within the longest that is allowed."""
+    width = min(stepped(max(len(piece.ids) for piece in pieces)), longest)
+    return batched(pieces, pad, budget // width, width)
 
 
 def epoch_of(pieces: Sequence[Piece], budget: int, seed: int, number: int) -> list[list[int]]:

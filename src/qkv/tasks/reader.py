@@ -8,7 +8,7 @@ from qkv.errors import InputError
 from qkv.interop import load_as
 from qkv.nn.text_encoder import TextEncoder
 from qkv.runtime.device import pick_device
-from qkv.tasks.pieces import Splitter
+from qkv.tasks.pieces import splitter_for
 
 BATCH_TOKENS = 8192  # read at once, padding counted
 USES = {  # of each head
@@ -17,6 +17,7 @@ USES = {  # of each head
     "masked_lm": "it is for qkv fill",
     "pretraining": "it is for qkv fill",
     "next_sentence": "it says whether one text follows another",
+    "language_model": "it predicts the words of a text ahead and back, and qkv train begins with it",
     "span": "it says where in a text an answer is",
 }
 
@@ -34,7 +35,7 @@ class Reader:
         if found is None:
             raise InputError(f"{self.name}: to read a text takes a tokenizer, and there is none beside the weights")
         self._check_head(self.model.config.head)
-        self.splitter = Splitter(found)
+        self.splitter: Any = splitter_for(found, self.model.config)
 
     def _check_head(self, head: str | None) -> None:
         if not self.heads or head in self.heads:
@@ -52,7 +53,7 @@ class Reader:
 
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """The numbers, from 1, of the texts that are read to the model's last place and no further."""
-        split = self.splitter.split(texts)
+        split = self.splitter.anew().split(texts)
         return [number for number, ids in enumerate(split, start=1) if len(ids) > self.room]
 
 

@@ -12,7 +12,17 @@ from qkv.data.tagged import Tagged
 from qkv.metrics import Metric
 from qkv.metrics.tagging import entity_f1, names_entities, tag_accuracy
 from qkv.nn.text_encoder import TextEncoder
-from qkv.tasks.pieces import IGNORE, Piece, Splitter, TextBatch, batched, epoch_of, in_batches
+from qkv.tasks.pieces import (
+    IGNORE,
+    AnySplitter,
+    Piece,
+    TextBatch,
+    batched,
+    batched_filled,
+    epoch_of,
+    in_batches,
+    splitter_for,
+)
 from qkv.tasks.task import Examined, ScoredTask, Settings
 from qkv.types import Float, Tensor
 
@@ -33,24 +43,26 @@ class Cut:
     words: list[list[Word]]  # that are in each piece
 
 
-def cut(splitter: Splitter, sentences: Sequence[Tagged], labels: dict[str, int], longest: int) -> Cut:
+def cut(splitter: AnySplitter, sentences: Sequence[Tagged], labels: dict[str, int], longest: int) -> Cut:
     """The first token of each word says its tag; the others say nothing. A tag that has no label is not asked for."""
-    pieces: list[Piece] = []
+    rows: list[tuple[list[int], list[int]]] = []  # the tokens of each piece, and what is to be said of them
     words: list[list[Word]] = []
     whole = splitter.room(longest)
     for sentence, tagged in enumerate(sentences):
         room = 0
-        for number, (split, tag) in enumerate(zip(splitter.split(tagged.words), tagged.tags, strict=True)):
+        for number, (split, tag) in enumerate(zip(splitter.split_words(tagged.words), tagged.tags, strict=True)):
             token_ids = split[:whole]
             if len(token_ids) > room:
-                pieces.append(Piece([], []))
+                rows.append(([], []))
                 words.append([])
                 room = whole
             room -= len(token_ids)
-            words[-1].append(Word(sentence, number, 1 + len(pieces[-1].ids)))
-            pieces[-1].ids.extend(token_ids)
-            pieces[-1].targets.extend([labels.get(tag, IGNORE), *[IGNORE] * (len(token_ids) - 1)])
-    return Cut([Piece(splitter.between(one.ids), [IGNORE, *one.targets, IGNORE]) for one in pieces], words)
+            ids, targets = rows[-1]
+            words[-1].append(Word(sentence, number, splitter.first + len(ids)))
+            ids.extend(token_ids)
+            targets.extend([labels.get(tag, IGNORE), *[IGNORE] * (len(token_ids) - 1)])
+    before = [IGNORE] * splitter.first
+    return Cut([Piece(splitter.between(ids), before + targets) for ids, targets in rows], words)
 
 
 @dataclass
@@ -66,8 +78,9 @@ class TaggingTask(ScoredTask):
     model = TextEncoder
     learns_from = "tagged"
     from_data = ("vocabulary_size", "head", "labels", "label_names")
+    capturable = True
 
-    vocabulary: Any
+    splitter: AnySplitter  # that has met the training sentences, and meets no others
     train: Cut
     valid: list[Tagged]
     labels: tuple[str, ...]
@@ -89,12 +102,13 @@ class TaggingTask(ScoredTask):
     def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "TaggingTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
-        pieces = cut(Splitter(vocabulary), data.tagged["train"], numbers, model.max_length)
+        splitter = splitter_for(vocabulary, model)
+        pieces = cut(splitter, data.tagged["train"], numbers, model.max_length)
         valid = data.tagged["valid"][: train.valid_size]
-        return cls(vocabulary, pieces, valid, names, train, model.max_length, seed, data.notes)
+        return cls(splitter, pieces, valid, names, train, model.max_length, seed, data.notes)
 
     def __post_init__(self) -> None:
-        self.splitter = Splitter(self.vocabulary)
+        self.vocabulary = self.splitter.tokenizer
 
     def describe(self) -> str:
         return f"{1 + self.train.words[-1][-1].sentence:,} sentences"
@@ -103,10 +117,14 @@ class TaggingTask(ScoredTask):
         return epoch_of(self.train.pieces, self.settings.batch_tokens, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> TextBatch:
-        return batched([self.train.pieces[row] for row in rows], self.splitter.pad)
+        pieces = [self.train.pieces[row] for row in rows]
+        if filled:
+            return batched_filled(pieces, self.splitter.pad, self.settings.batch_tokens, self.longest)
+        return batched(pieces, self.splitter.pad)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
-        return _loss(model, batch, self.settings.label_smoothing) / batch.tokens
+        words = (batch.targets != IGNORE).sum().clamp(min=1)  # a tensor: a graph would keep the number of one batch
+        return _loss(model, self.splitter, batch, self.settings.label_smoothing) / words
 
     def validate(self, model: TextEncoder) -> dict[str, float]:
         return self._scores(model, self.valid)
@@ -121,12 +139,13 @@ class TaggingTask(ScoredTask):
     @torch.inference_mode()
     def _scores(self, model: TextEncoder, sentences: Sequence[Tagged]) -> dict[str, float]:
         numbers = {name: number for number, name in enumerate(self.labels)}
-        known = cut(self.splitter, sentences, numbers, self.longest)
+        splitter = self.splitter.anew()
+        known = cut(splitter, sentences, numbers, self.longest)
         total, words, budget = 0.0, 0, self.settings.batch_tokens
-        for _, batch in in_batches(known.pieces, budget, self.splitter.pad):
-            total += float(_loss(model, batch.to(model.device)))
+        for _, batch in in_batches(known.pieces, budget, splitter.pad):
+            total += float(_loss(model, splitter, batch.to(model.device)))
             words += batch.tokens
-        found = tags_of(model, self.splitter, [one.words for one in sentences], budget)
+        found = tags_of(model, splitter, [one.words for one in sentences], budget)
         return {"loss": total / max(1, words), **tag_scores(found, sentences)}
 
 
@@ -139,22 +158,24 @@ def tag_scores(found: Sequence[Sequence[str]], wanted: Sequence[Tagged]) -> dict
 
 
 @torch.inference_mode()
-def tags_of(model: TextEncoder, splitter: Splitter, sentences: Sequence[Sequence[str]], budget: int) -> list[list[str]]:
+def tags_of(
+    model: TextEncoder, splitter: AnySplitter, sentences: Sequence[Sequence[str]], budget: int
+) -> list[list[str]]:
     """The tag that a model gives to each word of sentences."""
-    names = model.config.label_names
+    names, splitter = model.labels, splitter.anew()
     untagged = [Tagged(tuple(words), ("",) * len(words)) for words in sentences]
     read = cut(splitter, untagged, {}, model.config.max_length)
     found = [[""] * len(words) for words in sentences]
     for rows, batch in in_batches(read.pieces, budget, splitter.pad):
         here = batch.to(model.device)
-        best = model.logits(model(here.tokens_read, lengths=here.lengths)).argmax(dim=-1).tolist()
+        best = model.say(splitter.read(here.tokens_read), here.lengths).argmax(dim=-1).tolist()
         for row, labels in zip(rows, best, strict=True):
             for word in read.words[row]:
                 found[word.sentence][word.number] = names[labels[word.place]]
     return found
 
 
-def _loss(model: TextEncoder, batch: TextBatch, smoothing: float = 0.0) -> Float[Tensor, ""]:
-    logits = model.logits(model(batch.tokens_read, lengths=batch.lengths)).float().flatten(0, 1)
+def _loss(model: TextEncoder, splitter: AnySplitter, batch: TextBatch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+    logits = model.say(splitter.read(batch.tokens_read), batch.lengths).float().flatten(0, 1)
     targets = batch.targets.flatten()
     return F.cross_entropy(logits, targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")

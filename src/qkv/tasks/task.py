@@ -6,8 +6,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from qkv.data.registry import Loaded
+from qkv.data.registry import DataConfig, Loaded, learn_vocabulary
 from qkv.metrics import Metric
+from qkv.nn.text_encoder import TextEncoder
 from qkv.types import Float, Tensor
 
 
@@ -41,6 +42,10 @@ class Settings(Protocol):
     def shift(self) -> int: ...
     @property
     def mirror(self) -> bool: ...
+    @property
+    def whole_words(self) -> bool: ...
+    @property
+    def best_by(self) -> str: ...
 
 
 class Task(ABC):
@@ -49,13 +54,28 @@ class Task(ABC):
     title: ClassVar[str]  # what it is called in a sentence
     metrics: ClassVar[dict[str, Metric]]  # what `validate` gives; `train.best_by` names one of them
     model: ClassVar[type[Any]]  # the kind of model that can learn it
-    learns_from: ClassVar[str]  # the kind of data it needs, as the registry calls it: "pairs", "text", ...
+    learns_from: ClassVar[str | tuple[str, ...]]  # the kind of data it needs, as the registry calls it, or several
     from_data: ClassVar[tuple[str, ...]]  # keys of such a model's config that the data decide
 
     capturable: bool = False  # whether the loss of a batch looks at tensors alone, as a CUDA graph would
 
     vocabulary: Any  # AnyVocabulary, or None where there is no text
     notes: tuple[str, ...]  # for the user, about what was passed over
+
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        """The kinds of data that it can be learned from."""
+        return (cls.learns_from,) if isinstance(cls.learns_from, str) else cls.learns_from
+
+    @classmethod
+    def reads(cls, kind: str) -> bool:
+        """Whether it can be learned with a kind of vocabulary: word pieces have no <s> and </s>, as decoders need."""
+        return kind != "wordpiece" or issubclass(cls.model, TextEncoder)
+
+    @classmethod
+    def learn_vocabulary(cls, data: Loaded, config: DataConfig) -> Any:
+        """Learn the vocabulary of the training texts; None where there are none."""
+        return learn_vocabulary(data, config)
 
     @classmethod
     def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,17 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import Batch, EncodedPair, by_length, collate, collate_filled, shuffled
+from qkv.data.batching import IGNORE, Batch, EncodedPair, by_length, collate, collate_filled, shuffled
 from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
-from qkv.data.vocabulary import PAD, AnyVocabulary
+from qkv.data.tokenizer import PretrainedTokenizer, TwoTokenizers
 from qkv.errors import InputError
+from qkv.interop.vocabularies import AnyTokenizer
 from qkv.metrics import Metric, corpus_scores, exact_match
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.objectives.attention import alignment_loss
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.tasks.marks import Marks
 from qkv.tasks.task import Settings, Task
 from qkv.tasks.translator import Translator
 from qkv.types import Float, Tensor
@@ -28,7 +30,7 @@ class EncodedPairs:
     tokens: list[EncodedPair]
 
     @classmethod
-    def fitting(cls, vocabulary: AnyVocabulary, pairs: list[Pair], longest: int) -> "EncodedPairs":
+    def fitting(cls, vocabulary: AnyTokenizer, pairs: list[Pair], longest: int) -> "EncodedPairs":
         """Those of the pairs that have at most so many tokens."""
         encoded = zip(pairs, encode(vocabulary, pairs), strict=True)
         kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= longest]
@@ -38,7 +40,7 @@ class EncodedPairs:
         return len(self.pairs)
 
     def cut_anew(
-        self, vocabulary: AnyVocabulary, dropout: float, seed: tuple[int, ...], longest: int
+        self, vocabulary: AnyTokenizer, dropout: float, seed: tuple[int, ...], longest: int
     ) -> list[EncodedPair]:
         """Other tokens for the same pairs, by leaving out merges; those that get too long stay as they are."""
         anew = zip(encode(vocabulary, self.pairs, dropout=dropout, seed=seed), self.tokens, strict=True)
@@ -47,10 +49,10 @@ class EncodedPairs:
     def first(self, count: int) -> "EncodedPairs":
         return EncodedPairs(self.pairs[:count], self.tokens[:count])
 
-    def batches(self, budget: int) -> Iterator[Batch]:
+    def batches(self, budget: int, marks: Marks) -> Iterator[Batch]:
         """All of them, those of like length together."""
         for rows in by_length([pair.length for pair in self.tokens], budget):
-            yield collate([self.tokens[row] for row in rows])
+            yield collate([self.tokens[row] for row in rows], begin=marks.begin, end=marks.end)
 
 
 @dataclass
@@ -69,11 +71,12 @@ class TranslationTask(Task):
     from_data = ("source_size", "target_size")
     capturable = True
 
-    vocabulary: AnyVocabulary
+    vocabulary: AnyTokenizer
     train: EncodedPairs
     valid: EncodedPairs
     settings: Settings
     longest: int  # tokens that a pair may have
+    marks: Marks  # that targets begin and end with
     seed: int
     notes: tuple[str, ...]
 
@@ -81,12 +84,12 @@ class TranslationTask(Task):
         self.shown = self.train.tokens  # as this epoch cuts them
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: AnyVocabulary) -> dict[str, Any]:
+    def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
         return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: AnyVocabulary, model: Any, train: Settings, seed: int
+        cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "TranslationTask":
         """Encode the data; pairs longer than the model allows are left out and noted."""
         notes, kept = data.notes, {}
@@ -98,7 +101,8 @@ class TranslationTask(Task):
             if left_out := len(pairs) - len(kept[split]):
                 notes += (f"left out {left_out} {name} pair(s) longer than {model.max_length} tokens",)
         valid = kept["valid"].first(train.valid_size)
-        return cls(vocabulary, kept["train"], valid, train, model.max_length, seed, notes)
+        marks = Marks.of(vocabulary.target, model)
+        return cls(vocabulary, kept["train"], valid, train, model.max_length, marks, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
@@ -109,24 +113,26 @@ class TranslationTask(Task):
         return shuffled([pair.length for pair in self.shown], self.settings.batch_tokens, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> Batch:
-        pairs = [self.shown[row] for row in rows]
-        return collate_filled(pairs, self.settings.batch_tokens, self.longest) if filled else collate(pairs)
+        pairs, begin, end = [self.shown[row] for row in rows], self.marks.begin, self.marks.end
+        if filled:
+            return collate_filled(pairs, self.settings.batch_tokens, self.longest, begin=begin, end=end)
+        return collate(pairs, begin=begin, end=end)
 
     def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
         """The mean over the batch's target tokens, in nats, and what hard attention learns from besides."""
         logits = model(batch.source, batch.target_in, batch.source_lengths)
-        reward = alignment_loss(model, logits, batch.target_out, PAD)
-        loss = mean_cross_entropy(logits, batch.target_out, PAD, self.settings.label_smoothing, consume=True)
+        reward = alignment_loss(model, logits, batch.target_out, IGNORE)
+        loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.settings.label_smoothing, consume=True)
         return loss if reward is None else loss + reward
 
     @torch.inference_mode()
     def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
         """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
-        for batch in self.valid.batches(self.settings.batch_tokens):
+        for batch in self.valid.batches(self.settings.batch_tokens, self.marks):
             batch = batch.to(model.device)
             logits = model(batch.source, batch.target_in, batch.source_lengths)
-            total += token_cross_entropy(logits, batch.target_out, PAD).item()
+            total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
         found = Translator(model, self.vocabulary).translate([pair.source for pair in self.valid.pairs])
         texts = [answers[0].text for answers in found]
@@ -141,9 +147,20 @@ class TranslationTask(Task):
 
 
 def encode(
-    vocabulary: AnyVocabulary, pairs: Sequence[Pair], *, dropout: float = 0.0, seed: tuple[int, ...] = ()
+    vocabulary: AnyTokenizer, pairs: Sequence[Pair], *, dropout: float = 0.0, seed: tuple[int, ...] = ()
 ) -> list[EncodedPair]:
-    """The tokens of pairs; with `dropout` cut into subwords as the seed decides."""
-    sources = vocabulary.source.encode_ids([pair.source for pair in pairs], dropout=dropout, seed=(*seed, 0))
-    targets = vocabulary.target.encode_ids([pair.target for pair in pairs], dropout=dropout, seed=(*seed, 1))
+    """The tokens of pairs; with `dropout` cut into subwords as the seed decides.
+
+    A released model expects marks of its own around a source; those of a target are put there in each batch.
+    """
+    sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    if isinstance(vocabulary, PretrainedTokenizer | TwoTokenizers):
+        if dropout:
+            raise InputError(
+                "train.bpe_dropout needs a vocabulary that was learned here, not a released one: leave it out"
+            )
+        sources, targets = vocabulary.source.encode_ids(sides[0], specials=True), vocabulary.target.encode_ids(sides[1])
+    else:
+        sources = vocabulary.source.encode_ids(sides[0], dropout=dropout, seed=(*seed, 0))
+        targets = vocabulary.target.encode_ids(sides[1], dropout=dropout, seed=(*seed, 1))
     return [EncodedPair(source, target) for source, target in zip(sources, targets, strict=True)]

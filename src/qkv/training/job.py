@@ -4,15 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkv.data.registry import DataConfig, learn_vocabulary, load_data
-from qkv.data.vocabulary import TwoVocabularies, Vocabulary
+from qkv.data.registry import load_data
 from qkv.interop.folder import read_config
-from qkv.interop.vocabularies import AnyTokenizer
 from qkv.models import MODELS
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
 from qkv.training.display import Display
-from qkv.training.initial import continued_config, start_of, take_over
+from qkv.training.initial import continued_config, set_aside, start_of, take_over
 from qkv.training.loop import train
 from qkv.training.recipe import TASKS, Recipe
 from qkv.training.run import Place, Run, require_free
@@ -45,7 +43,7 @@ def _work(recipe: Recipe, folder: Path, run: Run | None, device: str, display: D
     going_on = run is not None and bool(run.checkpoints)
     start = None if going_on else start_of(recipe)
     vocabulary = (run.vocabulary if run is not None else None) or (
-        learn_vocabulary(data, recipe.data) if start is None else start.tokenizer
+        kind.learn_vocabulary(data, recipe.data) if start is None else start.tokenizer
     )
     if run is not None and going_on:
         _, config = read_config(run.checkpoints[-1])
@@ -62,25 +60,25 @@ def _work(recipe: Recipe, folder: Path, run: Run | None, device: str, display: D
     run = run or Run.create(folder, recipe)
     size = sum(parameter.numel() for parameter in model.parameters())
     display.say(
-        f"{recipe.data.name}  {task.describe()}{_described(recipe.data, vocabulary)}    "
+        f"{recipe.data.name}  {task.describe()}{_described(recipe, vocabulary)}    "
         f"{recipe.model['name']}  {size / 1e6:.2f} M parameters    {where}"
     )
     if start is not None:
         new = f"new are {', '.join(fresh)}" if fresh else "nothing is new"
         display.say(f"begins with the weights of {recipe.init}; {new}")
-    for note in task.notes:
+    for note in (*task.notes, *set_aside(recipe)):
         display.say(f"note: {note}")
     with run.held():
         return Job(run, train(run, task, model, data.fingerprint, display))
 
 
-def _described(config: DataConfig, vocabulary: AnyTokenizer | None) -> str:
+def _described(recipe: Recipe, vocabulary: Any) -> str:
     """How texts are split, and into how many different tokens; nothing where there are none."""
     if vocabulary is None:
         return ""
-    if not isinstance(vocabulary, Vocabulary | TwoVocabularies):
-        return "  a released tokenizer"
-    source = f"  vocabulary {config.vocabulary} ({len(vocabulary.source):,})"
+    if recipe.init is not None:
+        return "  the tokenizer that it begins with"
+    source = f"  vocabulary {recipe.data.vocabulary} ({len(vocabulary.source):,})"
     if vocabulary.target is vocabulary.source:
         return source
-    return f"{source} to {config.target_vocabulary} ({len(vocabulary.target):,})"
+    return f"{source} to {recipe.data.target_vocabulary} ({len(vocabulary.target):,})"

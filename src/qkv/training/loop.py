@@ -111,9 +111,10 @@ def steps_ahead(task: Task, epochs: int, place: Place) -> Iterator[Step]:
 
 
 def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW; weight decay acts on matrices, not on biases and norms."""
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    """AdamW; weight decay acts on matrices, not on biases and norms, and nothing on what is frozen."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in learned if parameter.ndim >= 2]
+    others = [parameter for parameter in learned if parameter.ndim < 2]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.98), fused=True)
 

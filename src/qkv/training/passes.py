@@ -35,7 +35,7 @@ class Passes(Generic[Batch]):
         self.loss = loss
         self.precision = precision
         self.clip = clip
-        self.parameters = list(model.parameters())
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.device = self.parameters[0].device
 
     def __call__(self, batch: Batch) -> Outcome:

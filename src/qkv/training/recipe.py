@@ -8,21 +8,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkv.config import build, merged, nearest, override, read_toml, require
+from qkv.data.kinds import KINDS
 from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS, PRESETS
 from qkv.tasks.classification import ClassificationTask
 from qkv.tasks.image_classification import ImageClassificationTask
 from qkv.tasks.language_model import LanguageModelTask
+from qkv.tasks.masked_words import MaskedWordsTask
 from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.task import Task
 from qkv.tasks.translation import TranslationTask
+from qkv.tasks.two_way_language_model import TwoWayLanguageModelTask
 
 TASKS: dict[str, type[Task]] = {
     "translate": TranslationTask,
     "language_model": LanguageModelTask,
     "classify": ClassificationTask,
     "tag": TaggingTask,
+    "masked_words": MaskedWordsTask,
+    "two_way_language_model": TwoWayLanguageModelTask,
     "classify_images": ImageClassificationTask,
 }
 
@@ -33,7 +38,7 @@ class TrainConfig:
 
     epochs: int = 10
     batch_tokens: int = 4096  # of the longer side, padding counted; language_model: rows x length; pictures: how many
-    length: int = 256  # language_model: how many tokens back-propagation reaches back
+    length: int = 256  # language_model: how many tokens back-propagation reaches back; masked_words: of a row
     lr: float = 1e-3
     warmup: int = 100  # steps in which the learning rate rises from 0 to lr
     decay: Literal["constant", "linear", "cosine", "inverse_sqrt"] = "cosine"
@@ -41,13 +46,14 @@ class TrainConfig:
     clip: float = 1.0  # the largest norm of the gradient
     label_smoothing: float = 0.0
     bpe_dropout: float = 0.0  # translate: how often a merge is left out, anew in each epoch (Provilkov et al. 2020)
+    whole_words: bool = False  # masked_words: whether all pieces of a word are masked, or none
     shift: int = 0  # classify_images: by how many pixels a picture is moved at most, anew in each epoch
     mirror: bool = False  # classify_images: whether half of the pictures are mirrored, anew in each epoch
     ema: float = 0.0  # the decay of the moving average of the weights that is validated and saved; 0: no average
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU, float32 on the CPU
     graphs: bool = True  # on a GPU: capture the steps of training in CUDA graphs, one for each shape of batch
     validate_every: int = 500  # steps
-    valid_size: int = 500  # translate, classify, tag: how many validation examples to look at
+    valid_size: int = 500  # translate, classify, tag, masked_words: how many validation examples to look at
     save_every: int = 500  # steps
     keep: int = 2  # how many checkpoints to keep, besides the best
     best_by: str = "loss"  # one of the task's metrics
@@ -70,7 +76,9 @@ class TrainConfig:
 class Recipe:
     """Everything that decides a training run."""
 
-    task: Literal["translate", "language_model", "classify", "tag", "classify_images"] = "translate"
+    task: Literal[
+        "translate", "language_model", "classify", "tag", "masked_words", "two_way_language_model", "classify_images"
+    ] = "translate"
     seed: int = 0
     init: str | None = None  # the folder of a model of the same name, whose weights and tokenizer training begins with
     data: DataConfig = field(default_factory=DataConfig)
@@ -81,17 +89,22 @@ class Recipe:
         require(0 <= self.seed < 2**31, "seed must lie between 0 and 2^31 - 1")
         task, best_by = TASKS[self.task], self.train.best_by
         require(best_by in task.metrics, f"train.best_by {best_by!r} is not known{nearest(best_by, task.metrics)}")
-        fitting = [name for name, entry in DATA_SETS.items() if entry.kind == task.learns_from]
+        fitting = [name for name, entry in DATA_SETS.items() if entry.kind in task.kinds()]
         require(
             self.data.name in fitting,
-            f"data.name {self.data.name!r} is not {task.learns_from}, from which {task.title} is learned; "
+            f"data.name {self.data.name!r} is not {' or '.join(task.kinds())}, from which {task.title} is learned; "
             f"use {' or '.join(fitting)}",
         )
         require(
-            not self.train.bpe_dropout or task.learns_from == "pairs",
+            not self.train.bpe_dropout or task.kinds() == ("pairs",),
             f"train.bpe_dropout cuts pairs anew in every epoch; {task.title} learns from one text: leave it out",
         )
         kinds = (self.data.vocabulary, self.data.target_vocabulary or self.data.vocabulary)
+        for kind in kinds if self.init is None else ():  # what a run begins with brings its own
+            require(
+                task.reads(kind.partition(":")[0]),
+                f"data.vocabulary {kind!r} is not for {task.title}; use {' or '.join(filter(task.reads, KINDS))}",
+            )
         require(
             not self.train.bpe_dropout or all(kind.startswith("bpe:") for kind in kinds),
             f"train.bpe_dropout needs subwords (data.vocabulary = bpe:N), not {' and '.join(dict.fromkeys(kinds))}",

@@ -2,7 +2,8 @@
 
 from qkv.view.figure import save_png
 from qkv.view.page import save_page
+from qkv.view.picture import over_patches, save_picture_png
 from qkv.view.selection import pick_map
 from qkv.view.terminal import heat_map
 
-__all__ = ["heat_map", "pick_map", "save_page", "save_png"]
+__all__ = ["heat_map", "over_patches", "pick_map", "save_page", "save_picture_png", "save_png"]

@@ -16,6 +16,7 @@ import numpy as np
 
 from qkv.runtime.files import write_atomically
 from qkv.tasks.answer import Answer, AttentionMap
+from qkv.tasks.picture_observer import Pictured
 from qkv.view.ink import ON_DARK, ON_LIGHT
 from qkv.view.selection import sound_weights
 
@@ -55,6 +56,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
     # Layers mostly share their tokens: each distinct sequence is stored once, and maps refer to it by index.
     texts = list(dict.fromkeys(tokens for m in answer.maps for tokens in (m.rows, m.columns)))
     return {
+        "picture": _picture(answer) if isinstance(answer, Pictured) else None,
         "source": answer.source,
         "text": answer.text,
         "score": answer.score if math.isfinite(answer.score) else None,
@@ -62,6 +64,12 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "texts": texts,
         "maps": [_map(attention_map, texts) for attention_map in answer.maps],
     }
+
+
+def _picture(answer: Pictured) -> dict[str, Any]:
+    height, width, _ = answer.pixels.shape
+    packed = np.ascontiguousarray(answer.pixels).tobytes()
+    return {"height": height, "width": width, "grid": answer.grid, "pixels": base64.b64encode(packed).decode()}
 
 
 def _map(attention_map: AttentionMap, texts: list[tuple[str, ...]]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_the_first_sentences_need_no_state_and_later_ones_differ_without_it(rele
     model = load_elmo(released)
     texts = json.loads((released / "sentences.json").read_text())
     with torch.no_grad():
-        first, later = (model(model.tokenizer([texts[0][place].split()]))[0, -1] for place in (0, 1))
+        first, later = (model.representations(model.tokenizer([texts[0][place].split()]))[0, -1] for place in (0, 1))
     torch.testing.assert_close(first, embeddings(released, 0)[0], rtol=1e-6, atol=1e-6)
     assert (later - embeddings(released, 0)[1]).abs().max() > 0.1
 
@@ -130,8 +130,10 @@ def test_a_model_comes_back_bit_for_bit(tmp_path, changes):
     assert torch.equal(again(rows), model(rows))
 
 
-def test_the_output_layer_stays_behind(tmp_path):
-    save_elmo(Elmo(Config(**{**vars(CONFIG), "vocabulary_size": 20})), tmp_path / "elmo")
+@pytest.mark.parametrize("head", ["language_model", "tagger"])
+def test_the_output_layer_and_the_head_stay_behind(tmp_path, head):
+    save_elmo(Elmo(Config(**{**vars(CONFIG), "vocabulary_size": 20, "head": head})), tmp_path / "elmo")
+    assert load_elmo(tmp_path / "elmo").config.head is None
     assert load_elmo(tmp_path / "elmo").config.vocabulary_size is None
 
 

@@ -169,7 +169,7 @@ def test_a_model_that_was_read_can_be_saved_as_one_of_our_own(tmp_path):
         ({"hidden_size": 10**12}, "dim must lie between"),
         ({"num_channels": True}, "num_channels must be a whole number"),
         ({"layer_norm_eps": -1.0}, "eps must lie"),
-        ({"id2label": {"a": "b"}}, "id2label must name each label"),
+        ({"id2label": {"a": "b"}}, "id2label must give each label from 0 on a name"),
         ({"num_attention_heads": 5}, "must be a multiple of heads"),
         ({"qkv_bias": False}, "attention.attention.query.bias"),
         ({"num_hidden_layers": 1}, "not part of the model"),

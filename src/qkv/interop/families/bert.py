@@ -2,13 +2,19 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.config import build
 from qkv.errors import InputError
-from qkv.interop.families.gpt2 import our_activation, their_activation
-from qkv.interop.weight_map import Family, Weight, WeightMap
+from qkv.interop.families.config_json import (
+    our_activation,
+    read_described,
+    read_labels,
+    require_theirs,
+    their_activation,
+    write_labels,
+)
+from qkv.interop.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.bert import LABELLED, OF_WORDS, Bert, Config
 
 ARCHITECTURES = {
@@ -55,11 +61,10 @@ class Described:
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
     """Our config; the tensors say which head there is, and whether there is a pooler."""
-    known = {field.name for field in fields(Described)}
-    their = build(Described, {key: value for key, value in data.items() if key in known}, "bert")
+    their = read_described(Described, data, "bert")
     pooler = any(name.removeprefix("bert.").startswith("pooler.") for name in names)
     head = _head(names, pooler, their.architectures or ())
-    label_names = _label_names(their.id2label) if head in LABELLED and their.id2label is not None else ()
+    label_names = read_labels(their.id2label, "bert") if head in LABELLED and their.id2label is not None else ()
     return Config(
         their.vocab_size,
         head=head,
@@ -97,18 +102,8 @@ def _head(names: Collection[str], pooler: bool, architectures: tuple[str, ...]) 
     return "classifier" if pooler and ARCHITECTURES["tagger"] not in architectures else "tagger"
 
 
-def _label_names(id2label: Mapping[str, Any]) -> tuple[str, ...]:
-    names = [id2label.get(str(number)) for number in range(len(id2label))]
-    if not names or not all(isinstance(name, str) for name in names):
-        raise InputError("bert: id2label must give each label from 0 on a name")
-    return tuple(map(str, names))
-
-
 def write_config(config: Config) -> dict[str, Any]:
-    _require_theirs(config)
-    labels = config.label_names or tuple(f"LABEL_{number}" for number in range(config.labels))
-    named = {"id2label": {str(number): name for number, name in enumerate(labels)},
-             "label2id": {name: number for number, name in enumerate(labels)}}  # fmt: skip
+    require_theirs(config, "bert")
     return {
         "architectures": [ARCHITECTURES[config.head]],
         "vocab_size": config.vocabulary_size,
@@ -123,61 +118,45 @@ def write_config(config: Config) -> dict[str, Any]:
         "type_vocab_size": config.segments,
         "layer_norm_eps": config.eps,
         "tie_word_embeddings": config.tie,
-        **(named if config.head in LABELLED else {}),
+        **(write_labels(config.label_names, config.labels) if config.head in LABELLED else {}),
     }
-
-
-def _require_theirs(config: Config) -> None:
-    """Raise where this is a model that their library does not have."""
-    if config.position != "learned" or config.score != "scaled_dot":
-        raise InputError(
-            "Hugging Face's bert has learned positions and the scaled dot product, "
-            f"but this model has position {config.position!r} and score {config.score!r}"
-        )
 
 
 def weights(config: Config) -> WeightMap:
     """W_Q, W_K and W_V, which are three layers there, are one here."""
-    _require_theirs(config)
+    require_theirs(config, "bert")
     embeddings = "bert.embeddings"
     table = [
         Weight("embed.tokens.weight", (f"{embeddings}.word_embeddings.weight",)),
         Weight("embed.segments.weight", (f"{embeddings}.token_type_embeddings.weight",)),
         Weight("embed.positions.weight", (f"{embeddings}.position_embeddings.weight",)),
-        *_pair("embed.norm", f"{embeddings}.LayerNorm"),
+        *pair("embed.norm", f"{embeddings}.LayerNorm"),
     ]
     for number in range(config.layers):
         ours, theirs = f"encoder.{number}", f"bert.encoder.layer.{number}"
-        table += _pair(
-            f"{ours}.attention.project", *(f"{theirs}.attention.self.{x}" for x in ("query", "key", "value"))
-        )
-        table += _pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
-        table += _pair(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
-        table += _pair(f"{ours}.feedforward.widen", f"{theirs}.intermediate.dense")
-        table += _pair(f"{ours}.feedforward.narrow", f"{theirs}.output.dense")
-        table += _pair(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm")
-    table += _pair("pooler", "bert.pooler.dense") if config.pooler else []
+        table += pair(f"{ours}.attention.project", *(f"{theirs}.attention.self.{x}" for x in ("query", "key", "value")))
+        table += pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        table += pair(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
+        table += pair(f"{ours}.feedforward.widen", f"{theirs}.intermediate.dense")
+        table += pair(f"{ours}.feedforward.narrow", f"{theirs}.output.dense")
+        table += pair(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm")
+    table += pair("pooler", "bert.pooler.dense") if config.pooler else []
     copies: dict[str, str] = {}
     ignored = [r"(bert\.)?embeddings\.position_ids"]  # 0, 1, 2 ..., which old files hold as a tensor
     if config.head in OF_WORDS:
         words, readout = "cls.predictions", "cls.predictions.decoder"
-        table += _pair("words.transform", f"{words}.transform.dense") + _pair(
+        table += pair("words.transform", f"{words}.transform.dense") + pair(
             "words.norm", f"{words}.transform.LayerNorm"
         )
         if config.tie:
             table += [Weight("words.readout.bias", (f"{words}.bias",))]
             copies = {f"{readout}.weight": f"{embeddings}.word_embeddings.weight", f"{readout}.bias": f"{words}.bias"}
         else:
-            table += _pair("words.readout", readout)
+            table += pair("words.readout", readout)
             ignored.append(re.escape(f"{words}.bias"))  # a second bias, which takes no part in the result
-    table += _pair("label", LABEL_LAYERS[config.head]) if config.head in LABEL_LAYERS else []
+    table += pair("label", LABEL_LAYERS[config.head]) if config.head in LABEL_LAYERS else []
     old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     return WeightMap(tuple(table), copies, tuple(ignored), prefix="bert.", spellings=old)
-
-
-def _pair(ours: str, *theirs: str) -> list[Weight]:
-    """A weight and a bias."""
-    return [Weight(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
 
 
 FAMILY = Family("bert", Bert, read_config, write_config, weights)

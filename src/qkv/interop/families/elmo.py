@@ -75,7 +75,7 @@ def load_elmo(
 
 
 def save_elmo(model: Elmo, folder: str | Path) -> None:
-    """Write a model as ELMo was released; the format has no place for an output layer, which stays behind."""
+    """Write a model as ELMo was released; the format has no place for an output layer or a head: they stay behind."""
     h5py = _h5py()
     with folder_written_atomically(Path(folder)) as scratch:
         options = json.dumps(write_options(model.config), indent=2)

@@ -1,28 +1,13 @@
 """GPT-2 as Hugging Face's transformers writes it (model_type gpt2)."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.config import build, nearest
-from qkv.errors import InputError
-from qkv.interop.document import shown
-from qkv.interop.weight_map import Family, Weight, WeightMap
+from qkv.interop.families.config_json import our_activation, read_described, require_theirs, their_activation
+from qkv.interop.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.gpt2 import GPT2, Config
 
-# Their names of activations. Of those that are one function under several names, the first is written.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
 END_OF_TEXT = 50256  # the last of GPT-2's own tokens
 
 
@@ -48,8 +33,7 @@ class Described:
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
     """Our config; reorder_and_upcast_attn is left alone, for it says in which precision and not what is computed."""
-    known = {field.name for field in fields(Described)}
-    their = build(Described, {key: value for key, value in data.items() if key in known}, "gpt2")
+    their = read_described(Described, data, "gpt2")
     return Config(
         their.vocab_size,
         dim=their.n_embd,
@@ -66,7 +50,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
 
 
 def write_config(config: Config) -> dict[str, Any]:
-    _require_theirs(config)
+    require_theirs(config, "gpt2")
     end = END_OF_TEXT if config.vocabulary_size > END_OF_TEXT else None
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -87,54 +71,28 @@ def write_config(config: Config) -> dict[str, Any]:
     }
 
 
-def our_activation(name: str) -> str:
-    """Our name of an activation."""
-    if name not in ACTIVATIONS:
-        raise InputError(f"the activation {shown(name)!r} is not known{nearest(shown(name), ACTIVATIONS)}")
-    return ACTIVATIONS[name]
-
-
-def their_activation(name: str) -> str:
-    """Their name of an activation."""
-    return next(their for their, ours in ACTIVATIONS.items() if ours == name)
-
-
-def _require_theirs(config: Config) -> None:
-    """Raise where this is a model that their library does not have."""
-    if config.position != "learned" or config.score != "scaled_dot":
-        raise InputError(
-            "Hugging Face's gpt2 has learned positions and the scaled dot product, "
-            f"but this model has position {config.position!r} and score {config.score!r}"
-        )
-
-
 def weights(config: Config) -> WeightMap:
     """Their linear layers have weights [in, out]."""
-    _require_theirs(config)
+    require_theirs(config, "gpt2")
     body = [
         Weight("embed.weight", ("transformer.wte.weight",)),
         Weight("positions.weight", ("transformer.wpe.weight",)),
     ]
     for number in range(config.layers):
         ours, theirs = f"blocks.{number}", f"transformer.h.{number}"
-        body += _pair(f"{ours}.attention_norm", f"{theirs}.ln_1")
-        body += _pair(f"{ours}.attention.project", f"{theirs}.attn.c_attn", transposed=True)
-        body += _pair(f"{ours}.attention.output", f"{theirs}.attn.c_proj", transposed=True)
-        body += _pair(f"{ours}.feedforward_norm", f"{theirs}.ln_2")
-        body += _pair(f"{ours}.feedforward.widen", f"{theirs}.mlp.c_fc", transposed=True)
-        body += _pair(f"{ours}.feedforward.narrow", f"{theirs}.mlp.c_proj", transposed=True)
-    body += _pair("norm", "transformer.ln_f")
+        body += pair(f"{ours}.attention_norm", f"{theirs}.ln_1")
+        body += pair(f"{ours}.attention.project", f"{theirs}.attn.c_attn", transposed=True)
+        body += pair(f"{ours}.attention.output", f"{theirs}.attn.c_proj", transposed=True)
+        body += pair(f"{ours}.feedforward_norm", f"{theirs}.ln_2")
+        body += pair(f"{ours}.feedforward.widen", f"{theirs}.mlp.c_fc", transposed=True)
+        body += pair(f"{ours}.feedforward.narrow", f"{theirs}.mlp.c_proj", transposed=True)
+    body += pair("norm", "transformer.ln_f")
     return WeightMap(
         tuple(body) if config.tie else (*body, Weight("readout.weight", ("lm_head.weight",))),
         copies={"lm_head.weight": "transformer.wte.weight"} if config.tie else {},
         ignored=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",),  # the causal mask, which old files hold as a tensor
         prefix="transformer.",
     )
-
-
-def _pair(ours: str, theirs: str, *, transposed: bool = False) -> list[Weight]:
-    """A weight and a bias."""
-    return [Weight(f"{ours}.weight", (f"{theirs}.weight",), transposed), Weight(f"{ours}.bias", (f"{theirs}.bias",))]
 
 
 FAMILY = Family("gpt2", GPT2, read_config, write_config, weights)

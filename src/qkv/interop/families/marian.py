@@ -4,12 +4,12 @@ They are the post-norm Transformer of Vaswani et al. (2017), trained with Marian
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.config import build, require
-from qkv.interop.families.gpt2 import our_activation, their_activation
-from qkv.interop.weight_map import Family, Weight, WeightMap
+from qkv.config import require
+from qkv.interop.families.config_json import our_activation, read_described, their_activation
+from qkv.interop.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.transformer import Config, Transformer
 
 TERMS = {"norm": "post", "score": "scaled_dot", "position": "sinusoidal_halves"}  # what all of them have
@@ -49,8 +49,7 @@ class Described:
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
     """Our config; the tensors say whether there is a bias on the logits."""
-    known = {field.name for field in fields(Described)}
-    their = build(Described, {key: value for key, value in data.items() if key in known}, "marian")
+    their = read_described(Described, data, "marian")
     for part in ("ffn_dim", "attention_heads"):
         one, other = getattr(their, f"encoder_{part}"), getattr(their, f"decoder_{part}")
         require(one == other, f"marian: encoder_{part} {one} beside decoder_{part} {other} is not supported")
@@ -128,14 +127,14 @@ def weights(config: Config) -> WeightMap:
     for number in range(config.encoder_layers):
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
         table += _attention(f"{ours}.attention", f"{theirs}.self_attn")
-        table += _pair(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm")
+        table += pair(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm")
         table += _feedforward(ours, theirs)
     for number in range(config.decoder_layers):
         ours, theirs = f"decoder.{number}", f"model.decoder.layers.{number}"
         table += _attention(f"{ours}.self_attention", f"{theirs}.self_attn")
-        table += _pair(f"{ours}.self_norm", f"{theirs}.self_attn_layer_norm")
+        table += pair(f"{ours}.self_norm", f"{theirs}.self_attn_layer_norm")
         table += _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
-        table += _pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
+        table += pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
         table += _feedforward(ours, theirs)
     table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
     tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # of sines and cosines, which we compute
@@ -153,18 +152,13 @@ def _embeddings(config: Config) -> tuple[list[Weight], dict[str, str]]:
 
 
 def _attention(ours: str, theirs: str) -> list[Weight]:
-    project = _pair(f"{ours}.project", *(f"{theirs}.{part}_proj" for part in ("q", "k", "v")))
-    return project + _pair(f"{ours}.output", f"{theirs}.out_proj")
+    project = pair(f"{ours}.project", *(f"{theirs}.{part}_proj" for part in ("q", "k", "v")))
+    return project + pair(f"{ours}.output", f"{theirs}.out_proj")
 
 
 def _feedforward(ours: str, theirs: str) -> list[Weight]:
-    network = _pair(f"{ours}.feedforward.widen", f"{theirs}.fc1") + _pair(f"{ours}.feedforward.narrow", f"{theirs}.fc2")
-    return network + _pair(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
-
-
-def _pair(ours: str, *theirs: str) -> list[Weight]:
-    """A weight and a bias."""
-    return [Weight(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
+    network = pair(f"{ours}.feedforward.widen", f"{theirs}.fc1") + pair(f"{ours}.feedforward.narrow", f"{theirs}.fc2")
+    return network + pair(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
 
 
 FAMILY = Family("marian", Transformer, read_config, write_config, weights)

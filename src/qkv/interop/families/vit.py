@@ -1,13 +1,20 @@
 """ViT as Hugging Face's transformers writes it (model_type vit): with a classifier, a pooler, or the body alone."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from qkv.config import build, require
-from qkv.interop.families.gpt2 import our_activation, their_activation
-from qkv.interop.weight_map import Family, Weight, WeightMap
-from qkv.models.vit import LEARNED, Config, ViT
+from qkv.config import require
+from qkv.interop.families.config_json import (
+    our_activation,
+    read_described,
+    read_labels,
+    require_theirs,
+    their_activation,
+    write_labels,
+)
+from qkv.interop.weight_map import Family, Weight, WeightMap, pair
+from qkv.models.vit import Config, ViT
 
 
 @dataclass(frozen=True)
@@ -35,9 +42,8 @@ class Described:
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
     """Our config; the tensors say which head there is, if any."""
-    known = {field.name for field in fields(Described)}
     given = {key: _both_ways(value) if key in ("image_size", "patch_size") else value for key, value in data.items()}
-    their = build(Described, {key: value for key, value in given.items() if key in known}, "vit")
+    their = read_described(Described, given, "vit")
     require(
         not any(name.startswith("decoder.") for name in names),
         "vit: masked image modelling is not supported: only a classifier, a pooler, or the body alone",
@@ -58,7 +64,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         f"vit: a pooler of {their.pooler_output_size} features with {their.pooler_act} is not supported: only "
         f"{their.hidden_size} with tanh",
     )
-    label_names = _label_names(their.id2label) if classifies and their.id2label is not None else ()
+    label_names = read_labels(their.id2label, "vit") if classifies and their.id2label is not None else ()
     return Config(
         classes=(len(label_names) or their.num_labels) if classifies else None,
         label_names=label_names,
@@ -84,24 +90,10 @@ def _both_ways(size: Any) -> Any:
     return [size, size] if isinstance(size, int) else size
 
 
-def _label_names(id2label: Mapping[str, Any]) -> tuple[str, ...]:
-    names = [id2label.get(str(number)) for number in range(len(id2label))]
-    require(
-        bool(names) and all(isinstance(name, str) for name in names), "vit: id2label must name each label from 0 on"
-    )
-    return tuple(map(str, names))
-
-
 def write_config(config: Config) -> dict[str, Any]:
-    require(
-        config.position == LEARNED and config.score == "scaled_dot",
-        "Hugging Face's vit has learned positions and the scaled dot product, "
-        f"but this model has position {config.position!r} and score {config.score!r}",
-    )
+    require_theirs(config, "vit")
+    require(not config.stem, "Hugging Face's vit cuts patches from the image itself: it has no stem")
     require(config.classes is None or not config.pooler, "Hugging Face's vit has a classifier or a pooler, not both")
-    labels = config.label_names or tuple(f"LABEL_{number}" for number in range(config.classes or 0))
-    named = {"id2label": {str(number): name for number, name in enumerate(labels)},
-             "label2id": {name: number for number, name in enumerate(labels)}}  # fmt: skip
     return {
         "architectures": ["ViTModel" if config.classes is None else "ViTForImageClassification"],
         "model_type": "vit",
@@ -118,7 +110,7 @@ def write_config(config: Config) -> dict[str, Any]:
         "num_channels": config.channels,
         "qkv_bias": config.qkv_bias,
         "encoder_stride": config.patch,
-        **(named if labels else {}),
+        **({} if config.classes is None else write_labels(config.label_names, config.classes)),
     }
 
 
@@ -127,30 +119,25 @@ def weights(config: Config) -> WeightMap:
     table = [
         Weight("class_token", ("vit.embeddings.cls_token",)),
         Weight("positions", ("vit.embeddings.position_embeddings",)),
-        *_pair("patches", "vit.embeddings.patch_embeddings.projection"),
+        *pair("patches", "vit.embeddings.patch_embeddings.projection"),
     ]
     for number in range(config.layers):
         ours, theirs = f"encoder.{number}", f"vit.encoder.layer.{number}"
         parts = [f"{theirs}.attention.attention.{part}" for part in ("query", "key", "value")]
-        table += _pair(f"{ours}.attention.project", *parts)[: 2 if config.qkv_bias else 1]
-        table += _pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
-        table += _pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
-        table += _pair(f"{ours}.feedforward.widen", f"{theirs}.intermediate.dense")
-        table += _pair(f"{ours}.feedforward.narrow", f"{theirs}.output.dense")
-        table += _pair(f"{ours}.feedforward_norm", f"{theirs}.layernorm_after")
-    table += _pair("norm", "vit.layernorm")
-    table += _pair("pooler", "vit.pooler.dense") if config.pooler else []
-    table += _pair("head", "classifier") if config.classes is not None else []
+        table += pair(f"{ours}.attention.project", *parts)[: 2 if config.qkv_bias else 1]
+        table += pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        table += pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
+        table += pair(f"{ours}.feedforward.widen", f"{theirs}.intermediate.dense")
+        table += pair(f"{ours}.feedforward.narrow", f"{theirs}.output.dense")
+        table += pair(f"{ours}.feedforward_norm", f"{theirs}.layernorm_after")
+    table += pair("norm", "vit.layernorm")
+    table += pair("pooler", "vit.pooler.dense") if config.pooler else []
+    table += pair("head", "classifier") if config.classes is not None else []
     ignored = (
         r"(vit\.)?pooler\.dense\.(weight|bias)",  # beside a classifier, which does not read it
         r"(vit\.)?embeddings\.mask_token",  # which stood for the patches to be guessed in pre-training
     )
     return WeightMap(tuple(table), ignored=ignored, prefix="vit.")
-
-
-def _pair(ours: str, *theirs: str) -> list[Weight]:
-    """A weight and a bias."""
-    return [Weight(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
 
 
 FAMILY = Family("vit", ViT, read_config, write_config, weights)

@@ -1,0 +1,44 @@
+"""Small files that may come from anywhere, read with care: never more than asked for, and every fault in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import CheckpointError
+
+
+def read_bytes(path: Path, largest: int) -> bytes:
+    """What a file of at most `largest` bytes holds."""
+    try:
+        if path.stat().st_size > largest:
+            raise CheckpointError(f"{path}: larger than {largest // 2**20} MiB")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_text(path: Path, largest: int) -> str:
+    """The text of a UTF-8 file of at most `largest` bytes, its lines ended as they are here."""
+    try:
+        return read_bytes(path, largest).decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 at byte {error.start}") from None
+
+
+def parse_json(text: str, path: Path) -> Any:
+    """What a JSON text says; one that says a thing twice is no better than one that cannot be read."""
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cut short or altered: not valid JSON: {error}") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"the key {key[:200]!r} is there twice")
+        table[key] = value
+    return table

@@ -1,0 +1,148 @@
+"""Observing: a text in, and out what a model attends to while it reads it, in every layer and head."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from qkv.attention import Attend, watch
+from qkv.attention.layers import Layer, attention_layers
+from qkv.data.vocabulary import Vocabulary
+from qkv.errors import InputError
+from qkv.interop import load
+from qkv.nn.language_model import LanguageModel
+from qkv.nn.text_encoder import TextEncoder
+from qkv.runtime.device import pick_device
+from qkv.tasks.answer import Answer, AttentionMap
+from qkv.tasks.pieces import Splitter
+from qkv.types import Float, Int, Tensor
+
+MOST_WEIGHTS = 2**24  # that are kept: a page stores them in 32 MiB
+
+
+class Said(NamedTuple):
+    """What a model says of what it has read."""
+
+    text: str = ""
+    score: float = math.nan  # log-probability; not a number where it says nothing
+
+
+class Observer:
+    """A model that reads texts: `Observer("folders/bert-base-uncased")("The cat sat.").maps`.
+
+    A text encoder reads a text between its marks, a language model as it is; both to the last token that they can look
+    at, and no further. The answer is a classifier's label with its log-probability; of a language model, the score is
+    the log-probability that a token of the text has after those before it.
+    """
+
+    def __init__(
+        self, model: str | Path | TextEncoder | LanguageModel[Any], tokenizer: Any = None, device: str = "auto"
+    ) -> None:
+        given: Any = load(model, pick_device(device)) if isinstance(model, str | Path) else model
+        self.name = str(model) if isinstance(model, str | Path) else type(model).__name__
+        self.model: TextEncoder | LanguageModel[Any] = given.eval()
+        self.tokenizer: Any = tokenizer or self.model.tokenizer  # Vocabulary or PretrainedTokenizer
+        self.layers = attention_layers(self.model)
+        if not self.layers:
+            raise InputError(f"{self.name}: holds {type(self.model).__name__}, which has no attention to look at")
+        if self.tokenizer is None:
+            raise InputError(f"{self.name}: to read a text takes a tokenizer, and there is none beside the weights")
+        marks = list(Splitter(self.tokenizer).edges) if isinstance(self.model, TextEncoder) else []
+        self.before, self.after = marks[:1], marks[1:]
+
+    def __call__(self, text: str) -> Answer:
+        """What the model attends to in one text."""
+        return self.observe([text])[0]
+
+    def observe(self, texts: Sequence[str], layer: str | None = None) -> list[Answer]:
+        """What the model attends to in each text.
+
+        Where all layers together would be too much, they are kept from the first on, one that is named before all.
+        """
+        read = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
+        most = MOST_WEIGHTS // max(1, len(texts))
+        return [self._observed(text, *tokens, layer, most) for text, tokens in zip(texts, read, strict=True)]
+
+    @property
+    def room(self) -> int | None:
+        """How many tokens of a text the model reads, its marks not counted; None: all of them."""
+        longest: int | None = getattr(self.model.config, "max_length", None)
+        return None if longest is None else longest - len(self.before) - len(self.after)
+
+    def too_long(self, texts: Sequence[str]) -> list[int]:
+        """The numbers, from 1, of the texts that are read to the model's last place and no further."""
+        room = self.room
+        lengths = [len(self._encode(text)[0]) for text in texts]
+        return [number for number, length in enumerate(lengths, start=1) if room is not None and length > room]
+
+    @torch.inference_mode()
+    def _observed(self, text: str, ids: list[int], pieces: list[str], layer: str | None, most: int) -> Answer:
+        tokens = torch.tensor([ids], device=self.model.device)
+        with watch(self.model, layers=layers_that_fit(self.layers, len(ids) ** 2, layer, most)) as seen:
+            output = self.model(tokens)
+        said = self._said(tokens, output)
+        names = tuple(pieces)
+        maps = tuple(
+            AttentionMap(name, names, names, in_place(record.weights[0].float().cpu(), len(ids)).numpy())
+            for name, record in seen.items()
+        )
+        return Answer(text, said.text, said.score, maps)
+
+    def _said(self, tokens: Int[Tensor, "1 length"], output: Float[Tensor, "1 length features"]) -> Said:
+        if isinstance(self.model, LanguageModel):
+            following = output[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
+            return Said(score=float(following.mean()))  # not a number, for a text of one token
+        if self.model.config.head != "classifier":
+            return Said()
+        score, label = self.model.logits(output)[0].float().log_softmax(dim=-1).max(dim=-1)
+        return Said(self.model.labels[int(label)], float(score))
+
+    def _tokens(self, number: int, text: str) -> tuple[list[int], list[str]]:
+        """What is read of a text, and how a person should see it."""
+        ids, pieces = self._encode(text)
+        if not text.strip() or not ids:
+            raise InputError(f"input {number} is empty")
+        marks = [[self._mark(one) for one in side] for side in (self.before, self.after)]
+        room = self.room
+        return [*self.before, *ids[:room], *self.after], [*marks[0], *pieces[:room], *marks[1]]
+
+    def _encode(self, text: str) -> tuple[list[int], Sequence[str]]:
+        if isinstance(self.tokenizer, Vocabulary):
+            tokens: Any = self.tokenizer.encode(text)
+        else:
+            tokens = self.tokenizer.encode(text, specials=not self.before)
+        return tokens.ids, tokens.pieces
+
+    def _mark(self, token: int) -> str:
+        return str(self.tokenizer.piece(token))
+
+
+def layers_that_fit(known: Mapping[str, Attend], weights: int, first: str | None, most: int) -> list[Layer]:
+    """The layers, each of so many weights a head, that have at most so many together; `first` before the others."""
+    if first is not None and first not in known:
+        raise InputError(f"there is no attention layer {first!r}; there is: {', '.join(known)}")
+    chosen: list[Layer] = []
+    for name in sorted(known, key=lambda name: name != first):
+        most -= (known[name].heads or 1) * weights
+        if most < 0 and chosen:
+            break
+        chosen.append(name)
+    return chosen
+
+
+def in_place(weights: Float[Tensor, "heads length keys"], length: int) -> Float[Tensor, "heads length length"]:
+    """Each weight in the column of the token that was read.
+
+    A model that reads token by token may see those before it alone, the last so many: then the keys of row t are the
+    tokens before t.
+    """
+    keys = weights.shape[-1]
+    if keys == length:
+        return weights
+    found = weights.new_zeros(*weights.shape[:2], length)
+    for row in range(1, length):
+        seen = min(row, keys)
+        found[:, row, row - seen : row] = weights[:, row, :seen]
+    return found

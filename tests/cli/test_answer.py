@@ -1,0 +1,123 @@
+"""`qkv answer`: questions in, places in texts out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qkv.data.questions import Question
+from qkv.tasks.answerer import Answerer
+from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
+
+ASKED = [
+    {"question": "Who sat?", "text": "The cat\tsat on\nthe mat."},
+    {"question": "Where lives Ada?", "text": "Ada lives in Paris. " * 6},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("answering")
+    return saved(tiny_bert("span", max_length=16), tiny_tokenizer(path), path / "span")
+
+
+@pytest.fixture(scope="module")
+def file(folder: Path) -> Path:
+    path = folder.parent / "asked.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in ASKED))
+    return path
+
+
+def test_answers_are_parts_of_the_text_with_their_places(qkv, folder, file):
+    done = qkv("answer", folder, "--file", file, "--json", "--top", 3, "--longest", 4)
+    assert (done.code, done.err) == (0, "")
+    found = [json.loads(line) for line in done.out.splitlines()]
+    wanted = Answerer(folder, device="cpu").answer([Question(**one) for one in ASKED], 3, longest=4)
+    for number, (one, answered, asked) in enumerate(zip(found, wanted, ASKED, strict=True), start=1):
+        assert (one["input"], one["question"], one["text"]) == (number, asked["question"], asked["text"])
+        assert one["no_answer"] == pytest.approx(answered.no_answer, abs=1e-6)
+        assert len(one["candidates"]) == 3
+        for candidate in one["candidates"]:
+            assert asked["text"][candidate["begin"] : candidate["end"]] == candidate["text"]
+        best = one["candidates"][0]
+        assert one["answer"] == (best if best["probability"] >= one["no_answer"] else None)
+
+
+def test_answers_come_a_line_each_and_one_question_may_be_given_by_itself(qkv, folder, file):
+    answerer = Answerer(folder, device="cpu")
+    for asked in ASKED:
+        found = answerer(asked["question"], asked["text"], 2)
+        rows = [
+            f"1\t{one.probability:.4f}\t{one.begin}\t{one.end}\t{' '.join(one.text.split())}"
+            for one in found.candidates
+        ]
+        if found.answer is None:
+            rows.insert(0, f"1\t{found.no_answer:.4f}\t\t\t")
+        done = qkv("answer", folder, "--question", asked["question"], "--text", asked["text"], "--top", 2)
+        assert done.out.splitlines() == rows[:2]
+    done = qkv("answer", folder, "--file", file)
+    assert [line.split("\t")[0] for line in done.out.splitlines()] == ["1", "2"]
+
+
+def test_a_question_that_is_cut_off_is_noted(qkv, folder):
+    done = qkv("answer", folder, "--question", "cat " * 9, "--text", "The mat.")
+    assert done.err == "note: 1 question(s) are too long to be read to their end, the first is input 1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give --question and --text, or a --file of many"),
+        (["--question", "a"], "give --question and --text, or a --file of many"),
+        (["--question", " ", "--text", "a"], "--question is empty"),
+        (["--question", "a", "--text", "a", "--file", "x"], "give --question and --text, or --file, not both"),
+        (["--file", "none.jsonl"], "none.jsonl: no such file"),
+        (["--question", "a", "--text", "a", "--longest", "0"], "Invalid value for '--longest'"),
+        (["--question", "a", "--text", "a", "--stride", "0"], "Invalid value for '--stride'"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_one_line(qkv, folder, arguments, words):
+    assert words in qkv("answer", folder, *arguments).error
+
+
+@pytest.mark.parametrize("line", ['{"question": "a"}', '{"question": "a", "text": " "}', "[1]", "{", "", "[" * 99_999])
+def test_a_line_that_is_no_question_is_named(qkv, folder, tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n{line}\n{json.dumps(ASKED[1])}\n")
+    assert f"{tmp_path / 'a.jsonl'}: line 2: " in qkv("answer", folder, "--file", tmp_path / "a.jsonl").error
+
+
+def test_a_model_is_trained_on_questions_scored_and_asked(qkv, tmp_path):
+    text = "The cat sat on the mat. The dog sat in the film."
+    answers = {"Where sat the cat?": "the mat", "Where sat the dog?": "the film", "Who?": None}
+    qas = [
+        {"question": question, "answers": [], "is_impossible": True} if answer is None
+        else {"question": question, "answers": [{"text": answer, "answer_start": text.index(answer)}]}
+        for question, answer in answers.items()
+    ]  # fmt: skip
+    data = tmp_path / "train.json"
+    data.write_text(json.dumps({"data": [{"paragraphs": [{"context": text, "qas": qas}]}]}))
+    recipe = tmp_path / "questions.toml"
+    recipe.write_text(f"""
+        task = "answer"
+        data = {{ name = "questions", train = ["{data}"], valid = ["{data}"], vocabulary = "word" }}
+        model = {{ name = "bert", dim = 16, heads = 2, layers = 1, max_length = 24 }}
+        train = {{ epochs = 2, batch_tokens = 64, best_by = "f1" }}
+    """)
+    run = tmp_path / "run"
+    done = qkv("train", recipe, "--out", run, "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "3 questions, 3 windows" in done.err
+    done = qkv("evaluate", run, "--split", "valid", "--json", "--device", "cpu")
+    assert {"loss", "exact", "f1"} <= json.loads(done.out).keys()
+    done = qkv("answer", run, "--question", "Who?", "--text", text, "--json", "--device", "cpu")
+    assert json.loads(done.out)["candidates"][0]["text"] in text
+    bad = qkv("train", recipe, "--set", "model.head=span", "--out", tmp_path / "other")
+    assert "model.head follows from the data" in bad.error
+    data.write_text(data.read_text().replace('"answer_start": ', '"answer_start": 1'))
+    assert "does not stand at" in qkv("train", recipe, "--out", tmp_path / "other").error
+
+
+def test_a_model_for_something_else_is_told_apart(qkv, folder, tmp_path):
+    other = saved(tiny_bert("tagger"), tiny_tokenizer(tmp_path), tmp_path / "tagger")
+    error = qkv("answer", other, "--question", "a", "--text", "b").error
+    assert "has the head 'tagger' (it is for qkv tag), and 'span' is needed here" in error

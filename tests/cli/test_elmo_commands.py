@@ -1,0 +1,53 @@
+"""`qkv tag` and `qkv classify` with an ELMo: texts are cut into words, and the words into characters."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv as library
+from qkv.data.characters import Characters
+from qkv.interop import save_model
+from qkv.models.elmo import Config, Elmo
+
+SIZES = {"max_characters": 8, "filters": ((1, 4), (2, 4)), "dim": 6, "hidden": 8, "max_length": 5, "reader_hidden": 3}
+LINES = ["She didn't read it.", "", "Ünïcödé 好 🙂", "one two three four five six seven"]
+
+
+@pytest.fixture(params=["tagger", "classifier"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A model that was never trained."""
+    torch.manual_seed(0)
+    model = Elmo(Config(head=request.param, labels=3, label_names=("a", "b", "c"), **SIZES))
+    save_model(model, Characters(8), tmp_path)
+    assert not (tmp_path / "tokenizer.json").exists()
+    return tmp_path
+
+
+def test_every_word_has_a_tag_and_every_text_a_label_as_the_model_says(qkv, folder):
+    model = library.load(folder)
+    command = "tag" if model.config.head == "tagger" else "classify"
+    done = qkv(command, folder, "--json", "--batch-tokens", 8, "--device", "cpu", stdin="\n".join(LINES).encode())
+    assert done.code == 0
+    found = [json.loads(line) for line in done.out.splitlines()]
+    words = [["She", "did", "n't", "read", "it", "."], [], ["Ünïcödé", "好", "🙂"], LINES[3].split()]
+    with torch.no_grad():
+        for answer, expected in zip(found, words, strict=True):
+            parts = [expected[begin : begin + 5] for begin in range(0, len(expected), 5)]
+            said = [model.say(Characters(8)([part]), torch.tensor([len(part)]))[0] for part in parts]
+            if command == "tag":
+                assert answer["words"] == expected
+                assert answer["tags"] == ["abc"[label] for one in said for label in one.argmax(dim=-1)]
+            elif parts:  # of a text only the beginning is read
+                wanted = dict(zip("abc", said[0].softmax(dim=-1).tolist(), strict=True))
+                assert answer["probabilities"] == pytest.approx(wanted, abs=1e-5)
+    if command == "classify":
+        assert "2 text(s) are longer than the 5 tokens that this model reads, the first is input 1" in done.err
+
+
+def test_a_model_with_another_head_says_so(qkv, folder):
+    head = library.load(folder).config.head
+    other = {"tagger": "classify", "classifier": "tag"}[head]
+    assert f"has the head '{head}'" in qkv(other, folder, "a", "--device", "cpu").error
+    assert "'masked_lm' or 'pretraining' is needed here" in qkv("fill", folder, "a [MASK]", "--device", "cpu").error

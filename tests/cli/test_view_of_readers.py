@@ -1,0 +1,104 @@
+"""`qkv view` of models that read texts and pictures."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from qkv.data.vocabulary import Vocabulary
+from qkv.models.gpt2 import GPT2
+from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.rnn_lm import RNNLM
+from qkv.models.rnn_lm import Config as RNNConfig
+from qkv.models.vit import Config as ViTConfig
+from qkv.models.vit import ViT
+from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
+
+TEXT = "the cat sat"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    path = tmp_path_factory.mktemp("readers")
+    torch.manual_seed(0)
+    vocabulary = Vocabulary.train([TEXT], "char")
+    size = len(vocabulary)
+    models = {
+        "bert": (tiny_bert("tagger", max_length=10), tiny_tokenizer(path)),
+        "gpt2": (GPT2(GPT2Config(size, dim=16, heads=2, layers=2, max_length=32)), vocabulary),
+        "rnn": (RNNLM(RNNConfig(size, embedding=8, hidden=8)), vocabulary),
+        "vit": (ViT(ViTConfig(2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, feedforward=8)), None),
+    }
+    Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(path / "a.png")
+    return {"picture": path / "a.png"} | {
+        name: saved(model, tokenizer, path / name) for name, (model, tokenizer) in models.items()
+    }
+
+
+def stored(path: Path) -> list[dict]:
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(encoding="utf-8"))
+    return json.loads(data)["answers"]
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "tokens"),
+    [("bert", "encoder.1", ["[CLS]", "the", "cat", "sat", "[SEP]"]), ("gpt2", "blocks.1", [*TEXT])],
+)
+def test_a_page_shows_the_tokens_and_every_layer_of_a_model_that_reads(qkv, folders, tmp_path, model, layer, tokens):
+    page, png = tmp_path / "a.html", tmp_path / "a.png"
+    done = qkv("view", folders[model], TEXT, "a cat", "--out", page, "--png", png, "--layer", layer, "--head", 1)
+    assert done.code == 0
+    assert done.err == f"{TEXT}\n"
+    assert done.out.startswith(f"{layer} · head 1 of 2\n")
+    assert done.out.splitlines()[-2:] == [str(page), str(png)]
+    first, second = stored(page)
+    assert (first["source"], first["text"], first["texts"]) == (TEXT, "", [tokens])
+    assert [one["layer"] for one in first["maps"]] == [layer.replace("1", "0"), layer]
+    assert second["source"] == "a cat"
+    assert (first["score"] is None) == (model == "bert")
+
+
+def test_a_text_that_is_too_long_is_read_in_part(qkv, folders, tmp_path):
+    done = qkv("view", folders["bert"], f"{TEXT} " * 9, "--out", tmp_path / "a.html", "--json")
+    assert json.loads(done.out) == {"page": str(tmp_path / "a.html")}
+    assert "1 text(s) are longer than the 8 tokens that this model reads, the first is input 1" in done.err
+    assert len(stored(tmp_path / "a.html")[0]["texts"][0]) == 10
+
+
+def test_a_vision_transformer_is_drawn_over_the_picture(qkv, folders, tmp_path):
+    page, png = tmp_path / "a.html", tmp_path / "b.png"
+    done = qkv("view", folders["vit"], folders["picture"], "--out", page, "--png", png)
+    assert done.code == 0
+    assert done.err.startswith("a.png  ->  ")
+    assert done.out.startswith("encoder.0 · average of 2 heads\n")
+    (answer,) = stored(page)
+    assert answer["picture"]["grid"] == [2, 3]
+    assert len(answer["texts"][answer["maps"][0]["columns"]]) == 1 + 2 * 3
+    assert Image.open(png).size == (2 * 448 + 16, 299)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "words"),
+    [
+        ("bert", [], "holds a Bert: say what it shall look at, a text"),
+        ("vit", [], "holds a ViT: say what it shall look at, a picture"),
+        ("vit", ["none.png"], "none.png: no such file"),
+        ("vit", ["PICTURE", "--layer", "x"], "there is no attention layer 'x'; there is: encoder.0, encoder.1"),
+        ("vit", ["PICTURE", "--head", "2"], "layer 'encoder.0' has no head 2; it has heads 0 to 1"),
+        ("bert", ["a", ""], "input 2 is empty"),
+        ("bert", ["a", "--layer", "x"], "there is no attention layer 'x'; there is: encoder.0, encoder.1"),
+        ("gpt2", ["a", "--head", "2"], "layer 'blocks.0' has no head 2"),
+        ("gpt2", ["a", "--beam", "2"], "--beam is for translators, and "),
+        ("rnn", ["a"], "holds RNNLM, which has no attention to look at"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_said_in_one_line_and_nothing_is_written(
+    qkv, folders, tmp_path, model, arguments, words
+):
+    given = [folders["picture"] if one == "PICTURE" else one for one in arguments]
+    assert words in qkv("view", folders[model], *given, "--out", tmp_path / "a.html").error
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,60 @@
+"""A picture and what was read of it: the map over its patches, and the figure."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from qkv.errors import InputError
+from qkv.tasks.answer import AttentionMap
+from qkv.tasks.picture_observer import Pictured
+from qkv.view import over_patches, save_picture_png
+
+PIXELS = np.full((8, 12, 3), (250, 10, 10), dtype=np.uint8)
+
+
+def pictured(weights: list[float]) -> Pictured:
+    """A grid of 2 by 3 patches, of which the class token reads so much; the second head reads the last alone."""
+    tokens = ("[class]", *(f"{row},{column}" for row in (1, 2) for column in (1, 2, 3)))
+    both = np.zeros((2, 8, 7))
+    both[0, 0], both[1, 0, -1] = weights, 1.0
+    return Pictured(
+        "", "", 0.0, (AttentionMap("encoder.0", (*tokens, "mean"), tokens, both),), pixels=PIXELS, grid=(2, 3)
+    )
+
+
+def test_the_map_is_laid_out_as_the_patches_are_without_what_the_class_token_kept():
+    found = over_patches(pictured([0.4, 0.1, 0.2, 0.3, 0.0, 0.0, 0.0]))
+    assert (found.rows, found.columns) == (("1", "2"), ("1", "2", "3"))
+    np.testing.assert_allclose(found.weights[0], [[0.1, 0.2, 0.3], [0, 0, 0]])
+    assert found.weights[1, 1, 2] == 1.0
+
+
+@pytest.mark.parametrize(("head", "patch"), [(0, (0, 1)), (1, (1, 2))])
+def test_the_patch_that_was_read_most_has_most_of_the_colour(tmp_path: Path, head, patch):
+    path = save_picture_png(pictured([0, 0, 0.8, 0.2, 0, 0, 0]), tmp_path / "a.png", head=head)
+    image = np.asarray(Image.open(path)).astype(int)
+    height, width = image.shape[0], (image.shape[1] - 16) // 2
+    assert image[0, 0].tolist() == [250, 10, 10]  # the picture itself
+    right = image[:, width + 16 :]
+    blue = [
+        [right[height * (2 * row + 1) // 4, width * (2 * column + 1) // 6, [2, 0]] for column in range(3)]
+        for row in range(2)
+    ]
+    levels = {(row, column): int(b - r) for row, line in enumerate(blue) for column, (b, r) in enumerate(line)}
+    assert max(levels, key=levels.__getitem__) == patch
+    assert levels[1, 0] == 0  # what was not read is grey
+
+
+def test_a_picture_that_was_not_read_at_all_stays_grey(tmp_path: Path):
+    path = save_picture_png(pictured([1.0, 0, 0, 0, 0, 0, 0]), tmp_path / "a.png", head=0)
+    image = np.asarray(Image.open(path))
+    assert (image[:, -10:, 0] == image[:, -10:, 2]).all()
+
+
+def test_a_layer_or_head_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(InputError, match=r"layer 'x'; there is: encoder\.0"):
+        save_picture_png(pictured([0] * 7), tmp_path / "a.png", layer="x")
+    with pytest.raises(InputError, match="no head 2"):
+        save_picture_png(pictured([0] * 7), tmp_path / "a.png", head=2)

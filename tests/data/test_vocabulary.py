@@ -109,7 +109,7 @@ def test_a_vocabulary_survives_being_saved(vocabulary: Vocabulary) -> None:
      "word:", "word:4", "words", "word:1000001", "word:٩٩"],
 )  # fmt: skip
 def test_a_kind_of_vocabulary_that_is_not_known_is_refused(kind: str) -> None:
-    with pytest.raises(InputError, match="use char, word, word:N or bpe:N, with N from 5 to 1,000,000"):
+    with pytest.raises(InputError, match="use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,000"):
         Vocabulary.train(TEXTS, kind)
 
 

@@ -11,6 +11,7 @@ from qkv.config import build
 from qkv.data.pair import Pair
 from qkv.data.registry import DataConfig, Loaded, learn_vocabulary
 from qkv.data.tokenizer import PretrainedTokenizer
+from qkv.data.vocabulary import Vocabulary
 from qkv.data.wordpiece import NAMES, learn_wordpieces
 from qkv.errors import InputError
 
@@ -21,6 +22,7 @@ TEXTS = [
 ]
 LEARN = """
 import random
+from qkv.data.vocabulary import Vocabulary
 from qkv.data.wordpiece import learn_wordpieces
 from tests.data.test_wordpiece import TEXTS
 print(learn_wordpieces(TEXTS, 90, lowercase=True).to_json())
@@ -92,3 +94,8 @@ def test_a_recipe_asks_for_word_pieces_by_their_number_and_labels_are_none_of_th
             InputError, match=r"use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,000"
         ):
             build(DataConfig, {"vocabulary": kind}, "recipe", prefix="data.")
+
+
+def test_word_pieces_are_no_vocabulary_of_a_side():
+    with pytest.raises(InputError, match="'wordpiece:40' makes no Vocabulary"):
+        Vocabulary.train(TEXTS, "wordpiece:40")

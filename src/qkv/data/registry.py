@@ -165,7 +165,8 @@ def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | Pretr
     if data.pictures:
         return None
     if config.target_vocabulary is not None:
-        sources, targets = ((getattr(pair, side) for pair in data.splits["train"]) for side in ("source", "target"))
+        pairs = data.splits["train"]
+        sources, targets = (pair.source for pair in pairs), (pair.target for pair in pairs)
         return TwoVocabularies(
             Vocabulary.train(sources, config.vocabulary, lowercase=config.lowercase),
             Vocabulary.train(targets, config.target_vocabulary, lowercase=config.lowercase),

@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from qkv.data.dropout import MergeDropout, Seed
 from qkv.data.kinds import LARGEST, require_kind
-from qkv.errors import CheckpointError
+from qkv.errors import CheckpointError, InputError
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
@@ -42,6 +42,8 @@ class Vocabulary:
         normalizer = normalizers.Sequence([nfc, normalizers.Lowercase()]) if lowercase else nfc
         if name == "char":
             return cls(_characters(texts, normalizer))
+        if name == "wordpiece":
+            raise InputError(f"{kind!r} makes no Vocabulary: word pieces are a PretrainedTokenizer (learn_wordpieces)")
         learn = _words if name == "word" else _subwords
         return cls(learn(texts, normalizer, int(size or LARGEST)))
 

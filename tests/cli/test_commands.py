@@ -291,7 +291,7 @@ def test_what_goes_wrong_decides_the_exit_code(
 
 DATA_SETS = [
     "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "labelled", "sentence_polarity", "imdb",
-    "tagged", "ud_english_ewt", "wnut17", "fashion_mnist",
+    "tagged", "ud_english_ewt", "wnut17", "questions", "fashion_mnist",
 ]  # fmt: skip
 
 

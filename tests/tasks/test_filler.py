@@ -5,6 +5,7 @@ import torch
 
 import qkv
 from qkv.data.vocabulary import Vocabulary
+from qkv.data.wordpiece import learn_wordpieces
 from qkv.errors import InputError
 from tests.tasks.tiny_bert import WORDS, saved, tiny_bert, tiny_tokenizer
 
@@ -40,6 +41,19 @@ def test_a_mask_may_be_written_in_several_ways(tmp_path):
     filler = qkv.Filler(tiny_bert("masked_lm"), tiny_tokenizer(tmp_path))
     assert filler("the <mask> sat").guesses == filler("the [MASK] sat").guesses
     assert len(filler("<mask> and [MASK]").guesses) == 2
+
+
+def test_a_bert_of_our_own_is_filled_in_by_as_a_released_one(tmp_path):
+    tokenizer = learn_wordpieces(["the cats sat on mats, and the dogs play", "a dog plays"] * 3, 45, lowercase=True)
+    model = tiny_bert("masked_lm", vocabulary_size=len(tokenizer))
+    filler = qkv.Filler(saved(model, tokenizer, tmp_path / "model"), device="cpu")
+    found = filler("The [MASK] sat.", 4)
+    ids = tokenizer.encode("The [MASK] sat.").ids
+    with torch.no_grad():
+        said = model.word_logits(model(torch.tensor([ids])))[0, ids.index(tokenizer.roles.mask)].softmax(dim=-1)
+    ranked = said.argsort(descending=True)[:4]
+    assert [guess.word for guess in found.guesses[0]] == [tokenizer.name(int(token)) for token in ranked]
+    assert [guess.probability for guess in found.guesses[0]] == pytest.approx(said[ranked].tolist(), abs=1e-5)
 
 
 def always(word: str, folder) -> qkv.Filler:

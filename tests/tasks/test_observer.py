@@ -8,8 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from qkv.data.characters import Characters
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
+from qkv.models.elmo import Config as ElmoConfig
+from qkv.models.elmo import Elmo
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
 from qkv.models.lstmn import LSTMN
@@ -83,6 +86,26 @@ def test_a_model_that_reads_token_by_token_has_its_weights_where_the_tokens_are(
         seen = range(max(0, row - span) if span else 0, row)
         assert [*np.flatnonzero(weights[row])] == [*seen]
     np.testing.assert_allclose(weights[1:].sum(axis=1), 1.0, atol=1e-5)
+    assert Observer(model, VOCABULARY)("c").maps[0].weights.tolist() == [[[0.0]]]
+
+
+def test_where_a_text_is_made_one_vector_of_it_is_the_text_that_reads():
+    torch.manual_seed(0)
+    config = ElmoConfig(
+        head="classifier", labels=2, label_names=("bad", "good"), pooling="attention", dim=8, hidden=8, layers=1,
+        max_characters=8, filters=((1, 4),), highway_layers=1, character_dim=4,
+    )  # fmt: skip
+    model = Elmo(config).eval()
+    answer = Observer(model, Characters(8))("A good film, isn't it?")
+    (only,) = answer.maps
+    assert only.rows == ("[text]",)
+    assert only.columns == ("A", "good", "film", ",", "is", "n't", "it", "?")
+    pool = model.task.pool
+    with torch.no_grad():
+        hidden = model(Characters(8)([["A", "good", "film", ",", "is", "n't", "it", "?"]]))[0]
+        wanted = (pool.key(hidden).tanh() @ pool.query).softmax(dim=0)
+    np.testing.assert_allclose(only.weights[0, 0], wanted, atol=1e-5)
+    assert answer.text in ("bad", "good")
 
 
 def test_texts_are_read_to_the_last_place_and_no_further(tmp_path):
@@ -109,6 +132,9 @@ def test_what_cannot_be_seen_is_said(tmp_path):
         Observer(RNNLM(RNNConfig(9)), VOCABULARY)
     with pytest.raises(InputError, match="takes a tokenizer"):
         Observer(tiny_bert(None))
+    vit = ViT(ViTConfig(height=4, width=4, patch=4, dim=8, layers=1, heads=1, feedforward=8))
+    with pytest.raises(InputError, match="holds ViT, which is no text encoder or language model"):
+        Observer(saved(vit, None, tmp_path / "vit"), device="cpu")
     observer = Observer(tiny_bert(None), tiny_tokenizer(tmp_path))
     with pytest.raises(InputError, match="input 2 is empty"):
         observer.observe(["a", " "])

@@ -94,8 +94,12 @@ def test_both_language_models_learn_and_keep_the_words_that_they_predict(pretrai
     assert losses[-1] < losses[0] / 2
 
 
-def test_a_run_that_was_interrupted_ends_bit_for_bit_like_one_that_was_not(pretrained, tmp_path, monkeypatch):
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_run_that_was_interrupted_ends_bit_for_bit_like_one_that_was_not(frozen, pretrained, tmp_path, monkeypatch):
     short = read_recipe("imdb-elmo", [*SIZES, "train.epochs=2"])
+    if frozen:
+        dropped = ["model.task_dropout=0.2", "model.reader_hidden=4", "train.ema=0.9"]
+        short = recipe(pretrained, "tag", "model.frozen=true", "train.epochs=4", *dropped)
     job.begin(short, tmp_path / "whole", "cpu")
     with monkeypatch.context() as patch:
         stop_after(patch, 2)

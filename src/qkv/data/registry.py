@@ -20,9 +20,10 @@ from qkv.data import (
     ud_english_ewt,
     wnut17,
 )
-from qkv.data.files import hold_out, read_lines, read_pairs
+from qkv.data.files import hold_out, read_lines, read_pairs, read_text
 from qkv.data.kinds import require_kind
 from qkv.data.pair import Pair
+from qkv.data.questions import Question, parse_squad
 from qkv.data.store import Corpus, Store
 from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
@@ -36,7 +37,7 @@ DATES, HELD_OUT_DATES = 20_000, 2000
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 MEANT_FOR = {  # the keys that mean something for some data sets only
     **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
-    **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged")),
+    **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged", "questions")),
     "strict": ("pairs", "labelled"),
     "target_vocabulary": ("dates", "pairs", "multi30k", "tatoeba", "cmudict"),
 }
@@ -60,6 +61,7 @@ class DataConfig:
         "ud_english_ewt",
         "wnut17",
         "fashion_mnist",
+        "questions",
     ] = "dates"
     source: str = "en"  # multi30k, tatoeba: the languages
     target: str = "de"
@@ -68,7 +70,8 @@ class DataConfig:
     target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
     lowercase: bool = False
     size: int | None = None  # how many training examples, or characters of a text, to take; None: all, of dates 20,000
-    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two files; tagged: CoNLL columns or CoNLL-U
+    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two files; tagged: CoNLL columns or CoNLL-U;
+    # questions: JSON as SQuAD has it
     valid: tuple[str, ...] = ()  # likewise; without it a share of the training examples is held out
     test: tuple[str, ...] = ()
     valid_share: float = 0.05
@@ -114,6 +117,7 @@ class Loaded:
     texts: dict[str, str] = field(default_factory=dict)
     tagged: dict[str, list[Tagged]] = field(default_factory=dict)
     pictures: "dict[str, Pictures]" = field(default_factory=dict)
+    questions: dict[str, list[Question]] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -129,6 +133,8 @@ class Loaded:
             digest.update(f"text {split} {text!r}\n".encode())
         for split, sentences in sorted(self.tagged.items()):
             digest.update(f"tagged {split} {sentences!r}\n".encode())
+        for split, questions in sorted(self.questions.items()):
+            digest.update(f"questions {split} {questions!r}\n".encode())
         for split, pictures in sorted(self.pictures.items()):
             digest.update(f"pictures {split} {pictures.names} {pictures.pixels.shape}\n".encode())
             digest.update(pictures.pixels.tobytes() + pictures.labels.tobytes())
@@ -143,14 +149,14 @@ class DataSet:
     licence: str
     load: Callable[[DataConfig], Loaded]
     corpus: Corpus | None = None
-    kind: Literal["pairs", "text", "labelled", "tagged", "pictures"] = "pairs"
+    kind: Literal["pairs", "text", "labelled", "tagged", "pictures", "questions"] = "pairs"
 
 
 def load_data(config: DataConfig) -> Loaded:
     """Load the data that a recipe asks for; files that are in no folder are downloaded."""
     loaded = DATA_SETS[config.name].load(config)
     changed: dict[str, Any] = {}
-    for kind in ("splits", "texts", "tagged", "pictures"):
+    for kind in ("splits", "texts", "tagged", "pictures", "questions"):
         parts = getattr(loaded, kind)
         if "train" in parts:
             changed[kind] = {**parts, "train": parts["train"][: config.size]}
@@ -184,6 +190,9 @@ def _training_texts(data: Loaded, *, labelled: bool) -> Iterator[str]:
         return iter([data.texts["train"]])
     if data.tagged:
         return (word for sentence in data.tagged["train"] for word in sentence.words)
+    if data.questions:
+        train = data.questions["train"]
+        return iter(dict.fromkeys(chain.from_iterable((one.text, one.question) for one in train)))
     pairs = data.splits["train"]
     sources = (pair.source for pair in pairs)
     return sources if labelled else chain(sources, (pair.target for pair in pairs))
@@ -232,6 +241,20 @@ def _read_tagged(paths: tuple[str, ...]) -> list[Tagged]:
         for path in paths
         for sentence in (parse_conllu if path.endswith(".conllu") else parse_columns)(read_lines(Path(path)), path)
     ]
+
+
+def _load_questions(config: DataConfig) -> Loaded:
+    if not config.train:
+        raise InputError("no questions given: set data.train to a list of files in SQuAD's format, such as train.json")
+    named = {"train": config.train, "valid": config.valid, "test": config.test}
+    splits = {
+        split: [one for path in paths for one in parse_squad(read_text(Path(path)), path)]
+        for split, paths in named.items()
+        if paths
+    }
+    if "valid" not in splits:  # all questions about a text are on one side
+        splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_share, lambda one: one.text)
+    return Loaded({}, questions=splits)
 
 
 def _load_sentence_polarity(config: DataConfig) -> Loaded:
@@ -337,6 +360,13 @@ DATA_SETS = {
         _load_wnut17,
         wnut17.CORPUS,
         "tagged",
+    ),
+    "questions": DataSet(
+        "your own questions about texts that hold the answers, as SQuAD has them (data.train)",
+        "yours",
+        _load_questions,
+        None,
+        "questions",
     ),
     "fashion_mnist": DataSet(
         "grey pictures of clothes, 28 x 28 pixels, of ten kinds: 60,000 and 10,000 to test on",

@@ -25,8 +25,9 @@ def sentence_pairs(documents: Sequence[Sentences], longest: int, chance: Random)
     """Every document once, in pairs of at most `longest` tokens together.
 
     A run of sentences of about that length is cut in two; heads or tails, its second half stays, or a passage from
-    another document takes its place, and its own sentences are used again in the next run. A single sentence that
-    is left over makes no pair: it could only be followed by a stranger, and there would be more of these.
+    another document takes its place, of about the same length, so that this does not give it away, and its own
+    sentences are used again in the next run. A single sentence that is left over makes no pair: it could only be
+    followed by a stranger, and there would be more of these.
     """
     if longest < 2:
         raise InputError(f"a pair needs room for two tokens at least, not {longest}")
@@ -34,21 +35,21 @@ def sentence_pairs(documents: Sequence[Sentences], longest: int, chance: Random)
         raise InputError("a passage that does not follow comes from another document: at least two are needed")
     for number, document in enumerate(documents):
         at = 0
-        while (end := _end_of_run(document, at, longest)) - at > 1:
+        while (end := _end_of_run(document, at, longest, least=2)) - at > 1:
             cut = chance.randint(at + 1, end - 1)
             first, second = range(document[at], document[cut]), range(document[cut], document[end])
             follows = chance.random() < 0.5
             if not follows:
-                second = _stranger(documents, number, longest - min(len(first), longest - 1), chance)
+                second = _stranger(documents, number, len(second), chance)
             yield Passages(*_fitted(first, second, longest, chance), follows)
             at = end if follows else cut
 
 
-def _end_of_run(document: Sentences, at: int, longest: int) -> int:
-    """Where a run from this sentence on ends: it is long enough, and has two sentences if there are so many."""
+def _end_of_run(document: Sentences, at: int, longest: int, least: int) -> int:
+    """Where a run from this sentence on ends: it has so many tokens or more, and at `least` so many sentences."""
     last = len(document) - 1
-    end = min(at + 1, last)
-    while end < last and (document[end] - document[at] < longest or end - at < 2):
+    end = min(at + least, last)
+    while end < last and document[end] - document[at] < longest:
         end += 1
     return end
 
@@ -60,7 +61,9 @@ def _stranger(documents: Sequence[Sentences], but: int, length: int, chance: Ran
         document = documents[number]
         if number != but and len(document) > 1:
             at = chance.randrange(len(document) - 1)
-            return range(document[at], document[_end_of_run(document, at, length)])
+            while at > 0 and document[-1] - document[at] < length:
+                at -= 1
+            return range(document[at], document[_end_of_run(document, at, length, least=1)])
 
 
 def _fitted(first: range, second: range, longest: int, chance: Random) -> tuple[range, range]:

@@ -10,7 +10,7 @@ from qkv.data.questions import Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.tasks.reader import BATCH_TOKENS, Reader
-from qkv.tasks.windows import LONGEST_ANSWER, Findings, find, placed, question_room, windows_of
+from qkv.tasks.windows import LONGEST_ANSWER, Findings, find, question_room, windows_of
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,8 @@ class Answerer(Reader):
     def questions_cut(self, questions: Sequence[Question]) -> list[int]:
         """The numbers, from 1, of the questions that are too long to be read to their end."""
         room = question_room(self.model.config.max_length)
-        return [
-            number
-            for number, one in enumerate(questions, start=1)
-            if len(placed(self.splitter.tokenizer, one.question).ids) > room
-        ]
+        split = self.splitter.split([one.question for one in questions])
+        return [number for number, ids in enumerate(split, start=1) if len(ids) > room]
 
 
 def _answered(question: Question, found: Findings) -> Answered:

@@ -11,6 +11,7 @@ import torch
 
 from qkv.config import require
 from qkv.data.tokenizer import PretrainedTokenizer
+from qkv.data.wordpiece import INSIDE
 from qkv.errors import InputError
 from qkv.models.bert import OF_WORDS, Bert
 from qkv.nn.text_encoder import TextEncoder
@@ -18,7 +19,6 @@ from qkv.tasks.pieces import IGNORE, Piece, in_batches
 from qkv.tasks.reader import BATCH_TOKENS, Reader, require_text
 
 MASKS = ("[MASK]", "<mask>")  # what people call it
-INSIDE = "##"  # how WordPiece begins what goes on with a word
 
 
 @dataclass(frozen=True)

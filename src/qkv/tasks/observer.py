@@ -16,10 +16,12 @@ from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
-from qkv.tasks.pieces import Splitter
+from qkv.tasks.pieces import AnySplitter, WordSplitter, splitter_for
+from qkv.tasks.words import split_words
 from qkv.types import Float, Int, Tensor
 
 MOST_WEIGHTS = 2**24  # that are kept: a page stores them in 32 MiB
+WHOLE = ("[text]",)  # who reads where one vector is made of a whole text
 
 
 class Said(NamedTuple):
@@ -42,6 +44,8 @@ class Observer:
     ) -> None:
         given: Any = load(model, pick_device(device)) if isinstance(model, str | Path) else model
         self.name = str(model) if isinstance(model, str | Path) else type(model).__name__
+        if not isinstance(given, TextEncoder | LanguageModel):
+            raise InputError(f"{self.name}: holds {type(given).__name__}, which is no text encoder or language model")
         self.model: TextEncoder | LanguageModel[Any] = given.eval()
         self.tokenizer: Any = tokenizer or self.model.tokenizer  # Vocabulary or PretrainedTokenizer
         self.layers = attention_layers(self.model)
@@ -49,8 +53,9 @@ class Observer:
             raise InputError(f"{self.name}: holds {type(self.model).__name__}, which has no attention to look at")
         if self.tokenizer is None:
             raise InputError(f"{self.name}: to read a text takes a tokenizer, and there is none beside the weights")
-        marks = list(Splitter(self.tokenizer).edges) if isinstance(self.model, TextEncoder) else []
-        self.before, self.after = marks[:1], marks[1:]
+        self.splitter: AnySplitter | None = None  # a language model reads a text as it is
+        if isinstance(self.model, TextEncoder):
+            self.splitter = splitter_for(self.tokenizer, self.model.config)
 
     def __call__(self, text: str) -> Answer:
         """What the model attends to in one text."""
@@ -69,7 +74,7 @@ class Observer:
     def room(self) -> int | None:
         """How many tokens of a text the model reads, its marks not counted; None: all of them."""
         longest: int | None = getattr(self.model.config, "max_length", None)
-        return None if longest is None else longest - len(self.before) - len(self.after)
+        return longest if longest is None or self.splitter is None else self.splitter.room(longest)
 
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """The numbers, from 1, of the texts that are read to the model's last place and no further."""
@@ -78,45 +83,52 @@ class Observer:
         return [number for number, length in enumerate(lengths, start=1) if room is not None and length > room]
 
     @torch.inference_mode()
-    def _observed(self, text: str, ids: list[int], pieces: list[str], layer: str | None, most: int) -> Answer:
+    def _observed(self, text: str, ids: list[int], pieces: tuple[str, ...], layer: str | None, most: int) -> Answer:
         tokens = torch.tensor([ids], device=self.model.device)
         with watch(self.model, layers=layers_that_fit(self.layers, len(ids) ** 2, layer, most)) as seen:
-            output = self.model(tokens)
-        said = self._said(tokens, output)
-        names = tuple(pieces)
-        maps = tuple(
-            AttentionMap(name, names, names, in_place(record.weights[0].float().cpu(), len(ids)).numpy())
-            for name, record in seen.items()
-        )
-        return Answer(text, said.text, said.score, maps)
+            said = self._scored(tokens) if isinstance(self.model, LanguageModel) else self._labelled(tokens)
+        maps = (_map(name, record.weights[0].float().cpu(), pieces) for name, record in seen.items())
+        return Answer(text, said.text, said.score, tuple(maps))
 
-    def _said(self, tokens: Int[Tensor, "1 length"], output: Float[Tensor, "1 length features"]) -> Said:
-        if isinstance(self.model, LanguageModel):
-            following = output[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
-            return Said(score=float(following.mean()))  # not a number, for a text of one token
+    def _scored(self, tokens: Int[Tensor, "1 length"]) -> Said:
+        following = self.model(tokens)[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
+        return Said(score=float(following.mean()))  # not a number, for a text of one token
+
+    def _labelled(self, tokens: Int[Tensor, "1 length"]) -> Said:
+        assert isinstance(self.model, TextEncoder)
+        assert self.splitter is not None
+        hidden = self.model(self.splitter.read(tokens))
         if self.model.config.head != "classifier":
             return Said()
-        score, label = self.model.logits(output)[0].float().log_softmax(dim=-1).max(dim=-1)
+        score, label = self.model.logits(hidden)[0].float().log_softmax(dim=-1).max(dim=-1)
         return Said(self.model.labels[int(label)], float(score))
 
-    def _tokens(self, number: int, text: str) -> tuple[list[int], list[str]]:
+    def _tokens(self, number: int, text: str) -> tuple[list[int], tuple[str, ...]]:
         """What is read of a text, and how a person should see it."""
         ids, pieces = self._encode(text)
         if not text.strip() or not ids:
             raise InputError(f"input {number} is empty")
-        marks = [[self._mark(one) for one in side] for side in (self.before, self.after)]
-        room = self.room
-        return [*self.before, *ids[:room], *self.after], [*marks[0], *pieces[:room], *marks[1]]
+        ids, pieces = ids[: self.room], pieces[: self.room]
+        if self.splitter is None:
+            return ids, tuple(pieces)
+        marked, first = self.splitter.between(ids), self.splitter.first
+        names = [str(self.tokenizer.piece(one)) for one in (*marked[:first], *marked[first + len(ids) :])]
+        return marked, (*names[:first], *pieces, *names[first:])
 
     def _encode(self, text: str) -> tuple[list[int], Sequence[str]]:
+        if isinstance(self.splitter, WordSplitter):
+            return self.splitter.split([text])[0], [text[begin:end] for begin, end in split_words(text)]
         if isinstance(self.tokenizer, Vocabulary):
             tokens: Any = self.tokenizer.encode(text)
         else:
-            tokens = self.tokenizer.encode(text, specials=not self.before)
+            tokens = self.tokenizer.encode(text, specials=self.splitter is None)
         return tokens.ids, tokens.pieces
 
-    def _mark(self, token: int) -> str:
-        return str(self.tokenizer.piece(token))
+
+def _map(layer: str, weights: Float[Tensor, "heads queries keys"], pieces: tuple[str, ...]) -> AttentionMap:
+    if weights.shape[1] == len(pieces):
+        return AttentionMap(layer, pieces, pieces, in_place(weights).numpy())
+    return AttentionMap(layer, WHOLE * weights.shape[1], pieces, weights.numpy())
 
 
 def layers_that_fit(known: Mapping[str, Attend], weights: int, first: str | None, most: int) -> list[Layer]:
@@ -132,13 +144,13 @@ def layers_that_fit(known: Mapping[str, Attend], weights: int, first: str | None
     return chosen
 
 
-def in_place(weights: Float[Tensor, "heads length keys"], length: int) -> Float[Tensor, "heads length length"]:
+def in_place(weights: Float[Tensor, "heads length keys"]) -> Float[Tensor, "heads length length"]:
     """Each weight in the column of the token that was read.
 
     A model that reads token by token may see those before it alone, the last so many: then the keys of row t are the
     tokens before t.
     """
-    keys = weights.shape[-1]
+    length, keys = weights.shape[1:]
     if keys == length:
         return weights
     found = weights.new_zeros(*weights.shape[:2], length)

@@ -24,7 +24,6 @@ from qkv.models.bert import Bert
 from qkv.tasks.pieces import IGNORE, Splitter
 from qkv.types import Bool, Float, Int, Tensor
 
-AnyTokenizer = Vocabulary | PretrainedTokenizer
 LONGEST_ANSWER = 30  # tokens
 CLS = 0  # the place of the token that stands for no answer
 
@@ -54,14 +53,18 @@ class Window:
         return [True, *[False] * (self.first - 1), *of_text, *[False] * (len(self.ids) - self.first - len(of_text))]
 
 
-def placed(tokenizer: AnyTokenizer, text: str) -> Placed:
-    """Cut a text into tokens, and find each in it again."""
+def placed(tokenizer: Vocabulary | PretrainedTokenizer, texts: Sequence[str]) -> list[Placed]:
+    """Cut texts into tokens, and find each in its text again."""
     if isinstance(tokenizer, Vocabulary):
-        tokens = tokenizer.encode(text)
-        spans = pairwise(accumulate(map(len, tokens.pieces), initial=0))  # the pieces are the text
-        return Placed(tokens.ids, [_trimmed(text, *span) for span in spans])
-    encoded = tokenizer.encode(text, specials=False)
-    return Placed(encoded.ids, [_trimmed(text, *span) for span in encoded.offsets])
+        cut = [tokenizer.encode(text) for text in texts]
+        ends = [accumulate(map(len, tokens.pieces), initial=0) for tokens in cut]  # the pieces are the text
+        found = [(tokens.ids, list(pairwise(places))) for tokens, places in zip(cut, ends, strict=True)]
+    else:
+        found = [(encoded.ids, encoded.offsets) for encoded in tokenizer.encode_batch(texts, specials=False)]
+    return [
+        Placed(ids, [_trimmed(text, begin, end) for begin, end in spans])
+        for text, (ids, spans) in zip(texts, found, strict=True)
+    ]
 
 
 def _trimmed(text: str, begin: int, end: int) -> Passage:
@@ -83,15 +86,14 @@ def windows_of(
     a window that does not hold all of it there is none.
     """
     room = question_room(longest)
-    tokenizer, end = splitter.tokenizer, splitter.between([])[-1]
-    texts: dict[str, Placed] = {}  # which many questions are about
+    _, end = splitter.edges
+    texts = list(dict.fromkeys(one.text for one in questions))  # each of which many questions may be about
+    read = dict(zip(texts, placed(splitter.tokenizer, texts), strict=True))
+    asked = splitter.split([one.question for one in questions])
     found = []
-    for number, one in enumerate(questions):
-        asked = placed(tokenizer, one.question).ids[:room]
-        if one.text not in texts:
-            texts[one.text] = placed(tokenizer, one.text)
-        ids, passages = texts[one.text]
-        before = splitter.between(asked)
+    for number, (one, question) in enumerate(zip(questions, asked, strict=True)):
+        ids, passages = read[one.text]
+        before = splitter.between(question[:room])
         first = len(before)
         wide = longest - first - 1
         step = min(stride or max(1, wide // 2), wide)
@@ -188,7 +190,6 @@ class Findings:
     best: list[Found]  # the most probable first
     none: float  # log p that there is no answer: that of the window that doubts it most
     loss: float  # the sum over its windows
-    windows: int
 
     @property
     def answer(self) -> Found | None:
@@ -223,7 +224,7 @@ def _findings(read: Sequence[tuple[Window, Tensor]], top: int, longest: int) -> 
     ranked = sorted(best.items(), key=lambda one: -one[1])[:top]
     none = min(float(log_p[:, CLS].sum()) for _, log_p in read)
     loss = -sum(float(log_p[0, window.begin] + log_p[1, window.end]) / 2 for window, log_p in read)
-    return Findings([Found(*one) for one in ranked], none, loss, len(read))
+    return Findings([Found(*one) for one in ranked], none, loss)
 
 
 def _best_of(window: Window, log_p: Float[Tensor, "2 length"], top: int, longest: int) -> Iterator[Found]:

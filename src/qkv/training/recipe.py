@@ -12,6 +12,7 @@ from qkv.data.kinds import KINDS
 from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS, PRESETS
+from qkv.tasks.answering import AnsweringTask
 from qkv.tasks.classification import ClassificationTask
 from qkv.tasks.image_classification import ImageClassificationTask
 from qkv.tasks.language_model import LanguageModelTask
@@ -26,6 +27,7 @@ TASKS: dict[str, type[Task]] = {
     "language_model": LanguageModelTask,
     "classify": ClassificationTask,
     "tag": TaggingTask,
+    "answer": AnsweringTask,
     "masked_words": MaskedWordsTask,
     "two_way_language_model": TwoWayLanguageModelTask,
     "classify_images": ImageClassificationTask,
@@ -77,7 +79,14 @@ class Recipe:
     """Everything that decides a training run."""
 
     task: Literal[
-        "translate", "language_model", "classify", "tag", "masked_words", "two_way_language_model", "classify_images"
+        "translate",
+        "language_model",
+        "classify",
+        "tag",
+        "answer",
+        "masked_words",
+        "two_way_language_model",
+        "classify_images",
     ] = "translate"
     seed: int = 0
     init: str | None = None  # the folder of a model of the same name, whose weights and tokenizer training begins with

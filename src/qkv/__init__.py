@@ -9,6 +9,7 @@ qkv.Generator(folder)                a text, and how it might go on
 qkv.Classifier(folder)               a text, and what it is taken for
 qkv.Tagger(folder)                   a text, and what each of its words is
 qkv.Filler(folder)                   a text with masks, and the words for them
+qkv.Answerer(folder)                 a question and a text, and where in it the answer stands
 qkv.Embedder(folder)                 texts as vectors, near to each other where they mean the same
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.attention import ablate, attend, watch
     from qkv.interop import load
+    from qkv.tasks.answerer import Answerer
     from qkv.tasks.classifier import Classifier
     from qkv.tasks.embedder import Embedder
     from qkv.tasks.filler import Filler
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answerer",
     "Classifier",
     "Embedder",
     "Filler",
@@ -45,6 +48,7 @@ _HOME = {
     "attend": "qkv.attention",
     "watch": "qkv.attention",
     "load": "qkv.interop",
+    "Answerer": "qkv.tasks.answerer",
     "Classifier": "qkv.tasks.classifier",
     "Embedder": "qkv.tasks.embedder",
     "Filler": "qkv.tasks.filler",

@@ -290,8 +290,8 @@ def test_what_goes_wrong_decides_the_exit_code(
 
 
 DATA_SETS = [
-    "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "labelled", "sentence_polarity", "imdb",
-    "tagged", "ud_english_ewt", "wnut17", "questions", "fashion_mnist",
+    "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "text", "labelled", "sentence_polarity",
+    "imdb", "tagged", "ud_english_ewt", "wnut17", "questions", "fashion_mnist",
 ]  # fmt: skip
 
 

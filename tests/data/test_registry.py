@@ -87,7 +87,7 @@ def test_what_a_recipe_cannot_ask_of_the_data_is_refused(data: dict[str, object]
 def test_every_data_set_says_what_it_is_and_under_which_licence() -> None:
     assert set(DATA_SETS) == set(get_args(get_type_hints(DataConfig)["name"]))
     assert all(entry.summary and entry.licence for entry in DATA_SETS.values())
-    assert [name for name, entry in DATA_SETS.items() if entry.kind == "text"] == ["tinyshakespeare"]
+    assert [name for name, entry in DATA_SETS.items() if entry.kind == "text"] == ["tinyshakespeare", "text"]
 
 
 def test_every_file_of_a_data_set_has_a_hash_a_size_and_safe_addresses_alone() -> None:
@@ -165,3 +165,15 @@ def test_a_size_takes_the_first_training_pairs_and_leaves_the_rest_of_the_data_a
     assert part.splits["train"] == whole.splits["train"][:7]
     assert part.splits["valid"] == whole.splits["valid"]
     assert part.fingerprint != whole.fingerprint
+
+
+def test_a_text_of_ones_own_is_cut_for_validation_at_its_end(tmp_path: Path) -> None:
+    for name, text in (("one.txt", "abcdefgh"), ("two.txt", "ijklmnopqr\n")):
+        (tmp_path / name).write_text(text)
+    files = (str(tmp_path / "one.txt"), str(tmp_path / "two.txt"))
+    found = load_data(DataConfig(name="text", train=files, valid_share=0.25)).texts
+    assert found == {"train": "abcdefgh\nijklmn", "valid": "opqr\n"}
+    both = load_data(DataConfig(name="text", train=files[:1], valid=files[1:])).texts
+    assert both == {"train": "abcdefgh", "valid": "ijklmnopqr\n"}
+    with pytest.raises(InputError, match=r"no text given: --data book\.txt"):
+        load_data(DataConfig(name="text"))

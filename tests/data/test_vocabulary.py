@@ -81,7 +81,7 @@ def test_what_was_never_seen_is_an_unknown_token_and_reported_once() -> None:
     assert [number == UNKNOWN for number in tokens.ids] == [True, *[False] * 4, True, True, True]
     assert characters.unknown(tokens) == ("☃", "漢", "\n")
     subwords = TRAINED["bpe:80"]
-    assert subwords.unknown(subwords.encode("Zwei ☃漢 Hunde ☃漢")) == ("☃漢",)
+    assert subwords.unknown(subwords.encode("Zwei ☃漢字 Hunde ☃漢字")) == ("☃", "漢字")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,3 +229,12 @@ def test_truncation_and_padding_in_a_tokenizer_file_change_nothing() -> None:
     }  # fmt: skip
     crafted = Vocabulary.from_json(json.dumps(data), "here")
     assert crafted.encode(TEXTS[0]) == vocabulary.encode(TEXTS[0])
+
+
+def test_subwords_do_not_grow_across_punctuation() -> None:
+    text = "in the street. the street, (street) street's"
+    learned = Vocabulary.train([text] * 50, "bpe:60")
+    pieces = [learned.piece(number) for number in range(4, len(learned))]
+    assert " street" in pieces
+    assert not [piece for piece in pieces if len(piece.strip()) > 1 and not piece.strip().isalpha()]
+    assert learned.decode(learned.encode(text).ids) == text

@@ -70,7 +70,7 @@ def test_nothing_in_nothing_out_and_an_empty_text_is_an_error(classifier):
         (None, "has no head, and 'classifier' is needed here: qkv train gives it one, with init = this folder"),
         ("tagger", r"has the head 'tagger' \(it is for qkv tag\), and 'classifier' is needed here"),
         ("masked_lm", r"has the head 'masked_lm' \(it is for qkv fill\)"),
-        ("span", r"has the head 'span' \(it says where in a text an answer is\)"),
+        ("span", r"has the head 'span' \(it is for qkv answer\)"),
     ],
 )
 def test_a_model_with_another_head_is_told_apart(head, words, tmp_path):
@@ -81,7 +81,7 @@ def test_a_model_with_another_head_is_told_apart(head, words, tmp_path):
 
 def test_a_model_of_another_kind_or_without_a_tokenizer_is_told_apart(tmp_path):
     language_model = RNNLM(LanguageModelConfig(9, layers=1, embedding=4, hidden=4))
-    words = r"holds a language model .*, and a text encoder \(for qkv classify, tag, fill, embed\) is needed here"
+    words = r"holds a language model .*, and a text encoder \(for qkv classify, tag, answer, fill, embed\) is needed here"
     with pytest.raises(InputError, match=words):
         qkv.Classifier(saved(language_model, None, tmp_path / "language-model"), device="cpu")
     with pytest.raises(InputError, match="Bert: to read a text takes a tokenizer, and there is none"):

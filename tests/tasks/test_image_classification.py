@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from qkv.data.pictures import Pictures
 from qkv.data.registry import DATA_SETS, Loaded
 from qkv.models.vit import Config, ViT
-from qkv.tasks.image_classification import ImageClassificationTask, moved, scaled
+from qkv.tasks.image_classification import ImageClassificationTask, covered, moved, scaled
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 
@@ -62,24 +62,45 @@ def test_a_batch_that_is_filled_up_costs_what_it_costs_without():
     assert len(plain.labels) == 2
     assert len(filled.labels) == 16
     torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
-    expected = F.cross_entropy(model(plain.images), plain.labels, label_smoothing=0.1)
+    expected = F.cross_entropy(model(task.images(plain)), plain.labels, label_smoothing=0.1)
     torch.testing.assert_close(task.loss(model, plain), expected)
 
 
-def test_pictures_are_moved_and_mirrored_anew_in_each_epoch_and_alike_after_a_restart():
-    task, again = (prepared(shift=2, mirror=True) for _ in range(2))
+@pytest.mark.parametrize("alteration", [{"shift": 2}, {"mirror": True}, {"cover": 3}])
+def test_pictures_are_altered_anew_in_each_epoch_and_alike_after_a_restart(alteration):
+    task, again = (prepared(**alteration) for _ in range(2))
     rows = task.epoch(3)[0]
     again.epoch(3)
-    assert torch.equal(task.batch(rows).images, again.batch(rows).images)
+    first, second = task.images(task.batch(rows)), again.images(again.batch(rows))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, prepared().images(prepared().batch(rows)))
     again.epoch(4)
-    assert not torch.equal(task.batch(rows).images, again.batch(rows).images)
+    assert not torch.equal(first, again.images(again.batch(rows)))
+
+
+def test_a_square_covers_what_of_it_lies_inside_the_picture():
+    pixels = torch.full((2, 3, 5, 6), 7, dtype=torch.uint8)
+    found = covered(pixels, 3, torch.tensor([[-1, 4], [1, 2]]))
+    expected = pixels.clone()
+    expected[0, :, 0:2, 4:6] = 0
+    expected[1, :, 1:4, 2:5] = 0
+    assert torch.equal(found, expected)
+    assert covered(pixels, 0, torch.zeros(2, 2, dtype=torch.long)) is pixels
+
+
+def test_covers_lie_all_over_the_picture():
+    task = prepared(count=4000, batch_tokens=4000, cover=4)
+    hidden = (covered(torch.ones(4000, 1, 8, 8), 4, task.batch(task.epoch(0)[0]).covers) == 0).float().mean(0)[0]
+    assert 0.1 < hidden.min() < hidden.max() < 0.3
+    assert hidden[3:5, 3:5].mean() > hidden[0, 0]  # more squares reach the middle
 
 
 def test_a_picture_is_moved_as_a_whole_and_by_no_more_than_was_asked_for():
     pixels = torch.randint(1, 256, (200, 3, 6, 5), dtype=torch.uint8)
     wide = F.pad(pixels, (2, 2, 2, 2))
     places = set()
-    for before, after in zip(wide, moved(pixels, 2, torch.Generator().manual_seed(0)), strict=True):
+    chance = torch.Generator().manual_seed(0)
+    for before, after in zip(wide, moved(pixels, 2, torch.randint(5, (200, 2), generator=chance)), strict=True):
         found = [
             (down, right)
             for down in range(5)
@@ -89,7 +110,7 @@ def test_a_picture_is_moved_as_a_whole_and_by_no_more_than_was_asked_for():
         assert len(found) == 1
         places.add(found[0])
     assert len(places) == 25
-    assert moved(pixels, 0, torch.Generator()) is pixels
+    assert moved(pixels, 0, torch.zeros(200, 2, dtype=torch.long)) is pixels
 
 
 def test_bytes_become_numbers_from_minus_one_to_one():

@@ -21,7 +21,7 @@ SENTENCES = [
     ["The", "cat", "sat", "."], ["The", "dog", "did", "n't", "sit", "on", "the", "mat", "!"], ["A", "cat", "."],
     ["Dogs", "sat", "on", "the", "cat", "and", "on", "the", "dog", "and"], ["on", "the", "mat", "."],
 ]  # fmt: skip
-WORDS = TwoWayLanguageModelTask.learn_vocabulary(DATA, DataConfig(name="labelled", vocabulary="word:12"))
+WORDS = TwoWayLanguageModelTask.learn_vocabulary(DATA, DataConfig(name="labelled", vocabulary="word:12"), None)
 SIZES: dict[str, Any] = {
     "vocabulary_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
     "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden": 5, "layers": 2, "dropout": 0.0,

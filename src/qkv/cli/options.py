@@ -17,7 +17,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="FILE",
-        help="Your own pairs: one TSV file, or the option twice for a source and a target file.",
+        help="Your own data, such as pairs: one TSV file, or the option twice for a source and a target file.",
     ),
 ]
 DataDir = Annotated[

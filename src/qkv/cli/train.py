@@ -38,15 +38,16 @@ def train(
 ) -> None:
     """Train a model by a recipe, on its data or your own.
 
-    Ctrl-C saves and says how to go on. Without a recipe, the recipes are named. pairs-gru and pairs-transformer train
-    on your own pairs (--data).
+    Ctrl-C saves and says how to go on. Without a recipe, the recipes are named. With --data a recipe trains on your own
+    files instead: pairs-gru on pairs, polarity-bert on texts with labels, ewt-bert on tagged words, shakespeare-gpt on
+    a text.
     """
     from qkv.training import job
     from qkv.training.recipe import read_recipe, recipe_names
 
     if recipe is None and resume is None:
         raise InputError(f"which recipe? One of {', '.join(recipe_names())}, or the path of a .toml file")
-    changes = [*(assignments or []), *_own_pairs(data, valid, test), *(["data.strict=true"] if strict else [])]
+    changes = [*(assignments or []), *_own_files(recipe, data, valid, test), *(["data.strict=true"] if strict else [])]
     changes += [f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []
     if resume is not None:
         if out is not None:
@@ -82,11 +83,22 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
             raise InputError(f"{folder} is not a run of {recipe}: its model.{key} is {other[key]!r}, not {value!r}")
 
 
-def _own_pairs(data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None) -> list[str]:
-    """The files as assignments to the recipe."""
+def _own_files(
+    recipe: str | None, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
+) -> list[str]:
+    """The files as assignments to the recipe, whose task says what they hold: data of a user's own are called so."""
+    from qkv.data.registry import DATA_SETS
+    from qkv.training.recipe import TASKS, Recipe, recipe_table
+
     given = {"train": data, "valid": valid, "test": test}
     named = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in given.items() if paths]
-    return [*named, 'data.name="pairs"'] if named else []
+    if not named or recipe is None:
+        return named
+    task = TASKS[recipe_table(recipe).get("task", Recipe.task)]
+    kind = next((kind for kind in task.kinds() if kind in DATA_SETS), None)
+    if kind is None:
+        raise InputError(f"--data: {task.title} is learned from a data set that qkv knows; see qkv data list")
+    return [*named, f'data.name="{kind}"']
 
 
 def _tell(done: Any, recipe: str | None, json: bool) -> None:

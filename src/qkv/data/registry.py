@@ -13,7 +13,9 @@ from qkv.data import (
     dates,
     fashion_mnist,
     imdb,
+    movie_reviews,
     multi30k,
+    omniglot,
     sentence_polarity,
     tatoeba,
     tinyshakespeare,
@@ -29,6 +31,8 @@ from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.data.bandits import Bandits
+    from qkv.data.episodes import Examples
     from qkv.data.pictures import Pictures
     from qkv.data.tokenizer import PretrainedTokenizer
     from qkv.data.vocabulary import AnyVocabulary
@@ -37,8 +41,12 @@ DATES, HELD_OUT_DATES = 20_000, 2000
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 MEANT_FOR = {  # the keys that mean something for some data sets only
     **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
-    **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged", "questions")),
+    **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged", "questions", "text")),
     "strict": ("pairs", "labelled"),
+    "column": ("ud_english_ewt", "tagged"),
+    "fold": ("movie_reviews",),
+    **dict.fromkeys(("ways", "shots"), ("omniglot",)),
+    **dict.fromkeys(("arms", "pulls"), ("bandits",)),
     "target_vocabulary": ("dates", "pairs", "multi30k", "tatoeba", "cmudict"),
 }
 
@@ -54,14 +62,18 @@ class DataConfig:
         "tatoeba",
         "cmudict",
         "tinyshakespeare",
+        "text",
         "labelled",
         "sentence_polarity",
         "imdb",
+        "movie_reviews",
         "tagged",
         "ud_english_ewt",
         "wnut17",
         "fashion_mnist",
         "questions",
+        "omniglot",
+        "bandits",
     ] = "dates"
     source: str = "en"  # multi30k, tatoeba: the languages
     target: str = "de"
@@ -70,16 +82,26 @@ class DataConfig:
     target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
     lowercase: bool = False
     size: int | None = None  # how many training examples, or characters of a text, to take; None: all, of dates 20,000
-    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two files; tagged: CoNLL columns or CoNLL-U;
+    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two; tagged: CoNLL columns or CoNLL-U; text: any;
     # questions: JSON as SQuAD has it
     valid: tuple[str, ...] = ()  # likewise; without it a share of the training examples is held out
     test: tuple[str, ...] = ()
     valid_share: float = 0.05
     strict: bool = False  # whether a line with an empty side is an error
+    fold: int = 0  # movie_reviews: which of its ten folds is tested on
+    column: Literal["upos", "xpos", "deprel"] = "upos"  # of CoNLL-U: the parts of speech, or what words are to heads
+
+    ways: int = 5  # omniglot: how many classes an episode has
+    shots: int = 1  # and how many examples of each
+    arms: int = 5  # bandits: how many arms there are
+    pulls: int = 10  # and how many pulls
 
     def __post_init__(self) -> None:
         require(self.size is None or 0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
         require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
+        for key, least in (("ways", 2), ("shots", 1), ("arms", 2), ("pulls", 1)):
+            require(least <= getattr(self, key) <= 1024, f"{key} must lie between {least} and 1,024")
+        require(0 <= self.fold < movie_reviews.FOLDS, f"fold must lie between 0 and {movie_reviews.FOLDS - 1}")
         for key in fields(self):
             meant = MEANT_FOR.get(key.name, (self.name,))
             require(
@@ -118,6 +140,8 @@ class Loaded:
     tagged: dict[str, list[Tagged]] = field(default_factory=dict)
     pictures: "dict[str, Pictures]" = field(default_factory=dict)
     questions: dict[str, list[Question]] = field(default_factory=dict)
+    episodes: "dict[str, Examples]" = field(default_factory=dict)
+    bandits: "dict[str, Bandits]" = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -138,6 +162,11 @@ class Loaded:
         for split, pictures in sorted(self.pictures.items()):
             digest.update(f"pictures {split} {pictures.names} {pictures.pixels.shape}\n".encode())
             digest.update(pictures.pixels.tobytes() + pictures.labels.tobytes())
+        for split, examples in sorted(self.episodes.items()):
+            digest.update(f"episodes {split} {examples.ways} {examples.shots} {examples.names}\n".encode())
+            digest.update(f"{examples.pixels.shape}".encode() + examples.pixels.tobytes())
+        for split, bandits in sorted(self.bandits.items()):
+            digest.update(f"bandits {split} {bandits!r}\n".encode())
         return digest.hexdigest()
 
 
@@ -149,14 +178,14 @@ class DataSet:
     licence: str
     load: Callable[[DataConfig], Loaded]
     corpus: Corpus | None = None
-    kind: Literal["pairs", "text", "labelled", "tagged", "pictures", "questions"] = "pairs"
+    kind: Literal["pairs", "text", "labelled", "tagged", "pictures", "questions", "episodes", "bandits"] = "pairs"
 
 
 def load_data(config: DataConfig) -> Loaded:
     """Load the data that a recipe asks for; files that are in no folder are downloaded."""
     loaded = DATA_SETS[config.name].load(config)
     changed: dict[str, Any] = {}
-    for kind in ("splits", "texts", "tagged", "pictures", "questions"):
+    for kind in ("splits", "texts", "tagged", "pictures", "questions", "episodes"):
         parts = getattr(loaded, kind)
         if "train" in parts:
             changed[kind] = {**parts, "train": parts["train"][: config.size]}
@@ -168,7 +197,7 @@ def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | Pretr
     from qkv.data.vocabulary import TwoVocabularies, Vocabulary  # slow to import, for who only lists the data sets
     from qkv.data.wordpiece import learn_wordpieces
 
-    if data.pictures:
+    if data.pictures or data.episodes or data.bandits:
         return None
     if config.target_vocabulary is not None:
         pairs = data.splits["train"]
@@ -223,11 +252,22 @@ def _load_pairs(config: DataConfig) -> Loaded:
     return Loaded(splits, tuple(note for found in read.values() for note in found.notes))
 
 
+def _load_text(config: DataConfig) -> Loaded:
+    if not config.train:
+        raise InputError("no text given: --data book.txt, once for each file")
+    named = {"train": config.train, "valid": config.valid, "test": config.test}
+    texts = {split: "\n".join(read_text(Path(path)) for path in paths) for split, paths in named.items() if paths}
+    if "valid" not in texts:  # the end of the text
+        cut = round((1 - config.valid_share) * len(texts["train"]))
+        texts["train"], texts["valid"] = texts["train"][:cut], texts["train"][cut:]
+    return Loaded({}, texts=texts)
+
+
 def _load_tagged(config: DataConfig) -> Loaded:
     if not config.train:
         raise InputError("no tagged sentences given: --data train.conllu, or a file with a word and its tag a line")
     named = {"train": config.train, "valid": config.valid, "test": config.test}
-    splits = {split: _read_tagged(paths) for split, paths in named.items() if paths}
+    splits = {split: _read_tagged(paths, config.column) for split, paths in named.items() if paths}
     if "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(
             splits["train"], config.valid_share, lambda one: " ".join(one.words)
@@ -235,12 +275,16 @@ def _load_tagged(config: DataConfig) -> Loaded:
     return Loaded({}, tagged=splits)
 
 
-def _read_tagged(paths: tuple[str, ...]) -> list[Tagged]:
-    return [
-        sentence
-        for path in paths
-        for sentence in (parse_conllu if path.endswith(".conllu") else parse_columns)(read_lines(Path(path)), path)
-    ]
+def _read_tagged(paths: tuple[str, ...], column: str) -> list[Tagged]:
+    found: list[Tagged] = []
+    for path in paths:
+        if path.endswith(".conllu"):
+            found.extend(parse_conllu(read_lines(Path(path)), path, column))
+        elif column == "upos":
+            found.extend(parse_columns(read_lines(Path(path)), path))
+        else:
+            raise InputError(f"{path}: data.column = {column!r} is a column of CoNLL-U, which is named *.conllu")
+    return found
 
 
 def _load_questions(config: DataConfig) -> Loaded:
@@ -265,12 +309,26 @@ def _load_imdb(config: DataConfig) -> Loaded:
     return Loaded(imdb.read(Store.of(config.folder)))
 
 
+def _load_movie_reviews(config: DataConfig) -> Loaded:
+    return Loaded(movie_reviews.read(Store.of(config.folder), config.fold))
+
+
 def _load_ud_english_ewt(config: DataConfig) -> Loaded:
-    return Loaded({}, tagged=ud_english_ewt.read(Store.of(config.folder)))
+    return Loaded({}, tagged=ud_english_ewt.read(Store.of(config.folder), config.column))
 
 
 def _load_wnut17(config: DataConfig) -> Loaded:
     return Loaded({}, tagged=wnut17.read(Store.of(config.folder)))
+
+
+def _load_omniglot(config: DataConfig) -> Loaded:
+    return Loaded({}, episodes=omniglot.read(Store.of(config.folder), config.ways, config.shots))
+
+
+def _load_bandits(config: DataConfig) -> Loaded:
+    from qkv.data.bandits import Bandits  # slow to import, for who only lists the data sets
+
+    return Loaded({}, bandits=dict.fromkeys(("train", "valid", "test"), Bandits(config.arms, config.pulls)))
 
 
 def _load_fashion_mnist(config: DataConfig) -> Loaded:
@@ -319,6 +377,9 @@ DATA_SETS = {
         tinyshakespeare.CORPUS,
         "text",
     ),
+    "text": DataSet(
+        "your own running text, from one file or several (data.train)", "yours", _load_text, None, "text"
+    ),
     "labelled": DataSet(
         "your own texts with a label each, from a TSV file or two text files (data.train)",
         "yours",
@@ -340,6 +401,13 @@ DATA_SETS = {
         imdb.CORPUS,
         "labelled",
     ),
+    "movie_reviews": DataSet(
+        "long film reviews, positive or negative: 2,000 in ten folds",
+        movie_reviews.CORPUS.licence,
+        _load_movie_reviews,
+        movie_reviews.CORPUS,
+        "labelled",
+    ),
     "tagged": DataSet(
         "your own sentences with a tag for each word, in CoNLL columns or CoNLL-U (data.train)",
         "yours",
@@ -348,7 +416,7 @@ DATA_SETS = {
         "tagged",
     ),
     "ud_english_ewt": DataSet(
-        "web text with parts of speech: 12,544 sentences to train on",
+        "web text with parts of speech and dependency trees: 12,544 sentences to train on",
         ud_english_ewt.CORPUS.licence,
         _load_ud_english_ewt,
         ud_english_ewt.CORPUS,
@@ -374,5 +442,19 @@ DATA_SETS = {
         _load_fashion_mnist,
         fashion_mnist.CORPUS,
         "pictures",
+    ),
+    "omniglot": DataSet(
+        "drawn characters of which an episode shows a few: 1,028 to train on, 172 and 423 others to test on",
+        omniglot.CORPUS.licence,
+        _load_omniglot,
+        omniglot.CORPUS,
+        "episodes",
+    ),
+    "bandits": DataSet(
+        "arms that pay with probabilities of their own (data.arms, data.pulls); generated",
+        "made by qkv (Apache-2.0)",
+        _load_bandits,
+        None,
+        "bandits",
     ),
 }

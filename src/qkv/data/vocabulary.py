@@ -144,27 +144,24 @@ def _characters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Tok
 
 def _words(texts: Iterable[str], normalizer: normalizers.Normalizer, size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNKNOWN]))
-    tokenizer.normalizer = normalizer
-    # A word keeps the space before it, and punctuation without a space gets none: decoding loses nothing.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(), pre_tokenizers.Split(Regex(r"▁?\w+|▁?[^\w▁]|▁"), "isolated")]
-    )
-    tokenizer.decoder = decoders.Metaspace()
-    return _learn(tokenizer, texts, trainers.WordLevelTrainer, size)
+    return _learn(tokenizer, texts, normalizer, trainers.WordLevelTrainer, size)
 
 
 def _subwords(texts: Iterable[str], normalizer: normalizers.Normalizer, size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN], fuse_unk=True))
+    return _learn(tokenizer, texts, normalizer, trainers.BpeTrainer, size)
+
+
+def _learn(
+    tokenizer: Tokenizer, texts: Iterable[str], normalizer: normalizers.Normalizer, trainer: type, size: int
+) -> Tokenizer:
     tokenizer.normalizer = normalizer
-    # "<" stays apart, or subwords of texts with "<s>" in them would grow into the special token of that name.
+    # A word keeps the space before it, and punctuation without a space gets none: decoding loses nothing. Subwords do
+    # not grow across punctuation: "street." has to say nothing that "street" does not, and "<s>" never becomes one.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(), pre_tokenizers.Split("<", "isolated")]
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Split(Regex(r"▁?\w+|▁?[^\w▁]|▁"), "isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
-    return _learn(tokenizer, texts, trainers.BpeTrainer, size)
-
-
-def _learn(tokenizer: Tokenizer, texts: Iterable[str], trainer: type, size: int) -> Tokenizer:
     learning = trainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
     tokenizer.train_from_iterator(texts, learning)
     tokenizer.encode_special_tokens = True  # a user who writes "<pad>" means these five characters

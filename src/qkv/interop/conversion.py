@@ -16,7 +16,6 @@ from qkv.interop.released import released_dtype, write_released
 from qkv.interop.tensors import Progress
 from qkv.interop.vocabularies import LARGEST_TOKENIZER, SPECIAL, TARGET_TOKENIZER, TOKENIZER
 from qkv.interop.weight_map import Family
-from qkv.models.elmo import Elmo
 from qkv.runtime.files import folder_written_atomically
 
 Kind = Literal["hf", "qkv"]  # a folder that Hugging Face's transformers loads, or one of our own
@@ -73,7 +72,7 @@ def convert(
         if family is not None:
             write_released(model, family, scratch, progress)
         else:
-            save_model(model, None if isinstance(model, Elmo) else model.tokenizer, scratch, progress)
+            save_model(model, model.tokenizer, scratch, progress)
         for name in BESIDE if family is not None else PICTURES:
             _copy(folder / name, scratch / name)
     weights = list(model.parameters())

@@ -44,7 +44,7 @@ LIBRARY = "qkv"  # what config.json of a folder of ours says, for others have mo
 KINDS: dict[type[Any], str] = {
     LanguageModel: "a language model (for qkv generate)",
     EncoderDecoder: "an encoder-decoder (for qkv translate)",
-    TextEncoder: "a text encoder (for qkv classify, tag, fill, embed)",
+    TextEncoder: "a text encoder (for qkv classify, tag, answer, fill, embed)",
 }
 CHECKPOINT = re.compile(r"step-\d{8,}")
 

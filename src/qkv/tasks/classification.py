@@ -50,6 +50,7 @@ class ClassificationTask(ScoredTask):
     """The loss is the cross-entropy of the labels."""
 
     title = "classification"
+    unit = "texts"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "accuracy": Metric("accuracy", percent=True),
@@ -89,8 +90,8 @@ class ClassificationTask(ScoredTask):
         notes = data.notes
         if texts.too_long:
             notes += (
-                f"{texts.too_long} training text(s) are read to model.max_length = {model.max_length} tokens and no "
-                "further",
+                f"{texts.too_long} training text(s) are read to model.max_length = {model.max_length} {splitter.unit} "
+                "and no further",
             )
         valid = data.splits["valid"][: train.valid_size]
         return cls(splitter, texts.pieces, valid, names, train, model.max_length, seed, notes)
@@ -99,13 +100,17 @@ class ClassificationTask(ScoredTask):
         return f"{len(self.train):,} texts, {len(self.labels)} labels"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return epoch_of(self.train, self.settings.batch_tokens, self.seed, number)
+        return epoch_of(self.train, self._at_once, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> TextBatch:
         pieces = [self.train[row] for row in rows]
         if filled:
-            return batched_filled(pieces, self.splitter.pad, self.settings.batch_tokens, self.longest)
+            return batched_filled(pieces, self.splitter.pad, self._at_once, self.longest)
         return batched(pieces, self.splitter.pad)
+
+    @property
+    def _at_once(self) -> int:
+        return self.splitter.at_once(self.settings.batch_tokens)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
         logits = model.say(self.splitter.read(batch.tokens_read), batch.lengths).float()
@@ -147,7 +152,7 @@ def label_log_probabilities(
     splitter = splitter.anew()
     texts = cut(splitter, pairs, {}, model.config.max_length)
     found = torch.zeros(len(pairs), model.config.labels)
-    for rows, batch in in_batches(texts.pieces, budget, splitter.pad):
+    for rows, batch in in_batches(texts.pieces, splitter.at_once(budget), splitter.pad):
         here = batch.to(model.device)
         found[rows] = model.say(splitter.read(here.tokens_read), here.lengths).float().log_softmax(dim=-1).cpu()
     return found

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -14,28 +14,34 @@ from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.vit import ViT
 from qkv.tasks.task import Examined, ScoredTask, Settings
-from qkv.types import Float, Int, Shaped, Tensor
+from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
 @dataclass(frozen=True)
 class PictureBatch:
-    """Some pictures, as numbers from -1 to 1, and their labels."""
+    """Some pictures by their numbers, their labels, and what is done to each; the pixels stay where the model is."""
 
-    images: Float[Tensor, "batch channels height width"]
+    rows: Int[Tensor, "batch"]
     labels: Int[Tensor, "batch"]
     counted: Int[Tensor, "batch"]  # 1, or 0 for one that only fills the batch up
+    places: Int[Tensor, "batch 2"]  # its first row and column, in the picture with an edge of `shift` black pixels
+    mirrored: Bool[Tensor, "batch"]
+    covers: Int[Tensor, "batch 2"]  # the first row and column of the square that covers a part of it
 
     @property
     def tokens(self) -> int:
         return len(self.labels)
 
     def to(self, device: torch.device) -> "PictureBatch":
-        return PictureBatch(self.images.to(device), self.labels.to(device), self.counted.to(device))
+        return PictureBatch(*(one.to(device, non_blocking=True) for one in _tensors(self)))
 
 
 @dataclass
 class ImageClassificationTask(ScoredTask):
-    """Pictures in an order that the seed decides, each in its epoch a little moved, and half of them mirrored."""
+    """Pictures in an order that the seed decides, each in its epoch a little moved, mirrored and covered.
+
+    All of them lie on the model's device, and are altered there: a batch says how.
+    """
 
     title = "telling pictures apart"
     metrics: ClassVar = {
@@ -43,6 +49,7 @@ class ImageClassificationTask(ScoredTask):
         "accuracy": Metric("accuracy", percent=True),
     }
     model = ViT
+    unit = "pictures"
     learns_from = "pictures"
     from_data = ("classes", "label_names", "height", "width", "channels")
     capturable = True
@@ -56,6 +63,7 @@ class ImageClassificationTask(ScoredTask):
     def __post_init__(self) -> None:
         self.vocabulary = None
         self.number = 0  # of the epoch
+        self.pixels: dict[torch.device, Tensor] = {}  # of all pictures to learn from
 
     @classmethod
     def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,20 +100,33 @@ class ImageClassificationTask(ScoredTask):
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> PictureBatch:
         chance = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
-        images = scaled(moved(torch.from_numpy(self.train.pixels[rows]), self.settings.shift, chance))
-        if self.settings.mirror:
-            images = torch.where(torch.rand(len(rows), 1, 1, 1, generator=chance) < 0.5, images.flip(-1), images)
-        labels, counted = torch.from_numpy(self.train.labels[rows]), torch.ones(len(rows), dtype=torch.long)
-        missing = self.settings.batch_tokens - len(rows) if filled else 0
-        if missing > 0:
-            images = torch.cat((images, images[:1].expand(missing, -1, -1, -1)))
-            labels, counted = (F.pad(one, (0, missing)) for one in (labels, counted))
-        return PictureBatch(images, labels, counted)
+        shift, count = self.settings.shift, len(rows)
+        places = torch.randint(2 * shift + 1, (count, 2), generator=chance)
+        mirrored = (torch.rand(count, generator=chance) < 0.5) & torch.tensor(self.settings.mirror)
+        sides = torch.tensor(self.train.pixels.shape[2:])
+        covers = (torch.rand(count, 2, generator=chance) * (1 + sides)).long() - self.settings.cover // 2
+        batch = PictureBatch(
+            torch.tensor(rows), torch.from_numpy(self.train.labels[rows]), torch.ones(count, dtype=torch.long),
+            places, mirrored, covers,
+        )  # fmt: skip
+        missing = self.settings.batch_tokens - count if filled else 0
+        if missing <= 0:
+            return batch
+        padded = (F.pad(one, (0, 0) * (one.ndim - 1) + (0, missing)) for one in _tensors(batch))
+        return PictureBatch(*padded)
+
+    def images(self, batch: PictureBatch) -> Float[Tensor, "batch channels height width"]:
+        """The pictures of a batch as numbers from -1 to 1, altered as it says."""
+        device = batch.rows.device
+        if device not in self.pixels:
+            self.pixels[device] = torch.from_numpy(self.train.pixels).to(device)
+        pixels = moved(self.pixels[device][batch.rows], self.settings.shift, batch.places)
+        pixels = torch.where(batch.mirrored[:, None, None, None], pixels.flip(-1), pixels)
+        return scaled(covered(pixels, self.settings.cover, batch.covers))
 
     def loss(self, model: ViT, batch: PictureBatch) -> Float[Tensor, ""]:
-        each = F.cross_entropy(
-            model(batch.images).float(), batch.labels, label_smoothing=self.settings.label_smoothing, reduction="none"
-        )
+        logits = model(self.images(batch)).float()
+        each = F.cross_entropy(logits, batch.labels, label_smoothing=self.settings.label_smoothing, reduction="none")
         return (each * batch.counted).sum() / batch.counted.sum()
 
     def validate(self, model: ViT) -> dict[str, float]:
@@ -136,13 +157,32 @@ def scaled(pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def moved(
-    pixels: Shaped[Tensor, "batch channels height width"], most: int, chance: torch.Generator
+    pixels: Shaped[Tensor, "batch channels height width"], most: int, places: Int[Tensor, "batch 2"]
 ) -> Shaped[Tensor, "batch channels height width"]:
     """Each picture by up to so many pixels up or down and left or right; what comes in at the edge is black."""
     if most == 0:
         return pixels
     count, _, height, width = pixels.shape
     wide = F.pad(pixels, (most, most, most, most))
-    down, right = torch.randint(2 * most + 1, (2, count, 1), generator=chance)
-    rows, columns = down + torch.arange(height), right + torch.arange(width)
-    return wide[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+    row = torch.arange(count, device=pixels.device)[:, None, None]
+    down = places[:, 0, None] + torch.arange(height, device=pixels.device)
+    right = places[:, 1, None] + torch.arange(width, device=pixels.device)
+    return wide[row, :, down[:, :, None], right[:, None, :]].movedim(-1, 1)
+
+
+def covered(
+    pixels: Shaped[Tensor, "batch channels height width"], side: int, corners: Int[Tensor, "batch 2"]
+) -> Shaped[Tensor, "batch channels height width"]:
+    """Each picture with a black square of so many pixels a side on it, or what of it lies inside (cutout, DeVries and
+    Taylor 2017).
+    """
+    if side == 0:
+        return pixels
+    height, width = (torch.arange(size, device=pixels.device) for size in pixels.shape[2:])
+    top, left = (corners[:, axis, None] for axis in (0, 1))
+    rows, columns = (height >= top) & (height < top + side), (width >= left) & (width < left + side)
+    return pixels.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0)
+
+
+def _tensors(batch: PictureBatch) -> list[Tensor]:
+    return [getattr(batch, field.name) for field in fields(batch)]

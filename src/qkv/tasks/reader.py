@@ -18,7 +18,7 @@ USES = {  # of each head
     "pretraining": "it is for qkv fill",
     "next_sentence": "it says whether one text follows another",
     "language_model": "it predicts the words of a text ahead and back, and qkv train begins with it",
-    "span": "it says where in a text an answer is",
+    "span": "it is for qkv answer",
 }
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from qkv.data.registry import Loaded
 from qkv.data.tagged import Tagged
+from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.metrics.tagging import entity_f1, names_entities, tag_accuracy
 from qkv.nn.text_encoder import TextEncoder
@@ -24,6 +25,7 @@ from qkv.tasks.pieces import (
     splitter_for,
 )
 from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.trees import Tree
 from qkv.types import Float, Tensor
 
 
@@ -43,8 +45,18 @@ class Cut:
     words: list[list[Word]]  # that are in each piece
 
 
-def cut(splitter: AnySplitter, sentences: Sequence[Tagged], labels: dict[str, int], longest: int) -> Cut:
-    """The first token of each word says its tag; the others say nothing. A tag that has no label is not asked for."""
+def cut(
+    splitter: AnySplitter,
+    sentences: Sequence[Tagged],
+    labels: dict[str, int],
+    longest: int,
+    *,
+    trees: bool = False,
+) -> Cut:
+    """The first token of each word says its tag; the others say nothing. A tag that has no label is not asked for.
+
+    With `trees`, a piece also has the tree of its sentence, also of one that is read in several.
+    """
     rows: list[tuple[list[int], list[int]]] = []  # the tokens of each piece, and what is to be said of them
     words: list[list[Word]] = []
     whole = splitter.room(longest)
@@ -62,7 +74,30 @@ def cut(splitter: AnySplitter, sentences: Sequence[Tagged], labels: dict[str, in
             ids.extend(token_ids)
             targets.extend([labels.get(tag, IGNORE), *[IGNORE] * (len(token_ids) - 1)])
     before = [IGNORE] * splitter.first
-    return Cut([Piece(splitter.between(ids), before + targets) for ids, targets in rows], words)
+    pieces = [
+        Piece(
+            splitter.between(ids),
+            before + targets,
+            _tree(sentences, inside, splitter.first + len(ids)) if trees else None,
+        )
+        for (ids, targets), inside in zip(rows, words, strict=True)
+    ]
+    return Cut(pieces, words)
+
+
+def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> Tree:
+    """The tree that some words of a sentence are in, and where their tokens are, the last before `end`."""
+    number = words[0].sentence
+    heads = sentences[number].heads
+    if heads is None or len(heads) != len(sentences[number].words):
+        raise InputError(
+            f"sentence {number + 1} has no head for each of its words, and the model reads dependency trees "
+            "(model.tree): give it sentences in CoNLL-U, or train one without"
+        )
+    of_tokens = [0] * words[0].place
+    for word, after in zip(words, [*(one.place for one in words[1:]), end], strict=True):
+        of_tokens.extend([word.number + 1] * (after - word.place))
+    return Tree(heads, of_tokens)
 
 
 @dataclass
@@ -70,6 +105,7 @@ class TaggingTask(ScoredTask):
     """The loss is the cross-entropy of the tags; the first token of a word stands for it (Devlin et al. 2019)."""
 
     title = "tagging"
+    unit = "words"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "accuracy": Metric("accuracy", percent=True),
@@ -103,7 +139,7 @@ class TaggingTask(ScoredTask):
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
         splitter = splitter_for(vocabulary, model)
-        pieces = cut(splitter, data.tagged["train"], numbers, model.max_length)
+        pieces = cut(splitter, data.tagged["train"], numbers, model.max_length, trees=_reads_trees(model))
         valid = data.tagged["valid"][: train.valid_size]
         return cls(splitter, pieces, valid, names, train, model.max_length, seed, data.notes)
 
@@ -140,12 +176,12 @@ class TaggingTask(ScoredTask):
     def _scores(self, model: TextEncoder, sentences: Sequence[Tagged]) -> dict[str, float]:
         numbers = {name: number for number, name in enumerate(self.labels)}
         splitter = self.splitter.anew()
-        known = cut(splitter, sentences, numbers, self.longest)
+        known = cut(splitter, sentences, numbers, self.longest, trees=_reads_trees(model.config))
         total, words, budget = 0.0, 0, self.settings.batch_tokens
         for _, batch in in_batches(known.pieces, budget, splitter.pad):
             total += float(_loss(model, splitter, batch.to(model.device)))
             words += batch.tokens
-        found = tags_of(model, splitter, [one.words for one in sentences], budget)
+        found = tags_of(model, splitter, [one.words for one in sentences], budget, [one.heads for one in sentences])
         return {"loss": total / max(1, words), **tag_scores(found, sentences)}
 
 
@@ -159,16 +195,21 @@ def tag_scores(found: Sequence[Sequence[str]], wanted: Sequence[Tagged]) -> dict
 
 @torch.inference_mode()
 def tags_of(
-    model: TextEncoder, splitter: AnySplitter, sentences: Sequence[Sequence[str]], budget: int
+    model: TextEncoder,
+    splitter: AnySplitter,
+    sentences: Sequence[Sequence[str]],
+    budget: int,
+    heads: Sequence[tuple[int, ...] | None] | None = None,
 ) -> list[list[str]]:
-    """The tag that a model gives to each word of sentences."""
+    """The tag that a model gives to each word of sentences; one that reads trees needs the heads of the words."""
     names, splitter = model.labels, splitter.anew()
-    untagged = [Tagged(tuple(words), ("",) * len(words)) for words in sentences]
-    read = cut(splitter, untagged, {}, model.config.max_length)
+    known = heads or [None] * len(sentences)
+    untagged = [Tagged(tuple(words), ("",) * len(words), of) for words, of in zip(sentences, known, strict=True)]
+    read = cut(splitter, untagged, {}, model.config.max_length, trees=_reads_trees(model.config))
     found = [[""] * len(words) for words in sentences]
     for rows, batch in in_batches(read.pieces, budget, splitter.pad):
         here = batch.to(model.device)
-        best = model.say(splitter.read(here.tokens_read), here.lengths).argmax(dim=-1).tolist()
+        best = _said(model, splitter, here).argmax(dim=-1).tolist()
         for row, labels in zip(rows, best, strict=True):
             for word in read.words[row]:
                 found[word.sentence][word.number] = names[labels[word.place]]
@@ -176,6 +217,18 @@ def tags_of(
 
 
 def _loss(model: TextEncoder, splitter: AnySplitter, batch: TextBatch, smoothing: float = 0.0) -> Float[Tensor, ""]:
-    logits = model.say(splitter.read(batch.tokens_read), batch.lengths).float().flatten(0, 1)
+    logits = _said(model, splitter, batch).float().flatten(0, 1)
     targets = batch.targets.flatten()
     return F.cross_entropy(logits, targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
+
+
+def _said(model: TextEncoder, splitter: AnySplitter, batch: TextBatch) -> Float[Tensor, "batch length labels"]:
+    tokens = splitter.read(batch.tokens_read)
+    if batch.tree is None:
+        return model.say(tokens, batch.lengths)
+    return model.logits(model(tokens, lengths=batch.lengths, tree=batch.tree))
+
+
+def _reads_trees(config: Any) -> bool:
+    """Whether a model with this config wants to know the trees of sentences."""
+    return getattr(config, "reads_trees", False)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from qkv.data.characters import Characters
 from qkv.data.registry import DataConfig, Loaded, learn_vocabulary
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
@@ -43,6 +44,8 @@ class Settings(Protocol):
     @property
     def mirror(self) -> bool: ...
     @property
+    def cover(self) -> int: ...
+    @property
     def whole_words(self) -> bool: ...
     @property
     def best_by(self) -> str: ...
@@ -57,6 +60,7 @@ class Task(ABC):
     learns_from: ClassVar[str | tuple[str, ...]]  # the kind of data it needs, as the registry calls it, or several
     from_data: ClassVar[tuple[str, ...]]  # keys of such a model's config that the data decide
 
+    unit: ClassVar[str] = "tok"  # of which a batch has so many `tokens`
     capturable: bool = False  # whether the loss of a batch looks at tensors alone, as a CUDA graph would
 
     vocabulary: Any  # AnyVocabulary, or None where there is no text
@@ -73,9 +77,10 @@ class Task(ABC):
         return kind != "wordpiece" or issubclass(cls.model, TextEncoder)
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig) -> Any:
-        """Learn the vocabulary of the training texts; None where there are none."""
-        return learn_vocabulary(data, config)
+    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Any:
+        """Learn the vocabulary of the training texts, if a model with such a config needs one; None without texts."""
+        characters = getattr(model, "max_characters", None)  # of a word, which some read instead
+        return learn_vocabulary(data, config) if characters is None else Characters(characters)
 
     @classmethod
     def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:

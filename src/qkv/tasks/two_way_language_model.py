@@ -123,7 +123,7 @@ class TwoWayLanguageModelTask(ScoredTask):
         return kind == "word"
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig) -> Vocabulary:
+    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Vocabulary:
         """The most frequent words of the training texts."""
         splitter = WordSplitter(Characters())
         met = array("i")

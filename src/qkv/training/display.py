@@ -21,7 +21,7 @@ class Display:
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=24),
             TextColumn(
-                "{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]} tok/s"
+                "{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]}"
             ),
             TextColumn("eta"),
             TimeRemainingColumn(),
@@ -38,14 +38,14 @@ class Display:
         """Say something that stays on the screen."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def step(self, epoch: int, epochs: int, done: float, loss: float, tokens_per_second: float) -> None:
+    def step(self, epoch: int, epochs: int, done: float, loss: float, speed: float, unit: str) -> None:
         """Show where training stands."""
-        rate = f"{tokens_per_second / 1000:.1f}k"
+        rate = f"{speed / 1000:.1f}k {unit}/s"
         self._live.update(self._task, completed=done, epoch=f"{epoch}/{epochs}", loss=f"{loss:.3f}", rate=rate)
         now = time.monotonic()
         if not self.console.is_terminal and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            shown = f"epoch {epoch}/{epochs}  {done:4.0%}  loss {loss:.3f}{self._metric}  {rate} tok/s"
+            shown = f"epoch {epoch}/{epochs}  {done:4.0%}  loss {loss:.3f}{self._metric}  {rate}"
             left = self._seconds_left(now, done)
             self.say(shown if left is None else f"{shown}  eta {left:.0f} s")
 

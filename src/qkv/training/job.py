@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qkv.data.characters import Characters
 from qkv.data.registry import load_data
 from qkv.interop.folder import read_config
 from qkv.models import MODELS
@@ -43,7 +44,7 @@ def _work(recipe: Recipe, folder: Path, run: Run | None, device: str, display: D
     going_on = run is not None and bool(run.checkpoints)
     start = None if going_on else start_of(recipe)
     vocabulary = (run.vocabulary if run is not None else None) or (
-        kind.learn_vocabulary(data, recipe.data) if start is None else start.tokenizer
+        kind.learn_vocabulary(data, recipe.data, recipe.model_config()) if start is None else start.tokenizer
     )
     if run is not None and going_on:
         _, config = read_config(run.checkpoints[-1])
@@ -78,6 +79,8 @@ def _described(recipe: Recipe, vocabulary: Any) -> str:
         return ""
     if recipe.init is not None:
         return "  the tokenizer that it begins with"
+    if isinstance(vocabulary, Characters):
+        return "  the characters of words"
     source = f"  vocabulary {recipe.data.vocabulary} ({len(vocabulary.source):,})"
     if vocabulary.target is vocabulary.source:
         return source

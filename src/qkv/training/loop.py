@@ -69,7 +69,7 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
             if place.step % LOG_EVERY == 0 or place.step == 1 or step.done == 1.0:
                 speed, clock, tokens = tokens / (now - clock), now, 0
                 log.write(place.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
-                display.step(step.epoch + 1, config.epochs, step.done, loss, speed)
+                display.step(step.epoch + 1, config.epochs, step.done, loss, speed, task.unit)
             if place.step % config.validate_every == 0:
                 place = validate(task, model, average, config, place, log, display)
                 clock, tokens = time.monotonic(), 0  # the speed shown is that of training

@@ -51,6 +51,7 @@ class TrainConfig:
     whole_words: bool = False  # masked_words: whether all pieces of a word are masked, or none
     shift: int = 0  # classify_images: by how many pixels a picture is moved at most, anew in each epoch
     mirror: bool = False  # classify_images: whether half of the pictures are mirrored, anew in each epoch
+    cover: int = 0  # classify_images: how many pixels a side a black square has that covers a part of each picture
     ema: float = 0.0  # the decay of the moving average of the weights that is validated and saved; 0: no average
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU, float32 on the CPU
     graphs: bool = True  # on a GPU: capture the steps of training in CUDA graphs, one for each shape of batch
@@ -69,7 +70,8 @@ class TrainConfig:
         require(self.warmup >= 0, "warmup must not be negative")
         require(self.weight_decay >= 0, "weight_decay must not be negative")
         require(self.patience >= 0, "patience must not be negative")
-        require(0 <= self.shift <= 2**10, "shift must lie between 0 and 1,024")
+        for name in ("shift", "cover"):
+            require(0 <= getattr(self, name) <= 2**10, f"{name} must lie between 0 and 1,024")
         for name in ("label_smoothing", "bpe_dropout", "ema"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 

@@ -11,7 +11,6 @@ import torch
 
 from qkv.config import build, read_toml, write_toml
 from qkv.data.registry import Loaded, load_data
-from qkv.data.vocabulary import AnyVocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.folder import (
     WEIGHTS,
@@ -24,7 +23,7 @@ from qkv.interop.folder import (
     write_tensors,
 )
 from qkv.interop.seal import read_seal, seal, verify
-from qkv.interop.vocabularies import TOKENIZER
+from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer
 from qkv.runtime.files import (
     folder_written_atomically,
     only_one_process,
@@ -107,7 +106,7 @@ class Run:
         return loaded
 
     @property
-    def vocabulary(self) -> AnyVocabulary | None:
+    def vocabulary(self) -> AnyTokenizer | None:
         """The vocabulary that the run's checkpoints carry; None where there is no text."""
         if not self.checkpoints:
             return None

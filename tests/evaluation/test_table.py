@@ -53,6 +53,19 @@ def test_the_best_row_comes_first_whichever_way_is_up() -> None:
     assert rows[0]["test: word error rate, %"] == "50.00"
 
 
+def test_pre_training_has_a_table_of_its_own_beside_what_the_data_were_made_for() -> None:
+    told = record(recipe="c", data="imdb", languages="", task="classify", metrics=(Measure("accuracy", 0.9),))
+    masked = record(
+        recipe="m", data="imdb", languages="", task="masked_words",
+        metrics=(Measure("perplexity", 20.0), Measure("accuracy", 0.4)),
+    )  # fmt: skip
+    text = page(told, masked)
+    assert [row["recipe"] for row in grid(text, "imdb, masked words")] == ["m"]
+    assert grid(text, "imdb, masked words")[0]["test_2016_flickr: masked words, %"] == "40.00"
+    assert [row["recipe"] for row in grid(text, "imdb")] == ["c"]
+    assert evaluate_command([told]).endswith("--split test_2016_flickr")  # nothing is searched for
+
+
 def test_a_row_that_was_never_scored_comes_last() -> None:
     unscored = record(recipe="a", metrics=(Measure("bleu_tokenised", None),))
     assert [row["recipe"][0] for row in grid(page(unscored, record(recipe="b")), "multi30k en to de")] == ["b", "a"]

@@ -27,6 +27,12 @@ class Column:
 _BLEU = (Column("bleu_tokenised", "BLEU, lowercased, tokenised"), Column("bleu", "sacreBLEU, cased", needs_case=True))
 _ACCURACY = (Column("accuracy", "accuracy, %", 100),)
 _ANY_PAIRS = (Column("bleu", "sacreBLEU"), Column("chrf", "chrF"), Column("exact", "exact, %", 100))
+
+
+def _wrong_bits(*sizes: str) -> tuple[Column, ...]:
+    return tuple(Column(f"bits_at_{size}", f"wrong bits at {size}", higher_is_better=False) for size in sizes)
+
+
 COLUMNS = {
     "multi30k": _BLEU,
     "tatoeba": _BLEU,
@@ -37,15 +43,28 @@ COLUMNS = {
     "tinyshakespeare": (Column("nats", "nats per character", digits=4, higher_is_better=False),),
     "labelled": _ACCURACY,
     "sentence_polarity": _ACCURACY,
+    "imdb": _ACCURACY,
     "tagged": (*_ACCURACY, Column("f1", "F1, %", 100)),
     "ud_english_ewt": _ACCURACY,
     "wnut17": (Column("f1", "F1 of entities, %", 100),),
     "fashion_mnist": _ACCURACY,
+    "copy": _wrong_bits("20", "40", "80", "120"),
+    "repeat_copy": _wrong_bits("10x10", "20x10", "10x20", "20x20"),
+    "recall": _wrong_bits("6", "10", "15", "20"),
     "dates": (
         Column("exact", "exact, %", 100),
         Column("cer", "character error rate, %", 100, higher_is_better=False),
         Column("alignment", "alignment accuracy, %", 100),
     ),
+}
+PERPLEXITY = Column("perplexity", "perplexity", higher_is_better=False)
+PRE_TRAINING = {  # tasks that are learned from data sets made for another: a table of their own
+    "masked_words": (
+        PERPLEXITY,
+        Column("accuracy", "masked words, %", 100),
+        Column("next_sentence", "next sentence, %", 100),
+    ),
+    "two_way_language_model": (PERPLEXITY,),
 }
 # What others report, and where.
 MARKS = {
@@ -85,6 +104,7 @@ class Table:
 
     data: str
     languages: str
+    task: str  # of those in PRE_TRAINING, else ""
     data_hash: str
     splits: tuple[str, ...]
     columns: tuple[Column, ...]
@@ -93,7 +113,8 @@ class Table:
     @property
     def title(self) -> str:
         source, _, target = self.languages.partition("-")
-        return f"{self.data} {source} to {target}" if target else self.data
+        name = f"{self.data} {source} to {target}" if target else self.data
+        return f"{name}, {self.task.replace('_', ' ')}" if self.task else name
 
 
 def tables(records: Iterable[Record]) -> list[Table]:
@@ -123,13 +144,13 @@ def markdown(found: Sequence[Table], command: str, figure: str | None = None) ->
     return "\n\n".join(parts) + "\n"
 
 
-def _table_of(record: Record) -> tuple[str, str, str]:
-    return record.data, record.languages, record.data_hash
+def _table_of(record: Record) -> tuple[str, str, str, str]:
+    return record.data, record.languages, record.task if record.task in PRE_TRAINING else "", record.data_hash
 
 
 def _table(records: list[Record]) -> Table:
-    data, languages, data_hash = _table_of(records[0])
-    columns = COLUMNS.get(data, _ANY_PAIRS)
+    data, languages, task, data_hash = _table_of(records[0])
+    columns = PRE_TRAINING.get(task) or COLUMNS.get(data, _ANY_PAIRS)
     splits = tuple(sorted({record.split for record in records}))
     labels = sorted({row_label(record) for record in records})
     rows = [Row(label, tuple(record for record in records if row_label(record) == label)) for label in labels]
@@ -140,7 +161,7 @@ def _table(records: list[Record]) -> Table:
         return not values, -worth if columns[0].higher_is_better else worth
 
     shown = tuple(column for column in columns if any(row.values(split, column) for row in rows for split in splits))
-    return Table(data, languages, data_hash, splits, shown, tuple(sorted(rows, key=merit)))
+    return Table(data, languages, task, data_hash, splits, shown, tuple(sorted(rows, key=merit)))
 
 
 def _section(table: Table, *, others: bool) -> list[str]:

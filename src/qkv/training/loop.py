@@ -12,7 +12,7 @@ from torch import nn
 
 from qkv.errors import NotFinite
 from qkv.interop import Network
-from qkv.tasks.task import Task
+from qkv.tasks.task import Batch, Task
 from qkv.training.average import Average
 from qkv.training.circumstances import present_circumstances
 from qkv.training.display import Display
@@ -51,13 +51,15 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
 
     with Interrupt() as interrupt, Log(run.folder / LOG, place.step + 1) as log, display:
         began, clock, tokens = time.monotonic() - place.seconds, time.monotonic(), 0
-        for step in steps_ahead(task, config.epochs, place):
+        ahead = Prepared(task, steps_ahead(task, config.epochs, place), device, filled=circumstances.graphs)
+        for step, batch in ahead:
             model.train()
-            batch = task.batch(step.rows, filled=circumstances.graphs).to(device)
             rate = learning_rate(config, place.step, step.behind)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            loss, norm = torch.stack(list(passes(batch))).tolist()
+            outcome = passes(batch)
+            ahead.prepare()  # a GPU is still at work
+            loss, norm = torch.stack(list(outcome)).tolist()
             stop_unless_finite(loss, "loss", place, run)
             stop_unless_finite(norm, "gradient", place, run)
             optimizer.step()
@@ -108,6 +110,31 @@ def steps_ahead(task: Task, epochs: int, place: Place) -> Iterator[Step]:
         for number in range(place.batch if epoch == place.epoch else 0, len(batches)):
             behind, done = ((epoch + count / len(batches)) / epochs for count in (number, number + 1))
             yield Step(epoch, number, batches[number], behind, done)
+
+
+class Prepared:
+    """Steps with their batches, of which the next can be made ahead of time: it depends on its step alone."""
+
+    def __init__(self, task: Task, steps: Iterator[Step], device: torch.device, *, filled: bool) -> None:
+        self.task = task
+        self.steps = steps
+        self.device = device
+        self.filled = filled
+        self._ready: list[tuple[Step, Batch]] = []
+
+    def prepare(self) -> None:
+        """Make the next batch, unless that was done, or there is none."""
+        if not self._ready and (step := next(self.steps, None)) is not None:
+            self._ready.append((step, self.task.batch(step.rows, filled=self.filled).to(self.device)))
+
+    def __iter__(self) -> "Prepared":
+        return self
+
+    def __next__(self) -> tuple[Step, Batch]:
+        self.prepare()
+        if not self._ready:
+            raise StopIteration
+        return self._ready.pop()
 
 
 def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:

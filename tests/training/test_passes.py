@@ -7,12 +7,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from qkv.data.tensor_batch import TensorBatch
 from qkv.training.passes import CapturedPasses, Passes
 from qkv.types import Float, Int, Tensor
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(TensorBatch):
     tokens: Int[Tensor, "rows length"]
     weights: Float[Tensor, "rows length"]
 

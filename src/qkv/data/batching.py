@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from qkv.data.tensor_batch import TensorBatch
 from qkv.data.vocabulary import BEGIN, END, PAD
 from qkv.types import Int, Tensor
 
@@ -32,7 +33,7 @@ class EncodedPair:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(TensorBatch):
     """Padded tensors; `target_in` begins with <s> and `target_out` ends with </s>, and is filled up with IGNORE."""
 
     source: Int[Tensor, "batch source"]
@@ -40,17 +41,6 @@ class Batch:
     target_in: Int[Tensor, "batch target"]
     target_out: Int[Tensor, "batch target"]
     tokens: int  # how many target tokens count
-
-    def to(self, device: torch.device) -> "Batch":
-        if device.type == "cpu":
-            return self
-        return Batch(
-            self.source.to(device, non_blocking=True),
-            self.source_lengths.to(device, non_blocking=True),
-            self.target_in.to(device, non_blocking=True),
-            self.target_out.to(device, non_blocking=True),
-            self.tokens,
-        )
 
 
 def collate(

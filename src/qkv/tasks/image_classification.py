@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from qkv.data.pictures import Pictures
 from qkv.data.registry import Loaded
+from qkv.data.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.vit import ViT
@@ -18,7 +19,7 @@ from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
 @dataclass(frozen=True)
-class PictureBatch:
+class PictureBatch(TensorBatch):
     """Some pictures by their numbers, their labels, and what is done to each; the pixels stay where the model is."""
 
     rows: Int[Tensor, "batch"]
@@ -31,9 +32,6 @@ class PictureBatch:
     @property
     def tokens(self) -> int:
         return len(self.labels)
-
-    def to(self, device: torch.device) -> "PictureBatch":
-        return PictureBatch(*(one.to(device, non_blocking=True) for one in _tensors(self)))
 
 
 @dataclass
@@ -112,8 +110,8 @@ class ImageClassificationTask(ScoredTask):
         missing = self.settings.batch_tokens - count if filled else 0
         if missing <= 0:
             return batch
-        padded = (F.pad(one, (0, 0) * (one.ndim - 1) + (0, missing)) for one in _tensors(batch))
-        return PictureBatch(*padded)
+        fill = {name: F.pad(one, (0, 0) * (one.ndim - 1) + (0, missing)) for name, one in batch.tensors.items()}
+        return batch.with_tensors(fill)
 
     def images(self, batch: PictureBatch) -> Float[Tensor, "batch channels height width"]:
         """The pictures of a batch as numbers from -1 to 1, altered as it says."""
@@ -182,7 +180,3 @@ def covered(
     top, left = (corners[:, axis, None] for axis in (0, 1))
     rows, columns = (height >= top) & (height < top + side), (width >= left) & (width < left + side)
     return pixels.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0)
-
-
-def _tensors(batch: PictureBatch) -> list[Tensor]:
-    return [getattr(batch, field.name) for field in fields(batch)]

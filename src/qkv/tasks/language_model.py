@@ -10,6 +10,7 @@ import torch
 
 from qkv.data.batching import IGNORE
 from qkv.data.registry import Loaded
+from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
@@ -26,7 +27,7 @@ LEAST_PART = 1024  # tokens; a shorter part would mostly measure how a text begi
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(TensorBatch):
     """The next few tokens of every stream, and for each token the one after it."""
 
     read: Int[Tensor, "streams length"]
@@ -36,9 +37,6 @@ class Window:
     @property
     def tokens(self) -> int:
         return self.read.numel()
-
-    def to(self, device: torch.device) -> "Window":
-        return Window(self.read.to(device), self.coming.to(device), self.opens)
 
 
 @dataclass

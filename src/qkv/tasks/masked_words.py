@@ -12,7 +12,7 @@ import random
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from qkv.config import require
 from qkv.data.registry import Loaded
 from qkv.data.sentences import split_sentences
+from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.wordpiece import INSIDE
 from qkv.errors import InputError
@@ -43,7 +44,7 @@ FIXED = "the validation data are masked the same way in every run"
 
 
 @dataclass(frozen=True)
-class MaskedBatch:
+class MaskedBatch(TensorBatch):
     """Rows of one length with words masked, and the places that are asked about: as many in every row."""
 
     tokens_read: Int[Tensor, "rows length"]
@@ -54,29 +55,21 @@ class MaskedBatch:
     follows: Int[Tensor, "rows"]  # 0: the second passage follows the first; 1: it does not; IGNORE: there is none
     tokens: int  # that are to be guessed
 
-    def to(self, device: torch.device) -> "MaskedBatch":
-        return replace(self, **{name: one.to(device, non_blocking=True) for name, one in self.tensors.items()})
-
     def filled(self, rows: int) -> "MaskedBatch":
         """The same with so many rows, of which the last are padding that nothing is asked about."""
         below = (0, rows - len(self.lengths))
         fills = {"lengths": 1, "targets": IGNORE, "follows": IGNORE}
-        padded: dict[str, Any] = {
+        padded = {
             name: F.pad(one, below if one.dim() == 1 else (0, 0, *below), value=fills.get(name, 0))
             for name, one in self.tensors.items()
         }
-        return replace(self, **padded)
+        return self.with_tensors(padded)
 
     def cut(self, rows: int) -> Iterator["MaskedBatch"]:
         """The same in parts of so many rows."""
         for begin in range(0, len(self.lengths), rows):
             part = {name: one[begin : begin + rows] for name, one in self.tensors.items()}
-            yield replace(self, **part, tokens=int((part["targets"] != IGNORE).sum()))
-
-    @property
-    def tensors(self) -> dict[str, Any]:
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in held.items() if isinstance(value, Tensor)}
+            yield replace(self.with_tensors(part), tokens=int((part["targets"] != IGNORE).sum()))
 
 
 @dataclass(frozen=True)

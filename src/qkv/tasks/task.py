@@ -21,6 +21,10 @@ class Batch(Protocol):
     def tokens(self) -> int:
         """How many tokens the loss is the mean of."""
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What a step looks at, by name: every batch is a `TensorBatch` (qkv.data.tensor_batch)."""
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
 

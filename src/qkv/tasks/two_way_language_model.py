@@ -22,6 +22,7 @@ from qkv.data.frequent_words import frequent_words
 from qkv.data.pair import Pair
 from qkv.data.registry import DataConfig, Loaded
 from qkv.data.sentences import split_sentences
+from qkv.data.tensor_batch import TensorBatch
 from qkv.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from qkv.errors import InputError
 from qkv.metrics import Metric
@@ -33,7 +34,7 @@ from qkv.types import Float, Int, Tensor
 
 
 @dataclass(frozen=True)
-class SentenceBatch:
+class SentenceBatch(TensorBatch):
     """Some sentences of like length, by the numbers of their words, and what is to be predicted at every place."""
 
     words: Int[Tensor, "batch length"]
@@ -41,15 +42,6 @@ class SentenceBatch:
     ahead: Int[Tensor, "batch places"]  # w_{t+1}, for t = 0 .. n
     back: Int[Tensor, "batch places"]  # w_t
     tokens: int  # how many places there are
-
-    def to(self, device: torch.device) -> "SentenceBatch":
-        return SentenceBatch(
-            self.words.to(device, non_blocking=True),
-            self.lengths.to(device, non_blocking=True),
-            self.ahead.to(device, non_blocking=True),
-            self.back.to(device, non_blocking=True),
-            self.tokens,
-        )
 
 
 class Sentences:

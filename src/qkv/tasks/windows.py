@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from qkv.config import require
 from qkv.data.batching import by_length
 from qkv.data.questions import Passage, Question
+from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Vocabulary
 from qkv.models.bert import Bert
@@ -124,7 +125,7 @@ def _tokens_of(answer: Passage, passages: Sequence[Passage]) -> tuple[int, int] 
 
 
 @dataclass(frozen=True)
-class WindowBatch:
+class WindowBatch(TensorBatch):
     """Some windows of like length, filled up on the right; a row that is no window has targets that do not count."""
 
     tokens_read: Int[Tensor, "batch length"]
@@ -133,16 +134,6 @@ class WindowBatch:
     candidates: Bool[Tensor, "batch length"]
     targets: Int[Tensor, "batch 2"]  # the places of the first and the last token of the answer
     tokens: int  # how many windows count
-
-    def to(self, device: torch.device) -> "WindowBatch":
-        return WindowBatch(
-            self.tokens_read.to(device, non_blocking=True),
-            self.segments.to(device, non_blocking=True),
-            self.lengths.to(device, non_blocking=True),
-            self.candidates.to(device, non_blocking=True),
-            self.targets.to(device, non_blocking=True),
-            self.tokens,
-        )
 
 
 def batched(windows: Sequence[Window], pad: int, rows: int = 0, width: int = 0) -> WindowBatch:

@@ -6,18 +6,19 @@ works. A graph is launched once for all of them. It has fixed shapes, so batches
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
+from qkv.data.tensor_batch import TensorBatch
 from qkv.runtime.device import autocast
 from qkv.types import Float, Tensor
 
 MOST_GRAPHS = 128  # shapes beyond these run plainly
 
-Batch = TypeVar("Batch")
+Batch = TypeVar("Batch", bound=TensorBatch)
 
 
 class Outcome(NamedTuple):
@@ -62,13 +63,13 @@ class CapturedPasses(Passes[Batch]):
         self._memory = torch.cuda.graph_pool_handle()  # also shared: no two graphs run at a time
 
     def __call__(self, batch: Batch) -> Outcome:
-        shape = tuple(tensor.shape for tensor in _tensors(batch).values())
+        shape = tuple(tensor.shape for tensor in batch.tensors.values())
         captured = self._captured.get(shape)
         if captured is None:
             if len(self._captured) == MOST_GRAPHS:
                 return super().__call__(batch)
             captured = self._captured[shape] = self._capture(batch)
-        for own, tensor in zip(_tensors(captured.batch).values(), _tensors(batch).values(), strict=True):
+        for own, tensor in zip(captured.batch.tensors.values(), batch.tensors.values(), strict=True):
             own.copy_(tensor, non_blocking=True)
         captured.graph.replay()
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
@@ -80,7 +81,7 @@ class CapturedPasses(Passes[Batch]):
 
         The rehearsal leaves no trace, in buffers or in what is drawn next: a run that was resumed rehearses again.
         """
-        own = replace(batch, **{name: tensor.clone() for name, tensor in _tensors(batch).items()})  # type: ignore[type-var]
+        own = batch.with_tensors({name: tensor.clone() for name, tensor in batch.tensors.items()})
         before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         aside = torch.cuda.Stream(self.device)
         aside.wait_stream(torch.cuda.current_stream(self.device))
@@ -104,12 +105,6 @@ class Captured(Generic[Batch]):
     graph: torch.cuda.CUDAGraph
     batch: Batch
     buffers: tuple[Tensor, ...]  # as they were: a model may put others in their place, such as a longer table
-
-
-def _tensors(batch: object) -> dict[str, Tensor]:
-    """The tensors of a batch, which is a dataclass."""
-    held = {field.name: getattr(batch, field.name) for field in fields(batch)}  # type: ignore[arg-type]
-    return {name: value for name, value in held.items() if isinstance(value, Tensor)}
 
 
 def _gradient(parameter: Tensor) -> Tensor:

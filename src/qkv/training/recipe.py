@@ -13,12 +13,16 @@ from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS, PRESETS
 from qkv.tasks.answering import AnsweringTask
+from qkv.tasks.bandit import BanditTask
+from qkv.tasks.captioning import CaptioningTask
 from qkv.tasks.classification import ClassificationTask
+from qkv.tasks.few_shot import FewShotTask
 from qkv.tasks.image_classification import ImageClassificationTask
 from qkv.tasks.language_model import LanguageModelTask
 from qkv.tasks.masked_words import MaskedWordsTask
 from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.task import Task
+from qkv.tasks.transduction import TransductionTask
 from qkv.tasks.translation import TranslationTask
 from qkv.tasks.two_way_language_model import TwoWayLanguageModelTask
 
@@ -31,6 +35,10 @@ TASKS: dict[str, type[Task]] = {
     "masked_words": MaskedWordsTask,
     "two_way_language_model": TwoWayLanguageModelTask,
     "classify_images": ImageClassificationTask,
+    "caption": CaptioningTask,
+    "few_shot": FewShotTask,
+    "bandit": BanditTask,
+    "transduce": TransductionTask,
 }
 
 
@@ -89,6 +97,10 @@ class Recipe:
         "masked_words",
         "two_way_language_model",
         "classify_images",
+        "caption",
+        "few_shot",
+        "bandit",
+        "transduce",
     ] = "translate"
     seed: int = 0
     init: str | None = None  # the folder of a model of the same name, whose weights and tokenizer training begins with

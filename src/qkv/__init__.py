@@ -10,6 +10,7 @@ qkv.Classifier(folder)               a text, and what it is taken for
 qkv.Tagger(folder)                   a text, and what each of its words is
 qkv.Filler(folder)                   a text with masks, and the words for them
 qkv.Answerer(folder)                 a question and a text, and where in it the answer stands
+qkv.Captioner(folder)                a picture, a sentence about it, and where each word was read
 qkv.Embedder(folder)                 texts as vectors, near to each other where they mean the same
 """
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from qkv.attention import ablate, attend, watch
     from qkv.interop import load
     from qkv.tasks.answerer import Answerer
+    from qkv.tasks.captioner import Captioner
     from qkv.tasks.classifier import Classifier
     from qkv.tasks.embedder import Embedder
     from qkv.tasks.filler import Filler
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Answerer",
+    "Captioner",
     "Classifier",
     "Embedder",
     "Filler",
@@ -49,6 +52,7 @@ _HOME = {
     "watch": "qkv.attention",
     "load": "qkv.interop",
     "Answerer": "qkv.tasks.answerer",
+    "Captioner": "qkv.tasks.captioner",
     "Classifier": "qkv.tasks.classifier",
     "Embedder": "qkv.tasks.embedder",
     "Filler": "qkv.tasks.filler",

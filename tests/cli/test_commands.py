@@ -57,18 +57,19 @@ def test_the_commands_and_their_options_are_these() -> None:
             "--device", "--file", "--json", "--n", "--prompt", "--seed", "--temperature", "--tokens", "--top-k",
             "--top-p",
         ],
-        "classify": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict", "--top"],
+        "classify": ["--batch-tokens", "--device", "--document", "--file", "--input", "--json", "--strict", "--top"],
         "tag": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict"],
         "answer": [
             "--batch-tokens", "--device", "--file", "--json", "--longest", "--question", "--stride", "--text", "--top",
         ],
+        "caption": ["--beam", "--device", "--json", "--out"],
         "fill": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict", "--top"],
         "embed": [
             "--batch-tokens", "--device", "--file", "--input", "--json", "--normalise", "--out", "--pooling",
             "--strict",
         ],
         "convert": ["--dtype", "--json", "--to"],
-        "view": ["--beam", "--count", "--device", "--head", "--json", "--layer", "--out", "--png"],
+        "view": ["--beam", "--count", "--device", "--document", "--head", "--json", "--layer", "--out", "--png"],
         "data list": ["--data-dir", "--json"],
         "data fetch": ["--data-dir", "--json"],
         "data show": ["--count", "--data-dir", "--json", "--languages", "--split"],
@@ -291,7 +292,8 @@ def test_what_goes_wrong_decides_the_exit_code(
 
 DATA_SETS = [
     "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "text", "labelled", "sentence_polarity",
-    "imdb", "tagged", "ud_english_ewt", "wnut17", "questions", "fashion_mnist",
+    "imdb", "movie_reviews", "tagged", "ud_english_ewt", "wnut17", "questions", "copy", "repeat_copy", "recall",
+    "fashion_mnist", "shapes", "emoji", "flickr8k", "coco", "omniglot", "bandits",
 ]  # fmt: skip
 
 
@@ -322,7 +324,7 @@ def test_data_show_prints_pairs_of_a_set_or_of_files(qkv: Command, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "which recipe? One of cmudict-gru, "),
+        ([], "which recipe? One of bandit-snail, "),
         (["date-gru"], "unknown recipe date-gru (did you mean dates-gru?); or give the path of a .toml file"),
         (["none.toml"], "none.toml: no such file"),
         (["pairs-gru"], "no training pairs given: --data pairs.tsv"),

@@ -194,6 +194,7 @@ def test_a_model_for_another_command_is_told_apart(qkv, folders, command, other)
 
 
 def test_a_text_encoder_is_not_taken_for_a_translator_and_empty_lines_may_be_errors(qkv, folders, file):
-    words = "holds a text encoder (for qkv classify, tag, answer, fill, embed), and an encoder-decoder (for qkv translate)"
+    uses = "for qkv classify, tag, answer, fill, embed"
+    words = f"holds a text encoder ({uses}), and an encoder-decoder (for qkv translate)"
     assert words in qkv("translate", folders["tag"], "a").error
     assert "input 2 is empty (2 such input(s))" in qkv("tag", folders["tag"], "--input", file, "--strict").error

@@ -57,6 +57,23 @@ def test_sixteen_bits_are_scaled_to_eight_and_not_cut_off(tmp_path):
     assert pixels[0, 0].tolist() == [0, 100, 255, 1]
 
 
+def test_a_palette_is_looked_up_and_what_it_lets_through_stands_on_white(tmp_path):
+    image = Image.new("P", (8, 4), 0)
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    image.paste(1, (4, 0, 8, 4))
+    plain = read_picture(saved(image, tmp_path / "a.png"), 3, 4, 8)
+    through = read_picture(saved(image, tmp_path / "b.png", transparency=0), 3, 4, 8)
+    assert plain[:, 0, [0, 7]].T.tolist() == [[10, 20, 30], [200, 100, 50]]
+    assert through[:, 0, [0, 7]].T.tolist() == [[*WHITE], [200, 100, 50]]
+
+
+def test_grey_with_sixteen_bits_of_a_scanner_and_floats_of_a_camera_are_told_apart(tmp_path):
+    deep = Image.fromarray(np.full((2, 2), 257 * 7, dtype=np.uint16))
+    assert (read_picture(saved(deep, tmp_path / "a.tif"), 3, 2, 2) == 7).all()
+    with pytest.raises(InputError, match=r"a\.tif: its pixels are floats"):
+        read_picture(saved(Image.fromarray(np.ones((2, 2), dtype=np.float32)), tmp_path / "a.tif"), 3, 2, 2)
+
+
 def test_four_colours_of_a_printer_are_read(tmp_path):
     pixels = read_picture(saved(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), tmp_path / "a.jpg"), 3, 4, 4)
     assert pixels[0].min() > 200 > 60 > pixels[1:].max()
@@ -69,6 +86,7 @@ def test_what_is_no_picture_is_said_in_one_line(tmp_path):
     (tmp_path / "empty.png").write_bytes(b"")
     side = int(MOST_PIXELS**0.5) + 1
     saved(Image.new("1", (side, side)), tmp_path / "bomb.png")
+    saved(Image.new("1", (14_000, 14_000)), tmp_path / "larger.png")
     zero = bytearray(whole)
     zero[16:20] = bytes(4)  # the width
     (tmp_path / "zero.png").write_bytes(zero)
@@ -79,6 +97,7 @@ def test_what_is_no_picture_is_said_in_one_line(tmp_path):
         ("text.png", "not a picture that can be read"),
         ("empty.png", "not a picture that can be read"),
         ("bomb.png", "pixels are too many: scale it down"),
+        ("larger.png", "has too many pixels: scale it down"),
         ("zero.png", "cut short or altered|not a picture"),
     ):
         with pytest.raises(InputError, match=words) as error:

@@ -1,5 +1,6 @@
 """Tagged sentences: both kinds of file, and words for what is wrong in one."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,50 @@ def test_conllu_gives_words_parts_of_speech_and_heads_without_contractions_and_e
 
 
 @pytest.mark.parametrize(
+    ("column", "tags"),
+    [("upos", ("PRON", "AUX", "ADJ")), ("xpos", ("PRP", "VBP", "JJ")), ("deprel", ("nsubj", "cop", "root"))],
+)
+def test_the_tags_are_those_of_the_column_that_was_asked_for(column, tags, tmp_path: Path):
+    (tmp_path / "a.conllu").write_text(TREE)
+    path = str(tmp_path / "a.conllu")
+    loaded = load_data(DataConfig(name="tagged", train=(path,), valid=(path,), column=column))
+    assert loaded.tagged["train"][0] == Tagged(("They", "'re", "late"), tags, (3, 3, 0))
+
+
+def test_a_column_of_what_has_no_such_columns_is_refused(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("a X\n")
+    with pytest.raises(InputError, match=r"a\.txt: data\.column = 'deprel' is a column of CoNLL-U"):
+        load_data(DataConfig(name="tagged", train=(str(tmp_path / "a.txt"),), column="deprel"))
+    with pytest.raises(InputError, match="column has no meaning with name = 'wnut17'"):
+        DataConfig(name="wnut17", column="deprel")
+
+
+def tree(*heads: int) -> list[str]:
+    return [f"{number}\tw\tw\tX\t_\t_\t{head}\tdep\t_\t_" for number, head in enumerate(heads, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [
+        ((0, 1, 0), "f: line 1: this sentence has 2 roots: one word of a tree has head 0"),
+        ((2, 1), "f: line 1: this sentence has 0 roots"),
+        ((0, 2), "f: line 1: word 2 of this sentence is above itself: its heads run in a circle"),
+        ((0, 3, 4, 3, 2), "f: line 1: word 3 of this sentence is above itself"),  # word 2 only hangs from the circle
+        ((0, 4, 1), "f: line 1: a head of this sentence is not in it"),
+    ],
+)
+def test_heads_that_make_no_tree_are_refused_in_words(heads, words):
+    with pytest.raises(InputError, match=words):
+        parse_conllu(tree(*heads), "f")
+    assert parse_conllu(tree(2, 3, 0, 3, 2, 5), "f")[0].heads == (2, 3, 0, 3, 2, 5)
+
+
+@pytest.mark.parametrize(
     ("parse", "lines", "words"),
     [
-        (parse_columns, ["a O", "b"], "f: line 2 has a word without a tag: 'b'"),
+        (parse_columns, ["a O", "b"], "f: line 2 has a word without a tag, or a tag without a word: 'b'"),
+        (parse_columns, ["a\tO", "b\t"], "f: line 2 has a word without a tag"),
+        (parse_columns, ["a\tO", "\tO"], "f: line 2 has a word without a tag"),
         (parse_columns, ["# text = a b", "a X"], "f: line 2 has 2 columns, the first 5: 'a X'; a comment has to go"),
         (parse_columns, ["a X", "b Y Z"], "f: line 2 has 3 columns, the first 2"),
         (parse_conllu, ["1 a a X _ _ 0 _ _ _"], "f: line 1 is no word of CoNLL-U"),
@@ -62,3 +104,13 @@ def test_own_files_are_read_by_their_ending_and_a_share_is_held_out(tmp_path: Pa
 def test_own_sentences_need_a_file():
     with pytest.raises(InputError, match=r"no tagged sentences given: --data train\.conllu"):
         load_data(DataConfig(name="tagged"))
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif("QKV_DATA" not in os.environ, reason="needs real data under QKV_DATA")
+def test_every_sentence_of_ewt_has_a_tree_with_labels():
+    sentences = load_data(DataConfig(name="ud_english_ewt", column="deprel")).tagged["train"]
+    assert len({tag for one in sentences for tag in one.tags}) == 51
+    for one in sentences:
+        assert len(one.heads) == len(one.words)
+        assert [tag == "root" for tag in one.tags] == [head == 0 for head in one.heads]

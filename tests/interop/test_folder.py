@@ -27,6 +27,8 @@ from qkv.interop.seal import SEAL, read_seal, seal, verify
 from qkv.models import MODELS
 from qkv.models.bert import Bert
 from qkv.models.elmo import Elmo
+from qkv.models.han import HAN
+from qkv.models.rnn_text import RNNText
 from qkv.models.vit import ViT
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.language_model import LanguageModel
@@ -38,9 +40,11 @@ SMALL = {
     "conv_seq2seq": {"dim": 8, "hidden": 8, "encoder_layers": 1, "decoder_layers": 2},
     "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden": 6},
     "gpt2": {"dim": 8, "heads": 2, "layers": 1, "max_length": 6},
+    "han": {"embedding": 4, "hidden": 3},
     "lstmn": {"embedding": 4, "hidden": 6},
     "rnn_lm": {"embedding": 4, "hidden": 6},
     "rnn_seq2seq": {"embedding": 4, "hidden": 6},
+    "rnn_text": {"embedding": 4, "hidden": 3},
     "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
     "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "feedforward": 8},
 }
@@ -58,8 +62,10 @@ def logits(model: Network) -> torch.Tensor:
     match model:
         case LanguageModel():
             return model(tokens)
-        case Bert():
+        case Bert() | RNNText():
             return model(tokens, lengths=lengths)
+        case HAN():
+            return model(tokens[None], lengths=torch.tensor([2]))
         case ViT():
             return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8))
         case Elmo():

@@ -81,7 +81,9 @@ def test_a_model_with_another_head_is_told_apart(head, words, tmp_path):
 
 def test_a_model_of_another_kind_or_without_a_tokenizer_is_told_apart(tmp_path):
     language_model = RNNLM(LanguageModelConfig(9, layers=1, embedding=4, hidden=4))
-    words = r"holds a language model .*, and a text encoder \(for qkv classify, tag, answer, fill, embed\) is needed here"
+    words = (
+        r"holds a language model .*, and a text encoder \(for qkv classify, tag, answer, fill, embed\) is needed here"
+    )
     with pytest.raises(InputError, match=words):
         qkv.Classifier(saved(language_model, None, tmp_path / "language-model"), device="cpu")
     with pytest.raises(InputError, match="Bert: to read a text takes a tokenizer, and there is none"):

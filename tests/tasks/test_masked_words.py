@@ -17,7 +17,7 @@ from qkv.data.wordpiece import learn_wordpieces
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
 from qkv.objectives.masking import IGNORE
-from qkv.tasks.masked_words import Library, MaskedWordsTask, documents_of
+from qkv.tasks.masked_words import Library, MaskedWordsTask
 from qkv.training.recipe import TrainConfig
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
@@ -201,9 +201,9 @@ def test_scores_do_not_depend_on_the_seed_the_epoch_or_the_size_of_a_batch():
 
 def test_a_running_text_is_documents_between_blank_lines_and_its_sentences_are_encoded_one_by_one():
     data = Loaded({}, texts={"train": "Cats sleep. Dogs sing!\n\n \nMice jump\nand wander.\n", "valid": "Owls."})
-    assert documents_of(data, "train") == ["Cats sleep. Dogs sing!", "Mice jump\nand wander.\n"]
-    library = Library.of(["\x00. .", *documents_of(data, "train"), "\x01"], TOKENIZER)
-    sentences = [s for text in ["\x00. .", *documents_of(data, "train")] for s in split_sentences(text)]
+    assert data.documents("train") == ["Cats sleep. Dogs sing!", "Mice jump\nand wander.\n"]
+    library = Library.of(["\x00. .", *data.documents("train"), "\x01"], TOKENIZER)
+    sentences = [s for text in ["\x00. .", *data.documents("train")] for s in split_sentences(text)]
     assert library.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s, specials=False).ids]
     assert [len(document) - 1 for document in library.documents] == [len(split_sentences("\x00. .")), 2, 1]
     assert MaskedWordsTask.splits(data) == ["train", "valid"]

@@ -15,6 +15,8 @@ from qkv.models.elmo import Config as ElmoConfig
 from qkv.models.elmo import Elmo
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.linformer import Config as LinformerConfig
+from qkv.models.linformer import Linformer
 from qkv.models.lstmn import LSTMN
 from qkv.models.lstmn import Config as LSTMNConfig
 from qkv.models.rnn_lm import RNNLM
@@ -106,6 +108,16 @@ def test_where_a_text_is_made_one_vector_of_it_is_the_text_that_reads():
         wanted = (pool.key(hidden).tanh() @ pool.query).softmax(dim=0)
     np.testing.assert_allclose(only.weights[0, 0], wanted, atol=1e-5)
     assert answer.text in ("bad", "good")
+
+
+def test_a_linformer_is_seen_reading_mixtures_of_tokens():
+    torch.manual_seed(0)
+    config = LinformerConfig(len(VOCABULARY), head="classifier", dim=8, heads=2, layers=1, max_length=40, rank=5)
+    seen = Observer(Linformer(config), VOCABULARY, device="cpu").observe([TEXT])[0]
+    (shown,) = seen.maps
+    assert shown.columns == tuple(f"mixture {number}" for number in range(1, 6))
+    assert shown.weights.shape == (2, len(shown.rows), 5)
+    np.testing.assert_allclose(shown.weights.sum(-1), 1.0, rtol=1e-5)
 
 
 def test_texts_are_read_to_the_last_place_and_no_further(tmp_path):

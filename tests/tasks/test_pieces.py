@@ -2,13 +2,26 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data.characters import Characters
+from qkv.data.sentences import split_sentences
 from qkv.data.vocabulary import Vocabulary
-from qkv.tasks.pieces import IGNORE, Piece, Splitter, WordSplitter, batched, batched_filled, splitter_for
+from qkv.errors import InputError
+from qkv.tasks.pieces import (
+    IGNORE,
+    Piece,
+    SentenceSplitter,
+    Splitter,
+    WordSplitter,
+    batched,
+    batched_filled,
+    in_parts,
+    splitter_for,
+)
 from qkv.tasks.words import split_words
 
 
@@ -58,3 +71,51 @@ def test_what_is_said_of_one_token_is_not_what_is_said_of_a_text():
     assert of_texts.targets.tolist() == [2, *[IGNORE] * 4]
     assert of_texts.lengths.tolist() == [1, 2, 1, 1, 1]
     assert of_texts.tokens == 1
+
+
+WORDS = Vocabulary.train(["the cat sat . a dog did not . what now ?"], "word")
+
+
+def words_of(splitter: SentenceSplitter, numbers: list[int]) -> list[str]:
+    rows = splitter.read(torch.tensor([numbers]))[0]
+    return [WORDS.decode([number for number in row.tolist() if number]) for row in rows]
+
+
+def test_a_document_is_cut_into_sentences_and_a_long_one_into_parts():
+    splitter = SentenceSplitter(WORDS, 4)
+    first, second, empty = splitter.split(["The cat sat . A dog did not sit . What now ?", "what now ?", " "])
+    assert (first, second, empty, len(splitter)) == ([1, 2, 3, 4], [5], [6], 7)
+    assert words_of(splitter, first) == ["<unk> cat sat .", "<unk> dog did", "not<unk> .", "<unk> now ?"]
+    assert words_of(splitter, [*second, *empty]) == ["what now ?", "<unk>"]
+    assert splitter.read(torch.tensor([second, [0]])).tolist() == [[WORDS.encode("what now ?").ids], [[0, 0, 0]]]
+    assert splitter.read(torch.tensor([[0]])).tolist() == [[[0]]]  # nothing at all is one word that is not there
+    assert len(splitter.anew()) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(st.sampled_from("acdt .?!\n"), max_size=30), max_size=3), st.integers(1, 5))
+def test_no_word_of_a_document_is_lost_and_none_is_added(texts, longest):
+    splitter = SentenceSplitter(WORDS, longest)
+    for text, numbers in zip(texts, splitter.split(texts), strict=True):
+        rows = splitter.read(torch.tensor([numbers]))[0]
+        assert 1 <= rows.shape[1] <= longest
+        sentences = split_sentences(text) or [""]
+        expected = [number for sentence in sentences for number in WORDS.encode(sentence).ids or [1]]
+        assert [number for row in rows.tolist() for number in row if number] == expected
+
+
+def test_parts_of_a_long_sentence_are_of_much_the_same_length_and_as_few_as_can_be():
+    assert [len(part) for part in in_parts(range(41), 40)] == [20, 21]
+    assert [len(part) for part in in_parts(range(40), 40)] == [40]
+    for words in range(1, 30):
+        sizes = [len(part) for part in in_parts(range(words), 7)]
+        assert (sum(sizes), len(sizes), max(sizes) - min(sizes) < 2) == (words, -(-words // 7), True)
+
+
+def test_what_reads_sentences_is_told_by_its_config_and_reads_fewer_of_them_at_once():
+    splitter = splitter_for(WORDS, SimpleNamespace(max_length=9, max_words=4))
+    assert isinstance(splitter, SentenceSplitter)
+    assert (splitter.room(9), splitter.between([5]), splitter.first, splitter.unit) == (9, [5], 0, "sentences")
+    assert (splitter.at_once(17), splitter.at_once(1)) == (4, 1)
+    with pytest.raises(InputError, match="says nothing of single words"):
+        splitter.split_words(["cat"])

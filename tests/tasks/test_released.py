@@ -89,8 +89,6 @@ def test_a_released_language_model_is_trained_further_from_the_loss_that_it_has(
     done = job.begin(replace(recipe, train=replace(recipe.train, epochs=2)), tmp_path / "run", "cpu")
     assert done.place.best.value < 0.8 * wanted.item()
     assert qkv.Generator(tmp_path / "run")(PROSE[0], tokens=5).continuation
-    with pytest.raises(InputError, match="not one of its weights has the shape"):
-        job.begin(read_recipe("shakespeare-gpt", [*table, "model.dim=48"]), tmp_path / "other", "cpu")
 
 
 @pytest.fixture

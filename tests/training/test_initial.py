@@ -130,9 +130,9 @@ def test_a_table_that_is_no_table_of_positions_is_taken_over_whole_or_not_at_all
 
 
 def test_what_a_recipe_says_of_its_vocabulary_is_noted_where_init_brings_one(released: Path):
-    assert set_aside(recipe(released)) == ()
-    assert set_aside(recipe(None, "data.vocabulary=word", "data.lowercase=true")) == ()
-    assert set_aside(recipe(released, "data.vocabulary=word", "data.lowercase=true")) == (
+    assert set_aside(recipe(released), load(released)) == ()
+    assert set_aside(recipe(None, "data.vocabulary=word", "data.lowercase=true"), None) == ()
+    assert set_aside(recipe(released, "data.vocabulary=word", "data.lowercase=true"), load(released)) == (
         "data.vocabulary and data.lowercase set aside: init brings a tokenizer of its own",
     )
 
@@ -144,3 +144,10 @@ def test_a_head_is_taken_over_only_where_it_says_the_same(head: str, names: tupl
     model = Bert(Config(9, "classifier", label_names=("a", "c"), **SIZES))
     assert take_over(model, start) == (["label.weight", "label.bias"] if new else [])
     assert torch.equal(model.label.weight, start.label.weight) == (not new)
+
+
+def test_the_sizes_are_those_of_the_weights_whatever_the_recipe_says(released: Path, tmp_path: Path, capsys):
+    job.begin(recipe(released, "model.dim=16", "model.heads=4", "model.dropout=0.3"), tmp_path / "run", "cpu")
+    config = load(tmp_path / "run").config
+    assert (config.dim, config.heads, config.dropout) == (8, 2, 0.3)
+    assert "model.dim and model.heads set aside: the weights have sizes of their own" in capsys.readouterr().err

@@ -27,7 +27,7 @@ from qkv.attention.score import (
 )  # fmt: skip
 from qkv.attention.sparse import Entmax, Sparsemax
 from qkv.attention.spec import Attended
-from qkv.attention.tree import Trees
+from qkv.attention.tree import TreePlaces, Trees
 from qkv.attention.watch import watch
 from qkv.errors import Unsupported
 
@@ -36,6 +36,6 @@ __all__ = [
     "Concat", "Cosine", "Dense", "Documents", "Dot", "Encoding", "Entmax", "Extent", "Hard", "KeyValue", "Keys",
     "Learned", "LocalMonotonic", "LocalPredictive", "Location", "LowRankBilinear", "Mask", "Padding", "Plan",
     "Position", "Prefix", "Relative", "Rotary", "ScaledDot", "Score", "Scored", "Sinusoidal", "Sizes", "Softmax",
-    "Sparsemax", "StaticKeyValue", "TreeRelative", "Trees", "Uniform", "Unsupported", "Window", "ablate", "attend",
-    "explain", "plan", "watch",
+    "Sparsemax", "StaticKeyValue", "TreePlaces", "TreeRelative", "Trees", "Uniform", "Unsupported", "Window", "ablate",
+    "attend", "explain", "plan", "watch",
 ]  # fmt: skip

@@ -78,9 +78,9 @@ def _moved(
 ) -> Float[Tensor, "batch heads query key"]:
     """Circular convolution: as many terms as there are shifts, which are few."""
     reach = shift.shape[-1] // 2
-    moved = torch.zeros_like(weights)
-    for offset in range(-reach, reach + 1):
-        moved = moved + shift[..., reach + offset].unsqueeze(-1) * weights.roll(offset, dims=-1)
+    moved = shift[..., reach].unsqueeze(-1) * weights
+    for offset in (*range(-reach, 0), *range(1, reach + 1)):
+        moved = torch.addcmul(moved, shift[..., reach + offset].unsqueeze(-1), weights.roll(offset, dims=-1))
     return moved
 
 

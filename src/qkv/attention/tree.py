@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import final
 
 import torch
+from torch.nn import functional as F
 
 from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Int, Tensor
@@ -71,6 +72,29 @@ class Trees:
         signed = torch.where(one_above_the_other, self.depth[:, :, None] - self.depth[:, None, :], order * apart)
         real = self.above.diagonal(dim1=1, dim2=2)
         return signed * (real[:, :, None] & real[:, None, :])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TreePlaces:
+    """Where the tokens of a batch stand in the trees of their sentences: what a model is told of trees.
+
+    The tokens of a word stand where it stands. Tokens that are of no word, such as the marks at the edges of a text,
+    stand above the root, at the 0 that CoNLL-U gives it as its head: every word is below them.
+    """
+
+    depth: Int[Tensor, "batch token"]  # steps from the top, where the marks are: 1 for the root
+    distance: Int[Tensor, "batch token token"]  # `Trees.relative` of their words
+
+    @classmethod
+    def of_tokens(cls, trees: Trees, words: Int[Tensor, "batch token"]) -> "TreePlaces":
+        """The places of tokens, by the number of the word that each is of; 0 for a token of none."""
+        depth = F.pad(trees.depth + 1, (1, 0))
+        distance = F.pad(trees.relative(), (1, 0, 1, 0))
+        distance[:, :, 0], distance[:, 0, :] = depth, -depth
+        sentence = torch.arange(len(words), device=words.device)[:, None]
+        between = distance[sentence[..., None], words[:, :, None], words[:, None, :]]
+        return cls(depth[sentence, words], between)
 
 
 def _real(heads: Int[Tensor, "batch word"], lengths: Int[Tensor, "batch"] | None) -> Bool[Tensor, "batch word"]:

@@ -65,7 +65,8 @@ def _given(question: str | None, text: str | None, file: Path | None) -> "list[Q
     if file is not None:
         if question is not None or text is not None:
             raise InputError("give --question and --text, or --file, not both")
-        return [_parsed(line, f"{file}: line {number}") for number, line in enumerate(read_lines(file), start=1)]
+        lines = [(number, line) for number, line in enumerate(read_lines(file), start=1) if line.strip()]
+        return [_parsed(line, f"{file}: line {number}") for number, line in lines]
     if question is None or text is None:
         raise InputError("give --question and --text, or a --file of many")
     for name, words in (("--question", question), ("--text", text)):

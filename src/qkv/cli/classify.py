@@ -6,6 +6,7 @@ import typer
 
 from qkv.cli import options, texts
 from qkv.cli.talk import result, result_json
+from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.tasks.classifier import Classified
@@ -15,6 +16,7 @@ def classify(
     run: options.Folder,
     text: texts.Texts = None,
     file: texts.Input = None,
+    document: texts.Documents = None,
     top: Annotated[int, typer.Option("--top", min=1, help="How many labels to give for each text.")] = 1,
     batch_tokens: texts.BatchTokens = 8192,
     strict: options.Strict = False,
@@ -23,9 +25,12 @@ def classify(
 ) -> None:
     """Say what texts, the lines of a file, or those of standard input are: each a label and its probability.
 
+    A text that goes over several lines, such as a review, is an argument or, with --document, a whole file.
     With --json each answer is an object, with the probabilities of all labels, whatever --top says.
     """
-    lines = texts.texts_given(text, file, strict=strict)
+    if document and (text or file):
+        raise InputError("give texts, --input or --document, not several of them")
+    lines = texts.documents_given(document) if document else texts.texts_given(text, file, strict=strict)
 
     from qkv.tasks.classifier import Classifier
 

@@ -67,7 +67,7 @@ def evaluate(
     from qkv.tasks.translator import Search, Translator
     from qkv.training.recipe import TASKS
 
-    own, loaded = (None, None) if data else _run_and_data(run)
+    own, loaded = (None, None) if data else run_and_data(run)
     # A part of a split, or one checkpoint among others, would pass for the whole run.
     whole = own is not None and run == own.folder and limit is None
     if own is not None and loaded is not None:
@@ -124,12 +124,12 @@ def pairs_of(
         for passed_over in read.notes:
             note(passed_over)
         return " and ".join(str(path) for path in data), read.pairs
-    splits = _run_and_data(run)[1].splits
+    splits = run_and_data(run)[1].splits
     (name,) = _chosen(run, None if split is None else [split], list(splits))
     return name, splits[name]
 
 
-def _run_and_data(run: Path) -> tuple["Run", "Loaded"]:
+def run_and_data(run: Path) -> tuple["Run", "Loaded"]:
     """The training run that a folder is, or is a checkpoint of, with its data."""
     from qkv.training.run import Run
 

@@ -9,6 +9,7 @@ import typer
 from qkv import __version__
 from qkv.cli import (
     answer,
+    caption,
     classify,
     compare,
     convert,
@@ -49,6 +50,7 @@ app.command(name="generate")(generate.generate)
 app.command(name="classify")(classify.classify)
 app.command(name="tag")(tag.tag)
 app.command(name="answer")(answer.answer)
+app.command(name="caption")(caption.caption)
 app.command(name="fill")(fill.fill)
 app.command(name="embed")(embed.embed)
 app.command(name="view")(view.view)

@@ -20,6 +20,10 @@ Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="What to
 Input = Annotated[
     Path | None, typer.Option("--input", "--file", metavar="FILE", help="Read each line of a file as a text.")
 ]
+Documents = Annotated[
+    list[Path] | None,
+    typer.Option("--document", metavar="FILE", help="Read a whole file as one text; may be given several times."),
+]
 BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="How many tokens to read at once.")]
 
 T = TypeVar("T")
@@ -38,12 +42,23 @@ def texts_given(texts: list[str] | None, file: Path | None, *, strict: bool, opt
     return lines
 
 
+def documents_given(paths: Sequence[Path]) -> list[str]:
+    """Files, each of which is a text; one in which there is nothing is an error."""
+    from qkv.data.files import read_text
+
+    found = [read_text(path) for path in paths]
+    for path, text in zip(paths, found, strict=True):
+        if not text.strip():
+            raise InputError(f"{path}: is empty")
+    return found
+
+
 def note_too_long(reader: "Reader | Observer", lines: Sequence[str]) -> None:
     """Say how many texts will be read in part only."""
     if long := reader.too_long(lines):
         note(
-            f"{len(long)} text(s) are longer than the {reader.room} tokens that this model reads, the first is input "
-            f"{long[0]}: their ends are left out"
+            f"{len(long)} text(s) are longer than the {reader.room} {reader.unit} that this model reads, the first is "
+            f"input {long[0]}: their ends are left out"
         )
 
 

@@ -22,10 +22,10 @@ def train(
     ] = None,
     data: options.Data = None,
     valid: Annotated[
-        list[Path] | None, typer.Option("--valid", metavar="FILE", help="Validation pairs; else some are held out.")
+        list[Path] | None, typer.Option("--valid", metavar="FILE", help="Validation data; else some are held out.")
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option("--test", metavar="FILE", help="Test pairs, for `qkv evaluate`.")
+        list[Path] | None, typer.Option("--test", metavar="FILE", help="Test data, for `qkv evaluate`.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="The run's folder [runs/RECIPE-SEED].")
@@ -39,15 +39,15 @@ def train(
     """Train a model by a recipe, on its data or your own.
 
     Ctrl-C saves and says how to go on. Without a recipe, the recipes are named. With --data a recipe trains on your own
-    files instead: pairs-gru on pairs, polarity-bert on texts with labels, ewt-bert on tagged words, shakespeare-gpt on
-    a text.
+    files instead: pairs-gru on pairs, polarity-bert on texts with labels, ewt-bert on tagged words, questions-bert on
+    questions, shakespeare-gpt and imdb-bert on a running text.
     """
     from qkv.training import job
     from qkv.training.recipe import read_recipe, recipe_names
 
     if recipe is None and resume is None:
         raise InputError(f"which recipe? One of {', '.join(recipe_names())}, or the path of a .toml file")
-    changes = [*(assignments or []), *_own_files(recipe, data, valid, test), *(["data.strict=true"] if strict else [])]
+    changes = [*_own_files(recipe, data, valid, test), *(assignments or []), *(["data.strict=true"] if strict else [])]
     changes += [f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []
     if resume is not None:
         if out is not None:

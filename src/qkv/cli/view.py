@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.evaluate import pairs_of
+from qkv.cli.evaluate import pairs_of, run_and_data
 from qkv.cli.talk import note, result, result_drawn, result_json, say
 from qkv.cli.translate import never_seen
 from qkv.errors import InputError
@@ -24,6 +24,7 @@ def view(
     inputs: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="What to look at; for a vision Transformer, pictures.")
     ] = None,
+    document: texts.Documents = None,
     page: Annotated[
         Path | None, typer.Option("--out", metavar="PAGE.html", help="The page [RUN/attention.html].")
     ] = None,
@@ -49,9 +50,11 @@ def view(
 
     Translators are seen at work; text encoders (BERT) and language models (GPT-2) while they read; vision Transformers
     while they look at pictures. The heat map is of the first input; the page holds all of them, with every layer and
-    head to explore.
+    head to explore. Of a hierarchical attention network, sentences and words are shaded by how much they counted.
     """
     from qkv.interop.folder import locate, network_of
+    from qkv.models.han import HAN
+    from qkv.models.snail import SNAIL
     from qkv.models.vit import ViT
     from qkv.nn.encoder_decoder import EncoderDecoder
     from qkv.tasks.picture_observer import Pictured
@@ -59,6 +62,22 @@ def view(
     from qkv.view.selection import pick_head
 
     network = network_of(locate(run))
+    if issubclass(network, SNAIL):
+        if head is not None or beam > 1 or document:
+            raise InputError(f"{run}: holds a {network.__name__}: leave out --head, --beam and --document")
+        _episodes(run, inputs or [], count, page, png, layer, device, json)
+        return
+    if document and issubclass(network, ViT):
+        raise InputError(f"--document is for models that read texts, and {run} holds a {network.__name__}")
+    inputs = [*(inputs or []), *texts.documents_given(document or [])]
+    if issubclass(network, HAN) and inputs:
+        if png is not None or layer is not None or head is not None or beam > 1:
+            raise InputError(
+                f"{run}: holds a {network.__name__}, whose page shows all there is: leave out --png, "
+                "--layer, --head and --beam"
+            )
+        _documents(run, inputs, page, device, json)
+        return
     if issubclass(network, EncoderDecoder):
         answers = _translated(run, inputs, count, beam, device)
     elif beam > 1:
@@ -108,6 +127,55 @@ def _read(run: Path, given: list[str], layer: str | None, device: str) -> "Seque
     answers = observer.observe(given, layer)
     _note_left_out(answers, len(observer.layers))
     return answers
+
+
+def _documents(run: Path, given: list[str], page: Path | None, device: str, json: bool) -> None:
+    from qkv.tasks.document_observer import DocumentObserver
+    from qkv.view.document import document_lines, save_document_page
+
+    observer = DocumentObserver(run, device=device)
+    texts.note_too_long(observer, given)
+    found = observer.observe(given)
+    written = save_document_page(found, page or run / "attention.html")
+    if json:
+        result_json({"page": str(written)})
+        return
+    first = found[0]
+    say(f"{first.label}  {first.probabilities[first.label]:.1%}")
+    result_drawn(document_lines(first))
+    result(str(written))
+
+
+def _episodes(
+    run: Path,
+    given: list[str],
+    count: int,
+    page: Path | None,
+    png: Path | None,
+    layer: str | None,
+    device: str,
+    json: bool,
+) -> None:
+    """Episodes of the test set by their numbers, else the first so many."""
+    from qkv.tasks.episode_observer import EpisodeObserver
+    from qkv.view import heat_map
+    from qkv.view.episode import save_episode_page, save_episode_png
+
+    if not all(number.isdecimal() and len(number) < 10 for number in given):
+        raise InputError(f"{run}: looks at episodes of its test set, by their numbers from 0 on, not at {given}")
+    observer = EpisodeObserver(run, run_and_data(run)[1].episodes["test"], device=device)
+    found = observer.observe([int(number) for number in given] or range(count), layer)
+    written = {"page": str(save_episode_page(found, page or run / "attention.html"))}
+    if png is not None:
+        written["png"] = str(save_episode_png(found[0], png))
+    if json:
+        result_json(written)
+        return
+    first = found[0]
+    say(f"{first.source}: taken for {first.text}, {'right' if first.right else f'not {first.labels[-1] + 1}'}")
+    result_drawn(heat_map(first.by_layer))
+    for path in written.values():
+        result(path)
 
 
 def _pictures(run: Path, given: list[str], layer: str | None, device: str) -> "Sequence[Answer]":

@@ -26,11 +26,13 @@ def read_picture(path: Path, channels: int, height: int, width: int) -> UInt8[nd
             warnings.simplefilter("ignore")  # what is wrong with a file is said below, and not by warnings
             with Image.open(path, formats=FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
-                    raise InputError(f"{path}: {image.width:,} x {image.height:,} pixels are too many: scale it down")
+                    raise InputError(f"{image.width:,} x {image.height:,} pixels are too many: scale it down")
                 image.load()
                 flat = _on_white(ImageOps.exif_transpose(image)).convert("L" if channels == 1 else "RGB")
-    except InputError:
-        raise
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except Image.DecompressionBombError:  # so large that Pillow does not open it
+        raise InputError(f"{path}: has too many pixels: scale it down") from None
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -44,6 +46,8 @@ def read_picture(path: Path, channels: int, height: int, width: int) -> UInt8[nd
 
 
 def _on_white(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise InputError("its pixels are floats, and nothing says which of them is white: save it with 8 or 16 bits")
     if image.mode in DEEP:  # Pillow would cut off what is above 255
         return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 2**16 - 1) // 257).astype(np.uint8))
     if not image.has_transparency_data:

@@ -38,6 +38,7 @@ def parse_squad(content: str, where: str) -> list[Question]:
     """The questions of a file in SQuAD's format (Rajpurkar et al. 2016, 2018); `where` opens every error message."""
     try:
         data = json.loads(content)
+        json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair, written \ud800, is no text
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON: {error}") from None
     found = list(_questions(data, where))

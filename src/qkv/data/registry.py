@@ -1,6 +1,7 @@
 """The data sets, by name: what a recipe's `data` table asks for."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
@@ -11,6 +12,7 @@ from qkv.config import require
 from qkv.data import (
     cmudict,
     dates,
+    emoji,
     fashion_mnist,
     imdb,
     movie_reviews,
@@ -31,18 +33,23 @@ from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.data.algorithmic import Puzzle, Stream
     from qkv.data.bandits import Bandits
+    from qkv.data.captions import Captions
     from qkv.data.episodes import Examples
     from qkv.data.pictures import Pictures
     from qkv.data.tokenizer import PretrainedTokenizer
     from qkv.data.vocabulary import AnyVocabulary
 
 DATES, HELD_OUT_DATES = 20_000, 2000
+SCENES, HELD_OUT_SCENES = 50_000, 2000
+SEQUENCES, HELD_OUT_SEQUENCES = 64_000, {"valid": 25, "test": 200}  # an epoch; else of each size
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 MEANT_FOR = {  # the keys that mean something for some data sets only
     **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
     **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged", "questions", "text")),
     "strict": ("pairs", "labelled"),
+    **dict.fromkeys(("side", "features"), ("flickr8k", "coco")),
     "column": ("ud_english_ewt", "tagged"),
     "fold": ("movie_reviews",),
     **dict.fromkeys(("ways", "shots"), ("omniglot",)),
@@ -71,6 +78,13 @@ class DataConfig:
         "ud_english_ewt",
         "wnut17",
         "fashion_mnist",
+        "shapes",
+        "emoji",
+        "flickr8k",
+        "coco",
+        "copy",
+        "repeat_copy",
+        "recall",
         "questions",
         "omniglot",
         "bandits",
@@ -82,6 +96,8 @@ class DataConfig:
     target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
     lowercase: bool = False
     size: int | None = None  # how many training examples, or characters of a text, to take; None: all, of dates 20,000
+    side: int = 224  # flickr8k, coco: pixels of the square that pictures are scaled to
+    features: str | None = None  # flickr8k, coco: a safetensors file with what a network has found in each picture
     train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two; tagged: CoNLL columns or CoNLL-U; text: any;
     # questions: JSON as SQuAD has it
     valid: tuple[str, ...] = ()  # likewise; without it a share of the training examples is held out
@@ -98,9 +114,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         require(self.size is None or 0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
+        require(1 <= self.side <= 4096, "side must lie between 1 and 4,096")
         require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
-        for key, least in (("ways", 2), ("shots", 1), ("arms", 2), ("pulls", 1)):
-            require(least <= getattr(self, key) <= 1024, f"{key} must lie between {least} and 1,024")
+        for count, least in (("ways", 2), ("shots", 1), ("arms", 2), ("pulls", 1)):
+            require(least <= getattr(self, count) <= 1024, f"{count} must lie between {least} and 1,024")
         require(0 <= self.fold < movie_reviews.FOLDS, f"fold must lie between 0 and {movie_reviews.FOLDS - 1}")
         for key in fields(self):
             meant = MEANT_FOR.get(key.name, (self.name,))
@@ -120,7 +137,9 @@ class DataConfig:
             return tuple(str(Path(path).resolve()) for path in paths)
 
         folder = None if self.folder is None else str(Path(self.folder).expanduser().resolve())
-        return replace(self, train=whole(self.train), valid=whole(self.valid), test=whole(self.test), folder=folder)
+        features = None if self.features is None else str(Path(self.features).expanduser().resolve())
+        train, valid, test = whole(self.train), whole(self.valid), whole(self.test)
+        return replace(self, train=train, valid=valid, test=test, folder=folder, features=features)
 
     def without_lost_folder(self) -> "DataConfig":
         """The same, but for a folder that is not there any more: the files, known by their hashes, may be elsewhere."""
@@ -139,9 +158,16 @@ class Loaded:
     texts: dict[str, str] = field(default_factory=dict)
     tagged: dict[str, list[Tagged]] = field(default_factory=dict)
     pictures: "dict[str, Pictures]" = field(default_factory=dict)
+    captions: "dict[str, Captions]" = field(default_factory=dict)
     questions: dict[str, list[Question]] = field(default_factory=dict)
+    sequences: "dict[str, Stream]" = field(default_factory=dict)
     episodes: "dict[str, Examples]" = field(default_factory=dict)
     bandits: "dict[str, Bandits]" = field(default_factory=dict)
+
+    def documents(self, split: str) -> list[str]:
+        """Texts whose labels are not looked at, or what blank lines cut a running text into."""
+        texts = re.split(r"\n\s*\n", self.texts[split]) if self.texts else [pair.source for pair in self.splits[split]]
+        return [text for text in texts if text.strip()]
 
     @property
     def fingerprint(self) -> str:
@@ -159,9 +185,15 @@ class Loaded:
             digest.update(f"tagged {split} {sentences!r}\n".encode())
         for split, questions in sorted(self.questions.items()):
             digest.update(f"questions {split} {questions!r}\n".encode())
+        for split, stream in sorted(self.sequences.items()):
+            digest.update(f"sequences {split} {stream.fingerprint}\n".encode())
         for split, pictures in sorted(self.pictures.items()):
             digest.update(f"pictures {split} {pictures.names} {pictures.pixels.shape}\n".encode())
             digest.update(pictures.pixels.tobytes() + pictures.labels.tobytes())
+        for split, captions in sorted(self.captions.items()):
+            digest.update(f"captions {split} {captions.texts!r} {captions.objects!r}\n".encode())
+            digest.update(f"{captions.pictures.dtype} {captions.pictures.shape}\n".encode())
+            digest.update(captions.pictures.ravel().data)  # as it lies: there may be gigabytes
         for split, examples in sorted(self.episodes.items()):
             digest.update(f"episodes {split} {examples.ways} {examples.shots} {examples.names}\n".encode())
             digest.update(f"{examples.pixels.shape}".encode() + examples.pixels.tobytes())
@@ -178,14 +210,16 @@ class DataSet:
     licence: str
     load: Callable[[DataConfig], Loaded]
     corpus: Corpus | None = None
-    kind: Literal["pairs", "text", "labelled", "tagged", "pictures", "questions", "episodes", "bandits"] = "pairs"
+    kind: Literal[
+        "pairs", "text", "labelled", "tagged", "pictures", "captions", "questions", "sequences", "episodes", "bandits"
+    ] = "pairs"
 
 
 def load_data(config: DataConfig) -> Loaded:
     """Load the data that a recipe asks for; files that are in no folder are downloaded."""
     loaded = DATA_SETS[config.name].load(config)
     changed: dict[str, Any] = {}
-    for kind in ("splits", "texts", "tagged", "pictures", "questions", "episodes"):
+    for kind in ("splits", "texts", "tagged", "pictures", "captions", "questions", "episodes"):
         parts = getattr(loaded, kind)
         if "train" in parts:
             changed[kind] = {**parts, "train": parts["train"][: config.size]}
@@ -249,6 +283,9 @@ def _load_pairs(config: DataConfig) -> Loaded:
     splits = {split: found.pairs for split, found in read.items()}
     if "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_share, lambda one: one.source)
+    if config.name == "labelled":
+        for split, pairs in splits.items():  # "good " is no other label than "good"
+            splits[split] = [replace(pair, target=pair.target.strip()) for pair in pairs]
     return Loaded(splits, tuple(note for found in read.values() for note in found.notes))
 
 
@@ -331,6 +368,62 @@ def _load_bandits(config: DataConfig) -> Loaded:
     return Loaded({}, bandits=dict.fromkeys(("train", "valid", "test"), Bandits(config.arms, config.pulls)))
 
 
+def _load_copy(config: DataConfig) -> Loaded:
+    from qkv.data.algorithmic import Copy  # slow to import, for who only lists the data sets
+
+    return _streams(Copy(), config)
+
+
+def _load_repeat_copy(config: DataConfig) -> Loaded:
+    from qkv.data.algorithmic import RepeatCopy
+
+    return _streams(RepeatCopy(), config)
+
+
+def _load_recall(config: DataConfig) -> Loaded:
+    from qkv.data.algorithmic import Recall
+
+    return _streams(Recall(), config)
+
+
+def _streams(puzzle: "Puzzle", config: DataConfig) -> Loaded:
+    from qkv.data.algorithmic import Stream
+
+    counts = {"train": config.size or SEQUENCES, **HELD_OUT_SEQUENCES}
+    return Loaded({}, sequences={split: Stream(puzzle, split, count) for split, count in counts.items()})
+
+
+def _load_shapes(config: DataConfig) -> Loaded:
+    from qkv.data import shapes  # slow to import, for who only lists the data sets
+
+    return Loaded(
+        {},
+        captions={
+            "train": shapes.generate(config.size or SCENES, split="train"),
+            "valid": shapes.generate(HELD_OUT_SCENES, split="valid"),
+            "test": shapes.generate(HELD_OUT_SCENES, split="test"),
+        },
+    )
+
+
+def _load_emoji(config: DataConfig) -> Loaded:
+    return Loaded({}, captions=emoji.read(Store.of(config.folder)))
+
+
+def _load_flickr8k(config: DataConfig) -> Loaded:
+    from qkv.data import flickr8k
+
+    features = None if config.features is None else Path(config.features)
+    return Loaded({}, captions=flickr8k.read(Store.of(config.folder), config.side, config.size, features))
+
+
+def _load_coco(config: DataConfig) -> Loaded:
+    from qkv.data import coco
+
+    features = None if config.features is None else Path(config.features)
+    return Loaded({}, captions=coco.read(Store.of(config.folder), config.side, config.size, features))
+
+
 def _load_fashion_mnist(config: DataConfig) -> Loaded:
     return Loaded({}, pictures=fashion_mnist.read(Store.of(config.folder)))
 
@@ -377,9 +470,7 @@ DATA_SETS = {
         tinyshakespeare.CORPUS,
         "text",
     ),
-    "text": DataSet(
-        "your own running text, from one file or several (data.train)", "yours", _load_text, None, "text"
-    ),
+    "text": DataSet("your own running text, from one file or several (data.train)", "yours", _load_text, None, "text"),
     "labelled": DataSet(
         "your own texts with a label each, from a TSV file or two text files (data.train)",
         "yours",
@@ -436,12 +527,61 @@ DATA_SETS = {
         None,
         "questions",
     ),
+    "copy": DataSet(
+        "sequences of bits to say again, of 1 to 20 vectors and up to 120 to test on; generated",
+        "made by qkv (Apache-2.0)",
+        _load_copy,
+        None,
+        "sequences",
+    ),
+    "repeat_copy": DataSet(
+        "sequences of bits to say again several times; generated",
+        "made by qkv (Apache-2.0)",
+        _load_repeat_copy,
+        None,
+        "sequences",
+    ),
+    "recall": DataSet(
+        "lists of items of bits, of which to name the one after another; generated",
+        "made by qkv (Apache-2.0)",
+        _load_recall,
+        None,
+        "sequences",
+    ),
     "fashion_mnist": DataSet(
         "grey pictures of clothes, 28 x 28 pixels, of ten kinds: 60,000 and 10,000 to test on",
         fashion_mnist.CORPUS.licence,
         _load_fashion_mnist,
         fashion_mnist.CORPUS,
         "pictures",
+    ),
+    "shapes": DataSet(
+        "scenes of coloured shapes, a caption of each and the place of every object, 64 x 64 pixels; generated",
+        "made by qkv (Apache-2.0)",
+        _load_shapes,
+        None,
+        "captions",
+    ),
+    "emoji": DataSet(
+        "emoji as Google and Twitter draw them, 64 x 64 pixels, with their names: 3,786 of each",
+        emoji.CORPUS.licence,
+        _load_emoji,
+        emoji.CORPUS,
+        "captions",
+    ),
+    "flickr8k": DataSet(
+        "your copy of Flickr8k, or pictures with captions in its form (data.folder)",
+        "yours",
+        _load_flickr8k,
+        None,
+        "captions",
+    ),
+    "coco": DataSet(
+        "your copy of COCO's captions, or pictures with captions in its form (data.folder)",
+        "yours",
+        _load_coco,
+        None,
+        "captions",
     ),
     "omniglot": DataSet(
         "drawn characters of which an episode shows a few: 1,028 to train on, 172 and 423 others to test on",

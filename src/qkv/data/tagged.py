@@ -1,7 +1,8 @@
 """Sentences with a tag for each word, and the files that they come in.
 
 CoNLL columns    a word a line, its tag in the last column, a line without words between sentences
-CoNLL-U          the same with ten columns, of which the fourth is the part of speech and the seventh the head
+CoNLL-U          the same with ten columns, of which the fourth is the part of speech, the seventh the head, and the
+                 eighth what the word is to its head, such as its subject
 """
 
 import re
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 
 from qkv.errors import InputError
 
-FORM, UPOS, HEAD = 1, 3, 6  # columns of CoNLL-U
+FORM, HEAD = 1, 6  # columns of CoNLL-U,
+COLUMNS = {"upos": 3, "xpos": 4, "deprel": 7}  # and those that can be the tags
 SEVERAL = re.compile(r"\d+[-.]\d+")  # the number of a word that stands for others, or that is not there
 
 
@@ -31,8 +33,8 @@ def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
         rows = [line.split("\t") if "\t" in line else line.split() for _, line in sentence]
         for (number, line), row in zip(sentence, rows, strict=True):
             columns = columns or len(row)
-            if len(row) < 2:
-                raise InputError(f"{where}: line {number} has a word without a tag: {line!r}")
+            if len(row) < 2 or not row[0].strip() or not row[-1].strip():
+                raise InputError(f"{where}: line {number} has a word without a tag, or a tag without a word: {line!r}")
             if len(row) != columns:
                 raise InputError(
                     f"{where}: line {number} has {len(row)} columns, the first {columns}: {line!r}; a comment has "
@@ -42,9 +44,10 @@ def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
     return found
 
 
-def parse_conllu(lines: Sequence[str], where: str) -> list[Tagged]:
-    """The sentences of a file of CoNLL-U; words that stand for several others, and words that are not there, are left
-    out, as the heads leave them out."""
+def parse_conllu(lines: Sequence[str], where: str, column: str = "upos") -> list[Tagged]:
+    """The sentences of a file of CoNLL-U, with a column as tags; words that stand for several others, and words that
+    are not there, are left out, as the heads leave them out."""
+    tag = COLUMNS[column]
     found = []
     for sentence in _sentences(lines):
         rows = []
@@ -58,11 +61,31 @@ def parse_conllu(lines: Sequence[str], where: str) -> list[Tagged]:
                 )
             rows.append(row)
         heads = tuple(int(row[HEAD]) for row in rows)
-        if any(head > len(rows) for head in heads):
-            raise InputError(f"{where}: line {sentence[0][0]}: a head of this sentence is not in it")
+        fault = _fault(heads)
+        if fault is not None:
+            raise InputError(f"{where}: line {sentence[0][0]}: {fault}")
         if rows:
-            found.append(Tagged(tuple(row[FORM] for row in rows), tuple(row[UPOS] for row in rows), heads))
+            found.append(Tagged(tuple(row[FORM] for row in rows), tuple(row[tag] for row in rows), heads))
     return found
+
+
+def _fault(heads: tuple[int, ...]) -> str | None:
+    """Why the heads of a sentence make no tree; None where they do."""
+    if any(head > len(heads) for head in heads):
+        return "a head of this sentence is not in it"
+    roots = heads.count(0)
+    if heads and roots != 1:
+        return f"this sentence has {roots} roots: one word of a tree has head 0"
+    below: set[int] = {0}  # the words from which the way up is known to end at the root
+    for word in range(1, len(heads) + 1):
+        way: dict[int, None] = {}  # a set that keeps its order
+        while word not in below:
+            if word in way:
+                return f"word {word} of this sentence is above itself: its heads run in a circle"
+            way[word] = None
+            word = heads[word - 1]
+        below.update(way)
+    return None
 
 
 def _sentences(lines: Sequence[str]) -> Iterator[list[tuple[int, str]]]:

@@ -1,4 +1,4 @@
-"""UD English EWT: web text with parts of speech and dependency heads (Silveira et al. 2014)."""
+"""UD English EWT: web text with parts of speech and dependency trees (Silveira et al. 2014)."""
 
 from qkv.data.archive import unpack
 from qkv.data.files import decode_lines
@@ -46,7 +46,9 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store) -> dict[str, list[Tagged]]:
-    """The sentences of each split."""
+def read(store: Store, column: str = "upos") -> dict[str, list[Tagged]]:
+    """The sentences of each split, tagged with their parts of speech or another column."""
     paths = dict(zip(FILES, store.provide(CORPUS, CORPUS.files), strict=True))
-    return {split: parse_conllu(decode_lines(unpack(path), str(path)), str(path)) for split, path in paths.items()}
+    return {
+        split: parse_conllu(decode_lines(unpack(path), str(path)), str(path), column) for split, path in paths.items()
+    }

@@ -31,20 +31,26 @@ from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer, check_room, write_
 from qkv.interop.vocabularies import read_vocabulary as read_vocabulary
 from qkv.interop.weight_map import Family
 from qkv.models import MODELS
+from qkv.models.captioner import ShowAttendTell
 from qkv.models.elmo import Elmo
+from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.encoder_decoder import EncoderDecoder, Writer
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.transducer import Transducer
 from qkv.runtime.device import pick_device
 
-Network = EncoderDecoder[Any, Any] | LanguageModel[Any] | TextEncoder | ViT  # every model there is
+# Every model there is.
+Network = Writer[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
 
 LIBRARY = "qkv"  # what config.json of a folder of ours says, for others have models of the same types
 KINDS: dict[type[Any], str] = {
     LanguageModel: "a language model (for qkv generate)",
     EncoderDecoder: "an encoder-decoder (for qkv translate)",
+    ShowAttendTell: "a captioner (for qkv caption)",
     TextEncoder: "a text encoder (for qkv classify, tag, answer, fill, embed)",
+    Transducer: "a model of sequences of bits (for qkv evaluate, view)",
 }
 CHECKPOINT = re.compile(r"step-\d{8,}")
 

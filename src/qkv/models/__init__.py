@@ -4,7 +4,24 @@ from typing import Any
 
 from torch import nn
 
-from qkv.models import bert, conv_seq2seq, elmo, gpt2, lstmn, rnn_lm, rnn_seq2seq, transformer, vit
+from qkv.models import (
+    bert,
+    captioner,
+    conv_seq2seq,
+    elmo,
+    gpt2,
+    han,
+    linformer,
+    lstm_memory,
+    lstmn,
+    ntm,
+    rnn_lm,
+    rnn_seq2seq,
+    rnn_text,
+    snail,
+    transformer,
+    vit,
+)
 
 MODELS: dict[str, tuple[type[nn.Module], type[Any]]] = {
     "rnn_seq2seq": (rnn_seq2seq.RNNSeq2Seq, rnn_seq2seq.Config),
@@ -14,14 +31,23 @@ MODELS: dict[str, tuple[type[nn.Module], type[Any]]] = {
     "lstmn": (lstmn.LSTMN, lstmn.Config),
     "gpt2": (gpt2.GPT2, gpt2.Config),
     "bert": (bert.Bert, bert.Config),
+    "linformer": (linformer.Linformer, linformer.Config),
     "vit": (vit.ViT, vit.Config),
+    "captioner": (captioner.ShowAttendTell, captioner.Config),
+    "ntm": (ntm.NTM, ntm.Config),
+    "lstm_memory": (lstm_memory.LSTMMemory, lstm_memory.Config),
     "elmo": (elmo.Elmo, elmo.Config),
+    "snail": (snail.SNAIL, snail.Config),
+    "snail_policy": (snail.SNAILPolicy, snail.PolicyConfig),
+    "rnn_text": (rnn_text.RNNText, rnn_text.Config),
+    "han": (han.HAN, han.Config),
 }
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # sizes that have names
     "transformer": transformer.PRESETS,
     "gpt2": gpt2.PRESETS,
     "bert": bert.PRESETS,
+    "linformer": linformer.PRESETS,
     "vit": vit.PRESETS,
     "elmo": elmo.PRESETS,
 }

@@ -12,6 +12,11 @@ and one of several heads on top, which share all of the above:
     classifier       W pooled                   the label of the text
     tagger           W h_L                      the label of each token
     span             W h_L                      where in the text an answer begins, and where it ends
+
+A tagger may also be told where words stand in the dependency trees of their sentences (Wang, Tu, Wang and Shi 2019),
+beside or in place of where they stand in the text: D[depth of t] is added in h_0, or self-attention has vectors for the
+distance between two words along the tree, or both. The trees are given, and not found by the model. Where they are
+gold, they inform the label: who knows the head of a word knows much of what the word is to it.
 """
 
 import math
@@ -20,16 +25,13 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from qkv.attention import (
-    SCORES,
-    Learned,
-    Mask,
-    Padding,
-)
+from qkv.attention import SCORES, Learned, Mask, Padding, Position, TreePlaces, TreeRelative
 from qkv.config import nearest, require
 from qkv.errors import InputError
+from qkv.nn.block import Block
 from qkv.nn.described import PLACES, described_block, described_encoding
 from qkv.nn.dropout import Dropout
+from qkv.nn.embed import POSITIONS, REACH
 from qkv.nn.feedforward import ACTIVATIONS
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
@@ -45,6 +47,9 @@ HEADS = ("masked_lm", "next_sentence", "pretraining", "classifier", "tagger", "s
 OF_WORDS = ("masked_lm", "pretraining")  # the heads that say a word for each place,
 OF_THE_WHOLE = ("next_sentence", "pretraining", "classifier")  # and those that say something about the whole text
 LABELLED = ("classifier", "tagger")
+WAYS = [*PLACES, "none"]  # to say where a token stands in the text
+TREES = ("none", "depth", "distance", "both")  # and in the tree of its sentence
+DEEPEST = 32  # words that are deeper in a tree are not told apart
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class Config:
     feedforward: int | None = None  # None: four times dim
     segments: int = 2
     max_length: int = 512  # how many tokens it reads together: learned positions end there, the others go on
-    position: str = "learned"
+    position: str = "learned"  # one of WAYS
+    tree: str = "none"  # one of TREES
     score: str = "scaled_dot"
     activation: str = "gelu"
     dropout: float = 0.1  # of the embeddings, and of what each layer adds
@@ -79,12 +85,26 @@ class Config:
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
         widest = max(self.vocabulary_size, self.labels, self.hidden, self.segments, self.max_length, 3 * self.dim)
         require(self.dim * widest <= 2**34, f"a matrix of {self.dim} by {widest} numbers is too large: 2^34 at most")
-        for name, known in (("position", PLACES), ("score", SCORES), ("activation", ACTIVATIONS)):
+        for name, known in (
+            ("position", WAYS),
+            ("tree", TREES),
+            ("score", SCORES),
+            ("activation", ACTIVATIONS),
+        ):
             word = getattr(self, name)
             require(word in known, f"{name} {word!r} is not known{nearest(str(word), known)}")
         require(
             self.position != "rotary" or self.head_dim % 2 == 0,
             f"position 'rotary' turns pairs of features, but a head has {self.head_dim}: choose dim and heads anew",
+        )
+        require(
+            self.head in (None, "tagger") or not self.reads_trees,
+            f"tree {self.tree!r} takes the heads of words, which tagging alone hands on: leave it out",
+        )
+        require(
+            not self.measures_trees or self.position not in POSITIONS,
+            f"tree {self.tree!r} and position {self.position!r} both want to be the distance in self-attention: "
+            "choose a position that is added to embeddings, or none",
         )
         for name in ("dropout", "attention_dropout", "eps"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
@@ -106,6 +126,16 @@ class Config:
     def head_dim(self) -> int:
         return self.dim // self.heads
 
+    @property
+    def reads_trees(self) -> bool:
+        """Whether it has to be told the trees of what it reads."""
+        return self.tree != "none"
+
+    @property
+    def measures_trees(self) -> bool:
+        """Whether self-attention is told how far words are apart in a tree."""
+        return self.tree in ("distance", "both")
+
 
 class Pretraining(NamedTuple):
     """What the two heads of pre-training say."""
@@ -121,7 +151,7 @@ class Bert(TextEncoder):
         super().__init__()
         self.config = config
         self.embed = Embedding(config)
-        self.encoder = Stack(described_block(config, norm="post") for _ in range(config.layers))
+        self.encoder = Stack(_block(config) for _ in range(config.layers))
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.words = WordHead(config) if config.head in OF_WORDS else None
         self.label_dropout = Dropout(config.dropout if config.head in LABELLED else 0.0)
@@ -141,16 +171,20 @@ class Bert(TextEncoder):
         lengths: Int[Tensor, "batch"] | None = None,
         *,
         mask: Mask | None = None,
+        tree: TreePlaces | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         """h_L of each token. Segments are 0 unless they are given; what comes after a row's length is not looked at.
 
         A mask hides what else must not be seen: rows that are filled up on the left have `mask=~Prefix(padding)`.
         """
+        if (tree is not None) != self.config.reads_trees:
+            reads = "reads dependency trees, and was given none" if tree is None else "was built to read no trees"
+            raise InputError(f"this BERT {reads}: its tree is {self.config.tree!r}, one of {', '.join(TREES)}")
         if lengths is not None:
             mask = Padding(lengths) if mask is None else Padding(lengths) & mask
-        x = self.embed(tokens, segments)
+        x = self.embed(tokens, segments, tree)
         for block in self.encoder:
-            x, _ = block(x, mask)
+            x, _ = block(x, mask, position=_in_the_tree(block, tree))
         return x
 
     def pooled(self, hidden: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch dim"]:
@@ -177,24 +211,30 @@ class Bert(TextEncoder):
 
 
 class Embedding(nn.Module):
-    """h_0: the token, its segment and its place, normalised."""
+    """h_0: the token, its segment, its place, and how deep it is in a tree, normalised."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.tokens = nn.Embedding(config.vocabulary_size, config.dim)
         self.segments = nn.Embedding(config.segments, config.dim)
         self.positions = described_encoding(config)
+        self.depths = Learned(DEEPEST + 1, config.dim) if config.tree in ("depth", "both") else None  # D
         self.norm = nn.LayerNorm(config.dim, config.eps)
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, tokens: Int[Tensor, "batch length"], segments: Int[Tensor, "batch length"] | None
+        self,
+        tokens: Int[Tensor, "batch length"],
+        segments: Int[Tensor, "batch length"] | None = None,
+        tree: TreePlaces | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         x = self.tokens(tokens) + (self.segments.weight[0] if segments is None else self.segments(segments))
         if self.positions is not None and not isinstance(self.positions, Learned):
             x = x * math.sqrt(x.shape[-1])  # beside sines, which are not small, the embeddings must not be
         if self.positions is not None:
             x = x + self.positions(tokens.shape[1])
+        if self.depths is not None and tree is not None:
+            x = x + self.depths.at(tree.depth.clamp(max=DEEPEST))
         return self.dropout(self.norm(x))
 
 
@@ -210,6 +250,19 @@ class WordHead(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch vocabulary"]:
         return self.readout(self.norm(ACTIVATIONS[self.activation](self.transform(hidden))))
+
+
+def _block(config: Config) -> Block:
+    block = described_block(config, norm="post")
+    if config.measures_trees:
+        block.attention.attend.position = TreeRelative(config.head_dim, REACH)
+    return block
+
+
+def _in_the_tree(block: Block, tree: TreePlaces | None) -> Position | None:
+    """What self-attention is told of the trees of one call; None where it reads none."""
+    within = block.attention.attend.position
+    return within.between(tree.distance) if isinstance(within, TreeRelative) and tree is not None else None
 
 
 def _label_head(config: Config) -> nn.Linear | None:

@@ -1,4 +1,4 @@
-"""What every encoder-decoder offers to search, training and tasks, whatever it is made of."""
+"""What every model that reads something and then writes a text offers to search, training and tasks."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -13,18 +13,14 @@ Memory = TypeVar("Memory")
 State = TypeVar("State")
 
 
-class EncoderDecoder(nn.Module, ABC, Generic[Memory, State]):
-    """Reads a source, then writes a target token by token.
+class Writer(nn.Module, ABC, Generic[Memory, State]):
+    """Writes a target token by token, by the memory of what it has read: a text, a picture.
 
     Memories and states are frozen dataclasses of tensors with the batch first: `qkv.nn.state.select` picks their rows.
     """
 
     config: Any
     tokenizer: Any = None  # what `qkv.load` found beside the weights; the model itself never looks at it
-
-    @abstractmethod
-    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
-        """Read the source; without lengths, no row of the batch is padded."""
 
     @abstractmethod
     def start(self, memory: Memory) -> State:
@@ -53,14 +49,6 @@ class EncoderDecoder(nn.Module, ABC, Generic[Memory, State]):
         logits, state = self.advance(token[:, None], state)
         return logits[:, 0], state
 
-    def forward(
-        self,
-        source: Int[Tensor, "batch source"],
-        target: Int[Tensor, "batch target"],
-        source_lengths: Int[Tensor, "batch"] | None = None,
-    ) -> Float[Tensor, "batch target vocabulary"]:
-        return self.decode(target, self.encode(source, source_lengths))
-
     @property
     def alignment_layers(self) -> tuple[str, ...]:
         """The attention layers by which the decoder reads the source, named as `watch` does, the most telling first.
@@ -73,3 +61,19 @@ class EncoderDecoder(nn.Module, ABC, Generic[Memory, State]):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+class EncoderDecoder(Writer[Memory, State]):
+    """Reads a source text, then writes a target."""
+
+    @abstractmethod
+    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
+        """Read the source; without lengths, no row of the batch is padded."""
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
+        source_lengths: Int[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        return self.decode(target, self.encode(source, source_lengths))

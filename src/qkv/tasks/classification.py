@@ -94,6 +94,8 @@ class ClassificationTask(ScoredTask):
                 "and no further",
             )
         valid = data.splits["valid"][: train.valid_size]
+        if strange := sorted({pair.target for pair in valid} - set(names)):
+            notes += (f"labels of the validation texts that no training text has: {', '.join(strange[:5])}",)
         return cls(splitter, texts.pieces, valid, names, train, model.max_length, seed, notes)
 
     def describe(self) -> str:

@@ -40,7 +40,7 @@ class Embedder(Reader):
         splitter = self.splitter.anew()
         pieces = [Piece(splitter.between(ids[: self.room]), [IGNORE]) for ids in splitter.split(texts)]
         found = torch.zeros(len(texts), self.dim)
-        for rows, batch in in_batches(pieces, batch_tokens, splitter.pad):
+        for rows, batch in in_batches(pieces, splitter.at_once(batch_tokens), splitter.pad):
             here = batch.to(self.model.device)
             hidden = self.model(splitter.read(here.tokens_read), lengths=here.lengths)
             found[rows] = POOLINGS[pooling](self.model, hidden, here.lengths).float().cpu()

@@ -9,7 +9,6 @@ The second term is there where the model has the head for it ("pretraining", not
 
 import math
 import random
-import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -107,7 +106,7 @@ class MaskedWordsTask(ScoredTask):
         "next_sentence": Metric("next sentence accuracy", percent=True),
     }
     model = Bert
-    learns_from = ("labelled", "text")
+    learns_from = ("text", "labelled")
     from_data = ("vocabulary_size",)
     capturable = True
 
@@ -147,7 +146,7 @@ class MaskedWordsTask(ScoredTask):
             )
         if train.best_by == "next_sentence" and not pairs:
             raise InputError("train.best_by next_sentence is for model.head = pretraining, which says what follows")
-        documents = {"train": documents_of(data, "train"), "valid": documents_of(data, "valid")[: train.valid_size]}
+        documents = {"train": data.documents("train"), "valid": data.documents("valid")[: train.valid_size]}
         for split, texts in documents.items():
             if not texts:
                 raise InputError(f"{split}: there is no document with text in it")
@@ -217,7 +216,7 @@ class MaskedWordsTask(ScoredTask):
         return list(data.texts or data.splits)
 
     def examine(self, model: Bert, data: Loaded, split: str) -> Examined:
-        library = Library.of(documents_of(data, split), self.vocabulary)
+        library = Library.of(data.documents(split), self.vocabulary)
         return Examined(len(library.documents), "documents", self._scores(model, library))
 
     def _spans(self, library: Library, chance: random.Random) -> Int[Tensor, "rows 5"]:
@@ -302,12 +301,6 @@ class MaskedWordsTask(ScoredTask):
         """Batches that are masked the same way, whatever the size of a batch is."""
         for begin in range(0, len(spans), ROWS_AT_A_TIME):
             yield from self._masked(library, spans[begin : begin + ROWS_AT_A_TIME], f"{FIXED} {begin}").cut(self.rows)
-
-
-def documents_of(data: Loaded, split: str) -> list[str]:
-    """The documents of a split: texts whose labels are not looked at, or what blank lines cut a text into."""
-    texts = re.split(r"\n\s*\n", data.texts[split]) if data.texts else [pair.source for pair in data.splits[split]]
-    return [text for text in texts if text.strip()]
 
 
 def _encoded(sentences: Sequence[str], tokenizer: PretrainedTokenizer) -> Iterator[list[int]]:

@@ -16,7 +16,7 @@ from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
-from qkv.tasks.pieces import AnySplitter, WordSplitter, splitter_for
+from qkv.tasks.pieces import AnySplitter, SentenceSplitter, WordSplitter, splitter_for
 from qkv.tasks.words import split_words
 from qkv.types import Float, Int, Tensor
 
@@ -56,6 +56,8 @@ class Observer:
         self.splitter: AnySplitter | None = None  # a language model reads a text as it is
         if isinstance(self.model, TextEncoder):
             self.splitter = splitter_for(self.tokenizer, self.model.config)
+        if isinstance(self.splitter, SentenceSplitter):
+            raise InputError(f"{self.name}: reads documents by their sentences: see them with a DocumentObserver")
 
     def __call__(self, text: str) -> Answer:
         """What the model attends to in one text."""
@@ -76,6 +78,11 @@ class Observer:
         longest: int | None = getattr(self.model.config, "max_length", None)
         return longest if longest is None or self.splitter is None else self.splitter.room(longest)
 
+    @property
+    def unit(self) -> str:
+        """What a text is cut into."""
+        return "tokens"
+
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """The numbers, from 1, of the texts that are read to the model's last place and no further."""
         room = self.room
@@ -87,7 +94,9 @@ class Observer:
         tokens = torch.tensor([ids], device=self.model.device)
         with watch(self.model, layers=layers_that_fit(self.layers, len(ids) ** 2, layer, most)) as seen:
             said = self._scored(tokens) if isinstance(self.model, LanguageModel) else self._labelled(tokens)
-        maps = (_map(name, record.weights[0].float().cpu(), pieces) for name, record in seen.items())
+        mixtures = getattr(self.model.config, "rank", None)  # of tokens, which a Linformer reads instead of them
+        read = pieces if mixtures is None else tuple(f"mixture {number}" for number in range(1, mixtures + 1))
+        maps = (_map(name, record.weights[0].float().cpu(), pieces, read) for name, record in seen.items())
         return Answer(text, said.text, said.score, tuple(maps))
 
     def _scored(self, tokens: Int[Tensor, "1 length"]) -> Said:
@@ -125,7 +134,11 @@ class Observer:
         return tokens.ids, tokens.pieces
 
 
-def _map(layer: str, weights: Float[Tensor, "heads queries keys"], pieces: tuple[str, ...]) -> AttentionMap:
+def _map(
+    layer: str, weights: Float[Tensor, "heads queries keys"], pieces: tuple[str, ...], read: tuple[str, ...]
+) -> AttentionMap:
+    if read is not pieces:
+        return AttentionMap(layer, pieces, read, weights.numpy())
     if weights.shape[1] == len(pieces):
         return AttentionMap(layer, pieces, pieces, in_place(weights).numpy())
     return AttentionMap(layer, WHOLE * weights.shape[1], pieces, weights.numpy())

@@ -1,20 +1,28 @@
 """Texts as a text encoder reads them: cut into tokens, in batches of like length."""
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from itertools import chain, islice, pairwise
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 
+from qkv.attention import TreePlaces
 from qkv.data.batching import by_length, shuffled, stepped
 from qkv.data.characters import Characters, WordTable
+from qkv.data.sentences import split_sentences
+from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from qkv.errors import InputError
+from qkv.tasks.trees import NOTHING, Tree, tree_places
 from qkv.tasks.words import split_words
 from qkv.types import Int, Tensor
 
+T = TypeVar("T")
 IGNORE = -1  # the target of a token of which nothing is to be said
 
 
@@ -25,6 +33,7 @@ class Splitter:
     tokenizer: Vocabulary | PretrainedTokenizer
 
     first: ClassVar[int] = 1  # the place of a text's first token, after the token before every text
+    unit: ClassVar[str] = "tokens"  # what a text is cut into
 
     @cached_property
     def edges(self) -> tuple[int, int]:
@@ -62,6 +71,10 @@ class Splitter:
             raise InputError(f"model.max_length = {longest} has no room for a token between the edges of a text")
         return longest - 2
 
+    def at_once(self, budget: int) -> int:
+        """How many units are read at once where `budget` tokens may be."""
+        return budget
+
     def between(self, ids: Sequence[int]) -> list[int]:
         begin, end = self.edges
         return [begin, *ids, end]
@@ -84,6 +97,7 @@ class WordSplitter:
 
     first = 0
     pad = 0
+    unit = "tokens"
 
     def __init__(self, tokenizer: Characters) -> None:
         self.tokenizer = tokenizer
@@ -99,6 +113,9 @@ class WordSplitter:
 
     def room(self, longest: int) -> int:
         return longest
+
+    def at_once(self, budget: int) -> int:
+        return budget
 
     def between(self, ids: Sequence[int]) -> list[int]:
         return list(ids)
@@ -120,13 +137,85 @@ class WordSplitter:
         return found
 
 
-AnySplitter = Splitter | WordSplitter
+class SentenceSplitter:
+    """Cuts documents into sentences, of which a model reads the words: at most `longest`. A sentence that has more is
+    read as several, of much the same length, so that no word is lost.
+
+    Every sentence that is met gets a number, and its words are a row of a table; row 0 is no sentence.
+    """
+
+    first = 0
+    pad = 0
+    unit = "sentences"
+
+    def __init__(self, tokenizer: Vocabulary | PretrainedTokenizer, longest: int) -> None:
+        self.tokenizer = tokenizer
+        self.longest = longest
+        self._words = Splitter(tokenizer)
+        self._rows = array("i", [PAD] * longest)
+        self._tables: dict[torch.device, Int[Tensor, "sentences words"]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows) // self.longest
+
+    def split(self, texts: Sequence[str]) -> list[list[int]]:
+        """The sentences of each text, at least one."""
+        cut = [split_sentences(text) or [""] for text in texts]
+        words = iter(self._words.split([*chain.from_iterable(cut)]))
+        return [self._add(islice(words, len(sentences))) for sentences in cut]
+
+    def split_words(self, words: Sequence[str]) -> list[list[int]]:
+        raise InputError("a model that reads documents by their sentences says nothing of single words")
+
+    def room(self, longest: int) -> int:
+        return longest
+
+    def at_once(self, budget: int) -> int:
+        return max(1, budget // self.longest)
+
+    def between(self, ids: Sequence[int]) -> list[int]:
+        return list(ids)
+
+    def read(self, numbers: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length words"]:
+        """The words of sentences. The table stays in its place until it grows, and a CUDA graph may look at it."""
+        device = numbers.device
+        if device not in self._tables:
+            table = torch.from_numpy(np.array(self._rows).reshape(len(self), self.longest))
+            self._tables[device] = table.to(device)
+        words = self._tables[device][numbers].long()
+        # No wider than the longest of them; what a GPU holds would have to be waited for to know how wide that is.
+        return words[..., : max(1, int((words != PAD).sum(dim=-1).max()))] if device.type == "cpu" else words
+
+    def anew(self) -> "SentenceSplitter":
+        return SentenceSplitter(self.tokenizer, self.longest)
+
+    def _add(self, sentences: Iterable[list[int]]) -> list[int]:
+        first = len(self)
+        for ids in sentences:
+            for part in in_parts(ids, self.longest):
+                self._rows.extend([*part, *[PAD] * (self.longest - len(part))])
+        self._tables = {}
+        return [*range(first, len(self))]
+
+
+def in_parts(words: Sequence[T], longest: int) -> list[Sequence[T]]:
+    """As few parts as no more than `longest` in each allow, and all of much the same length."""
+    count = -(-len(words) // longest)
+    edges = [number * len(words) // count for number in range(count + 1)]
+    return [words[begin:end] for begin, end in pairwise(edges)]
+
+
+AnySplitter = Splitter | WordSplitter | SentenceSplitter
 
 
 def splitter_for(tokenizer: Any, config: Any = None) -> AnySplitter:
-    """What cuts texts for a model; one that reads the characters of words needs no vocabulary, whatever was learned."""
-    longest = getattr(config, "max_characters", None)  # of a word
-    return Splitter(tokenizer) if longest is None else WordSplitter(Characters(longest))
+    """What cuts texts for a model. One that reads the characters of words (its config knows how many) needs no
+    vocabulary, whatever was learned; one that reads the words of sentences does.
+    """
+    characters, words = (getattr(config, name, None) for name in ("max_characters", "max_words"))
+    if characters is not None:
+        return WordSplitter(Characters(characters))
+    return Splitter(tokenizer) if words is None else SentenceSplitter(tokenizer, words)
 
 
 @dataclass(frozen=True)
@@ -135,24 +224,23 @@ class Piece:
 
     ids: list[int]
     targets: list[int] | int  # of the first tokens, nothing is said of others; or of the whole text
+    tree: Tree | None = None  # for models that read trees
 
 
 @dataclass(frozen=True)
-class TextBatch:
+class TextBatch(TensorBatch):
     """Some texts of like length, filled up on the right."""
 
     tokens_read: Int[Tensor, "batch length"]  # by their numbers
     lengths: Int[Tensor, "batch"]
     targets: Int[Tensor, "batch *targets"]
     tokens: int  # of which something is to be said
+    depth: Int[Tensor, "batch length"] | None = None  # in the trees of their sentences, for models that read trees,
+    distance: Int[Tensor, "batch length length"] | None = None  # and how far tokens are from each other there
 
-    def to(self, device: torch.device) -> "TextBatch":
-        return TextBatch(
-            self.tokens_read.to(device, non_blocking=True),
-            self.lengths.to(device, non_blocking=True),
-            self.targets.to(device, non_blocking=True),
-            self.tokens,
-        )
+    @property
+    def tree(self) -> TreePlaces | None:
+        return None if self.depth is None or self.distance is None else TreePlaces(self.depth, self.distance)
 
 
 def batched(pieces: Sequence[Piece], pad: int, rows: int = 0, width: int = 0) -> TextBatch:
@@ -161,11 +249,15 @@ def batched(pieces: Sequence[Piece], pad: int, rows: int = 0, width: int = 0) ->
     nothing = Piece([pad], IGNORE if isinstance(pieces[0].targets, int) else [IGNORE])
     filled = [*pieces, *[nothing] * (rows - len(pieces))]
     targets = torch.tensor([_widened(piece.targets, width, IGNORE) for piece in filled])
+    parsed = pieces[0].tree is not None
+    places = tree_places([piece.tree or NOTHING for piece in filled], width) if parsed else None
     return TextBatch(
         torch.tensor([_widened(piece.ids, width, pad) for piece in filled]),
         torch.tensor([len(piece.ids) for piece in filled]),
         targets,
         int((targets != IGNORE).sum()),
+        None if places is None else places.depth,
+        None if places is None else places.distance,
     )
 
 

@@ -51,6 +51,11 @@ class Reader:
         """How many tokens of a text the model reads, those at its edges not counted."""
         return self.splitter.room(self.model.config.max_length)
 
+    @property
+    def unit(self) -> str:
+        """What a text is cut into: "tokens"."""
+        return str(self.splitter.unit)
+
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """The numbers, from 1, of the texts that are read to the model's last place and no further."""
         split = self.splitter.anew().split(texts)

@@ -1,5 +1,6 @@
 """Tagging as a task to learn: a label for each word, such as its part of speech or the entity that it belongs to."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -182,7 +183,7 @@ class TaggingTask(ScoredTask):
             total += float(_loss(model, splitter, batch.to(model.device)))
             words += batch.tokens
         found = tags_of(model, splitter, [one.words for one in sentences], budget, [one.heads for one in sentences])
-        return {"loss": total / max(1, words), **tag_scores(found, sentences)}
+        return {"loss": total / words if words else math.nan, **tag_scores(found, sentences)}
 
 
 def tag_scores(found: Sequence[Sequence[str]], wanted: Sequence[Tagged]) -> dict[str, float]:

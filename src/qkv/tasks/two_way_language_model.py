@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from qkv.data.batching import by_length, shuffled, stepped
 from qkv.data.characters import Characters
 from qkv.data.frequent_words import frequent_words
-from qkv.data.pair import Pair
 from qkv.data.registry import DataConfig, Loaded
 from qkv.data.sentences import split_sentences
 from qkv.data.tensor_batch import TensorBatch
@@ -99,7 +98,7 @@ class TwoWayLanguageModelTask(ScoredTask):
         "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss
     }
     model = Elmo
-    learns_from = "labelled"
+    learns_from = ("text", "labelled")
     from_data = ("vocabulary_size", "head")
     capturable = True
 
@@ -119,8 +118,8 @@ class TwoWayLanguageModelTask(ScoredTask):
         """The most frequent words of the training texts."""
         splitter = WordSplitter(Characters())
         met = array("i")
-        for pair in data.splits["train"]:
-            met.extend(splitter.split([pair.source])[0])
+        for text in data.documents("train"):
+            met.extend(splitter.split([text])[0])
         counts = np.bincount(np.array(met, dtype=np.int64), minlength=len(splitter.table)).tolist()
         words = {word: counts[number] for word, number in splitter.table.numbers.items()}
         return frequent_words(words, config.vocabulary, lowercase=config.lowercase)
@@ -139,15 +138,15 @@ class TwoWayLanguageModelTask(ScoredTask):
     ) -> "TwoWayLanguageModelTask":
         predicted = _predicted(vocabulary)
 
-        def sentences(pairs: Sequence[Pair]) -> Sentences:
+        def sentences(texts: Sequence[str]) -> Sentences:
             splitter = WordSplitter(Characters(model.max_characters))
-            found = Sentences((pair.source for pair in pairs), splitter, predicted, train.length)
+            found = Sentences(texts, splitter, predicted, train.length)
             if not len(found):
                 raise InputError("there are no sentences to learn from, or none to validate with")
             return found
 
-        valid = sentences(data.splits["valid"][: train.valid_size])
-        return cls(predicted, sentences(data.splits["train"]), valid, train, seed, data.notes)
+        valid = sentences(data.documents("valid")[: train.valid_size])
+        return cls(predicted, sentences(data.documents("train")), valid, train, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} sentences, {len(self.train.words):,} words"
@@ -174,11 +173,10 @@ class TwoWayLanguageModelTask(ScoredTask):
 
     @classmethod
     def splits(cls, data: Loaded) -> list[str]:
-        return list(data.splits)
+        return list(data.texts or data.splits)
 
     def examine(self, model: Elmo, data: Loaded, split: str) -> Examined:
-        texts = (pair.source for pair in data.splits[split])
-        sentences = Sentences(texts, self.train.splitter.anew(), self.vocabulary, self.settings.length)
+        sentences = Sentences(data.documents(split), self.train.splitter.anew(), self.vocabulary, self.settings.length)
         return Examined(len(sentences), "sentences", self._scores(model, sentences))
 
     @torch.inference_mode()

@@ -20,9 +20,7 @@ class Display:
         self._live = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=24),
-            TextColumn(
-                "{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]}"
-            ),
+            TextColumn("{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]}"),
             TextColumn("eta"),
             TimeRemainingColumn(),
             console=self.console,

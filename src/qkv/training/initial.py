@@ -15,7 +15,8 @@ from qkv.training.recipe import TASKS, Recipe
 
 ROOM = ("vocabulary_size", "source_size", "target_size")  # for the tokens, of which a model has its own already
 
-LABEL = "label."  # under which models have the weights that say a label
+FREE = ("max_length", "reader_hidden")  # sizes that a task may choose anew
+LABEL = ("label.", "task.label.", "head.")  # under which models have the weights that say a label
 
 
 def start_of(recipe: Recipe) -> Any:
@@ -34,22 +35,39 @@ def start_of(recipe: Recipe) -> Any:
 
 
 def continued_config(recipe: Recipe, start: Any, sizes: dict[str, Any]) -> Any:
-    """The config of `start`, but for what the recipe's model table says, and for what the data decide."""
+    """The config of `start`, but for what the recipe's model table says, and for what the data decide.
+
+    Sizes are those of the weights, whatever the recipe says of them.
+    """
     name = recipe.model["name"]
-    own = {key: value for key, value in recipe.model.items() if key not in ("name", "preset")}  # it has its sizes
+    own = {key: value for key, value in recipe.model.items() if key not in ("name", "preset", *_sizes(recipe))}
     kept = {field.name: getattr(start.config, field.name) for field in fields(start.config)}
     decided = {key: value for key, value in sizes.items() if key not in ROOM}
     return build(MODELS[name][1], {**kept, **own, **decided}, f"init {recipe.init}", prefix="model.")
 
 
-def set_aside(recipe: Recipe) -> tuple[str, ...]:
-    """What of a recipe has no say where it begins with a model, which brings its own tokenizer: notes for the user."""
-    if recipe.init is None:
+def set_aside(recipe: Recipe, start: Any) -> tuple[str, ...]:
+    """What of a recipe has no say where it begins with a model, which brings its own sizes and tokenizer: notes."""
+    if start is None:
         return ()
+    table = recipe.model
+    other = [f"model.{key}" for key in _sizes(recipe) if _listed(table[key]) != _listed(getattr(start.config, key))]
+    notes = [f"{' and '.join(other)} set aside: the weights have sizes of their own"] if other else []
     plain = DataConfig(name=recipe.data.name)
     keys = ("vocabulary", "target_vocabulary", "lowercase")
     named = [f"data.{key}" for key in keys if getattr(recipe.data, key) != getattr(plain, key)]
-    return (f"{' and '.join(named)} set aside: init brings a tokenizer of its own",) if named else ()
+    notes += [f"{' and '.join(named)} set aside: init brings a tokenizer of its own"] if named else []
+    return tuple(notes)
+
+
+def _sizes(recipe: Recipe) -> list[str]:
+    """The keys of the model table that say how large something is, and are not for a task to choose."""
+    return [key for key, value in recipe.model.items() if type(value) in (int, list, tuple) and key not in FREE]
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as the lists that a recipe has."""
+    return [_listed(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 @torch.no_grad()
@@ -74,8 +92,11 @@ def take_over(model: torch.nn.Module, start: torch.nn.Module) -> list[str]:
                 fresh.append(f"{name} from place {both} on")
         else:
             fresh.append(name)
-    if len(fresh) == len(list(model.parameters())):
-        raise InputError("init: not one of its weights has the shape it needs: leave the sizes out of the model table")
+    if random := [name for name, weight in model.named_parameters() if name in fresh and not weight.requires_grad]:
+        raise InputError(
+            f"init has no weights for {', '.join(random)}, which model.frozen would leave as they are drawn: "
+            "set model.frozen=false"
+        )
     return fresh
 
 

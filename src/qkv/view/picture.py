@@ -38,14 +38,14 @@ def save_picture_png(
     original = Image.fromarray(np.ascontiguousarray(pictured.pixels)).resize(size, Image.Resampling.NEAREST)
     both = Image.new("RGB", (2 * size[0] + _GAP, size[1]), "white")
     both.paste(original, (0, 0))
-    both.paste(Image.fromarray(_coloured(np.asarray(original.convert("L")), weights)), (size[0] + _GAP, 0))
+    both.paste(Image.fromarray(coloured(np.asarray(original.convert("L")), weights)), (size[0] + _GAP, 0))
     data = io.BytesIO()
     both.save(data, format="PNG")
     write_atomically(Path(path), data.getvalue())
     return Path(path)
 
 
-def _coloured(
+def coloured(
     grey: UInt8[np.ndarray, "height width"], weights: Float[np.ndarray, "rows columns"]
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Each pixel with a share of the colour that is its patch's, of the greatest weight."""

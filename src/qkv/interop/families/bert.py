@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from qkv.config import require
 from qkv.errors import InputError
 from qkv.interop.families.config_json import (
     our_activation,
@@ -125,6 +126,7 @@ def write_config(config: Config) -> dict[str, Any]:
 def weights(config: Config) -> WeightMap:
     """W_Q, W_K and W_V, which are three layers there, are one here."""
     require_theirs(config, "bert")
+    require(not config.reads_trees, f"Hugging Face's bert reads no trees, but this model has tree {config.tree!r}")
     embeddings = "bert.embeddings"
     table = [
         Weight("embed.tokens.weight", (f"{embeddings}.word_embeddings.weight",)),

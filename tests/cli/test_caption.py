@@ -1,0 +1,64 @@
+"""`qkv caption`: lines for people, objects for machines, a page, and one line for what cannot be captioned."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from qkv.data.vocabulary import Vocabulary
+from qkv.interop.folder import save_model
+from qkv.models.captioner import Config, ShowAttendTell
+
+from .command import Ended
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    vocabulary = Vocabulary.train(["a red circle above a small blue square"], "word")
+    small = {"height": 8, "width": 8, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7, "max_length": 6}
+    (tmp_path / "model").mkdir()
+    save_model(ShowAttendTell(Config(len(vocabulary), **small)), vocabulary, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    for name in ("red", "blue"):
+        Image.new("RGB", (20, 10), name).save(tmp_path / f"{name}.png")
+    return [tmp_path / "red.png", tmp_path / "blue.png"]
+
+
+def test_there_is_a_line_for_each_picture_and_with_json_an_object(qkv: Command, model: Path, pictures: list[Path]):
+    lines = qkv("caption", model, *pictures, "--device", "cpu", "--beam", 2)
+    assert (lines.code, lines.err) == (0, "")
+    found = [json.loads(line) for line in qkv("caption", model, *pictures, "--json", "--beam", 2).out.splitlines()]
+    assert [one["text"] for one in found] == lines.out.splitlines()
+    assert [(one["input"], one["picture"], one["grid"]) for one in found] == [
+        (1, "red.png", [2, 2]),
+        (2, "blue.png", [2, 2]),
+    ]
+    for one in found:
+        assert len(one["attention"]) == len(one["tokens"])
+        assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in one["attention"])
+
+
+def test_out_writes_a_page(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
+    ended = qkv("caption", model, *pictures, "--out", tmp_path / "page.html")
+    assert ended.err == f"{tmp_path / 'page.html'}\n"
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<section>") == 2
+    assert "red.png" in page
+
+
+def test_what_cannot_be_captioned_is_one_line(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
+    (tmp_path / "none.png").write_text("no picture")
+    assert "none.png: not a picture that can be read" in qkv("caption", model, tmp_path / "none.png").error
+    assert "there.png: no such file" in qkv("caption", model, pictures[0], tmp_path / "there.png").error
+    assert qkv("caption", model).error.startswith("Missing argument 'PICTURE")
+    assert "holds a captioner (for qkv caption)" in qkv("translate", model, "x").error

@@ -1,0 +1,92 @@
+"""`qkv classify` and `qkv view` on documents: whole files, what is not read, and what is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv as library
+from qkv.data.vocabulary import Vocabulary
+from qkv.models.han import HAN, Config
+from qkv.tasks.document_observer import DocumentObserver
+from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
+
+REVIEW = "A fine film.\n\nThe cat was good, and the dog was fine.\nI left. The end."
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that was never trained."""
+    vocabulary = Vocabulary.train([REVIEW], "word", lowercase=True)
+    torch.manual_seed(0)
+    network = HAN(Config(len(vocabulary), embedding=4, hidden=3, max_length=3, label_names=("negative", "positive")))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_()
+    return saved(network.eval(), vocabulary, tmp_path_factory.mktemp("han"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "review.txt"
+    path.write_text(REVIEW + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_whole_file_is_one_document_and_what_is_not_read_is_told(qkv, model, file):
+    done = qkv("classify", model, "--document", file, "--document", file, "--json", "--device", "cpu")
+    assert done.code == 0
+    words = "2 text(s) are longer than the 3 sentences that this model reads, the first is input 1: their ends are left"
+    assert words in done.err
+    found = [json.loads(line) for line in done.out.splitlines()]
+    expected = library.Classifier(model, device="cpu")(REVIEW)
+    assert [(one["input"], one["label"]) for one in found] == [(1, expected.label), (2, expected.label)]
+    assert found[0]["probabilities"] == pytest.approx(expected.probabilities, abs=2e-6)
+    as_text = qkv("classify", model, REVIEW, "--device", "cpu")
+    assert as_text.out.split("\t")[0] == expected.label
+
+
+def test_a_page_shows_every_sentence_that_was_read(qkv, model, file, tmp_path):
+    page = tmp_path / "page.html"
+    done = qkv("view", model, "Fine!", "--document", file, "--out", page, "--device", "cpu")
+    assert done.code == 0
+    first, second = DocumentObserver(model, device="cpu").observe(["Fine!", REVIEW])
+    assert f"{first.label}  {first.probabilities[first.label]:.1%}" in done.err
+    assert done.out == f"100.0%  Fine!\n{page}\n"
+    text = page.read_text(encoding="utf-8")
+    shown = [re.sub("<[^>]*>", "", one) for one in re.findall(r'<p class="words" dir="auto">(.*?)</p>', text)]
+    assert shown == ["Fine!", *(one.text for one in second.sentences)]
+    assert shown[1:] == ["A fine film.", "The cat was good, and the dog was fine.", "I left."]
+    assert "1 more sentence(s) were not read" in text
+    done = qkv("view", model, "Fine!", "--json", "--out", page, "--device", "cpu")
+    assert json.loads(done.out) == {"page": str(page)}
+
+
+def test_a_model_that_reads_a_text_as_a_whole_reads_files_too(qkv, file, tmp_path):
+    bert = saved(tiny_bert("classifier", label_names=("no", "yes")), tiny_tokenizer(tmp_path), tmp_path / "bert")
+    done = qkv("classify", bert, "--document", file, "--device", "cpu")
+    assert done.out.split("\t")[0] == library.Classifier(bert, device="cpu")(REVIEW).label
+    done = qkv("view", bert, "--document", file, "--out", tmp_path / "page.html", "--device", "cpu")
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("classify", "--document", "EMPTY"), r"empty\.txt: is empty"),
+        (("view", "--document", "EMPTY"), r"empty\.txt: is empty"),
+        (("classify", "--document", "nowhere.txt"), r"nowhere\.txt: no such file"),
+        (("classify", "text", "--document", "EMPTY"), "give texts, --input or --document, not several of them"),
+        (("classify", " \n "), "input 1 is empty"),
+        (("view", " "), "input 1 is empty"),
+        (("view",), "holds a HAN: say what it shall look at, a text"),
+        (("view", "text", "--layer", "words"), "whose page shows all there is: leave out --png, --layer"),
+    ],
+)
+def test_what_is_no_document_is_refused_in_words(qkv, model, tmp_path, arguments, words):
+    empty = tmp_path / "empty.txt"
+    empty.write_text(" \n\n")
+    command, *rest = (str(empty) if one == "EMPTY" else one for one in arguments)
+    assert re.search(words, qkv(command, model, *rest, "--device", "cpu").error)

@@ -1,0 +1,48 @@
+"""`qkv evaluate` and `qkv view` of a few-shot classifier, on a run of its own."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from qkv.cli.main import app
+from qkv.data.episodes import Examples
+from qkv.data.registry import DATA_SETS, Loaded
+from qkv.errors import InputError
+from qkv.training import job
+from qkv.training.recipe import read_recipe
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 3, 1, 4, 4), dtype=np.uint8)
+    data = Loaded({}, episodes=dict.fromkeys(("train", "valid", "test"), Examples(pixels, tuple("abcdef"), 5, 1)))
+    monkeypatch.setitem(DATA_SETS, "omniglot", replace(DATA_SETS["omniglot"], load=lambda _: data))
+    sizes = ["maps=4", "stages=1", "features=4", "keys=[4,4]", "values=[4,4]", "filters=4"]
+    train = ["epochs=1", "batch_tokens=6", "valid_size=5"]
+    changes = [*(f"model.{size}" for size in sizes), *(f"train.{one}" for one in train)]
+    job.begin(read_recipe("omniglot-snail-5way", changes), tmp_path / "run", "cpu")
+    return tmp_path / "run"
+
+
+def test_episodes_of_the_test_set_are_scored_with_a_margin_and_looked_at_by_number(run: Path):
+    scored = CliRunner().invoke(app, ["evaluate", str(run), "--json", "--device", "cpu"], catch_exceptions=False)
+    report = json.loads(scored.stdout)
+    assert report["split"] == "test"
+    assert report["size"] == 1000
+    assert 0 < report["margin"] < 0.05
+    page, png = run / "page.html", run / "one.png"
+    options = ["--out", str(page), "--png", str(png), "--device", "cpu"]
+    seen = CliRunner().invoke(app, ["view", str(run), "7", "3", *options], catch_exceptions=False)
+    assert "trunk.2" in seen.stdout
+    assert page.read_text().count("<article>") == 2
+    assert "episode 7" in page.read_text()
+    assert png.stat().st_size > 0
+
+
+def test_what_is_no_number_of_an_episode_is_refused(run: Path):
+    with pytest.raises(InputError, match="by their numbers from 0 on"):
+        CliRunner().invoke(app, ["view", str(run), "a text"], catch_exceptions=False)

@@ -1,0 +1,137 @@
+"""Pictures with captions from folders of users: Flickr8k's form, COCO's, and features that were found before."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+from qkv.data import coco, flickr8k
+from qkv.data.captions import Captions, read_features
+from qkv.data.registry import DataConfig, load_data
+from qkv.data.store import Store
+from qkv.errors import InputError
+
+NAMES = [f"{number}.jpg" for number in range(1, 5)]
+
+
+def pictures(folder: Path, names: list[str] = NAMES) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names, start=1):
+        Image.new("RGB", (12, 8), (40 * number, 0, 0)).save(folder / name)
+
+
+def flickr(folder: Path) -> Path:
+    pictures(folder / "Flicker8k_Dataset")
+    lines = [f"{name}#{count}\tA {word} of {name} ." for name in NAMES for count, word in enumerate(("dog", "cat"))]
+    (folder / "Flickr8k.token.txt").write_text("\n".join(lines))
+    for split, some in (("train", NAMES[:2]), ("dev", NAMES[2:3]), ("test", [*NAMES[3:], "none.jpg"])):
+        (folder / f"Flickr_8k.{split}Images.txt").write_text("".join(f"{name}\n" for name in some))
+    return folder
+
+
+def test_flickr8k_has_its_own_splits_and_several_captions_of_a_picture(tmp_path):
+    found = load_data(DataConfig(name="flickr8k", folder=str(flickr(tmp_path)), side=6)).captions
+    assert {split: len(some) for split, some in found.items()} == {"train": 2, "valid": 1, "test": 1}
+    assert found["train"].pictures.shape == (2, 3, 6, 6)
+    assert found["train"].texts[1] == ("A dog of 2.jpg .", "A cat of 2.jpg .")
+    assert abs(int(found["test"].pictures[0, 0].mean()) - 160) < 5  # a JPEG is not exact
+    assert len(load_data(DataConfig(name="flickr8k", folder=str(tmp_path), side=6, size=1)).captions["train"]) == 1
+
+
+def test_a_table_of_captions_will_do_and_a_hash_decides_the_splits(tmp_path):
+    names = [f"{number}.jpg" for number in range(40)]
+    pictures(tmp_path / "flickr8k" / "Images", names)
+    rows = [f'{name},"A dog, {name}"' for name in names]
+    (tmp_path / "flickr8k" / "captions.txt").write_text("image,caption\n" + "\n".join(rows))
+    found = flickr8k.read(Store((tmp_path,)), 4)
+    assert sum(map(len, found.values())) == 40
+    assert len(found["train"]) > 20
+    texts = {texts for some in found.values() for texts in some.texts}
+    assert ("A dog, 7.jpg",) in texts
+
+
+def test_coco_names_its_pictures_by_numbers(tmp_path):
+    for split in ("train2017", "val2017"):
+        pictures(tmp_path / split)
+        said = {
+            "images": [{"id": 10 * number, "file_name": name} for number, name in enumerate(NAMES)],
+            "annotations": [
+                {"image_id": number, "caption": text}
+                for number, text in ((0, " A  dog. "), (30, "A cat."), (0, "One dog."))
+            ],
+        }
+        (tmp_path / "annotations").mkdir(exist_ok=True)
+        (tmp_path / "annotations" / f"captions_{split}.json").write_text(json.dumps(said))
+    found = coco.read(Store((tmp_path,)), 4)
+    assert set(found) == {"train", "valid"}
+    assert found["valid"].texts == (("A dog.", "One dog."), ("A cat.",))
+
+
+def test_features_take_the_place_of_pictures(tmp_path):
+    rng = np.random.default_rng(0)
+    grids = {name: rng.standard_normal((5, 2, 3)).astype(np.float16) for name in NAMES}
+    save_file(grids, tmp_path / "found.safetensors")
+    asked = DataConfig(name="flickr8k", folder=str(flickr(tmp_path)), features=str(tmp_path / "found.safetensors"))
+    found = load_data(asked).captions["valid"]
+    assert found.pictures.dtype == np.float32
+    assert (found.pictures[0] == grids["3.jpg"]).all()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"1.jpg": np.ones((5, 2, 2), np.float32)}, r"has no features of 2\.jpg"),
+        ({name: np.ones((5, 2), np.float32) for name in NAMES}, r"1\.jpg is F32 \[5, 2\], and features are floats"),
+        ({name: np.ones((5, 2, 2), np.int32) for name in NAMES}, r"1\.jpg is I32"),
+        ({name: np.ones((5, 2, k + 1), np.float32) for k, name in enumerate(NAMES)}, "of one shape for all"),
+        ({name: np.full((5, 2, 2), np.nan, np.float32) for name in NAMES}, "are not finite numbers"),
+    ],
+)
+def test_features_that_cannot_be_used_are_named(tmp_path, tensors, words):
+    save_file(tensors, tmp_path / "found.safetensors")
+    with pytest.raises(InputError, match=words):
+        read_features(tmp_path / "found.safetensors", NAMES)
+
+
+def test_what_is_wrong_with_a_folder_is_said(tmp_path):
+    (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(InputError, match="no safetensors file that can be read"):
+        read_features(tmp_path / "broken.safetensors")
+    for module, words in ((flickr8k, "neither Flickr8k.token.txt nor captions.txt"), (coco, "no annotations/captions")):
+        with pytest.raises(InputError, match=words):
+            module.read(Store((tmp_path,)), 4)
+    folder = flickr(tmp_path)
+    (folder / "Flicker8k_Dataset" / "1.jpg").write_bytes(b"")
+    with pytest.raises(InputError, match=r"1\.jpg: not a picture that can be read"):
+        flickr8k.read(Store((folder,)), 4)
+    (folder / "Flickr8k.token.txt").write_text("../../secret.png#0\tA dog.\n")
+    for split in ("train", "dev", "test"):
+        (folder / f"Flickr_8k.{split}Images.txt").write_text("../../secret.png\n")
+    with pytest.raises(InputError, match=r"'../../secret\.png' is not the name of a picture in it"):
+        flickr8k.read(Store((folder,)), 4)
+    (folder / "Flickr_8k.devImages.txt").write_text("another.png\n")
+    with pytest.raises(InputError, match="none of its pictures is for the split valid"):
+        flickr8k.read(Store((folder,)), 4, 0)
+    (folder / "Flickr8k.token.txt").write_text("1.jpg A dog.\n")
+    with pytest.raises(InputError, match="line 1 is not a picture, a tab and a caption"):
+        flickr8k.read(Store((folder,)), 4)
+    (folder / "annotations").mkdir()
+    for content, words in (
+        ("{", "not valid JSON"),
+        ("[]", 'no lists "images"'),
+        ('{"images": [1], "annotations": []}', "an entry without id"),
+    ):
+        (folder / "annotations" / "captions_train2017.json").write_text(content)
+        with pytest.raises(InputError, match=words):
+            coco.read(Store((folder,)), 4)
+
+
+def test_every_picture_has_a_caption():
+    blank = np.zeros((2, 3, 4, 4), np.uint8)
+    with pytest.raises(InputError, match="picture 1 has no caption"):
+        Captions(blank, (("a",), ()))
+    with pytest.raises(InputError, match="2 picture"):
+        Captions(blank, (("a",),))

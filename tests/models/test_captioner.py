@@ -1,0 +1,269 @@
+"""Show and tell, and show, attend and tell: against plain loops, gradients, search, files, and what they refuse."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from qkv.attention import watch
+from qkv.errors import InputError, ShapeError
+from qkv.generation import Rules, beam_search, greedy_search
+from qkv.interop.folder import load, save_model
+from qkv.models.captioner import Config, ShowAttendTell
+from qkv.nn.state import select
+
+VOCABULARY = 9
+SMALL = {"height": 8, "width": 12, "channels": 2, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7}
+KINDS = {
+    "soft": {},
+    "none": {"attention": "none"},
+    "hard": {"attention": "hard", "estimator": "reinforce"},
+    "patches": {"encoder": "patches", "patch": 4, "encoder_layers": 1, "encoder_heads": 2, "filters": (32, 64, 128)},
+    "given": {"encoder": "given", "filters": (32, 64, 128)},
+}
+
+
+def make(kind: str = "soft", **changes: object) -> ShowAttendTell:
+    torch.manual_seed(0)
+    return ShowAttendTell(Config(VOCABULARY, **SMALL | KINDS[kind] | changes))
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(3, 2, 8, 12, generator=generator), torch.randint(VOCABULARY, (3, 5), generator=generator)
+
+
+def lstm(model: ShowAttendTell, x: list[float], h: list[float], c: list[float]) -> tuple[list[float], list[float]]:
+    """One step of an LSTM, number by number, with PyTorch's order of gates: i, f, g, o."""
+    rnn, size = model.decoder.cells.rnn, len(h)
+    w, u, b, d = (parameter.tolist() for parameter in rnn.parameters())
+    gates = [b[k] + d[k] + dot(w[k], x) + dot(u[k], h) for k in range(4 * size)]
+    after = []
+    for k in range(size):
+        i, f, g, o = gates[k], gates[size + k], gates[2 * size + k], gates[3 * size + k]
+        cell = sigmoid(f) * c[k] + sigmoid(i) * math.tanh(g)
+        after.append((sigmoid(o) * math.tanh(cell), cell))
+    return [one[0] for one in after], [one[1] for one in after]
+
+
+def dot(left: list[float], right: list[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def linear(layer: torch.nn.Linear, x: list[float]) -> list[float]:
+    return [dot(row, x) + b for row, b in zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)]
+
+
+def additive(model: ShowAttendTell, h: list[float], a: list[float]) -> float:
+    """v . tanh(W h + U a)."""
+    score = model.decoder.attend.score
+    w, u = (list(zip(*weight[0].tolist(), strict=True)) for weight in (score.query_weight, score.key_weight))
+    return sum(v * math.tanh(dot(w[k], h) + dot(u[k], a)) for k, v in enumerate(score.vector[0].tolist()))
+
+
+def test_show_attend_and_tell_is_what_plain_loops_make_of_the_equations(batch):
+    images, target = batch[0][:2].double(), batch[1][:2, :3]
+    model = make().double().eval()
+    decoder = model.decoder
+    logits, weights = model.read(images, target)
+    for row in range(2):
+        a = model.encoder(images[row : row + 1])[0].tolist()
+        mean = [sum(column) / len(a) for column in zip(*a, strict=True)]
+        first = [math.tanh(x) for x in linear(decoder.bridge.project, mean)]
+        h, c = first[:7], first[7:]
+        for t in range(3):
+            y = model.embed.weight[target[row, t]].tolist()
+            e = [math.exp(additive(model, h, one)) for one in a]
+            alpha = [x / sum(e) for x in e]
+            gate = sigmoid(linear(decoder.gate, h)[0])
+            z = [gate * sum(alpha[i] * a[i][k] for i in range(len(a))) for k in range(6)]
+            h, c = lstm(model, y + z, h, c)
+            said = [p + q for p, q in zip(y, linear(decoder.speak, h + z), strict=True)]
+            torch.testing.assert_close(weights[row, t].tolist(), alpha, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(logits[row, t].tolist(), linear(model.output, said), rtol=1e-9, atol=1e-9)
+
+
+def test_show_and_tell_is_what_plain_loops_make_of_the_equations(batch):
+    images, target = batch[0][:2].double(), batch[1][:2, :3]
+    model = make("none").double().eval()
+    logits = model(images, target)
+    for row in range(2):
+        a = model.encoder(images[row : row + 1])[0].tolist()
+        mean = [sum(column) / len(a) for column in zip(*a, strict=True)]
+        h, c = lstm(model, linear(model.decoder.see, mean), [0.0] * 7, [0.0] * 7)
+        for t in range(3):
+            h, c = lstm(model, model.embed.weight[target[row, t]].tolist(), h, c)
+            torch.testing.assert_close(logits[row, t].tolist(), linear(model.output, h), rtol=1e-9, atol=1e-9)
+
+
+def test_the_weights_that_it_gives_are_those_that_watch_sees(batch):
+    model = make().eval()
+    with watch(model) as seen:
+        _, weights = model.read(*batch)
+    assert model.alignment_layers == ("decoder",)
+    torch.testing.assert_close(weights, seen["decoder"].weights[:, 0])
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(3, 5))
+
+
+@pytest.mark.parametrize("kind", ["soft", "none"])
+def test_gradients_are_those_of_finite_differences(kind, batch):
+    model = make(kind, filters=(2,), height=4, width=2).double().eval()
+    images, target = batch[0][:2, :, :4, :2].double(), batch[1][:2, :3]
+
+    def loss() -> torch.Tensor:
+        logits, weights = model.read(images, target)
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten()) + weights.square().sum()
+
+    loss().backward()
+    for name, parameter in model.named_parameters():
+        place = int(parameter.grad.abs().argmax())
+        numbers, slope = parameter.data.view(-1), parameter.grad.view(-1)[place].item()
+        before, around = numbers[place].item(), []
+        for step in (1e-5, -1e-5):
+            numbers[place] = before + step
+            around.append(loss().item())
+        numbers[place] = before
+        assert slope == pytest.approx((around[0] - around[1]) / 2e-5, rel=1e-5, abs=1e-9), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_are_the_whole_and_states_can_be_picked_by_rows(kind, batch):
+    model = make(kind).eval()
+    images, target = batch
+    whole = model(images, target)
+    state = model.start(model.encode(images))
+    for t in range(5):
+        logits, state = model.step(target[:, t], state)
+        torch.testing.assert_close(logits, whole[:, t], rtol=0, atol=1e-5)
+        if t == 1:
+            rows = torch.tensor([2, 0, 0])
+            again, _ = model.step(target[rows, 2], select(state, rows))
+            torch.testing.assert_close(again, whole[rows, 2], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_gets_a_gradient_and_so_does_autocast(kind, batch):
+    images, target = batch
+    for precision in (torch.float32, torch.bfloat16):
+        model = make(kind).train()
+        with torch.autocast("cpu", dtype=precision, enabled=precision != torch.float32):
+            logits, weights = model.read(images, target)
+            loss = F.cross_entropy(logits.float().flatten(0, 1), target.flatten()) + weights.float().square().sum()
+        if kind == "hard":
+            loss = loss + model.decoder.attend.align.loss(-loss.detach().expand(3)).loss
+        loss.backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert parameter.grad.abs().sum() > 0, name
+
+
+def test_a_beam_that_holds_everything_finds_the_most_probable_caption(batch):
+    """Tried against every caption of at most two tokens, of which the end token is none."""
+    model = make().eval()
+    images, end = batch[0], 3
+    rules = Rules(batch=3, begin=2, end=end, max_length=2)
+    state = model.start(model.encode(images))
+    found = beam_search(model, state, rules, beam=60, length_penalty=0.0, exact=True)
+    greedy = greedy_search(model, state, rules, length_penalty=0.0)
+    others = [token for token in range(VOCABULARY) if token != end]
+    whole = [(), *((a,) for a in others), *((a, b) for a in others for b in others)]
+    said = torch.tensor([[2, *tokens, *[end] * (2 - len(tokens))] for tokens in whole])
+    for row in range(3):
+        with torch.no_grad():
+            log_p = model(images[row : row + 1].expand(len(whole), -1, -1, -1), said).log_softmax(dim=-1).tolist()
+        scores = {
+            tokens: sum(log_p[number][t][token] for t, token in enumerate((*tokens, end)))
+            for number, tokens in enumerate(whole)
+        }
+        best = max(scores, key=scores.__getitem__)
+        assert found[row][0].tokens == best
+        assert found[row][0].score == pytest.approx(scores[best], abs=1e-4)
+        assert greedy[row].score <= found[row][0].score + 1e-5
+
+
+def test_hard_attention_reads_one_place_and_in_training_some_pictures_softly(batch):
+    expected = make(dropout=0.0)
+    for share in (0.0, 0.5, 1.0):
+        model = make("hard", dropout=0.0, softened=share).train()
+        model.load_state_dict(expected.state_dict(), strict=False)
+        torch.manual_seed(3)
+        logits, weights = model.read(batch[0].repeat(8, 1, 1, 1), batch[1].repeat(8, 1))
+        single = (weights == 1).any(dim=-1).all(dim=-1)
+        assert single.float().mean() == pytest.approx(1 - share, abs=0.25 if share == 0.5 else 0)
+        if share == 1.0:
+            torch.testing.assert_close(logits[:3], expected(*batch))
+        _, weights = model.eval().read(*batch)
+        assert (weights == 1).any(dim=-1).all()
+
+
+def test_a_frozen_encoder_stays_as_it_is(batch):
+    model = make(frozen=True).train()
+    F.cross_entropy(model(*batch).flatten(0, 1), batch[1].flatten()).backward()
+    assert all(parameter.grad is None for parameter in model.encoder.parameters())
+    assert model.embed.weight.grad is not None
+
+
+@pytest.mark.parametrize("kind", ["soft", "none", "patches"])
+def test_it_is_saved_and_loaded_to_the_last_bit(kind, batch, tmp_path: Path):
+    model = make(kind).eval()
+    save_model(model, None, tmp_path)
+    again = load(tmp_path)
+    assert again.config == model.config
+    assert again(*batch).equal(model(*batch))
+
+
+@pytest.mark.parametrize("kind", ["soft", "none"])
+def test_it_learns_eight_pictures_by_heart(kind):
+    model = make(kind, dropout=0.0, hidden=32, features=16).train()
+    generator = torch.Generator().manual_seed(2)
+    images = torch.randn(8, 2, 8, 12, generator=generator)
+    target = torch.randint(4, VOCABULARY, (8, 6), generator=generator)
+    begun = torch.cat((torch.full((8, 1), 2), target[:, :-1]), dim=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images, begun).flatten(0, 1), target.flatten())
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+    assert model.eval()(images, begun).argmax(-1).equal(target)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attention": "sot"}, r"attention 'sot' is not known \(did you mean soft\?\)"),
+        ({"encoder": "vit"}, "encoder 'vit' is not known"),
+        ({"height": 66}, r"height 66 must be a multiple of 2\^3"),
+        ({"encoder": "patches", "width": 60}, "width 60 must be a multiple of patch 8"),
+        ({"encoder": "patches", "features": 126}, "features 126 must be a multiple of encoder_heads 4"),
+        ({"patch": 4}, "patch = 4 has no meaning with encoder = 'cnn': leave patch out, or set encoder to patches"),
+        ({"attention": "none", "score": "dot"}, "score = 'dot' has no meaning with attention = 'none'"),
+        ({"attention": "none", "spread": 1.0}, "spread = 1.0 has no meaning with attention = 'none'"),
+        ({"attention": "hard", "softened": 0.5}, "softened = 0.5 has no meaning with estimator = 'straight-through'"),
+        ({"estimator": "reinforce"}, "estimator = 'reinforce' has no meaning with attention = 'soft'"),
+        ({"score": "dot"}, "hidden = 256 and features = 128 differ: set score to bilinear"),
+        ({"filters": ()}, "filters: between 1 and 8 convolutions"),
+        ({"height": 2048, "width": 2048}, "height and width make 65,536 places, more than 16,384"),
+        ({"filters": (0,)}, "finds between 1 and 4,096 features, not 0"),
+        ({"spread": math.nan}, "spread must be 0 or more"),
+        ({"vocabulary_size": 0}, "vocabulary_size must lie between 1"),
+        ({"vocabulary_size": 2**20, "hidden": 2**20, "features": 2**20}, "more than 2\\^32 numbers"),
+    ],
+)
+def test_sizes_and_terms_that_make_no_sense_are_refused(changes, words):
+    with pytest.raises(InputError, match=words):
+        Config(**{"vocabulary_size": 9} | changes)
+
+
+def test_a_picture_of_another_size_is_refused(batch):
+    with pytest.raises(ShapeError, match=r"pictures must be \[batch, 2, 8, 12\]"):
+        make()(batch[0][:, :, :, :8], batch[1])

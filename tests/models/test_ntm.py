@@ -1,0 +1,307 @@
+"""The neural Turing machine against its equations, a number at a time, and how its memory behaves."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn import functional as F
+
+import qkv
+from qkv.errors import InputError, ShapeError
+from qkv.interop import load
+from qkv.interop.folder import save_model
+from qkv.models.lstm_memory import Config as LSTMConfig
+from qkv.models.lstm_memory import LSTMMemory
+from qkv.models.ntm import NTM, Config
+from qkv.nn.memory import BLANK
+from qkv.nn.state import select
+
+SIZES = {
+    "inputs": 3, "outputs": 2, "controller": "lstm", "hidden": 5, "locations": 6, "width": 4,
+    "read_heads": 2, "write_heads": 2,
+}  # fmt: skip
+
+
+def make(dtype: torch.dtype = torch.float64, **changes: object) -> NTM:
+    torch.manual_seed(0)
+    model = NTM(Config(**SIZES | changes)).to(dtype).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(2)  # heads that have something to say
+    return model
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def softplus(x):
+    return math.log1p(math.exp(x))
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def softmax(numbers):
+    powers = [math.exp(number) for number in numbers]
+    return [power / sum(powers) for power in powers]
+
+
+def product(weight, bias, vector):
+    return [sum(w * v for w, v in zip(row, vector, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
+
+
+def address(said, memory, before, config):
+    """Where one head looks, from the four equations of the paper; `said` is an iterator over what it is told."""
+    key = [math.tanh(next(said)) for _ in range(config.width)]
+    strength = softplus(next(said))
+    scores = []
+    for row in memory:
+        lengths = [max(1e-4, math.sqrt(sum(n * n for n in one))) for one in (key, row)]
+        scores.append(strength * sum(k * m for k, m in zip(key, row, strict=True)) / math.prod(lengths))
+    content = softmax(scores)
+    if config.addressing == "content":
+        return content
+    gate, gamma = sigmoid(next(said)), 1 + softplus(next(said))
+    shift = softmax([next(said) for _ in range(2 * config.reach + 1)])
+    count = len(memory)
+    moved = [0.0] * count
+    for i, offset in itertools.product(range(count), range(-config.reach, config.reach + 1)):
+        at = gate * content[i] + (1 - gate) * before[i]
+        moved[(i + offset) % count] += at * shift[offset + config.reach]
+    powers = [weight**gamma for weight in moved]
+    return [power / sum(powers) for power in powers]
+
+
+def first_weights(heads, config):
+    if heads.first is None:
+        return [[1 / config.locations] * config.locations for _ in range(heads.heads)]
+    return [softmax(row) for row in heads.first.tolist()]
+
+
+def by_hand(model, steps):
+    """The logits of one sequence and the weights of all heads, with plain numbers."""
+    config = model.config
+    memory = [[BLANK] * config.width for _ in range(config.locations)]
+    reads = [0.0] * (config.read_heads * config.width)
+    written_at, read_at = first_weights(model.writer, config), first_weights(model.reader, config)
+    h = c = [0.0] * config.hidden
+    weights = {name: value.tolist() for name, value in model.state_dict().items()}
+    logits, written, read = [], [], []
+    for x_t in steps.tolist():
+        given = x_t + reads
+        if config.controller == "lstm":
+            name = "controller.recurrent.rnn"
+            gates = [
+                one + other
+                for one, other in zip(
+                    product(weights[f"{name}.weight_ih_l0"], weights[f"{name}.bias_ih_l0"], given),
+                    product(weights[f"{name}.weight_hh_l0"], weights[f"{name}.bias_hh_l0"], h),
+                    strict=True,
+                )
+            ]
+            i, f, g, o = (gates[part * config.hidden : (part + 1) * config.hidden] for part in range(4))
+            c = [sigmoid(f[n]) * c[n] + sigmoid(i[n]) * math.tanh(g[n]) for n in range(config.hidden)]
+            h = [sigmoid(o[n]) * math.tanh(c[n]) for n in range(config.hidden)]
+        else:
+            h = [
+                math.tanh(n)
+                for n in product(weights["controller.layer.weight"], weights["controller.layer.bias"], given)
+            ]
+        said = iter(product(weights["tell.weight"], weights["tell.bias"], h))
+        written_at = [address(said, memory, before, config) for before in written_at]
+        changes = [
+            ([next(said) for _ in range(config.width)], [next(said) for _ in range(config.width)]) for _ in written_at
+        ]
+        for at, (erase, _) in zip(written_at, changes, strict=True):
+            memory = [[m * (1 - at[i] * sigmoid(erase[n])) for n, m in enumerate(row)] for i, row in enumerate(memory)]
+        for at, (_, add) in zip(written_at, changes, strict=True):
+            memory = [[m + at[i] * math.tanh(add[n]) for n, m in enumerate(row)] for i, row in enumerate(memory)]
+        read_at = [address(said, memory, before, config) for before in read_at]
+        reads = [
+            sum(at[i] * memory[i][n] for i in range(config.locations)) for at in read_at for n in range(config.width)
+        ]
+        logits.append(product(weights["readout.weight"], weights["readout.bias"], h + reads))
+        written.append(written_at)
+        read.append(read_at)
+    return logits, written, read
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"controller": "feedforward", "reach": 2}, {"addressing": "content", "read_heads": 1}, {"write_heads": 1}],
+    ids=["lstm", "feedforward", "content", "one writer"],
+)
+def test_it_computes_the_equations_of_the_paper_and_shows_its_weights(x, changes):
+    model = make(**changes)
+    with qkv.watch(model) as seen:
+        found = model(x)
+    assert list(seen) == ["writer", "reader"]
+    for row, steps in enumerate(x):
+        logits, written, read = (torch.tensor(part, dtype=torch.float64) for part in by_hand(model, steps))
+        torch.testing.assert_close(found[row], logits, rtol=0, atol=1e-10)
+        torch.testing.assert_close(seen["writer"].weights[row], written.transpose(0, 1), rtol=0, atol=1e-10)
+        torch.testing.assert_close(seen["reader"].weights[row], read.transpose(0, 1), rtol=0, atol=1e-10)
+
+
+def test_a_read_by_content_alone_is_the_softmax_attention_of_the_lectures():
+    torch.manual_seed(0)
+    heads = make(addressing="content").reader
+    memory, said = torch.randn(3, 6, 4, dtype=torch.float64), torch.randn(3, heads.size, dtype=torch.float64)
+    places = torch.eye(6, dtype=torch.float64).expand(3, -1, -1)
+    read, weights = heads(said, memory, heads.begin(3, memory), places)
+    key, strength = said.view(3, 2, 5).split((4, 1), dim=-1)
+    score = F.cosine_similarity(key.tanh()[:, :, None], memory[:, None], dim=-1)
+    expected = (F.softplus(strength) * score).softmax(dim=-1)
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(read, expected @ memory)
+    assert weights.sum(-1).allclose(torch.ones(3, 2, dtype=torch.float64))
+
+
+def test_heads_begin_at_the_first_location_and_a_memory_is_blank_everywhere():
+    state = NTM(Config(3, 2)).start(2)
+    assert state.written_at[:, :, 0].min() > 0.99
+    assert state.read_at[:, :, 0].min() > 0.99
+    assert state.memory.shape == (2, 128, 20)
+    assert state.memory.unique().tolist() == pytest.approx([1e-6])
+
+
+def test_it_can_write_one_location_after_another_and_read_them_in_order():
+    """The weights that the paper's copy would need, set by hand: the addressing can do what is hoped of it."""
+    model = NTM(Config(inputs=2, outputs=1, controller="feedforward", hidden=4, locations=9, width=1)).double().eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("first"):
+                weight.zero_()[:, 0] = 100.0
+            elif "log_sharpness" not in name:
+                weight.zero_()
+        # h: [bit seen, -, steps of the answer, -]; the second input is 1 while the answer is asked for
+        model.controller.layer.weight[0, 0] = 20.0
+        model.controller.layer.weight[2, 1] = 20.0
+        bias = model.tell.bias
+        write, read = bias[:9], bias[9:]  # key 1, strength 1, gate 1, sharpening 1, shift 3, erase, add
+        for head in (write, read):
+            head[2] = -50.0  # the gate is closed: by place alone
+            head[3] = 20.0
+        write[6] = 50.0  # always one on
+        read[5] = 50.0  # it stays,
+        model.tell.weight[9 + 6, 2] = 100.0  # until the answer is asked for
+        model.tell.weight[8, 0] = 20.0  # add the bit
+        model.readout.weight[0, 4] = 1.0
+    bits = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    x = torch.zeros(1, 8, 2).double()
+    x[0, :4, 0] = bits
+    x[0, 4:, 1] = 1.0
+    with qkv.watch(model) as seen:
+        said = model(x)[0, 4:, 0]
+    assert (said > 0.5).tolist() == [True, False, True, True]
+    assert seen["writer"].weights[0, 0].argmax(-1).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert seen["reader"].weights[0, 0].argmax(-1).tolist() == [0, 0, 0, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("controller", ["lstm", "feedforward"])
+def test_a_sequence_may_be_read_in_parts_alone_and_in_a_batch(x, controller):
+    model = make(controller=controller)
+    whole = model(x)
+    first, state = model.read(x[:, :3], model.start(2))
+    second, _ = model.read(x[:, 3:], state)
+    torch.testing.assert_close(torch.cat((first, second), dim=1), whole)
+    turned = select(state, torch.tensor([1, 0]))
+    torch.testing.assert_close(model.read(x[:, 3:].flip(0), turned)[0], second.flip(0))
+    torch.testing.assert_close(model(x[:1]), whole[:1])
+    later = x.clone()
+    later[:, 5:] += 1
+    assert model(later)[:, :5].equal(whole[:, :5])
+
+
+@pytest.mark.parametrize("controller", ["lstm", "feedforward"])
+def test_its_gradients_are_those_of_finite_differences(controller):
+    model = make(controller=controller, hidden=3, locations=4, width=2, read_heads=1, write_heads=1)
+    x = torch.randn(2, 4, 3, dtype=torch.float64)
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+    def logits(*weights):
+        return functional_call(model, dict(zip(named, weights, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(logits, tuple(named.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"controller": "feedforward"}, {"addressing": "content"}])
+def test_every_weight_that_is_learned_gets_a_gradient(x, changes):
+    model = make(**changes)
+    model(x).square().sum().backward()
+    learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    assert len(learned) == sum(1 for _ in model.parameters()) - 2  # but for the sharpness of the two scores
+    for name, weight in learned.items():
+        assert weight.grad.isfinite().all(), name
+        assert weight.grad.abs().sum() > 0, name
+
+
+def test_autocast_leaves_the_addressing_exact(x):
+    model, x = make(torch.float32), x.float()
+    expected = model(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(x)
+    assert found.equal(expected)
+
+
+@pytest.mark.parametrize("changes", [{}, {"controller": "feedforward", "addressing": "content"}])
+def test_a_machine_that_was_saved_computes_the_same_bits(tmp_path, changes):
+    model = make(torch.float32, **changes)
+    save_model(model, None, tmp_path)
+    again = load(tmp_path)
+    x = torch.randn(2, 5, 3)
+    assert again(x).equal(model(x))
+    assert again.config == model.config
+    assert {name for name, one in again.named_parameters() if not one.requires_grad} == {
+        "writer.attend.score.log_sharpness", "reader.attend.score.log_sharpness",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"hidden": 0}, "hidden must lie between"),
+        ({"locations": 2**13}, "locations must lie between"),
+        ({"read_heads": 0}, "read_heads must lie between"),
+        ({"controller": "lstn"}, "controller 'lstn' is not known.*lstm"),
+        ({"addressing": "place"}, "addressing 'place' is not known"),
+        ({"reach": 3}, "reach must lie between 0 and half of the 6 locations"),
+        ({"reach": -1}, "reach must lie between"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+    with pytest.raises(InputError, match=words):
+        Config(**SIZES | wrong)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 5, 4)])
+@pytest.mark.parametrize("kind", ["machine", "network"])
+def test_steps_of_another_width_and_no_steps_are_refused_in_words(shape, kind):
+    model = make() if kind == "machine" else LSTMMemory(LSTMConfig(3, 2)).double()
+    with pytest.raises(ShapeError, match=f"the {kind} takes one or more steps of 3 numbers"):
+        model(torch.zeros(shape, dtype=torch.float64))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_graph_replays_forward_and_backward(x):
+    model = make(torch.float32).cuda()
+    x, other = x.float().cuda(), x.float().flip(0).cuda()
+
+    def run(given):
+        loss = model(given).square().sum()
+        return loss.detach(), torch.autograd.grad(loss, model.tell.weight)[0]
+
+    expected = run(other)
+    run(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = run(x)
+    x.copy_(other)
+    graph.replay()
+    torch.testing.assert_close(found, expected)

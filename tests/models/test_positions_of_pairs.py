@@ -1,0 +1,250 @@
+"""Distances inside self-attention: along the sentence (Shaw et al. 2018) and along trees (Wang et al. 2019), in models.
+
+Every self-attention of a model is computed again from what it was given, by the papers' equations, a pair of words at a
+time:
+
+    e_ij = q_i . (k_j + a^K_ij) / sqrt(d),   z_i = sum_j softmax_j(e_i) (v_j + a^V_ij)
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import qkv
+from qkv.attention import TreePlaces, Trees
+from qkv.errors import InputError
+from qkv.interop import load, save_model
+from qkv.interop.families.bert import FAMILY
+from qkv.interop.released import write_released
+from qkv.models import bert, transformer
+from qkv.nn.heads import MultiHead
+
+LENGTHS = torch.tensor([6, 4])
+TOKENS = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 9, 4, 3, 0, 0]])
+WORDS = torch.tensor([[0, 1, 1, 2, 3, 0], [0, 1, 2, 0, 0, 0]])  # of which the tokens are, the first in two of them
+HEADS = torch.tensor([[2, 0, 2], [0, 1, 0]])
+
+
+def trees() -> TreePlaces:
+    return TreePlaces.of_tokens(Trees.of_heads(HEADS, torch.tensor([3, 2])), WORDS)
+
+
+def a_bert(**changes: Any) -> bert.Bert:
+    torch.manual_seed(3)
+    sizes = {"dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16}
+    config = bert.Config(13, **{**sizes, "dropout": 0.0, "attention_dropout": 0.0, **changes})
+    return randomised(bert.Bert(config))
+
+
+def randomised(model: Any) -> Any:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) / 2)
+    return model.double().eval()
+
+
+@contextmanager
+def recorded(layer: MultiHead) -> Iterator[list[Tensor]]:
+    """What a layer was given and what came of it."""
+    seen: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda _, given, made: seen.extend((given[0], made[0])))
+    yield seen
+    handle.remove()
+
+
+def by_pairs(
+    layer: MultiHead, x: Tensor, distance: Callable[[int, int, int], int], sees: Callable[..., bool]
+) -> Tensor:
+    term, heads = layer.attend.position, layer.heads
+    rows = []
+    for b, row in enumerate(x):
+        parts = [(layer.project.weight @ h + layer.project.bias).view(3, heads, -1) for h in row]
+        for i in range(len(row)):
+            read = []
+            for head in range(heads):
+                keys = [j for j in range(len(row)) if sees(b, i, j)]
+                at = [max(-16, min(16, distance(b, i, j))) + 16 for j in keys]
+                scores = torch.stack([
+                    parts[i][0, head] @ (parts[j][1, head] + term.key[r]) / math.sqrt(layer.head_dim)
+                    for j, r in zip(keys, at, strict=True)
+                ])  # fmt: skip
+                values = torch.stack([parts[j][2, head] + term.value[r] for j, r in zip(keys, at, strict=True)])
+                read.append(scores.softmax(dim=0) @ values)
+            rows.append(layer.output(torch.cat(read)))
+    return torch.stack(rows).view_as(x)
+
+
+def padded(b: int, i: int, j: int) -> bool:
+    return j < int(LENGTHS[b])
+
+
+def test_every_self_attention_of_a_transformer_is_that_of_shaw():
+    torch.manual_seed(1)
+    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
+    model = randomised(transformer.Transformer(transformer.Config(10, 10, position="relative", dropout=0.0, **sizes)))
+    source = torch.randint(10, (2, 20))  # longer than the distances that are told apart
+    reads, writes = model.encoder[0].attention, model.decoder[0].self_attention
+    with recorded(reads) as encoded, recorded(writes) as decoded:
+        model(source, TOKENS, torch.tensor([20, 4]))
+    found = by_pairs(reads, encoded[0], lambda b, i, j: j - i, lambda b, i, j: j < (20, 4)[b])
+    torch.testing.assert_close(encoded[1], found, rtol=0, atol=1e-10)
+    found = by_pairs(writes, decoded[0], lambda b, i, j: j - i, lambda b, i, j: j <= i)
+    torch.testing.assert_close(decoded[1], found, rtol=0, atol=1e-10)
+
+
+def test_every_self_attention_of_bert_is_that_of_shaw():
+    model = a_bert(position="relative")
+    for block in model.encoder:
+        with recorded(block.attention) as seen:
+            model(TOKENS, lengths=LENGTHS)
+        expected = by_pairs(block.attention, seen[0], lambda b, i, j: j - i, padded)
+        torch.testing.assert_close(seen[1], expected, rtol=0, atol=1e-10)
+
+
+# Of the sentence "a|a b c", where b is the root, and of "a b", where a is: steps from the marks above the root; and in
+# the paper's words, depth(i) - depth(j) where one word is above the other, else depth(i) + depth(j) and a sign.
+DEPTHS = [[0, 2, 2, 1, 2, 0], [0, 1, 2, 0, 0, 0]]
+DISTANCES = [
+    [[0, -2, -2, -1, -2, 0],
+     [2, 0, 0, 1, -2, 2],
+     [2, 0, 0, 1, -2, 2],
+     [1, -1, -1, 0, -1, 1],
+     [2, 2, 2, 1, 0, 2],
+     [0, -2, -2, -1, -2, 0]],
+    [[0, -1, -2, 0, 0, 0],
+     [1, 0, -1, 1, 1, 1],
+     [2, 1, 0, 2, 2, 2],
+     [0, -1, -2, 0, 0, 0],
+     [0, -1, -2, 0, 0, 0],
+     [0, -1, -2, 0, 0, 0]],
+]  # fmt: skip
+
+
+def test_tokens_stand_where_their_words_do_and_marks_above_the_root():
+    assert trees().depth.tolist() == DEPTHS
+    assert trees().distance.tolist() == DISTANCES
+
+
+@pytest.mark.parametrize("tree", ["distance", "both"])
+@pytest.mark.parametrize("position", ["learned", "none"])
+def test_every_self_attention_of_bert_measures_trees_as_wang_does(tree, position):
+    model = a_bert(position=position, tree=tree)
+    for block in model.encoder:
+        with recorded(block.attention) as seen:
+            model(TOKENS, lengths=LENGTHS, tree=trees())
+        expected = by_pairs(block.attention, seen[0], lambda b, i, j: DISTANCES[b][i][j], padded)
+        torch.testing.assert_close(seen[1], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("tree", ["depth", "both"])
+@pytest.mark.parametrize("position", ["learned", "none"])
+def test_depths_are_added_to_the_embeddings(tree, position):
+    model, entered = a_bert(position=position, tree=tree), []
+    model.embed.norm.register_forward_pre_hook(lambda _, given: entered.append(given[0]))
+    model(TOKENS, lengths=LENGTHS, tree=trees())
+    embed = model.embed
+    expected = embed.tokens.weight[TOKENS] + embed.segments.weight[0] + embed.depths.weight[torch.tensor(DEPTHS)]
+    if position == "learned":
+        expected = expected + embed.positions.weight[:6]
+    torch.testing.assert_close(entered[0], expected)
+
+
+def test_deeper_words_than_are_told_apart_are_read_as_the_deepest():
+    model = a_bert(tree="depth", max_length=64)
+    chain = TreePlaces.of_tokens(Trees.of_heads(torch.arange(50)[None]), torch.arange(1, 51)[None])
+    assert int(chain.depth.max()) == 50
+    flat = TreePlaces(chain.depth.clamp(max=32), chain.distance)
+    tokens = torch.randint(13, (1, 50))
+    assert model(tokens, tree=chain).equal(model(tokens, tree=flat))
+
+
+def test_gradients_of_tree_positions_are_those_of_finite_differences():
+    model = a_bert(tree="both", head="tagger", labels=3, layers=1)
+
+    def value() -> Tensor:
+        logits = model.logits(model(TOKENS, lengths=LENGTHS, tree=trees()))
+        return (logits * torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).view_as(logits)).sum()
+
+    value().backward()
+    new = {name: weight for name, weight in model.named_parameters() if "depths" in name or "position." in name}
+    assert len(new) == 3
+    for name, parameter in new.items():
+        way = torch.randn_like(parameter)
+        with torch.no_grad():
+            parameter += 1e-5 * way
+            above = value()
+            parameter -= 2e-5 * way
+            below = value()
+            parameter += 1e-5 * way
+        assert parameter.grad.abs().max() > 0
+        assert float((parameter.grad * way).sum()) == pytest.approx(float(above - below) / 2e-5, rel=1e-4), name
+
+
+def test_without_positions_and_trees_bert_cannot_tell_the_order():
+    model = a_bert(position="none")
+    torch.testing.assert_close(model(TOKENS[:1]), model(TOKENS[:1].flip(1)).flip(1))
+
+
+def test_a_bert_that_reads_trees_is_saved_and_loaded_bit_by_bit(tmp_path: Path):
+    model = a_bert(tree="both", position="none", head="tagger").float()
+    save_model(model, None, tmp_path)
+    again = load(tmp_path)
+    assert again.config == model.config
+    assert again(TOKENS, lengths=LENGTHS, tree=trees()).equal(model(TOKENS, lengths=LENGTHS, tree=trees()))
+
+
+def test_a_bert_that_reads_trees_is_not_written_for_those_who_do_not(tmp_path: Path):
+    with pytest.raises(InputError, match="reads no trees, but this model has tree 'depth'"):
+        write_released(a_bert(tree="depth", head="tagger"), FAMILY, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_it_looks_at_in_trees_can_be_watched():
+    model = a_bert(tree="distance")
+    with qkv.watch(model, layers=[0]) as seen:
+        model(TOKENS, lengths=LENGTHS, tree=trees())
+    weights = seen["encoder.0"].weights
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 6, dtype=torch.float64))
+    assert weights[1, ..., 4:].abs().max() == 0
+
+
+def test_trees_are_given_to_whom_reads_them_and_to_nobody_else():
+    with pytest.raises(InputError, match="reads dependency trees, and was given none: its tree is 'depth'"):
+        a_bert(tree="depth")(TOKENS)
+    with pytest.raises(InputError, match="was built to read no trees: its tree is 'none'"):
+        a_bert()(TOKENS, tree=trees())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tree": "deep"}, "tree 'deep' is not known"),
+        (
+            {"tree": "depth", "head": "classifier"},
+            "tree 'depth' takes the heads of words, which tagging alone",
+        ),
+        ({"tree": "both", "position": "relative"}, "tree 'both' and position 'relative' both want to be the distance"),
+    ],
+)
+def test_trees_that_cannot_be_read_are_refused(changes, words):
+    with pytest.raises(InputError, match=words):
+        a_bert(**changes)
+
+
+@pytest.mark.compiled
+def test_one_graph_reads_trees_alike():
+    model = a_bert(tree="both").float()
+    places = trees()
+    expected = model(TOKENS, lengths=LENGTHS, tree=places)
+
+    def read(tokens: Tensor, depth: Tensor, distance: Tensor) -> Tensor:
+        return model(tokens, lengths=LENGTHS, tree=TreePlaces(depth, distance))
+
+    found = torch.compile(read, fullgraph=True, backend="aot_eager")(TOKENS, places.depth, places.distance)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,188 @@
+"""Recurrent text encoders: their equations, both heads, one and two directions, and rows of different lengths."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+import qkv
+from qkv.errors import InputError
+from qkv.models.rnn_text import Config, RNNText
+
+VOCABULARY = 9
+GOLDEN = {"mean": 0.60342, "last": 0.58075, "attention": 0.64858}  # losses after 20 steps
+TOKENS = torch.tensor([[4, 5, 6, 7, 8], [1, 2, 3, 0, 0], [5, 0, 0, 0, 0]])
+LENGTHS = torch.tensor([5, 3, 1])
+CELLS = ["rnn", "gru", "lstm"]
+POOLINGS = ["mean", "last", "attention"]
+
+
+def made(dtype: torch.dtype = torch.float64, **changes: Any) -> RNNText:
+    torch.manual_seed(3)
+    sizes = {"embedding": 3, "hidden": 2, "layers": 2, "dropout": 0.0, "labels": 3, "head": "classifier"}
+    model = RNNText(Config(VOCABULARY, **{**sizes, **changes}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.6)
+    return model.to(dtype).eval()
+
+
+def one_way(cell: str, weights: Any, x: list[Tensor]) -> list[Tensor]:
+    """h of one direction of one layer, a step at a time."""
+    w, u, b, d = weights.rnn.parameters()
+    h = c = torch.zeros(u.shape[1], dtype=w.dtype)
+    found = []
+    for x_t in x:
+        given, recurrent = w @ x_t + b, u @ h + d
+        if cell == "rnn":
+            h = torch.tanh(given + recurrent)
+        elif cell == "gru":
+            (r, z, n), (r_h, z_h, n_h) = given.chunk(3), recurrent.chunk(3)
+            z = torch.sigmoid(z + z_h)
+            h = (1 - z) * torch.tanh(n + torch.sigmoid(r + r_h) * n_h) + z * h
+        else:
+            i, f, g, o = (given + recurrent).chunk(4)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+        found.append(h)
+    return found
+
+
+def by_the_equations(model: RNNText, tokens: list[int]) -> Tensor:
+    """h of one text."""
+    x = [model.embed.weight[token] for token in tokens]
+    for layer in model.layers:
+        ahead = one_way(model.config.cell, layer.ahead, x)
+        if layer.back is None:
+            x = ahead
+        else:
+            back = one_way(model.config.cell, layer.back, x[::-1])[::-1]
+            x = [torch.cat(both) for both in zip(ahead, back, strict=True)]
+    return torch.stack(x)
+
+
+def pooled(model: RNNText, h: Tensor) -> Tensor:
+    match model.config.pooling:
+        case "mean":
+            return h.mean(dim=0)
+        case "last":
+            width = model.config.hidden
+            return torch.cat((h[-1, :width], h[0, width:]))
+        case _:
+            weights = torch.softmax(torch.tanh(h @ model.pool.key.weight.T + model.pool.key.bias) @ model.pool.query, 0)
+            return weights @ h
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("directions", [1, 2])
+def test_its_states_are_those_of_the_equations_and_so_are_the_tags(cell, directions):
+    model = made(cell=cell, directions=directions, head="tagger")
+    assert model.width == 2 * directions
+    hidden, tags = model(TOKENS, lengths=LENGTHS), model.say(TOKENS, LENGTHS)
+    for row, length in enumerate(LENGTHS.tolist()):
+        expected = by_the_equations(model, TOKENS[row, :length].tolist())
+        torch.testing.assert_close(hidden[row, :length], expected, rtol=0, atol=1e-11)
+        torch.testing.assert_close(tags[row, :length], model.label(expected), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_label_is_said_of_one_vector_for_the_whole_text(pooling, directions):
+    model = made(pooling=pooling, directions=directions)
+    found = model.say(TOKENS, LENGTHS)
+    expected = [
+        model.label(pooled(model, by_the_equations(model, TOKENS[row, :length].tolist())))
+        for row, length in enumerate(LENGTHS.tolist())
+    ]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-11)
+    torch.testing.assert_close(model.logits(model(TOKENS[:1])), found[:1])  # all of it counts
+    parameters, direction = list(model.parameters()), torch.randn(3, 3, dtype=torch.float64)
+    for one, other in zip(
+        torch.autograd.grad((found * direction).sum(), parameters),
+        torch.autograd.grad((torch.stack(expected) * direction).sum(), parameters, allow_unused=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other, rtol=1e-8, atol=1e-9)
+
+
+def test_its_attention_is_seen():
+    with qkv.watch(model := made()) as seen:
+        model.say(TOKENS, LENGTHS)
+    weights = seen["pool"].weights[:, 0, 0]
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(3, dtype=torch.float64))
+    assert ((weights > 0) == (torch.arange(5) < LENGTHS[:, None])).all()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_its_gradients_are_those_of_finite_differences(cell):
+    model = made(cell=cell, embedding=2, hidden=1, layers=1, head=None)
+    names, weights = zip(*model.named_parameters(), strict=True)
+
+    def hidden(*weights: Tensor) -> Tensor:
+        return functional_call(model, dict(zip(names, weights, strict=True)), (TOKENS[:2, :3],))
+
+    assert torch.autograd.gradcheck(hidden, weights, fast_mode=True)
+
+
+def trained(model: RNNText, steps: int, tokens: Tensor, targets: Tensor, rate: float) -> float:
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model.say(tokens, torch.full(tokens.shape[:1], tokens.shape[1])), targets)
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written(pooling):
+    torch.manual_seed(0)
+    model = RNNText(Config(VOCABULARY, "classifier", 3, embedding=8, hidden=6, pooling=pooling, word_dropout=0.1))
+    tokens = torch.randint(1, VOCABULARY, (16, 6), generator=torch.Generator().manual_seed(1))
+    assert trained(model, 20, tokens, tokens.max(dim=-1).values % 3, 1e-2) == pytest.approx(GOLDEN[pooling], rel=2e-3)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_it_learns_eight_texts_by_heart(pooling):
+    torch.manual_seed(0)
+    model = RNNText(Config(VOCABULARY, "classifier", embedding=8, hidden=8, pooling=pooling, dropout=0.0))
+    tokens = torch.randint(1, VOCABULARY, (8, 5), generator=torch.Generator().manual_seed(2))
+    trained(model, 60, tokens, torch.arange(8) % 2, 2e-2)
+    assert model.eval().say(tokens, torch.full((8,), 5)).argmax(dim=-1).equal(torch.arange(8) % 2)
+
+
+def test_it_runs_and_learns_in_bfloat16():
+    model = made(torch.float32).train()
+    expected = model.say(TOKENS, LENGTHS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model.say(TOKENS, LENGTHS)
+    assert (found.float() - expected).abs().max() < 0.05
+    found.float().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"head": "taggr"}, r"head 'taggr' is not known \(did you mean tagger\?\)"),
+        ({"directions": 3}, "directions must be 1"),
+        ({"layers": 0}, "layers must lie between"),
+        ({"hidden": 0}, "hidden must lie between"),
+        ({"word_dropout": -0.1}, "word_dropout must lie in"),
+        ({"labels": 2, "label_names": ("one",)}, "there are 1 label_names for 2 labels"),
+        ({"vocabulary_size": 2**24, "embedding": 2**14}, "a matrix is too large"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+    with pytest.raises(InputError, match=words):
+        Config(**{"vocabulary_size": VOCABULARY, **wrong})
+
+
+def test_what_it_cannot_read_or_say_is_refused_in_words():
+    with pytest.raises(InputError, match="knows no segments"):
+        made()(TOKENS, TOKENS)
+    with pytest.raises(InputError, match=r"no labels to choose from: build it with a head \(tagger or classifier\)"):
+        made(head=None).say(TOKENS, LENGTHS)

@@ -1,0 +1,221 @@
+"""Captioning: what a batch is made of, what is counted, where attention is scored, and that it can be learned."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from qkv.data.captions import Captions
+from qkv.data.registry import DATA_SETS, DataConfig, Loaded
+from qkv.data.vocabulary import BEGIN, END, PAD
+from qkv.errors import InputError
+from qkv.interop import load
+from qkv.models.captioner import Config, ShowAttendTell
+from qkv.tasks.captioning import CaptioningTask, moved
+from qkv.training import job
+from qkv.training.recipe import TrainConfig, read_recipe
+
+from .scenes import loaded, scenes
+
+SMALL = {"filters": (8,), "features": 8, "embedding": 8, "hidden": 16, "dropout": 0.0}
+
+
+def prepared(data: Loaded | None = None, vocabulary: str = "word", longest: int = 64, **train: Any) -> CaptioningTask:
+    data = data or loaded()
+    learned = CaptioningTask.learn_vocabulary(data, DataConfig(name="shapes", vocabulary=vocabulary), None)
+    settings = TrainConfig(**{"batch_tokens": 16, **train})
+    return CaptioningTask.prepare(data, learned, Config(9, max_length=longest), settings, 0)
+
+
+def small(task: CaptioningTask, **changes: Any) -> ShowAttendTell:
+    torch.manual_seed(0)
+    sizes = CaptioningTask.sizes(Loaded({}, captions={"train": task.train}), task.vocabulary)
+    return ShowAttendTell(Config(**sizes, **{**SMALL, **changes}))
+
+
+def test_the_data_decide_the_sizes_of_the_model():
+    config = small(prepared()).config
+    assert (config.vocabulary_size, config.channels, config.height, config.width) == (4 + 6, 3, 8, 8)
+
+
+def test_an_epoch_has_every_caption_once_in_an_order_of_its_own():
+    several = scenes(20, 0)
+    twice = Captions(several.pictures, tuple((*texts, "something") for texts in several.texts))
+    task = prepared(Loaded({}, captions={"train": twice, "valid": several}))
+    first, second, again = (task.epoch(number) for number in (0, 1, 0))
+    assert sorted(row for rows in first for row in rows) == list(range(40))
+    assert first == again != second
+    assert task.describe() == "40 captions of 20 pictures"
+
+
+def test_a_batch_holds_captions_between_their_marks():
+    task = prepared()
+    batch = task.batch([3])
+    said = task.vocabulary.encode(task.train.texts[3][0]).ids
+    assert batch.target_in.tolist() == [[BEGIN, *said]]
+    assert batch.target_out.tolist() == [[*said, END]]
+    assert batch.tokens == 5
+    assert batch.pictures.dtype == torch.uint8
+    np.testing.assert_allclose(batch.images[0].numpy(), task.train.pictures[3] / 127.5 - 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{"spread": 0.1}, {"attention": "none"}], ids=str)
+def test_a_batch_that_is_filled_up_costs_what_it_costs_without(changes):
+    task = prepared(label_smoothing=0.1)
+    model = small(task, **changes).eval()
+    plain, filled = task.batch([0, 1]), task.batch([0, 1], filled=True)
+    assert filled.target_in.shape == (16, 8)
+    assert filled.target_in[0, -1] == PAD
+    torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+    logits, weights = model.read(plain.images, plain.target_in)
+    expected = F.cross_entropy(logits.flatten(0, 1), plain.target_out.flatten(), label_smoothing=0.1)
+    if "spread" in changes:
+        expected = expected + 0.1 * (1 - weights.sum(dim=1)).square().sum() / plain.tokens
+    torch.testing.assert_close(task.loss(model, plain), expected)
+
+
+def test_hard_attention_learns_from_its_rewards():
+    task = prepared()
+    model = small(task, attention="hard", estimator="reinforce").train()
+    task.loss(model, task.batch(range(16))).backward()
+    assert model.decoder.attend.score.vector.grad.abs().sum() > 0  # which nothing else would move
+
+
+def test_pictures_are_moved_as_a_whole_anew_in_each_epoch_and_alike_after_a_restart():
+    task, again = (prepared(shift=2) for _ in range(2))
+    rows = task.epoch(3)[0]
+    again.epoch(3)
+    assert task.batch(rows).pictures.equal(again.batch(rows).pictures)
+    again.epoch(4)
+    assert not task.batch(rows).pictures.equal(again.batch(rows).pictures)
+    pictures = torch.randint(256, (50, 1, 4, 3), dtype=torch.uint8)
+    wide = F.pad(pictures.float(), (1, 1, 1, 1), mode="replicate").to(torch.uint8)
+    for before, after in zip(wide, moved(pictures, 1, torch.Generator().manual_seed(0)), strict=True):
+        ways = [before[:, down : down + 4, right : right + 3] for down in range(3) for right in range(3)]
+        assert any(way.equal(after) for way in ways)
+
+
+@pytest.mark.parametrize("vocabulary", ["word", "char", "bpe:30"])
+def test_attention_is_scored_by_the_words_that_name_an_object(vocabulary, monkeypatch):
+    """A model that looks at the right corner for "square" alone points well, whatever it looks at for other words."""
+    task = prepared(vocabulary=vocabulary)
+    model = small(task).eval()
+    assert model.config.grid == (4, 4)
+    right = True
+
+    def read(images: torch.Tensor, target: torch.Tensor) -> tuple[None, torch.Tensor]:
+        weights = torch.zeros(*target.shape, 16)
+        for row, (image, tokens) in enumerate(zip(images, target.tolist(), strict=True)):
+            corner = image.mean(dim=0).unflatten(0, (2, 4)).unflatten(2, (2, 4)).mean(dim=(1, 3)).flatten().argmax()
+            place = 8 * int(corner // 2) + 2 * int(corner % 2)
+            for t in range(len(tokens)):
+                said = task.vocabulary.decode([token for token in tokens[1 : t + 2] if token > END])
+                at_it = len(said.rstrip()) > 2 and said.rstrip().count(" ") == 1
+                weights[row, t, place if at_it == right else (place + 8) % 16] = 1.0
+        return None, weights
+
+    monkeypatch.setattr(model, "read", read)
+    assert task._pointing(model, task.valid) == 1.0
+    right = False
+    assert task._pointing(model, task.valid) == 0.0
+
+
+def test_only_models_that_attend_are_asked_where_and_only_where_it_is_known():
+    task = prepared()
+    assert "pointing" in task.validate(small(task).eval())
+    assert "pointing" not in task.validate(small(task, attention="none").eval())
+    task.valid = replace(task.valid, objects=())
+    assert "pointing" not in task.validate(small(task).eval())
+
+
+def test_the_loss_it_reports_is_the_mean_over_the_tokens_of_all_captions():
+    task = prepared(batch_tokens=5)
+    model = small(task).eval()
+    losses = []
+    for picture, (text,) in zip(task.valid.pictures, task.valid.texts, strict=True):
+        ids = task.vocabulary.encode(text).ids
+        images = torch.from_numpy(picture)[None].float() / 127.5 - 1
+        log_p = model(images, torch.tensor([[BEGIN, *ids]])).log_softmax(dim=-1)[0]
+        losses += [-log_p[t, token].item() for t, token in enumerate([*ids, END])]
+    assert task.validate(model)["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+def test_a_small_model_learns_it_and_its_loss_after_20_steps_is_this():
+    task = prepared(loaded(200))
+    model = small(task).train()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for epoch in range(9):
+        for rows in task.epoch(epoch):
+            optimizer.zero_grad()
+            loss = task.loss(model, task.batch(rows))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[19] == pytest.approx(GOLDEN, rel=2e-3)
+    found = task.validate(model.eval())
+    assert found["exact"] > 0.9
+    assert found["bleu"] > 90
+
+
+GOLDEN = 0.8723
+
+
+def test_captions_that_are_too_long_are_left_out_and_noted():
+    task = prepared(longest=5)
+    assert not task.notes
+    data = loaded(4)
+    long = replace(data.captions["train"], texts=(("a " * 9,), *data.captions["train"].texts[1:]))
+    task = prepared(replace(data, captions={**data.captions, "train": long}), longest=5)
+    assert task.notes == ("left out 1 caption(s) longer than 4 tokens",)
+    with pytest.raises(InputError, match=r"every caption is longer than model\.max_length = 4 tokens"):
+        prepared(longest=4)
+
+
+def test_features_are_read_as_they_are():
+    rng = np.random.default_rng(0)
+    given = Captions(rng.standard_normal((6, 10, 3, 2)).astype(np.float32), (("a dog",),) * 6)
+    task = prepared(Loaded({}, captions={"train": given, "valid": given}))
+    model = small(task, encoder="given", filters=(32, 64, 128))
+    assert model.config.grid == (3, 2)
+    assert task.batch([2]).images.equal(torch.from_numpy(given.pictures[2:3]))
+    assert set(task.validate(model.eval())) == {"loss", "exact", "bleu"}
+
+
+def test_a_run_can_be_resumed_and_its_encoder_serves_another_that_keeps_it(tmp_path: Path, monkeypatch):
+    data = loaded()
+    monkeypatch.setitem(DATA_SETS, "shapes", replace(DATA_SETS["shapes"], load=lambda _: data))
+    sizes = ["model.filters=[8]", "model.features=8", "model.hidden=8", "train.batch_tokens=20", "train.epochs=2"]
+    whole = job.begin(read_recipe("shapes-attend", [*sizes, "train.save_every=1"]), tmp_path / "run", "cpu")
+    assert whole.place.finished
+    shutil.rmtree(whole.run.checkpoints[-1])
+    assert job.resume(tmp_path / "run", "cpu").place.step == whole.place.step
+
+    asked = [*sizes, "model.frozen=true", f"init={tmp_path / 'run'}"]
+    job.begin(read_recipe("shapes-tell", asked), tmp_path / "frozen", "cpu")
+    before, after = (load(tmp_path / name).encoder.state_dict() for name in ("run", "frozen"))
+    assert all(after[name].equal(weight) for name, weight in before.items())
+
+
+def test_a_recipe_may_name_any_encoder_before_the_pictures_are_known():
+    for changes in (
+        ["model.encoder=patches", "model.patch=14"],
+        ["model.encoder=given"],
+        ["model.filters=[8, 8, 8, 8]"],
+    ):
+        read_recipe("shapes-attend", changes)
+    with pytest.raises(InputError, match="filters must be a list, not 3"):
+        read_recipe("shapes-attend", ["model.filters=3"])
+    with pytest.raises(InputError, match="patch must be a whole number, not 'x'"):
+        read_recipe("shapes-attend", ["model.encoder=patches", "model.patch=x"])
+
+
+@pytest.mark.parametrize("name", ["shapes-attend", "shapes-hard", "shapes-tell", "emoji-attend"])
+def test_the_recipes_are_whole(name):
+    config = read_recipe(name).model_config({"vocabulary_size": 20, "channels": 3, "height": 64, "width": 64})
+    assert config.grid == (8, 8)

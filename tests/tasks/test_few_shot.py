@@ -1,0 +1,130 @@
+"""Few-shot classification: what a batch is made of, how it is scored, and that it can be learned."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from qkv.data.episodes import Examples
+from qkv.data.registry import DATA_SETS, Loaded
+from qkv.models.snail import SNAIL, Config
+from qkv.tasks.few_shot import HELD_OUT, FewShotTask, scores
+from qkv.training import job
+from qkv.training.recipe import TrainConfig, read_recipe
+
+SMALL = {"maps": 8, "stages": 2, "features": 16, "keys": (16, 16), "values": (16, 16), "filters": 16}
+
+
+def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> Examples:
+    """Classes are patterns of 2 x 2 bright and dark fields, their pictures the same with some noise."""
+    chance = np.random.default_rng(seed)
+    fields = chance.integers(0, 2, (classes, 1, 1, 4, 4)) * 180
+    noise = chance.integers(0, 60, (classes, 6, 1, 8, 8))
+    pixels = fields.repeat(2, axis=-1).repeat(2, axis=-2) + noise
+    return Examples(pixels.astype(np.uint8), tuple(map(str, range(classes))), ways, shots)
+
+
+def prepared(ways: int = 3, shots: int = 1, **train: Any) -> FewShotTask:
+    data = Loaded({}, episodes={"train": patterns(40, 0, ways, shots), "valid": patterns(20, 1, ways, shots)})
+    return FewShotTask.prepare(data, None, None, TrainConfig(**{"batch_tokens": 16, **train}), 0)
+
+
+def small(task: FewShotTask) -> SNAIL:
+    torch.manual_seed(0)
+    return SNAIL(Config(**FewShotTask.sizes(Loaded({}, episodes={"train": task.train}), None), **SMALL))
+
+
+def test_the_data_decide_the_sizes_of_the_model():
+    config = small(prepared(ways=4, shots=2)).config
+    assert (config.ways, config.shots, config.channels, config.height, config.width) == (4, 2, 1, 8, 8)
+    assert config.length == 9
+
+
+def test_epochs_have_episodes_of_their_own_in_batches_of_one_size():
+    task = prepared()
+    first, second = task.epoch(0), task.epoch(1)
+    assert [len(rows) for rows in first] == [16, 16, 16]
+    numbers = [row for rows in (*first, *second) for row in rows]
+    assert numbers == list(range(96))
+    assert task.epoch(0) == first
+
+
+def test_the_last_picture_of_a_batch_is_another_of_the_class_whose_label_is_asked_for():
+    batch = prepared(ways=4, shots=2).batch(range(50))
+    assert batch.tokens == 50
+    assert batch.pictures.shape == batch.labels.shape == (50, 9)
+    same = batch.pictures[:, :-1] // 6 == batch.pictures[:, -1:] // 6
+    assert (same == (batch.labels[:, :-1] == batch.labels[:, -1:])).all()
+    assert (same.sum(dim=1) == 2).all()
+    assert (batch.pictures[:, :-1] != batch.pictures[:, -1:]).all()
+    other = replace(prepared(ways=4, shots=2), seed=1).batch(range(50))
+    assert not torch.equal(other.pictures, batch.pictures)
+
+
+def test_the_loss_is_that_of_the_last_picture_alone():
+    task = prepared(label_smoothing=0.1)
+    model, batch = small(task), task.batch([3, 4])
+    pixels = torch.from_numpy(task.train.pixels).flatten(0, 1)[batch.pictures].float() / 127.5 - 1
+    logits = model(pixels, batch.labels[:, :-1])
+    expected = F.cross_entropy(logits, batch.labels[:, -1], label_smoothing=0.1)
+    torch.testing.assert_close(task.loss(model, batch), expected)
+
+
+def test_the_scores_are_those_of_a_loop_over_all_queries_of_all_episodes():
+    task = prepared(shots=2)
+    model, data = small(task).eval(), task.valid
+    episodes = data.draw(HELD_OUT, range(30))
+    pixels = torch.from_numpy(data.pixels).flatten(0, 1).float() / 127.5 - 1
+    losses, right = [], []
+    for shown, labels, queries in zip(episodes.shown, episodes.labels, episodes.queries, strict=True):
+        for answer, query in enumerate(queries):
+            pictures = pixels[[*shown, query]][None]
+            logits = model(pictures, torch.from_numpy(labels)[None])[0]
+            losses.append(-logits.log_softmax(0)[answer].item())
+            right.append(float(logits.argmax().item() == answer))
+    found = scores(model, data, 30)
+    by_episode = np.array(right).reshape(30, 3).mean(axis=1)
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert found["accuracy"] == pytest.approx(np.mean(right))
+    assert found["margin"] == pytest.approx(1.96 * by_episode.std(ddof=1) / math.sqrt(30))
+    assert math.isnan(scores(model, data, 1)["margin"])
+
+
+def test_every_run_is_validated_and_tested_on_the_same_episodes():
+    task = prepared(valid_size=20)
+    model = small(task).eval()
+    assert replace(task, seed=5).validate(model) == task.validate(model)
+    data = Loaded({}, episodes={"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
+    assert FewShotTask.splits(data) == ["train", "valid", "test"]
+    examined = task.examine(model, data, "test")
+    assert (examined.size, examined.unit) == (1000, "episodes")
+    assert set(examined.scores) == set(FewShotTask.metrics)
+
+
+def test_a_small_model_learns_to_tell_classes_it_has_never_seen():
+    task = prepared(batch_tokens=32)
+    model = small(task)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for number in range(60):
+        optimizer.zero_grad()
+        task.loss(model, task.batch(range(32 * number, 32 * number + 32))).backward()
+        optimizer.step()
+    assert task.validate(model.eval())["accuracy"] > 0.9
+
+
+def test_a_run_on_episodes_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    data = Loaded({}, episodes={split: patterns(20, 0) for split in ("train", "valid", "test")})
+    monkeypatch.setitem(DATA_SETS, "omniglot", replace(DATA_SETS["omniglot"], load=lambda _: data))
+    sizes = [f"model.{key}={list(size) if isinstance(size, tuple) else size}" for key, size in SMALL.items()]
+    train = ["train.batch_tokens=10", "train.save_every=1", "train.epochs=2", "train.valid_size=5", "train.ema=0"]
+    whole = job.begin(read_recipe("omniglot-snail-5way", [*sizes, *train]), tmp_path / "run", "cpu")
+    assert whole.place.finished
+    assert whole.place.step == 4
+    shutil.rmtree(whole.run.checkpoints[-1])
+    assert job.resume(tmp_path / "run", "cpu").place.step == 4

@@ -1,0 +1,170 @@
+"""Answering sequences of bits: what a batch is made of, what is counted, and that it can be learned."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from qkv.cli.evaluate_scored import evaluate_scored
+from qkv.data.algorithmic import Copy, Puzzle, RepeatCopy, Sequences, Stream
+from qkv.data.registry import DataConfig, Loaded, load_data
+from qkv.errors import InputError
+from qkv.models.lstm_memory import Config as LSTMConfig
+from qkv.models.lstm_memory import LSTMMemory
+from qkv.models.ntm import NTM, Config
+from qkv.tasks.transduction import SequenceBatch, TransductionTask
+from qkv.training import job
+from qkv.training.loop import adamw
+from qkv.training.passes import Passes
+from qkv.training.recipe import TrainConfig, read_recipe
+
+
+class Short(Puzzle):
+    """A copy of one or two vectors."""
+
+    trained: ClassVar = ((1,), (2,))
+    judged: ClassVar = ((2,), (3,))
+
+    def make(self, key: str, count: int, size: tuple[int, ...]) -> Sequences:
+        return Copy(self.bits).make(key, count, size)
+
+
+def short() -> Loaded:
+    puzzle = Short(bits=3)
+    return Loaded({}, sequences={split: Stream(puzzle, split, 9) for split in ("train", "valid", "test")})
+
+
+def prepared(data: Loaded | None = None, **train: Any) -> TransductionTask:
+    settings = TrainConfig(**{"batch_tokens": 4, **train})
+    return TransductionTask.prepare(data or short(), None, None, settings, 0)
+
+
+def small(task: TransductionTask, **changes: Any) -> NTM:
+    torch.manual_seed(0)
+    sizes = TransductionTask.sizes(Loaded({}, sequences={"train": task.train}), None)
+    return NTM(Config(**{**sizes, "hidden": 16, "locations": 8, "width": 6, **changes}))
+
+
+def test_the_data_decide_what_goes_in_and_comes_out():
+    config = small(prepared(load_data(DataConfig(name="repeat_copy")))).config
+    assert (config.inputs, config.outputs) == (10, 9)
+
+
+def test_an_epoch_goes_on_where_the_last_one_ended_in_full_batches():
+    task = prepared()
+    assert task.epoch(0) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert task.epoch(2)[0] == [24, 25, 26, 27]
+    again = prepared()
+    rows = task.epoch(3)[1]
+    assert task.batch(rows).inputs.equal(again.batch(rows).inputs)
+    assert any(
+        not torch.equal(task.batch(rows).inputs, task.batch(other).inputs)
+        for other in task.epoch(4)
+        if task.batch(other).inputs.shape == task.batch(rows).inputs.shape
+    )
+
+
+def test_a_batch_that_is_filled_up_with_silence_costs_what_it_costs_without():
+    task = prepared()
+    model = small(task).eval()
+    plain, filled = task.batch([0, 1]), task.batch([0, 1], filled=True)
+    assert plain.inputs.shape[1] % 8
+    assert filled.inputs.shape[1] == 8
+    assert filled.tokens == plain.tokens == 2 * 3 * int(plain.asked.sum())
+    torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+
+
+def test_all_lengths_of_a_copy_come_in_six_shapes_and_those_of_repeats_in_fourteen():
+    for puzzle, shapes in ((Copy(), 6), (RepeatCopy(), 14)):
+        made = (SequenceBatch.of(puzzle.make("key", 1, size), filled=True) for size in puzzle.trained)
+        assert len({batch.inputs.shape for batch in made}) == shapes
+
+
+def test_loss_and_wrong_bits_are_those_of_a_loop_over_the_bits_that_are_asked_for():
+    task = prepared()
+    model = small(task).eval()
+    costs, bits = {}, {}
+    for size in ((1,), (2,), (3,)):
+        sequences = task.valid.of_size(size)
+        losses, wrong = [], 0
+        for inputs, targets in zip(sequences.inputs, sequences.targets, strict=True):
+            logits = model(torch.from_numpy(inputs)[None])[0].double()
+            for step in range(len(targets) - size[0], len(targets)):
+                for logit, target in zip(logits[step].tolist(), targets[step], strict=True):
+                    chance = 1 / (1 + math.exp(-logit))
+                    losses.append(-math.log(chance if target else 1 - chance))
+                    wrong += (chance > 0.5) != bool(target)
+        costs[size], bits[size] = sum(losses) / len(losses), wrong / 9
+    found = task.validate(model)
+    assert found["loss"] == pytest.approx((costs[1,] + costs[2,]) / 2, rel=1e-5)
+    assert found["bits"] == pytest.approx((bits[1,] + bits[2,]) / 2)
+    assert (found["bits_at_2"], found["bits_at_3"]) == pytest.approx((bits[2,], bits[3,]))
+    size, unit, scores = task.examine(model, short(), "test")
+    assert (size, unit, set(scores)) == (27, "sequences", set(found))
+    batch = SequenceBatch.of(task.valid.of_size((2,)))
+    assert task.loss(model, batch).item() == pytest.approx(costs[2,], rel=1e-5)
+
+
+def trained(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
+    """The loss of each step, of the passes and the optimiser of training."""
+    optimizer = adamw(model, TrainConfig(lr=lr, weight_decay=0.0))
+    passes: Passes[SequenceBatch] = Passes(model, lambda batch: task.loss(model, batch), "float32", 10.0)
+    losses = []
+    for _ in range(steps):
+        losses.append(float(passes(batch).loss))
+        optimizer.step()
+    return losses
+
+
+def eight() -> SequenceBatch:
+    return SequenceBatch.of(Short(bits=3).make("eight", 8, (2,)))
+
+
+def made(kind: str, task: TransductionTask) -> Any:
+    torch.manual_seed(0)
+    return LSTMMemory(LSTMConfig(5, 3, hidden=24)) if kind == "baseline" else small(task, controller=kind)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("kind", "golden"), [("lstm", 0.45650), ("feedforward", 0.43963), ("baseline", 0.48872)])
+def test_the_loss_after_twenty_steps_is_what_it_was(kind, golden):
+    task = prepared()
+    assert trained(made(kind, task), task, eight(), 20, 3e-2)[-1] == pytest.approx(golden, rel=1e-3)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("kind", ["lstm", "feedforward", "baseline"])
+def test_eight_sequences_are_learned_by_heart(kind):
+    task = prepared()
+    model, batch = made(kind, task), eight()
+    losses = trained(model, task, batch, 120, 3e-2)
+    assert losses[-1] < 0.02 < 0.6 < losses[0]
+    assert (model(batch.inputs)[:, -2:] > 0).equal(batch.targets[:, -2:] > 0.5)
+
+
+def test_the_best_model_is_chosen_by_what_is_measured_alone():
+    assert prepared(best_by="bits_at_3").settings.best_by == "bits_at_3"
+    with pytest.raises(InputError, match=r"train.best_by 'bits_at_120' is not measured here"):
+        prepared(best_by="bits_at_120")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_run_can_be_resumed_and_evaluated_and_its_data_are_generated(tmp_path: Path, capsys):
+    sizes = ["model.hidden=4", "model.locations=3", "model.width=2", "data.size=4", "train.batch_tokens=4"]
+    recipe = read_recipe("recall-ntm", [*sizes, "train.epochs=2", "train.save_every=1", "train.validate_every=9"])
+    whole = job.begin(recipe, tmp_path / "run", "cpu")
+    assert whole.place.finished
+    expected = (whole.run.checkpoints[-1] / "model.safetensors").read_bytes()
+    shutil.rmtree(whole.run.checkpoints[-1])
+    again = job.resume(tmp_path / "run", "cpu")
+    assert (again.run.checkpoints[-1] / "model.safetensors").read_bytes() == expected
+    capsys.readouterr()
+    evaluate_scored(tmp_path / "run", again.run, again.run.data(), ["test"], "cpu", json=True, record=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["size"] == 8 * 200
+    assert 0 < found["bits_at_6"] < 18
+    assert {"loss", "bits", "bits_at_10", "bits_at_15", "bits_at_20"} < set(found)

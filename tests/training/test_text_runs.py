@@ -1,0 +1,75 @@
+"""Recipes of recurrent networks for texts: they learn what can be learned, and are read again as they were."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv
+from qkv.data.pair import Pair
+from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.tagged import Tagged
+from qkv.training import job
+from qkv.training.recipe import read_recipe
+
+FILMS = ("film", "cat", "dog", "plot")
+REVIEWS = [
+    Pair(f"I saw a {film}.\nIt was {'very ' * often}{word}. The end!", label)
+    for film in FILMS
+    for often in (0, 1)
+    for word, label in (("good", "positive"), ("bad", "negative"), ("fine", "positive"), ("dull", "negative"))
+]
+SENTENCES = [
+    Tagged(("the", first, "saw", "a", second), ("DET", "NOUN", "VERB", "DET", "NOUN"))
+    for first in FILMS
+    for second in FILMS
+]
+SMALL = ["model.embedding=16", "model.hidden=16", "model.dropout=0.0", "train.lr=0.02", "train.warmup=0"]
+OFTEN = ["train.epochs=10", "train.validate_every=20", "train.ema=0"]
+
+
+@pytest.fixture(autouse=True)
+def _made_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = Loaded({"train": REVIEWS, "valid": REVIEWS, "test": REVIEWS})
+    tags = Loaded({}, tagged={"train": SENTENCES, "valid": SENTENCES})
+    for name, data in (("sentence_polarity", texts), ("imdb", texts), ("wnut17", tags)):
+        load = lambda config, data=data: data  # noqa: E731
+        monkeypatch.setitem(DATA_SETS, name, replace(DATA_SETS[name], load=load))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [
+        ("polarity-lstm-attention", ["train.batch_tokens=96"]),
+        ("imdb-han", ["train.batch_tokens=256", "model.max_words=8"]),  # words of sentences that are filled up
+    ],
+)
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(  # in CUDA graphs, with batches that are filled up
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+            ],
+        ),
+    ],
+)
+def test_a_recipe_learns_to_tell_praise_from_blame_and_the_run_is_a_classifier(recipe, changes, device, tmp_path: Path):
+    wanted = read_recipe(recipe, [*SMALL, *OFTEN, *changes, "model.word_dropout=0"])
+    done = job.begin(wanted, tmp_path / "run", device)
+    assert done.place.best.value == 1.0
+    classifier = qkv.Classifier(tmp_path / "run", device="cpu")
+    found = classifier.classify(["I saw a cat. It was very dull. The end!", "It was good.\nThe end!"])
+    assert [one.label for one in found] == ["negative", "positive"]
+
+
+def test_a_recipe_learns_to_tag_and_the_run_is_a_tagger(tmp_path: Path):
+    own = ["model.layers=1", "data.vocabulary=wordpiece:60", "train.best_by=accuracy", "train.batch_tokens=32"]
+    changes = [*SMALL, *OFTEN, *own]
+    done = job.begin(read_recipe("wnut-lstm", changes), tmp_path / "run", "cpu")
+    assert done.place.best.value == 1.0
+    assert qkv.Tagger(tmp_path / "run", device="cpu")("the dog saw a plot").tags == SENTENCES[0].tags

@@ -1,0 +1,69 @@
+"""A document on a page: shades by weight, nothing but text from what is not ours, and no script at all."""
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from qkv.tasks.document_observer import WeighedDocument, WeighedSentence
+from qkv.view.document import SHADES, document_lines, save_document_page
+
+HOSTILE = '<script>alert(1)</script>" onmouseover="x {{policy}} \u202e'
+
+
+def document(*words: str, label: str = "positive", left_out: int = 0) -> WeighedDocument:
+    """Two sentences: a fourth of the weight on the first, whose every word counts the same, the rest on the second."""
+    first = WeighedSentence(0.25, ("A", " film", "."), np.full(3, 1 / 3))
+    second = WeighedSentence(0.75, (*words, " ", " fine "), np.array([*[0.2 / len(words)] * len(words), 0.0, 0.8]))
+    probabilities = {label: 0.9, "negative": 0.1}
+    return WeighedDocument("whatever", label, probabilities, (first, second), left_out)
+
+
+def shown(page: str) -> list[tuple[int, str]]:
+    """The shade and the words of everything that has a shade."""
+    return [(int(shade), text) for shade, text in re.findall(r'<span class="s(\d+)" title="[\d.]+">(.*?)</span>', page)]
+
+
+def test_sentences_and_words_are_shaded_by_their_share_of_the_document(tmp_path):
+    page = save_document_page([document("It", " is")], tmp_path / "a.html").read_text(encoding="utf-8")
+    top = SHADES - 1
+    part = round(top * 0.25 / 3 / 0.6)  # a word of the first sentence, beside the one that counts most
+    assert shown(page) == [
+        (round(top / 3), "25.0%"), (part, "A"), (part, "film"), (part, "."),
+        (top, "75.0%"), (round(top * 0.075 / 0.6), "It"), (round(top * 0.075 / 0.6), "is"), (top, "fine"),
+    ]  # fmt: skip
+    assert '<h2><bdi>positive</bdi> <span class="number">90.0%</span></h2>\n<p class="meta">negative 10.0%</p>' in page
+    assert re.sub(r"<[^>]*>", "", re.findall(r"<p class=\"words\".*?</p>", page)[0]) == "A film."
+    assert len(re.findall(r"^    \.s\d+ ", page, flags=re.MULTILINE)) == 2 * SHADES
+
+
+def test_what_was_not_read_is_said(tmp_path):
+    page = save_document_page([document("It", left_out=3)], tmp_path / "a.html").read_text(encoding="utf-8")
+    assert '<p class="meta">negative 10.0% · 3 more sentence(s) were not read</p>' in page
+
+
+def test_a_hostile_text_stays_text_and_the_page_runs_nothing(tmp_path):
+    path = save_document_page([document(HOSTILE, label=HOSTILE)], tmp_path / "a.html", title=HOSTILE)
+    page = path.read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert 'onmouseover="' not in page
+    assert page.count("{{policy}}") == 4  # the title, twice, the label and the word
+    assert "\u202e" not in re.findall(r"<ol>.*</ol>", page, flags=re.DOTALL)[0]
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    (style,) = re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL)
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert "style=" not in page  # which the policy would not let through
+
+
+@pytest.mark.parametrize("colour", [None, "truecolor"])
+def test_a_terminal_shows_the_share_of_each_sentence_before_it(colour):
+    out = StringIO()
+    console = Console(file=out, width=60, color_system=colour, force_terminal=colour is not None)
+    console.print(document_lines(document("It", " is")))
+    assert re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()) == " 25.0%  A film.\n 75.0%  It is  fine\n"
+    assert ("\x1b[38;2;0;0;0;48;2;222;232;255mfine" in out.getvalue()) == (colour is not None)  # the lightest of all

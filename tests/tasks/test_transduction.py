@@ -112,7 +112,7 @@ def test_loss_and_wrong_bits_are_those_of_a_loop_over_the_bits_that_are_asked_fo
 def trained(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
     """The loss of each step, of the passes and the optimiser of training."""
     optimizer = adamw(model, TrainConfig(lr=lr, weight_decay=0.0))
-    passes: Passes[SequenceBatch] = Passes(model, lambda batch: task.loss(model, batch), "float32", 10.0)
+    passes: Passes[SequenceBatch] = Passes(model, lambda batch: task.loss(model, batch), "float32", 0.1)
     losses = []
     for _ in range(steps):
         losses.append(float(passes(batch).loss))
@@ -130,7 +130,7 @@ def made(kind: str, task: TransductionTask) -> Any:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("kind", "golden"), [("lstm", 0.45650), ("feedforward", 0.43963), ("baseline", 0.48872)])
+@pytest.mark.parametrize(("kind", "golden"), [("lstm", 0.4751), ("feedforward", 0.4679), ("baseline", 0.4849)])
 def test_the_loss_after_twenty_steps_is_what_it_was(kind, golden):
     task = prepared()
     assert trained(made(kind, task), task, eight(), 20, 3e-2)[-1] == pytest.approx(golden, rel=1e-3)
@@ -141,8 +141,8 @@ def test_the_loss_after_twenty_steps_is_what_it_was(kind, golden):
 def test_eight_sequences_are_learned_by_heart(kind):
     task = prepared()
     model, batch = made(kind, task), eight()
-    losses = trained(model, task, batch, 120, 3e-2)
-    assert losses[-1] < 0.02 < 0.6 < losses[0]
+    losses = trained(model, task, batch, 160, 3e-2)
+    assert losses[-1] < 0.05 < 0.6 < losses[0]
     assert (model(batch.inputs)[:, -2:] > 0).equal(batch.targets[:, -2:] > 0.5)
 
 

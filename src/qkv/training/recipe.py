@@ -48,7 +48,7 @@ class TrainConfig:
 
     epochs: int = 10
     batch_tokens: int = 4096  # of the longer side, padding counted; language_model: rows x length; pictures: how many
-    length: int = 256  # language_model: how many tokens back-propagation reaches back; else of a row or sentence at most
+    length: int = 256  # language_model: how many tokens back-propagation reaches back; else of a row, or a sentence
     lr: float = 1e-3
     warmup: int = 100  # steps in which the learning rate rises from 0 to lr
     decay: Literal["constant", "linear", "cosine", "inverse_sqrt"] = "cosine"

@@ -140,10 +140,9 @@ def test_the_loss_after_twenty_steps_is_what_it_was(kind, golden):
 @pytest.mark.parametrize("kind", ["lstm", "feedforward", "baseline"])
 def test_eight_sequences_are_learned_by_heart(kind):
     task = prepared()
-    model, batch = made(kind, task), eight()
-    losses = trained(model, task, batch, 160, 3e-2)
-    assert losses[-1] < 0.05 < 0.6 < losses[0]
-    assert (model(batch.inputs)[:, -2:] > 0).equal(batch.targets[:, -2:] > 0.5)
+    losses = trained(made(kind, task), task, eight(), 160, 3e-2)
+    assert losses[0] > 0.6
+    assert min(losses) < 0.014  # log 2 / 48: not one of the 48 bits can be wrong
 
 
 def test_the_best_model_is_chosen_by_what_is_measured_alone():

@@ -112,13 +112,16 @@ def show(
 
 
 def _show_set(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
+    from qkv.data.pair import Pair
     from qkv.data.registry import DATA_SETS, DataConfig, load_data
 
     asked: dict[str, Any] = {"name": name, "folder": None if folder is None else str(folder)}
     if languages is not None:
         asked["source"], _, asked["target"] = languages.partition("-")
     loaded = load_data(build(DataConfig, asked, "data"))
-    known = loaded.splits or loaded.texts or loaded.tagged
+    known: Any = loaded.splits or loaded.texts or loaded.tagged or loaded.captions or loaded.questions
+    if not known:
+        raise InputError(f"{name} has no texts to show: it is {DATA_SETS[name].summary}")
     if split not in known:
         raise InputError("; ".join([f"{name} has no split {split}{nearest(split, known)}", *loaded.notes]))
     if DATA_SETS[name].corpus is not None:
@@ -127,6 +130,10 @@ def _show_set(name: str, split: str, languages: str | None, folder: Path | None,
         _show_text(name, loaded.texts[split], count, json)
     elif loaded.tagged:
         _show_tagged(name, loaded.tagged[split], count, json)
+    elif loaded.captions:
+        _show_pairs(name, [Pair(f"picture {n}", one[0]) for n, one in enumerate(known[split].texts)], (), count, json)
+    elif loaded.questions:
+        _show_pairs(name, [Pair(one.question, one.text) for one in known[split]], loaded.notes, count, json)
     else:
         _show_pairs(name, loaded.splits[split], loaded.notes, count, json)
 
@@ -157,4 +164,4 @@ def _show_pairs(name: str, pairs: list["Pair"], notes: tuple[str, ...], count: i
         if json:
             result_json({"source": pair.source, "target": pair.target, "gold": pair.gold})
         else:
-            result(f"{pair.source}\t{pair.target}")
+            result("\t".join(" ".join(side.splitlines()) for side in (pair.source, pair.target)))

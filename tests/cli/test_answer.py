@@ -80,10 +80,16 @@ def test_what_cannot_be_asked_is_said_in_one_line(qkv, folder, arguments, words)
     assert words in qkv("answer", folder, *arguments).error
 
 
-@pytest.mark.parametrize("line", ['{"question": "a"}', '{"question": "a", "text": " "}', "[1]", "{", "", "[" * 99_999])
+@pytest.mark.parametrize("line", ['{"question": "a"}', '{"question": "a", "text": " "}', "[1]", "{", "[" * 99_999])
 def test_a_line_that_is_no_question_is_named(qkv, folder, tmp_path, line):
     (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n{line}\n{json.dumps(ASKED[1])}\n")
     assert f"{tmp_path / 'a.jsonl'}: line 2: " in qkv("answer", folder, "--file", tmp_path / "a.jsonl").error
+
+
+def test_blank_lines_between_questions_are_passed_over(qkv, folder, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n\n  \n{json.dumps(ASKED[1])}\n")
+    done = qkv("answer", folder, "--file", tmp_path / "a.jsonl")
+    assert (done.code, len(done.out.splitlines())) == (0, 2)
 
 
 def test_a_model_is_trained_on_questions_scored_and_asked(qkv, tmp_path):

@@ -26,16 +26,29 @@ from qkv.interop.folder import CONFIG, TARGET_TOKENIZER, TOKENIZER, WEIGHTS, res
 from qkv.interop.seal import SEAL, read_seal, seal, verify
 from qkv.models import MODELS
 from qkv.models.bert import Bert
+from qkv.models.captioner import ShowAttendTell
 from qkv.models.elmo import Elmo
 from qkv.models.han import HAN
+from qkv.models.linformer import Linformer
 from qkv.models.rnn_text import RNNText
+from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.transducer import Transducer
 
 VOCABULARY = Vocabulary.train(["abc def"], "char")
 SMALL = {
+    "captioner": {"height": 8, "width": 8, "filters": (4,), "features": 4, "embedding": 4, "hidden": 6},
+    "linformer": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6, "rank": 2},
+    "lstm_memory": {"inputs": 3, "outputs": 2, "hidden": 4},
+    "ntm": {"inputs": 3, "outputs": 2, "hidden": 4, "locations": 5, "width": 3},
+    "snail": {
+        "ways": 2, "shots": 1, "height": 8, "width": 8, "maps": 4, "stages": 2, "features": 4, "keys": (4, 4, 4),
+        "values": (4, 4, 4), "filters": 4,
+    },
+    "snail_policy": {"actions": 3, "length": 4, "keys": (4, 4), "values": (4, 4), "filters": 4},
     "bert": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6},
     "conv_seq2seq": {"dim": 8, "hidden": 8, "encoder_layers": 1, "decoder_layers": 2},
     "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden": 6},
@@ -47,7 +60,7 @@ SMALL = {
     "rnn_text": {"embedding": 4, "hidden": 3},
     "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
     "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "feedforward": 8},
-}
+}  # fmt: skip
 
 
 def made(name: str, **options: Any) -> Network:
@@ -62,8 +75,16 @@ def logits(model: Network) -> torch.Tensor:
     match model:
         case LanguageModel():
             return model(tokens)
-        case Bert() | RNNText():
+        case Bert() | RNNText() | Linformer():
             return model(tokens, lengths=lengths)
+        case ShowAttendTell():
+            return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8), tokens)
+        case Transducer():
+            return model(torch.linspace(0, 1, 2 * 4 * 3).view(2, 4, 3))
+        case SNAIL():
+            return model(torch.linspace(-1, 1, 3 * 8 * 8).view(1, 3, 1, 8, 8), torch.tensor([[0, 1]]))
+        case SNAILPolicy():
+            return model(torch.tensor([[0, 1]]), torch.ones(1, 2))[0]
         case HAN():
             return model(tokens[None], lengths=torch.tensor([2]))
         case ViT():
@@ -382,6 +403,10 @@ def test_a_model_of_another_kind_is_told_apart_before_its_weights_are_read(name:
         LanguageModel: r"\(for qkv generate\)",
         TextEncoder: r"text encoder \(for .*\)",
         ViT: "ViT",
+        ShowAttendTell: r"captioner \(for qkv caption\)",
+        Transducer: r"sequences of bits \(for .*\)",
+        SNAIL: "SNAIL",
+        SNAILPolicy: "SNAILPolicy",
     }
     mine = next(kind for kind in kinds if isinstance(model, kind))
     assert type(load_as(mine, tmp_path)) is type(model)

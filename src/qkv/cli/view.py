@@ -50,18 +50,32 @@ def view(
 
     Translators are seen at work; text encoders (BERT) and language models (GPT-2) while they read; vision Transformers
     while they look at pictures. The heat map is of the first input; the page holds all of them, with every layer and
-    head to explore. Of a hierarchical attention network, sentences and words are shaded by how much they counted.
+    head to explore. Of a hierarchical attention network, sentences and words are shaded by how much they counted; of a
+    neural Turing machine a picture shows where it wrote and read, of SNAIL a page which examples it looked at.
     """
+    from qkv.cli.view_memory import view_memory
     from qkv.interop.folder import locate, network_of
+    from qkv.models.captioner import ShowAttendTell
     from qkv.models.han import HAN
     from qkv.models.snail import SNAIL
     from qkv.models.vit import ViT
     from qkv.nn.encoder_decoder import EncoderDecoder
+    from qkv.nn.transducer import Transducer
     from qkv.tasks.picture_observer import Pictured
     from qkv.view import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
     from qkv.view.selection import pick_head
 
     network = network_of(locate(run))
+    if issubclass(network, ShowAttendTell):
+        raise InputError(f"{run}: holds a captioner: qkv caption {run} PICTURE --out PAGE.html shows what it looks at")
+    if issubclass(network, Transducer):
+        if page is not None or layer is not None or head is not None or beam > 1 or document:
+            raise InputError(
+                f"{run}: holds a {network.__name__}, of which a picture is drawn (--png): leave out --out, --layer, "
+                "--head, --beam and --document"
+            )
+        view_memory(run, inputs, png, device, json=json)
+        return
     if issubclass(network, SNAIL):
         if head is not None or beam > 1 or document:
             raise InputError(f"{run}: holds a {network.__name__}: leave out --head, --beam and --document")

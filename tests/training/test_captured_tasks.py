@@ -37,6 +37,13 @@ RECIPES = {
     "polarity-elmo": ON_ELMO,
     "wnut-bert": [*BERT, PIECES, "model.max_length=16"],
     "wnut-elmo": ON_ELMO,
+    "polarity-lstm-attention": ["model.embedding=8", "model.hidden=4", "model.dropout=0.0", "model.word_dropout=0.0"],
+    "imdb-han": [
+        "model.embedding=8", "model.hidden=4", "model.dropout=0.0", "model.word_dropout=0.0", "model.max_length=4",
+        "model.max_words=8", "data.vocabulary=word",
+    ],
+    "imdb-linformer": [*BERT, PIECES, "model.max_length=16", "model.rank=4"],
+    "copy-ntm": ["model.hidden=8", "model.locations=8", "model.width=4", "data.size=200"],
     "shakespeare-gpt": [*BERT, "train.length=16", "model.max_length=16"],
     "fashion-vit": [*BERT[:-1], "model.feedforward=16", "model.stem=[4]", "train.cover=2"],
     "multi30k-transformer": [

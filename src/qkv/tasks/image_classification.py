@@ -28,10 +28,7 @@ class PictureBatch(TensorBatch):
     places: Int[Tensor, "batch 2"]  # its first row and column, in the picture with an edge of `shift` black pixels
     mirrored: Bool[Tensor, "batch"]
     covers: Int[Tensor, "batch 2"]  # the first row and column of the square that covers a part of it
-
-    @property
-    def tokens(self) -> int:
-        return len(self.labels)
+    tokens: int  # how many pictures count
 
 
 @dataclass
@@ -105,7 +102,7 @@ class ImageClassificationTask(ScoredTask):
         covers = (torch.rand(count, 2, generator=chance) * (1 + sides)).long() - self.settings.cover // 2
         batch = PictureBatch(
             torch.tensor(rows), torch.from_numpy(self.train.labels[rows]), torch.ones(count, dtype=torch.long),
-            places, mirrored, covers,
+            places, mirrored, covers, count,
         )  # fmt: skip
         missing = self.settings.batch_tokens - count if filled else 0
         if missing <= 0:

@@ -1,14 +1,11 @@
 """The data sets, by name: what a recipe's `data` table asks for."""
 
-import hashlib
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from qkv.config import require
 from qkv.data import (
     cmudict,
     dates,
@@ -24,182 +21,22 @@ from qkv.data import (
     ud_english_ewt,
     wnut17,
 )
+from qkv.data.config import DataConfig as DataConfig
 from qkv.data.files import hold_out, read_lines, read_pairs, read_text
-from qkv.data.kinds import require_kind
-from qkv.data.pair import Pair
-from qkv.data.questions import Question, parse_squad
+from qkv.data.loaded import Loaded as Loaded
+from qkv.data.questions import parse_squad
 from qkv.data.store import Corpus, Store
 from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.data.algorithmic import Puzzle, Stream
-    from qkv.data.bandits import Bandits
-    from qkv.data.captions import Captions
-    from qkv.data.episodes import Examples
-    from qkv.data.pictures import Pictures
+    from qkv.data.algorithmic import Puzzle
     from qkv.data.tokenizer import PretrainedTokenizer
     from qkv.data.vocabulary import AnyVocabulary
 
 DATES, HELD_OUT_DATES = 20_000, 2000
 SCENES, HELD_OUT_SCENES = 50_000, 2000
 SEQUENCES, HELD_OUT_SEQUENCES = 64_000, {"valid": 25, "test": 200}  # an epoch; else of each size
-LARGEST = 10_000_000  # pairs that are made; they are all held in memory
-MEANT_FOR = {  # the keys that mean something for some data sets only
-    **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
-    **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged", "questions", "text")),
-    "strict": ("pairs", "labelled"),
-    **dict.fromkeys(("side", "features"), ("flickr8k", "coco")),
-    "column": ("ud_english_ewt", "tagged"),
-    "fold": ("movie_reviews",),
-    **dict.fromkeys(("ways", "shots"), ("omniglot",)),
-    **dict.fromkeys(("arms", "pulls"), ("bandits",)),
-    "target_vocabulary": ("dates", "pairs", "multi30k", "tatoeba", "cmudict"),
-}
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """Which texts to train on, and how to split them into tokens."""
-
-    name: Literal[
-        "dates",
-        "pairs",
-        "multi30k",
-        "tatoeba",
-        "cmudict",
-        "tinyshakespeare",
-        "text",
-        "labelled",
-        "sentence_polarity",
-        "imdb",
-        "movie_reviews",
-        "tagged",
-        "ud_english_ewt",
-        "wnut17",
-        "fashion_mnist",
-        "shapes",
-        "emoji",
-        "flickr8k",
-        "coco",
-        "copy",
-        "repeat_copy",
-        "recall",
-        "questions",
-        "omniglot",
-        "bandits",
-    ] = "dates"
-    source: str = "en"  # multi30k, tatoeba: the languages
-    target: str = "de"
-    folder: str | None = None  # where to look for the files of a data set first
-    vocabulary: str = "char"  # or "word", "word:N", "bpe:N", "wordpiece:N"
-    target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
-    lowercase: bool = False
-    size: int | None = None  # how many training examples, or characters of a text, to take; None: all, of dates 20,000
-    side: int = 224  # flickr8k, coco: pixels of the square that pictures are scaled to
-    features: str | None = None  # flickr8k, coco: a safetensors file with what a network has found in each picture
-    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two; tagged: CoNLL columns or CoNLL-U; text: any;
-    # questions: JSON as SQuAD has it
-    valid: tuple[str, ...] = ()  # likewise; without it a share of the training examples is held out
-    test: tuple[str, ...] = ()
-    valid_share: float = 0.05
-    strict: bool = False  # whether a line with an empty side is an error
-    fold: int = 0  # movie_reviews: which of its ten folds is tested on
-    column: Literal["upos", "xpos", "deprel"] = "upos"  # of CoNLL-U: the parts of speech, or what words are to heads
-
-    ways: int = 5  # omniglot: how many classes an episode has
-    shots: int = 1  # and how many examples of each
-    arms: int = 5  # bandits: how many arms there are
-    pulls: int = 10  # and how many pulls
-
-    def __post_init__(self) -> None:
-        require(self.size is None or 0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
-        require(1 <= self.side <= 4096, "side must lie between 1 and 4,096")
-        require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
-        for count, least in (("ways", 2), ("shots", 1), ("arms", 2), ("pulls", 1)):
-            require(least <= getattr(self, count) <= 1024, f"{count} must lie between {least} and 1,024")
-        require(0 <= self.fold < movie_reviews.FOLDS, f"fold must lie between 0 and {movie_reviews.FOLDS - 1}")
-        for key in fields(self):
-            meant = MEANT_FOR.get(key.name, (self.name,))
-            require(
-                self.name in meant or getattr(self, key.name) == key.default,
-                f"{key.name} has no meaning with name = {self.name!r}: leave it out, or set name to "
-                f"{' or '.join(meant)}",
-            )
-        require_kind(self.vocabulary)
-        if self.target_vocabulary is not None:
-            require_kind(self.target_vocabulary, "target_vocabulary")
-
-    def with_whole_paths(self) -> "DataConfig":
-        """The same files, to be found from any folder: a run is resumed and evaluated from elsewhere."""
-
-        def whole(paths: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(str(Path(path).resolve()) for path in paths)
-
-        folder = None if self.folder is None else str(Path(self.folder).expanduser().resolve())
-        features = None if self.features is None else str(Path(self.features).expanduser().resolve())
-        train, valid, test = whole(self.train), whole(self.valid), whole(self.test)
-        return replace(self, train=train, valid=valid, test=test, folder=folder, features=features)
-
-    def without_lost_folder(self) -> "DataConfig":
-        """The same, but for a folder that is not there any more: the files, known by their hashes, may be elsewhere."""
-        return replace(self, folder=None) if self.folder is not None and not Path(self.folder).is_dir() else self
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What there is of a data set, by split, and notes for the user about what was passed over.
-
-    A data set has pairs (of a labelled text, the label is the target), texts, tagged sentences, or pictures.
-    """
-
-    splits: dict[str, list[Pair]]
-    notes: tuple[str, ...] = ()
-    texts: dict[str, str] = field(default_factory=dict)
-    tagged: dict[str, list[Tagged]] = field(default_factory=dict)
-    pictures: "dict[str, Pictures]" = field(default_factory=dict)
-    captions: "dict[str, Captions]" = field(default_factory=dict)
-    questions: dict[str, list[Question]] = field(default_factory=dict)
-    sequences: "dict[str, Stream]" = field(default_factory=dict)
-    episodes: "dict[str, Examples]" = field(default_factory=dict)
-    bandits: "dict[str, Bandits]" = field(default_factory=dict)
-
-    def documents(self, split: str) -> list[str]:
-        """Texts whose labels are not looked at, or what blank lines cut a running text into."""
-        texts = re.split(r"\n\s*\n", self.texts[split]) if self.texts else [pair.source for pair in self.splits[split]]
-        return [text for text in texts if text.strip()]
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of everything in every split: equal only if the data are."""
-        digest = hashlib.sha256()
-        for split, pairs in sorted(self.splits.items()):
-            digest.update(f"{split} {len(pairs)}\n".encode())
-            for pair in pairs:
-                digest.update(
-                    f"{pair.source!r} {pair.target!r} {pair.gold}\n".encode()
-                )  # quoted: no text can end early
-        for split, text in sorted(self.texts.items()):
-            digest.update(f"text {split} {text!r}\n".encode())
-        for split, sentences in sorted(self.tagged.items()):
-            digest.update(f"tagged {split} {sentences!r}\n".encode())
-        for split, questions in sorted(self.questions.items()):
-            digest.update(f"questions {split} {questions!r}\n".encode())
-        for split, stream in sorted(self.sequences.items()):
-            digest.update(f"sequences {split} {stream.fingerprint}\n".encode())
-        for split, pictures in sorted(self.pictures.items()):
-            digest.update(f"pictures {split} {pictures.names} {pictures.pixels.shape}\n".encode())
-            digest.update(pictures.pixels.tobytes() + pictures.labels.tobytes())
-        for split, captions in sorted(self.captions.items()):
-            digest.update(f"captions {split} {captions.texts!r} {captions.objects!r}\n".encode())
-            digest.update(f"{captions.pictures.dtype} {captions.pictures.shape}\n".encode())
-            digest.update(captions.pictures.ravel().data)  # as it lies: there may be gigabytes
-        for split, examples in sorted(self.episodes.items()):
-            digest.update(f"episodes {split} {examples.ways} {examples.shots} {examples.names}\n".encode())
-            digest.update(f"{examples.pixels.shape}".encode() + examples.pixels.tobytes())
-        for split, bandits in sorted(self.bandits.items()):
-            digest.update(f"bandits {split} {bandits!r}\n".encode())
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True)

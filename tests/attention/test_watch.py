@@ -424,6 +424,7 @@ def test_each_replay_of_a_cuda_graph_writes_the_weights_anew():
     mask = Padding(torch.tensor([6, 4], device="cuda")) & Causal()
     given = x.clone()
     with torch.no_grad():
+        torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
             model(given, mask)  # what PyTorch asks for before a capture
         torch.cuda.synchronize()

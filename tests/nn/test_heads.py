@@ -253,6 +253,7 @@ def test_one_cuda_graph_decodes_every_token():
         expected, _ = layer(x, Causal())
         length, token = torch.zeros((), dtype=torch.long, device="cuda"), x[:, :1].clone()
         cache = layer.static_cache(2, 9, length)
+        torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
             layer(token, Causal(), cache)
         torch.cuda.synchronize()

@@ -76,6 +76,30 @@ def test_the_loss_is_that_of_the_last_picture_alone():
     torch.testing.assert_close(task.loss(model, batch), expected)
 
 
+def test_every_picture_of_an_episode_is_moved_by_itself():
+    task = prepared(shift=2)
+    batch = task.batch(range(16))
+    assert torch.equal(batch.places, task.batch(range(16)).places)
+    assert not torch.equal(batch.places, task.batch(range(16, 32)).places)
+    assert set(batch.places.flatten().tolist()) == set(range(5))
+    seen = []
+
+    class Looking(SNAIL):
+        def forward(self, pictures, labels):
+            seen.append(pictures)
+            return super().forward(pictures, labels)
+
+    model = small(task)
+    model.__class__ = Looking
+    task.loss(model, batch)
+    pixels = torch.from_numpy(task.train.pixels).flatten(0, 1)[batch.pictures].float() / 127.5 - 1
+    for row, column in ((0, 0), (7, 3)):
+        down, right = (2 - batch.places[row, column]).tolist()
+        expected = torch.full((1, 12, 12), -1.0)
+        expected[:, 2 + down : 10 + down, 2 + right : 10 + right] = pixels[row, column]
+        torch.testing.assert_close(seen[0][row, column], expected[:, 2:10, 2:10])
+
+
 def test_the_scores_are_those_of_a_loop_over_all_queries_of_all_episodes():
     task = prepared(shots=2)
     model, data = small(task).eval(), task.valid

@@ -4,6 +4,7 @@ Pictures lie on the device once and for all; a batch holds their numbers.
 """
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from qkv.data.registry import Loaded
 from qkv.data.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
-from qkv.tasks.image_classification import scaled
+from qkv.tasks.image_classification import moved, scaled
 from qkv.tasks.task import Examined, ScoredTask, Settings
 from qkv.types import Float, Int, Shaped, Tensor
 
@@ -32,6 +33,7 @@ class EpisodeBatch(TensorBatch):
 
     pictures: Int[Tensor, "batch length"]
     labels: Int[Tensor, "batch length"]
+    places: Int[Tensor, "batch length 2"]  # the first row and column of each, with an edge of `shift` black pixels
 
     @property
     def tokens(self) -> int:
@@ -40,7 +42,10 @@ class EpisodeBatch(TensorBatch):
 
 @dataclass
 class FewShotTask(ScoredTask):
-    """Episodes that the seed and their number decide; an epoch has about as many as there are classes."""
+    """Episodes that the seed and their number decide, each picture in them a little moved.
+
+    An epoch has about as many as there are classes.
+    """
 
     title = "few-shot classification"
     metrics: ClassVar = {
@@ -90,10 +95,15 @@ class FewShotTask(ScoredTask):
         shown, labels, queries, asked = map(
             torch.from_numpy, (episodes.shown, episodes.labels, episodes.queries, episodes.asked[:, None])
         )
-        return EpisodeBatch(torch.cat((shown, queries.gather(1, asked)), dim=1), torch.cat((labels, asked), dim=1))
+        pictures = torch.cat((shown, queries.gather(1, asked)), dim=1)
+        chance = torch.Generator().manual_seed(random.Random(f"{self.seed} {rows[0]}").getrandbits(63))
+        places = torch.randint(2 * self.settings.shift + 1, (*pictures.shape, 2), generator=chance)
+        return EpisodeBatch(pictures, torch.cat((labels, asked), dim=1), places)
 
     def loss(self, model: SNAIL, batch: EpisodeBatch) -> Float[Tensor, ""]:
-        logits = model(self.album.of(batch.pictures), batch.labels[:, :-1]).float()
+        pixels = self.album.of(batch.pictures)
+        each = moved(pixels.flatten(0, 1), self.settings.shift, batch.places.flatten(0, 1))
+        logits = model(scaled(each.unflatten(0, pixels.shape[:2])), batch.labels[:, :-1]).float()
         return F.cross_entropy(logits, batch.labels[:, -1], label_smoothing=self.settings.label_smoothing)
 
     def validate(self, model: SNAIL) -> dict[str, float]:
@@ -114,11 +124,11 @@ class Album:
         self._pixels = torch.from_numpy(examples.pixels).flatten(0, 1)
         self._on: dict[torch.device, Tensor] = {}
 
-    def of(self, numbers: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length channels height width"]:
+    def of(self, numbers: Int[Tensor, "batch length"]) -> Shaped[Tensor, "batch length channels height width"]:
         """The pictures of these numbers, where the numbers are."""
         if numbers.device not in self._on:
             self._on[numbers.device] = self._pixels.to(numbers.device)
-        return scaled(self._on[numbers.device][numbers])
+        return self._on[numbers.device][numbers]
 
 
 @torch.inference_mode()
@@ -136,7 +146,8 @@ def scores(model: SNAIL, examples: Examples, count: int) -> dict[str, float]:
             torch.from_numpy(numbers).to(model.device)
             for numbers in (episodes.shown, episodes.labels, episodes.queries)
         )
-        logits = asked_for_all(model, album.of(torch.cat((shown, queries), dim=1)), labels).float()  # b asked ways
+        pictures = scaled(album.of(torch.cat((shown, queries), dim=1)))
+        logits = asked_for_all(model, pictures, labels).float()  # b asked ways
         answers = torch.arange(ways, device=model.device).expand(len(logits), -1)
         losses.append(F.cross_entropy(logits.movedim(-1, 1), answers, reduction="none").double().mean(dim=1))
         right.append((logits.argmax(dim=-1) == answers).double().mean(dim=1))

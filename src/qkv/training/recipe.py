@@ -57,7 +57,7 @@ class TrainConfig:
     label_smoothing: float = 0.0
     bpe_dropout: float = 0.0  # translate: how often a merge is left out, anew in each epoch (Provilkov et al. 2020)
     whole_words: bool = False  # masked_words: whether all pieces of a word are masked, or none
-    shift: int = 0  # classify_images: by how many pixels a picture is moved at most, anew in each epoch
+    shift: int = 0  # of pictures: by how many pixels each is moved at most, anew in each epoch
     mirror: bool = False  # classify_images: whether half of the pictures are mirrored, anew in each epoch
     cover: int = 0  # classify_images: how many pixels a side a black square has that covers a part of each picture
     ema: float = 0.0  # the decay of the moving average of the weights that is validated and saved; 0: no average

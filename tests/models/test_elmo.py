@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from qkv.config import build
 from qkv.data.characters import CHARACTERS, Characters
 from qkv.errors import InputError, ShapeError
-from qkv.models.elmo import PRESETS, Config, Elmo, Mix
+from qkv.models.elmo import PRESETS, Config, Elmo
+from qkv.nn.layer_mix import Mix
 from qkv.nn.state import select
 
 SIZES: dict[str, Any] = {
@@ -50,6 +51,8 @@ def word_by_hand(model: Elmo, word: Tensor) -> Tensor:
             ]
             found.append(getattr(torch, model.config.activation)(torch.stack(sums)).max())
     u = torch.stack(found)
+    if model.config.normalise_words:
+        u = (u - u.mean()) / (u.var(correction=0) + 1e-5).sqrt()
     for highway in words.highways:
         gate = torch.sigmoid(highway.gate.weight @ u + highway.gate.bias)
         u = gate * torch.relu(highway.transform.weight @ u + highway.transform.bias) + (1 - gate) * u
@@ -107,6 +110,7 @@ def by_hand(model: Elmo, sentences: list[list[str]]) -> Tensor:
     [
         {},
         {"skip": False, "activation": "tanh", "highway_layers": 0},
+        {"normalise_words": True},
         {"cell_clip": None, "projection_clip": None, "layers": 1},
         {"projection_clip": None},
     ],
@@ -247,10 +251,11 @@ def test_without_labels_a_word_is_the_mean_of_its_layers_or_the_top_one():
 
 
 @pytest.mark.parametrize("mix", ["all", "top"])
+@pytest.mark.parametrize("own", [0, 2])
 @pytest.mark.parametrize("reader", [0, 3])
 @pytest.mark.parametrize("pooling", ["mean", "attention"])
-def test_the_labels_of_words_and_of_texts_are_the_equations(mix, reader, pooling):
-    options = {"labels": 3, "mix": mix, "reader_hidden": reader, "task_dropout": 0.0}
+def test_the_labels_of_words_and_of_texts_are_the_equations(mix, own, reader, pooling):
+    options = {"labels": 3, "mix": mix, "own_words": own, "reader_hidden": reader, "task_dropout": 0.0}
     tagger, classifier = made(head="tagger", **options), made(head="classifier", pooling=pooling, **options)
     for model in (tagger, classifier):
         layers, task = by_hand(model, SENTENCES), model.task
@@ -260,6 +265,8 @@ def test_the_labels_of_words_and_of_texts_are_the_equations(mix, reader, pooling
         for row, words in enumerate(SENTENCES):
             states = task.mix.scale * sum(share * one for share, one in zip(shares, used[row], strict=True))
             states = states[: len(words)]
+            if own and words:
+                states = torch.cat((states, task.own(characters([words])[0])), dim=-1)
             if reader and words:
                 sides = ((task.reader.ahead, states), (task.reader.back, states.flip(0)))
                 ahead, back = (side.rnn(x[None])[0][0] for side, x in sides)
@@ -374,6 +381,7 @@ def test_a_small_model_learns_a_language_of_two_sentences():
         ({"head": "tagger", "labels": 2**24, "reader_hidden": 2**14}, "too large"),
         ({"frozen": True}, "nothing would be left to learn"),
         ({"reader_hidden": -1}, "reader_hidden"),
+        ({"own_words": -1}, "own_words"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_told_so(unchecked, changes, words):

@@ -8,10 +8,11 @@
     p(w_{t+1} | w_1 .. w_t) = softmax(O y_t ahead),   p(w_t | w_{t+1} .. w_n) = softmax(O y_{t+1} back)
     ELMo_t = gamma * sum_j s_j y^j_t,   s = softmax(w),   y^0_t = [x_t; x_t],   y^j_t = [ahead; back]
 
-and one of several heads on top, the last two with gamma, w and, where it is asked for, an LSTM of their own between:
+and one of several heads on top, the last two with gamma, w and, where it is asked for, vectors v_t of words and an LSTM
+of their own:
 
     language_model   O y^L                      which word comes next, and which came before
-    tagger           W r_t                      the label of each word; r = ELMo, or what the LSTM makes of it both ways
+    tagger           W r_t                      the label of each word; r = [ELMo; v], or what the LSTM makes of it
     classifier       W pool(r_1 .. r_n)         the label of the text
 
 Both directions share the characters, the projection and the output layer O, and nothing else. Every sentence is read
@@ -31,6 +32,8 @@ from qkv.config import nearest, require
 from qkv.data.characters import BEGIN_SENTENCE, END_SENTENCE, NOTHING, marked
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
+from qkv.nn.hashed_words import HashedWords
+from qkv.nn.layer_mix import Mix
 from qkv.nn.pooling import POOLINGS
 from qkv.nn.recurrent import BothWays as Reader
 from qkv.nn.recurrent import take, turning
@@ -62,6 +65,7 @@ class Config:
     character_dim: int = 16
     filters: tuple[tuple[int, int], ...] = RELEASED  # the width of each convolution, and how many features it finds
     activation: Literal["relu", "tanh"] = "relu"
+    normalise_words: bool = False  # what the convolutions find of each, to mean 0 and variance 1; the released do not
     highway_layers: int = 2
     dim: int = 512  # of a word, and of h in each direction
     hidden: int = 4096  # of c
@@ -73,7 +77,8 @@ class Config:
     frozen: bool = False  # whether a tagger or classifier leaves all of this as it was, and learns what is its own
     mix: Literal["all", "top"] = "all"  # the layers that it makes ELMo_t of
     normalise: bool = False  # whether each of them has mean 0 and variance 1 before, at every word
-    reader_hidden: int = 0  # of the LSTM that reads ELMo_t, in each direction; 0: there is none
+    own_words: int = 0  # features of the v that a task learns of each word, beside ELMo_t; 0: there is none
+    reader_hidden: int = 0  # of the LSTM that reads both, in each direction; 0: there is none
     pooling: Literal["mean", "attention"] = "mean"  # what makes one vector of all words, for a classifier
     task_dropout: float = 0.1  # of what enters that LSTM and the labels
 
@@ -84,7 +89,8 @@ class Config:
         require(self.vocabulary_size is None or 1 <= self.vocabulary_size <= 2**24, "vocabulary_size: 1 to 2^24")
         for name in ("labels", "max_length"):
             require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
-        require(0 <= self.reader_hidden <= 2**14, "reader_hidden must lie between 0 and 2^14")
+        for name in ("reader_hidden", "own_words"):
+            require(0 <= getattr(self, name) <= 2**14, f"{name} must lie between 0 and 2^14")
         require(1 <= self.layers <= 1024, "layers must lie between 1 and 1,024")
         require(0 <= self.highway_layers <= 1024, "highway_layers must lie between 0 and 1,024")
         require(1 <= len(self.filters) <= 1024, "filters must be between 1 and 1,024 pairs")
@@ -114,9 +120,8 @@ class Config:
             len(self.label_names) in (0, self.labels),
             f"there are {len(self.label_names)} label_names for {self.labels} labels",
         )
-        require(
-            self.labels * max(2 * self.dim, 2 * self.reader_hidden) <= 2**31, "labels, dim: too large a head together"
-        )
+        read = max(2 * self.dim + self.own_words, 2 * self.reader_hidden)
+        require(self.labels * read <= 2**31, "labels, dim: too large a head together")
         require(
             not self.frozen or head in LABELLED,
             f"frozen: without a head ({' or '.join(LABELLED)}) nothing would be left to learn",
@@ -145,8 +150,9 @@ class Elmo(TextEncoder):
         super().__init__()
         self.config = config
         self.words = WordEncoder(
-            config.dim, config.character_dim, config.filters, config.highway_layers, config.activation
-        )
+            config.dim, config.character_dim, config.filters, config.highway_layers, config.activation,
+            normalise=config.normalise_words,
+        )  # fmt: skip
         self.layers = Stack(BothWays(config) for _ in range(config.layers))
         self.dropout = Dropout(config.dropout)
         size = config.vocabulary_size if config.head == "language_model" else None
@@ -187,7 +193,7 @@ class Elmo(TextEncoder):
         layers = self.representations(tokens, lengths)
         if self.config.mix == "top":
             layers = layers[:, -1:]
-        return layers.mean(dim=1) if self.task is None else self.task(layers, lengths)
+        return layers.mean(dim=1) if self.task is None else self.task(layers, tokens, lengths)
 
     def logits(
         self, hidden: Float[Tensor, "batch words features"], lengths: Int[Tensor, "batch"] | None = None
@@ -330,22 +336,6 @@ class BothWays(nn.Module):
             return torch.stack(states, dim=2), _last(states, lengths), _last(cells, lengths)
 
 
-class Mix(nn.Module):
-    """gamma * sum_j s_j y^j with s = softmax(w): what a task makes of the layers, each word normalised if need be."""
-
-    def __init__(self, layers: int, *, normalise: bool = False) -> None:
-        super().__init__()
-        self.normalise = normalise
-        self.weights = nn.Parameter(torch.zeros(layers))  # w: at first the mean
-        self.scale = nn.Parameter(torch.ones(()))  # gamma
-
-    def forward(self, layers: Float[Tensor, "batch layers words features"]) -> Float[Tensor, "batch words features"]:
-        if self.normalise:
-            layers = F.layer_norm(layers, layers.shape[-1:])
-        shares = torch.softmax(self.weights, dim=0)  # s
-        return self.scale * torch.einsum("l,blwf->bwf", shares, layers)
-
-
 class TaskReader(nn.Module):
     """What a task makes of the layers, with weights of its own: r, and the labels."""
 
@@ -353,15 +343,22 @@ class TaskReader(nn.Module):
         super().__init__()
         self.mix = Mix(1 if config.mix == "top" else 1 + config.layers, normalise=config.normalise)
         self.dropout = Dropout(config.task_dropout)
-        self.width = 2 * (config.reader_hidden or config.dim)
-        self.reader = Reader("lstm", 2 * config.dim, self.width) if config.reader_hidden else None
+        self.own = HashedWords(config.max_characters, config.own_words) if config.own_words else None
+        read = 2 * config.dim + config.own_words
+        self.width = 2 * config.reader_hidden or read
+        self.reader = Reader("lstm", read, self.width) if config.reader_hidden else None
         self.pool = POOLINGS[config.pooling](self.width) if config.head == "classifier" else None
         self.label = nn.Linear(self.width, config.labels)  # W
 
     def forward(
-        self, layers: Float[Tensor, "batch layers words features"], lengths: Int[Tensor, "batch"]
+        self,
+        layers: Float[Tensor, "batch layers words features"],
+        characters: Int[Tensor, "batch words characters"],
+        lengths: Int[Tensor, "batch"],
     ) -> Float[Tensor, "batch words width"]:
         words = self.mix(layers)
+        if self.own is not None:
+            words = torch.cat((words, self.own(characters)), dim=-1)
         if self.reader is None:
             return words
         return self.reader(self.dropout(words), lengths, turning(lengths, words.shape[1]))[0]

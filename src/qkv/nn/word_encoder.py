@@ -2,12 +2,16 @@
 
 x = P H(max_s relu(C * e_s))                          characters e, convolutions C
 H(u) = g * relu(T u) + (1 - g) * u,   g = sigmoid(G u)                                 (Srivastava et al. 2015)
+
+The most that is found is never below 0, and what all words have in common comes to outweigh how they differ, unless it
+is normalised before H.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from qkv.data.characters import CHARACTERS, NOTHING
 from qkv.nn.stack import Stack
@@ -26,10 +30,12 @@ class WordEncoder(nn.Module):
         filters: Sequence[tuple[int, int]],
         highway_layers: int,
         activation: str = "relu",
+        *,
+        normalise: bool = False,
     ) -> None:
         super().__init__()
         features = sum(found for _, found in filters)
-        self.activation = ACTIVATIONS[activation]
+        self.activation, self.normalise = ACTIVATIONS[activation], normalise
         self.embed = nn.Embedding(CHARACTERS, character_dim, padding_idx=NOTHING)
         self.convolutions = Stack(nn.Conv1d(character_dim, found, width) for width, found in filters)
         self.highways = Stack(Highway(features) for _ in range(highway_layers))
@@ -38,6 +44,8 @@ class WordEncoder(nn.Module):
     def forward(self, characters: Int[Tensor, "batch words characters"]) -> Float[Tensor, "batch words dim"]:
         e = self.embed(characters.flatten(0, 1)).transpose(1, 2)  # words dim characters
         u = torch.cat([self.activation(convolution(e).amax(dim=-1)) for convolution in self.convolutions], dim=-1)
+        if self.normalise:
+            u = F.layer_norm(u, u.shape[-1:])
         for highway in self.highways:
             u = highway(u)
         return self.project(u).unflatten(0, characters.shape[:2])

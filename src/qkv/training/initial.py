@@ -15,7 +15,7 @@ from qkv.training.recipe import TASKS, Recipe
 
 ROOM = ("vocabulary_size", "source_size", "target_size")  # for the tokens, of which a model has its own already
 
-FREE = ("max_length", "reader_hidden")  # sizes that a task may choose anew
+FREE = ("max_length", "reader_hidden", "own_words")  # sizes that a task may choose anew
 LABEL = ("label.", "task.label.", "head.")  # under which models have the weights that say a label
 
 

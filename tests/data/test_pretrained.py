@@ -307,9 +307,19 @@ def test_a_token_can_be_shown_by_its_number_alone(vocab_only, small_bpe, marian)
         bert.piece(99999999)
 
 
+@pytest.mark.parametrize("specials", [True, False])
+def test_numbers_alone_are_those_with_their_places(vocab_only, small_bpe, marian, specials):
+    both = read_tokenizer(marian, "marian")
+    for tokenizer in (read_tokenizer(vocab_only, "bert"), read_tokenizer(small_bpe, "gpt2"), both.source, both.target):
+        placed = [one.ids for one in tokenizer.encode_batch(ODD, specials=specials)]
+        assert tokenizer.encode_ids(ODD, specials=specials) == placed
+
+
 def test_half_a_surrogate_pair_is_an_error_in_words(small_bpe):
     with pytest.raises(InputError, match="surrogate"):
         read_tokenizer(small_bpe, "gpt2").encode("a\ud800b")
+    with pytest.raises(InputError, match="surrogate"):
+        read_tokenizer(small_bpe, "gpt2").encode_ids(["a\ud800b"])
 
 
 def test_special_tokens_are_those_that_the_folder_names(vocab_only):

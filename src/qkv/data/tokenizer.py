@@ -110,16 +110,16 @@ class PretrainedTokenizer:
 
     def encode_batch(self, texts: Sequence[str | tuple[str, str]], *, specials: bool = True) -> list[Encoded]:
         """The tokens of many texts, or pairs of them."""
-        with of_the_library("this tokenizer"):
-            try:
-                found = self.tokenizer.encode_batch(list(texts), add_special_tokens=specials)
-            except TypeError:
-                raise InputError("half a surrogate pair is no text: it cannot be written as UTF-8") from None
+        with of_the_library("this tokenizer"), _text_alone():
+            found = self.tokenizer.encode_batch(list(texts), add_special_tokens=specials)
             return [self._encoded(text, one) for text, one in zip(texts, found, strict=True)]
 
     def encode_ids(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
-        """The token numbers of many texts alone."""
-        return [encoded.ids for encoded in self.encode_batch(texts, specials=specials)]
+        """The token numbers of many texts alone, in half the time: where each token stands is not worked out."""
+        with of_the_library("this tokenizer"), _text_alone():
+            # the library's fast way does not say how a token is written, by which numbers of our own are found
+            read = self.tokenizer.encode_batch_fast if self.numbers is None else self.tokenizer.encode_batch
+            return [self._ids(one) for one in read(list(texts), add_special_tokens=specials)]
 
     def normalize(self, text: str) -> str:
         """A text as it is wanted back: as it is."""
@@ -172,9 +172,6 @@ class PretrainedTokenizer:
 
     def _encoded(self, text: str | tuple[str, str], found: Encoding) -> Encoded:
         sides = (text,) if isinstance(text, str) else text
-        ids = found.ids
-        if self.numbers is not None:  # a piece that is unknown on one side may have got a number from the other
-            ids = [self.numbers.get(token, self.numbers[self.names["unknown"]]) for token in found.tokens]
         offsets = [
             (start, start if token == SPACE and side is not None and not sides[side][start:stop].isspace() else stop)
             for token, side, (start, stop) in zip(found.tokens, found.sequence_ids, found.offsets, strict=True)
@@ -183,7 +180,13 @@ class PretrainedTokenizer:
             token if side is None else sides[side][start:stop]
             for token, side, (start, stop) in zip(found.tokens, found.sequence_ids, offsets, strict=True)
         )
-        return Encoded(ids, found.type_ids, offsets, found.sequence_ids, tuple(pieces))
+        return Encoded(self._ids(found), found.type_ids, offsets, found.sequence_ids, tuple(pieces))
+
+    def _ids(self, found: Encoding) -> list[int]:
+        if self.numbers is None:
+            return found.ids
+        # a piece that is unknown on one side may have got a number from the other
+        return [self.numbers.get(token, self.numbers[self.names["unknown"]]) for token in found.tokens]
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,14 @@ def of_the_library(where: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise CheckpointError(f"{where}: not a tokenizer: {' '.join(str(error).split())[:300]}") from None
+
+
+@contextmanager
+def _text_alone() -> Iterator[None]:
+    try:
+        yield
+    except TypeError:
+        raise InputError("half a surrogate pair is no text: it cannot be written as UTF-8") from None
 
 
 def checked_numbers(numbers: Any, where: str) -> dict[str, int]:

@@ -55,11 +55,7 @@ class Splitter:
 
     def split(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text, at least one: of a text in which nothing is left, that of the unknown."""
-        if isinstance(self.tokenizer, Vocabulary):
-            found = self.tokenizer.encode_ids(texts)
-        else:
-            found = [encoded.ids for encoded in self.tokenizer.encode_batch(texts, specials=False)]
-        return [ids or [self.unknown] for ids in found]
+        return [ids or [self.unknown] for ids in self.tokenizer.encode_ids(texts)]
 
     def split_words(self, words: Sequence[str]) -> list[list[int]]:
         """The tokens of each word, at least one."""

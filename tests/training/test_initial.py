@@ -12,6 +12,8 @@ from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.interop import load, save_model
 from qkv.models.bert import Bert, Config
+from qkv.models.vit import Config as ViTConfig
+from qkv.models.vit import ViT
 from qkv.training import job
 from qkv.training.initial import set_aside, take_over
 from qkv.training.recipe import read_recipe
@@ -77,9 +79,6 @@ def test_a_folder_that_does_not_fit_is_refused_before_a_run_begins(released: Pat
 
 
 def test_the_models_name_must_be_that_of_the_folder(tmp_path: Path, released: Path):
-    from qkv.models.vit import Config as ViTConfig
-    from qkv.models.vit import ViT
-
     folder = tmp_path / "vit"
     folder.mkdir()
     vit = ViT(ViTConfig(height=8, width=8, patch=4, dim=8, layers=1, heads=2, feedforward=8))
@@ -119,6 +118,17 @@ def test_learned_positions_are_kept_as_far_as_both_models_read(released: Path, l
     assert torch.equal(after["embed.positions.weight"][:both], before["embed.positions.weight"][:both])
     assert torch.equal(after["embed.positions.weight"][both:], drawn[both:])
     assert all(torch.equal(after[name], before[name]) for name in after if name != "embed.positions.weight")
+
+
+def test_a_vit_that_is_begun_at_another_size_of_pictures_sees_them_as_the_other_did():
+    sizes = {"patch": 4, "dim": 8, "layers": 1, "heads": 2, "feedforward": 8, "channels": 1}
+    start, model = (
+        ViT(ViTConfig(height=12, width=8, **sizes)).eval(),
+        ViT(ViTConfig(height=8, width=20, **sizes)).eval(),
+    )
+    assert take_over(model, start) == []
+    images = torch.randn(2, 1, 8, 20)
+    torch.testing.assert_close(model.encode(images), start.encode(images))
 
 
 def test_a_table_that_is_no_table_of_positions_is_taken_over_whole_or_not_at_all(released: Path):

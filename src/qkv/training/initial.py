@@ -11,6 +11,7 @@ from qkv.data.registry import DataConfig
 from qkv.errors import InputError
 from qkv.interop import load
 from qkv.models import MODELS
+from qkv.models.vit import ViT
 from qkv.training.recipe import TASKS, Recipe
 
 ROOM = ("vocabulary_size", "source_size", "target_size")  # for the tokens, of which a model has its own already
@@ -74,8 +75,9 @@ def _listed(value: Any) -> Any:
 def take_over(model: torch.nn.Module, start: torch.nn.Module) -> list[str]:
     """Give a model the weights that the other has under the same names and in the same shapes; name the rest.
 
-    Of learned positions it keeps those that both have, where one of the two reads longer texts. What the head says is
-    new where it says something else, such as a label in place of whether a sentence follows.
+    Of learned positions it keeps those that both have, where one of the two reads longer texts; those of a ViT are
+    interpolated to pictures of another size. What the head says is new where it says something else, such as a label in
+    place of whether a sentence follows.
     """
     same = _said_by(model) == _said_by(start)
     found = {name: weight for name, weight in start.named_parameters() if same or not name.startswith(LABEL)}
@@ -90,6 +92,8 @@ def take_over(model: torch.nn.Module, start: torch.nn.Module) -> list[str]:
             parameter[:both] = old[:both]
             if both < len(parameter):
                 fresh.append(f"{name} from place {both} on")
+        elif old is not None and isinstance(model, ViT) and isinstance(start, ViT) and parameter is model.positions:
+            parameter.copy_(start.places(old, model.config.grid))
         else:
             fresh.append(name)
     if random := [name for name, weight in model.named_parameters() if name in fresh and not weight.requires_grad]:

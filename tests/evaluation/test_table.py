@@ -2,9 +2,11 @@
 
 import pytest
 
+from qkv.data.registry import DATA_SETS
 from qkv.evaluation.making import evaluate_command, train_command
 from qkv.evaluation.record import Measure, Record
-from qkv.evaluation.table import markdown, spread, tables
+from qkv.evaluation.table import COLUMNS, markdown, spread, tables
+from qkv.training.recipe import TASKS
 
 from .records import record
 
@@ -51,6 +53,15 @@ def test_the_best_row_comes_first_whichever_way_is_up() -> None:
     assert [row["recipe"] for row in rows] == ["better, beam 5", "worse, beam 5"]
     assert rows[0]["test: phoneme error rate, %"] == "7.50"
     assert rows[0]["test: word error rate, %"] == "50.00"
+
+
+@pytest.mark.parametrize("name", [name for name, entry in DATA_SETS.items() if entry.kind not in ("pairs", "text")])
+def test_every_data_set_has_columns_of_what_its_task_is_scored_by(name: str) -> None:
+    scored = {metric for task in TASKS.values() if DATA_SETS[name].kind in task.kinds() for metric in task.metrics}
+    bits = {
+        f"bits_at_{size}" for size in ("20", "40", "80", "120", "10x10", "20x10", "10x20", "20x20", "6", "10", "15")
+    }
+    assert {column.metric for column in COLUMNS[name]} <= scored | bits
 
 
 def test_pre_training_has_a_table_of_its_own_beside_what_the_data_were_made_for() -> None:

@@ -116,6 +116,11 @@ def test_padding_of_words_sentences_and_documents_changes_nothing(pooling):
         torch.testing.assert_close(model.logits(model(alone))[0], expected[row])
 
 
+def test_a_document_ends_after_its_last_sentence_also_where_one_before_it_is_empty():
+    model, gap = made(), torch.tensor([[[4, 5], [0, 0], [6, 0], [0, 0]]])
+    torch.testing.assert_close(model(gap)[:, :3], model(gap, lengths=torch.tensor([3]))[:, :3])
+
+
 def test_without_attention_every_word_and_sentence_counts_the_same():
     model = made(pooling="mean")
     h = [gru(model.word_reader, [model.embed.weight[word] for word in one]) for one in ([4, 5, 6], [7])]

@@ -12,7 +12,8 @@ from qkv.data.registry import DataConfig, Loaded, load_data
 from qkv.errors import InputError
 from qkv.models.snail import PolicyConfig, SNAILPolicy
 from qkv.objectives.policy_gradient import gumbel, policy_gradient
-from qkv.tasks.bandit import BanditTask, games_of, played, scores
+from qkv.tasks import bandit
+from qkv.tasks.bandit import EXAMINED_IN, VALIDATED, BanditTask, games_of, played, scores
 from qkv.tasks.bandit_players import gittins_index, play, rules
 from qkv.training.recipe import TrainConfig
 
@@ -121,10 +122,19 @@ def test_a_model_learns_to_win_more_than_by_chance():
         optimizer.zero_grad()
         task.loss(model, task.batch(rows)).backward()
         optimizer.step()
-    found = scores(model.eval(), two, 4000)
+    found = scores(model.eval(), two, VALIDATED, 4000)
     assert set(found) == set(BanditTask.metrics)
     assert found["reward"] > found["random"] + 0.2  # 0.35 more were seen
     assert 0 < found["margin"] < 0.1
+
+
+def test_games_are_scored_in_parts_and_those_of_a_test_are_none_that_chose_the_model(monkeypatch):
+    task, model = prepared()
+    whole = scores(model, BANDITS, VALIDATED, 50)
+    assert task.examine(model, Loaded({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
+    monkeypatch.setattr(bandit, "AT_ONCE", 28)  # seven games
+    assert scores(model, BANDITS, VALIDATED, 50) == pytest.approx(whole)
+    assert not np.array_equal(BANDITS.draw(VALIDATED, range(50)).pays, BANDITS.draw(EXAMINED_IN, range(50)).pays)
 
 
 def test_a_task_says_what_it_plays_and_on_what_it_is_scored():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from qkv.data.characters import Characters
 from qkv.data.sentences import split_sentences
 from qkv.data.vocabulary import Vocabulary
+from qkv.data.wordpiece import learn_wordpieces
 from qkv.errors import InputError
 from qkv.tasks.pieces import (
     IGNORE,
@@ -74,6 +75,15 @@ def test_what_is_said_of_one_token_is_not_what_is_said_of_a_text():
 
 
 WORDS = Vocabulary.train(["the cat sat . a dog did not . what now ?"], "word")
+
+
+def test_the_name_of_the_padding_in_a_text_is_a_word_like_any_other():
+    tokenizer = learn_wordpieces(["good bad film"] * 5, 40)
+    splitter = SentenceSplitter(tokenizer, 4)
+    numbers = splitter.split(["good [PAD] film"])[0]
+    (words,) = splitter.read(torch.tensor([numbers]))[0].tolist()
+    good, film = tokenizer.encode_ids(["good film"])[0]
+    assert words == [good, tokenizer.roles.unknown, film]
 
 
 def words_of(splitter: SentenceSplitter, numbers: list[int]) -> list[str]:

@@ -12,10 +12,18 @@ from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.interop import load, save_model
 from qkv.models.bert import Bert, Config
+from qkv.models.captioner import Config as CaptionerConfig
+from qkv.models.captioner import ShowAttendTell
+from qkv.models.linformer import Config as LinformerConfig
+from qkv.models.linformer import Linformer
+from qkv.models.ntm import NTM
+from qkv.models.ntm import Config as NTMConfig
+from qkv.models.snail import SNAIL, PolicyConfig, SNAILPolicy
+from qkv.models.snail import Config as SNAILConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
 from qkv.training import job
-from qkv.training.initial import set_aside, take_over
+from qkv.training.initial import set_aside, start_of, take_over
 from qkv.training.recipe import read_recipe
 
 SENTENCES = [Tagged(("a", "b", "c"), ("X", "Y", "X")), Tagged(("c", "a"), ("X", "X")), Tagged(("b",), ("Y",))] * 5
@@ -157,7 +165,48 @@ def test_a_head_is_taken_over_only_where_it_says_the_same(head: str, names: tupl
 
 
 def test_the_sizes_are_those_of_the_weights_whatever_the_recipe_says(released: Path, tmp_path: Path, capsys):
-    job.begin(recipe(released, "model.dim=16", "model.heads=4", "model.dropout=0.3"), tmp_path / "run", "cpu")
+    said = ["model.dim=16", "model.heads=4", "model.dropout=0", "model.preset=mini"]
+    job.begin(recipe(released, *said), tmp_path / "run", "cpu")
     config = load(tmp_path / "run").config
-    assert (config.dim, config.heads, config.dropout) == (8, 2, 0.3)
-    assert "model.dim and model.heads set aside: the weights have sizes of their own" in capsys.readouterr().err
+    assert (config.dim, config.heads, config.dropout) == (8, 2, 0)  # a rate is no size, though it be a whole number
+    told = "model.dim and model.heads and model.preset = 'mini' set aside: the weights have sizes of their own"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("longer", "said"), [(False, []), (True, ["mix_keys.weight", "mix_values.weight"])])
+def test_a_linformer_keeps_its_mixtures_of_the_places_that_both_read(longer: bool, said: list[str]):
+    sizes = {"dim": 8, "heads": 2, "layers": 1, "rank": 3, "sharing": "headwise", "position": "sinusoidal"}
+    lengths = (8, 12) if longer else (12, 8)
+    start, model = (Linformer(LinformerConfig(9, max_length=length, **sizes)) for length in lengths)
+    for weight in start.parameters():
+        torch.nn.init.normal_(weight)
+    fresh = take_over(model.eval(), start.eval())
+    assert [name.removeprefix("encoder.0.attention.") for name in fresh] == [f"{name} from place 8 on" for name in said]
+    tokens = torch.randint(1, 9, (2, 8))
+    torch.testing.assert_close(model(tokens), start(tokens))
+
+
+def test_positions_of_another_grid_are_not_taken_for_their_own_because_they_are_as_many():
+    sizes = {"channels": 1, "filters": (4,), "features": 4, "embedding": 4, "hidden": 4}
+    start, model = (ShowAttendTell(CaptionerConfig(9, height=h, width=w, **sizes)) for h, w in ((4, 16), (8, 8)))
+    assert start.encoder.positions.shape == model.encoder.positions.shape
+    assert take_over(model, start) == ["encoder.positions"]
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("omniglot-snail-5way", lambda: SNAIL(SNAILConfig(5, 1, 1, 28, 28))),
+        ("bandit-snail", lambda: SNAILPolicy(PolicyConfig(5, 10))),
+        ("copy-ntm", lambda: NTM(NTMConfig(inputs=10, outputs=8))),
+    ],
+)
+def test_what_reads_no_text_needs_no_tokenizer_to_begin_with(tmp_path: Path, name: str, made):
+    save_model(made(), None, tmp_path)
+    assert isinstance(start_of(read_recipe(name, [f'init="{tmp_path}"'])), type(made()))
+
+
+@pytest.mark.parametrize("name", ["polarity-elmo", "shapes-attend"])
+def test_what_nothing_has_trained_is_not_frozen(name: str):
+    with pytest.raises(InputError, match=r"model\.frozen.*set init to a folder"):
+        read_recipe(name, ["model.frozen=true"])

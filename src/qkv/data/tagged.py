@@ -59,6 +59,8 @@ def parse_conllu(lines: Sequence[str], where: str, column: str = "upos") -> list
                 raise InputError(
                     f"{where}: line {number} is no word of CoNLL-U (ten columns, a number as head): {line!r}"
                 )
+            if not row[FORM].strip() or not row[tag].strip():
+                raise InputError(f"{where}: line {number} has a word or a tag with nothing in it: {line!r}")
             rows.append(row)
         heads = tuple(int(row[HEAD]) for row in rows)
         fault = _fault(heads)

@@ -122,6 +122,11 @@ class Config:
         )
         read = max(2 * self.dim + self.own_words, 2 * self.reader_hidden)
         require(self.labels * read <= 2**31, "labels, dim: too large a head together")
+        for name in ("reader_hidden", "own_words"):
+            require(
+                getattr(self, name) == 0 or head in LABELLED,
+                f"{name} is for what a task learns of its own: it needs a head ({' or '.join(LABELLED)})",
+            )
         require(
             not self.frozen or head in LABELLED,
             f"frozen: without a head ({' or '.join(LABELLED)}) nothing would be left to learn",

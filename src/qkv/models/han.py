@@ -94,13 +94,17 @@ class HAN(TextEncoder):
         segments: Int[Tensor, "batch sentences"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch sentences width"]:
-        """h of each sentence. A sentence ends before its first 0, a document after so many sentences."""
+        """h of each sentence. A sentence has the words that are not 0, a document so many sentences: where that is not
+        said, up to the last that has a word.
+        """
         if segments is not None:
             raise InputError("a hierarchical attention network reads one document at a time: it knows no segments")
         if tokens.ndim != 3:
             raise ShapeError(f"a document is [sentences, words], so a batch has 3 dimensions, not {list(tokens.shape)}")
         counts = (tokens != NOTHING).sum(dim=-1)  # T of each sentence
-        lengths = (counts > 0).sum(dim=-1) if lengths is None else lengths
+        if lengths is None:
+            place = torch.arange(1, counts.shape[1] + 1, device=counts.device)
+            lengths = (place * (counts > 0)).amax(dim=-1)
         s = self._sentences(tokens.flatten(0, 1), counts.flatten()).unflatten(0, tokens.shape[:2])
         h, _ = self.sentence_reader(self.dropout(s), lengths, turning(lengths, s.shape[1]))
         return h

@@ -53,7 +53,7 @@ class LSTMMemory(Transducer[State]):
     def read(
         self, x: Float[Tensor, "batch steps inputs"], state: State
     ) -> tuple[Float[Tensor, "batch steps outputs"], State]:
-        if x.shape[-1] != self.config.inputs or x.shape[1] < 1:
+        if x.ndim != 3 or x.shape[-1] != self.config.inputs or x.shape[1] < 1:
             raise ShapeError(
                 f"the network takes one or more steps of {self.config.inputs} numbers, but got {list(x.shape)} "
                 "[batch, steps, inputs]"

@@ -120,7 +120,7 @@ class NTM(Transducer[State]):
         return logits, State(tuple(carried), memory, read, written_at, read_at)
 
     def _check(self, x: Tensor) -> None:
-        if x.shape[-1] != self.config.inputs or x.shape[1] < 1:
+        if x.ndim != 3 or x.shape[-1] != self.config.inputs or x.shape[1] < 1:
             raise ShapeError(
                 f"the machine takes one or more steps of {self.config.inputs} numbers, but got {list(x.shape)} "
                 "[batch, steps, inputs]"

@@ -1,6 +1,6 @@
 """A vector of its own for each word, in the row of a table that a hash of its characters names.
 
-v = E[h mod ROWS],   h = sum_i c_i p^i                                in 64 bits, whatever runs over
+v = E[(h xor h / 2^32) mod ROWS],   h = sum_i c_i p^i,   i = 1 ..           in 64 bits, whatever runs over
 
 No vocabulary is needed; in exchange, now and then two words share a row (Weinberger et al. 2009).
 """

@@ -53,7 +53,8 @@ class Convolutions(nn.Module):
         super().__init__()
         sizes = list(pairwise((channels, *filters)))
         self.convolve = Stack(nn.Conv2d(read, found, kernel_size=4, stride=2, padding=1) for read, found in sizes)
-        self.norms = Stack(nn.GroupNorm(math.gcd(GROUPS, found), found) for _, found in sizes)
+        # Of a channel by itself nothing would be left where a picture has shrunk to one place.
+        self.norms = Stack(nn.GroupNorm(1 if found <= GROUPS else math.gcd(GROUPS, found), found) for _, found in sizes)
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch found rows columns"]:
         for convolve, norm in zip(self.convolve, self.norms, strict=True):

@@ -23,7 +23,8 @@ from qkv.types import Float, Int, Tensor
 ENTROPY = 0.02  # how much a policy is paid for staying undecided
 GAMES = 2**13  # in an epoch
 EXAMINED = 10_000
-HELD_OUT = 2**31  # the seed of games to validate and to test on: no run has it
+VALIDATED, EXAMINED_IN = 2**31, 2**31 + 1  # the seeds of games to validate and to test on: no run has them
+AT_ONCE = 2**16  # pulls that are made together, where nothing is learned
 WITHIN = 1.96  # standard errors to each side hold the true mean in 95 of 100 cases
 
 
@@ -92,14 +93,15 @@ class BanditTask(ScoredTask):
         return policy_gradient(logits.float(), expected.float(), actions, rewards, ENTROPY)
 
     def validate(self, model: SNAILPolicy) -> dict[str, float]:
-        return scores(model, self.valid, self.settings.valid_size)
+        return scores(model, self.valid, VALIDATED, self.settings.valid_size)
 
     @classmethod
     def splits(cls, data: Loaded) -> list[str]:
         return ["valid", "test"]
 
     def examine(self, model: SNAILPolicy, data: Loaded, split: str) -> Examined:
-        return Examined(EXAMINED, "games", scores(model, data.bandits[split], EXAMINED))
+        seed = VALIDATED if split == "valid" else EXAMINED_IN
+        return Examined(EXAMINED, "games", scores(model, data.bandits[split], seed, EXAMINED))
 
 
 def games_of(bandits: Bandits, seed: int, numbers: Sequence[int]) -> GameBatch:
@@ -124,11 +126,18 @@ def played(model: SNAILPolicy, games: GameBatch) -> tuple[Int[Tensor, "batch pul
 
 
 @torch.inference_mode()
-def scores(model: SNAILPolicy, bandits: Bandits, count: int) -> dict[str, float]:
+def scores(model: SNAILPolicy, bandits: Bandits, seed: int, count: int) -> dict[str, float]:
     """The mean reward of a game to the model and to those who play the same games."""
-    games = bandits.draw(HELD_OUT, range(count))
-    batch = games_of(bandits, HELD_OUT, range(count)).to(model.device)
-    won = played(model, batch)[1].sum(dim=1).double()
+    games = bandits.draw(seed, range(count))
+    together = max(1, AT_ONCE // bandits.pulls)
+    parts = [
+        GameBatch(
+            torch.from_numpy(games.pays[begin : begin + together]),
+            torch.from_numpy(games.luck[begin : begin + together]),
+        )
+        for begin in range(0, count, together)
+    ]
+    won = torch.cat([played(model, part.to(model.device))[1].sum(dim=1).double() for part in parts])
     deviation = float(won.std()) if count > 1 else math.nan
     return {
         "reward": float(won.mean()),

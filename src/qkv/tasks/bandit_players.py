@@ -5,6 +5,7 @@ An arm that paid a times and failed b times has the posterior Beta(1 + a, 1 + b)
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
@@ -56,6 +57,7 @@ def rules(bandits: Bandits, seed: int = 0) -> dict[str, Rule]:
     return {"random": random, "thompson": thompson, "ucb": ucb, "gittins": gittins}
 
 
+@cache
 def gittins_index(pulls: int) -> Float64[ndarray, "left tried paid"]:
     """The steady payment that an arm is worth, by the pulls left, and how often it was tried and paid (Gittins 1979).
 

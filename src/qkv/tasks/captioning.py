@@ -102,6 +102,10 @@ class CaptioningTask(ScoredTask):
         kept = [one for one in every if len(one.tokens) < model.max_length]
         if not kept:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
+        if train.best_by == "pointing" and not (data.captions["valid"].objects and model.attention != "none"):
+            raise InputError(
+                "train.best_by 'pointing' is for a model with attention and data that say where objects are: shapes"
+            )
         if left_out := len(every) - len(kept):
             notes += (f"left out {left_out} caption(s) longer than {model.max_length - 1} tokens",)
         valid, marks = data.captions["valid"][: train.valid_size], Marks.of(vocabulary, model)
@@ -196,7 +200,7 @@ class CaptioningTask(ScoredTask):
         words, here = [], 0
         for piece in self.vocabulary.encode(text).pieces:
             here += len(piece)
-            words.append(text[:here].rstrip().count(" "))
+            words.append(text[:here].count(" "))
         return words
 
     def _parts(self, examples: list[Example]) -> Iterator[list[Example]]:

@@ -189,7 +189,8 @@ class SentenceSplitter:
         first = len(self)
         for ids in sentences:
             for part in in_parts(ids, self.longest):
-                self._rows.extend([*part, *[PAD] * (self.longest - len(part))])
+                words = [word or self._words.unknown for word in part]  # "[PAD]" in a text is no padding
+                self._rows.extend([*words, *[PAD] * (self.longest - len(part))])
         self._tables = {}
         return [*range(first, len(self))]
 

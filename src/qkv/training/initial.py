@@ -1,7 +1,8 @@
 """Training that begins with the weights of another model: fine-tuning."""
 
 from dataclasses import fields
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -12,11 +13,14 @@ from qkv.errors import InputError
 from qkv.interop import load
 from qkv.models import MODELS
 from qkv.models.vit import ViT
+from qkv.nn.low_rank import Mixture
 from qkv.training.recipe import TASKS, Recipe
 
 ROOM = ("vocabulary_size", "source_size", "target_size")  # for the tokens, of which a model has its own already
 
-FREE = ("max_length", "reader_hidden", "own_words")  # sizes that a task may choose anew
+FREE = ("max_length", "max_words", "reader_hidden", "own_words")  # sizes that a task may choose anew
+WORDLESS = {"pictures", "episodes", "bandits", "sequences"}  # kinds of data that no tokenizer reads
+PLACES = {Learned: 0, Mixture: 2}  # modules that learn something for each place of a text, and the axis of the places
 LABEL = ("label.", "task.label.", "head.")  # under which models have the weights that say a label
 
 
@@ -30,7 +34,7 @@ def start_of(recipe: Recipe) -> Any:
         raise InputError(
             f"init: {recipe.init} holds a {type(model).__name__}, but model.name is {recipe.model['name']!r}"
         )
-    if model.tokenizer is None and TASKS[recipe.task].kinds() != ("pictures",):
+    if model.tokenizer is None and not WORDLESS.intersection(TASKS[recipe.task].kinds()):
         raise InputError(f"init: {recipe.init} has no tokenizer, so its weights cannot be fed with text")
     return model
 
@@ -53,6 +57,8 @@ def set_aside(recipe: Recipe, start: Any) -> tuple[str, ...]:
         return ()
     table = recipe.model
     other = [f"model.{key}" for key in _sizes(recipe) if _listed(table[key]) != _listed(getattr(start.config, key))]
+    if "preset" in table:
+        other.append(f"model.preset = {table['preset']!r}")
     notes = [f"{' and '.join(other)} set aside: the weights have sizes of their own"] if other else []
     plain = DataConfig(name=recipe.data.name)
     keys = ("vocabulary", "target_vocabulary", "lowercase")
@@ -63,7 +69,16 @@ def set_aside(recipe: Recipe, start: Any) -> tuple[str, ...]:
 
 def _sizes(recipe: Recipe) -> list[str]:
     """The keys of the model table that say how large something is, and are not for a task to choose."""
-    return [key for key, value in recipe.model.items() if type(value) in (int, list, tuple) and key not in FREE]
+    hints = get_type_hints(MODELS[recipe.model["name"]][1])
+    return [key for key in recipe.model if key in hints and key not in FREE and _is_size(hints[key])]
+
+
+def _is_size(hint: Any) -> bool:
+    """Whether a field holds whole numbers, one or many."""
+    parts = get_args(hint)
+    if get_origin(hint) is tuple:
+        return _is_size(parts[0])
+    return hint is int or (int in parts and all(part in (int, NoneType) for part in parts))
 
 
 def _listed(value: Any) -> Any:
@@ -75,25 +90,31 @@ def _listed(value: Any) -> Any:
 def take_over(model: torch.nn.Module, start: torch.nn.Module) -> list[str]:
     """Give a model the weights that the other has under the same names and in the same shapes; name the rest.
 
-    Of learned positions it keeps those that both have, where one of the two reads longer texts; those of a ViT are
+    Of what is learned for each place of a text it keeps the places that both have; the positions of a ViT are
     interpolated to pictures of another size. What the head says is new where it says something else, such as a label in
     place of whether a sentence follows.
     """
     same = _said_by(model) == _said_by(start)
     found = {name: weight for name, weight in start.named_parameters() if same or not name.startswith(LABEL)}
-    learned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Learned)}
+    placed = {
+        f"{name}.weight": PLACES[type(module)] for name, module in model.named_modules() if type(module) in PLACES
+    }
+    regridded = getattr(model.config, "grid", None) != getattr(start.config, "grid", None)
     fresh = []
     for name, parameter in model.named_parameters():
-        old = found.get(name)
-        if old is not None and old.shape == parameter.shape:
+        old, axis = found.get(name), placed.get(name)
+        if old is not None and regridded and name.endswith("positions"):
+            if isinstance(model, ViT) and isinstance(start, ViT):
+                parameter.copy_(start.places(old, model.config.grid))
+            else:
+                fresh.append(name)
+        elif old is not None and old.shape == parameter.shape:
             parameter.copy_(old)
-        elif old is not None and name in learned and old.shape[1:] == parameter.shape[1:]:
-            both = min(len(old), len(parameter))
-            parameter[:both] = old[:both]
-            if both < len(parameter):
+        elif old is not None and axis is not None and _but_for(axis, old) == _but_for(axis, parameter):
+            both = min(old.shape[axis], parameter.shape[axis])
+            parameter.narrow(axis, 0, both).copy_(old.narrow(axis, 0, both))
+            if both < parameter.shape[axis]:
                 fresh.append(f"{name} from place {both} on")
-        elif old is not None and isinstance(model, ViT) and isinstance(start, ViT) and parameter is model.positions:
-            parameter.copy_(start.places(old, model.config.grid))
         else:
             fresh.append(name)
     if random := [name for name, weight in model.named_parameters() if name in fresh and not weight.requires_grad]:
@@ -102,6 +123,11 @@ def take_over(model: torch.nn.Module, start: torch.nn.Module) -> list[str]:
             "set model.frozen=false"
         )
     return fresh
+
+
+def _but_for(axis: int, weight: torch.Tensor) -> tuple[int, ...]:
+    """The other sizes of a tensor."""
+    return (*weight.shape[:axis], *weight.shape[axis + 1 :])
 
 
 def _said_by(model: torch.nn.Module) -> tuple[Any, ...]:

@@ -64,7 +64,9 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU, float32 on the CPU
     graphs: bool = True  # on a GPU: capture the steps of training in CUDA graphs, one for each shape of batch
     validate_every: int = 500  # steps
-    valid_size: int = 500  # translate, classify, tag, masked_words: how many validation examples to look at
+    valid_size: int = (
+        500  # how many validation examples to look at, of those that are there (or drawn: episodes, games)
+    )
     save_every: int = 500  # steps
     keep: int = 2  # how many checkpoints to keep, besides the best
     best_by: str = "loss"  # one of the task's metrics
@@ -110,6 +112,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**31, "seed must lie between 0 and 2^31 - 1")
+        require(
+            not self.model.get("frozen") or self.init is not None,
+            "model.frozen: weights that nothing has trained would stay as they are drawn; set init to a folder",
+        )
         task, best_by = TASKS[self.task], self.train.best_by
         require(best_by in task.metrics, f"train.best_by {best_by!r} is not known{nearest(best_by, task.metrics)}")
         fitting = [name for name, entry in DATA_SETS.items() if entry.kind in task.kinds()]

@@ -1,7 +1,6 @@
 """Captions as a page: each picture, and beside it, word by word, where it was looked at."""
 
 import base64
-import hashlib
 import html
 import io
 import os
@@ -12,45 +11,19 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from qkv.runtime.files import write_atomically
 from qkv.tasks.captioner import Captioned
 from qkv.view.glyphs import visible
 from qkv.view.picture import coloured
 from qkv.view.selection import pick_head
+from qkv.view.template import write_page
 
 _SIDE, _TILE = 288, 144  # pixels of the longer side of a picture, and of what was read of it for a word
-
-_STYLE = """
-  :root { color-scheme: light dark; --ink: #23262f; --quiet: #767b88; --ground: #ffffff; --line: #e7e9ef; }
-  @media (prefers-color-scheme: dark) {
-    :root { --ink: #e8eaf0; --quiet: #9aa0ae; --ground: #14171f; --line: #2a2f3b; }
-  }
-  body { margin: 2rem auto; max-width: 72rem; padding: 0 1.25rem; background: var(--ground); color: var(--ink);
-         font: 16px/1.5 system-ui, sans-serif; }
-  h1 { font-size: 1.25rem; margin: 0 0 1.5rem; }
-  section { border-top: 1px solid var(--line); padding: 1.5rem 0; display: flex; flex-wrap: wrap; gap: 1.5rem; }
-  section > div { flex: 1 1 24rem; min-width: 0; }
-  h2 { font-size: 1.125rem; margin: 0; overflow-wrap: anywhere; }
-  p { color: var(--quiet); margin: 0.25rem 0 1rem; overflow-wrap: anywhere; }
-  ol { list-style: none; display: flex; flex-wrap: wrap; gap: 0.75rem; margin: 0; padding: 0; }
-  img { display: block; border-radius: 2px; image-rendering: pixelated; max-width: 100%; }
-  figure { margin: 0; }
-  figcaption { font-size: 0.9375rem; margin-bottom: 0.25rem; overflow-wrap: anywhere; max-width: 144px; }
-"""
 
 
 def save_captions(answers: Sequence[Captioned], path: str | os.PathLike[str], *, title: str = "What was seen") -> Path:
     """Write captions and what was read for each word as one HTML file that needs no network, and no script."""
-    policy = f"default-src 'none'; img-src data:; style-src {_fingerprint(_STYLE)}; base-uri 'none'; form-action 'none'"
-    page = (
-        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n"
-        f"<h1>{html.escape(title)}</h1>\n{''.join(map(_section, answers))}</html>\n"
-    )
-    write_atomically(Path(path), page.encode("utf-8", errors="replace"))
-    return Path(path)
+    sections = "".join(map(_section, answers))
+    return write_page(path, "captions.html", title, {"captions": sections}, pictures=True)
 
 
 def _section(answer: Captioned) -> str:
@@ -89,8 +62,3 @@ def _img(pixels: UInt8[np.ndarray, "height width *colours"], words: str) -> str:
     height, width = pixels.shape[:2]
     source = base64.b64encode(data.getvalue()).decode()
     return f'<img src="data:image/png;base64,{source}" width="{width}" height="{height}" alt="{html.escape(words)}">'
-
-
-def _fingerprint(style: str) -> str:
-    """The hash by which a browser recognises the one style element."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'"

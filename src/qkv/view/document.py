@@ -1,22 +1,19 @@
 """A document whose sentences and words are shaded by how much they counted: as a page, and in the terminal."""
 
-import base64
-import hashlib
 import html
 import os
 import re
 from collections.abc import Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 
 from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from qkv.runtime.files import write_atomically
 from qkv.tasks.document_observer import WeighedDocument, WeighedSentence
 from qkv.view.glyphs import visible
 from qkv.view.ink import ON_DARK, ON_LIGHT, readable_on, shade
+from qkv.view.template import write_page
 
 SHADES = 32  # from nothing to the largest weight: a page without a script names each by a class
 SPACES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)  # a piece, and the white space around it
@@ -26,19 +23,8 @@ def save_document_page(
     documents: Sequence[WeighedDocument], path: str | os.PathLike[str], *, title: str = "What counted in the text"
 ) -> Path:
     """Write documents as one HTML file that needs no network, no script, and nothing beside it."""
-    template = resources.files("qkv.view").joinpath("document.html").read_text(encoding="utf-8")
-    template = template.replace("{{shades}}", _style())
-    (style,) = re.findall(r"<style>(.*?)</style>", template, flags=re.DOTALL)
-    fingerprint = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    parts = {
-        "title": html.escape(title),
-        "policy": f"default-src 'none'; style-src 'sha256-{fingerprint}'; base-uri 'none'; form-action 'none'",
-        "documents": "\n".join(map(_article, documents)),
-    }
-    # One pass, so that a placeholder's name inside a text or the title stays what it is: text.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
-    write_atomically(Path(path), page.encode("utf-8", errors="replace"))
-    return Path(path)
+    articles = "\n".join(map(_article, documents))
+    return write_page(path, "document.html", title, {"documents": articles}, style={"shades": _style()})
 
 
 def document_lines(document: WeighedDocument) -> Text:

@@ -1,14 +1,11 @@
 """An episode of few-shot learning: the pictures, and how much the one that is asked for read of each."""
 
 import base64
-import hashlib
 import html
 import io
 import math
 import os
-import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +17,7 @@ from qkv.runtime.files import write_atomically
 from qkv.tasks.episode_observer import ASKED, SeenEpisode
 from qkv.view.ink import ON_LIGHT, shade
 from qkv.view.selection import sound_weights
+from qkv.view.template import write_page
 
 _SIDE = 112  # pixels of a picture's longer side
 _GAP = 12
@@ -34,17 +32,8 @@ def save_episode_page(
     """Write episodes as one HTML file that needs no network, no script, and nothing beside it."""
     if not episodes:
         raise InputError("there is no episode to show")
-    template = resources.files("qkv.view").joinpath("episode.html").read_text(encoding="utf-8")
-    (style,) = re.findall(r"<style>(.*?)</style>", template, flags=re.DOTALL)
-    fingerprint = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    parts = {
-        "title": html.escape(title),
-        "policy": f"default-src 'none'; img-src data:; style-src 'sha256-{fingerprint}'; base-uri 'none'",
-        "episodes": "\n".join(map(_article, episodes)),
-    }
-    page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
-    write_atomically(Path(path), page.encode())
-    return Path(path)
+    articles = "\n".join(map(_article, episodes))
+    return write_page(path, "episode.html", title, {"episodes": articles}, pictures=True)
 
 
 def save_episode_png(episode: SeenEpisode, path: str | os.PathLike[str]) -> Path:

@@ -30,6 +30,8 @@ _MARGIN = 2  # locations that are shown around those that were used
 _USED = 0.05  # the weight from which on a location counts as used
 _LABELS = 8  # rows of a part that are numbered, at most
 _LABEL_HEIGHT, _LABEL_WIDTH = 0.14, 0.28  # inches; closer labels would touch
+_DOT = 0.35  # of the side of a cell
+_POINTS = 72  # an inch
 _TEXT = "#23262f"
 _QUIET = "#767b88"
 _WRONG = "#d55e00"
@@ -88,33 +90,38 @@ def _draw(remembered: Remembered) -> "Figure":
     for name, values, numbers in parts:
         bottom = top - cell * len(values)
         axes = figure.add_axes((0, bottom / height, 1, (top - bottom) / height))
-        _part(axes, name, values, numbers, cell)
+        _part(axes, name, values, numbers, (cell, width / steps))
         if name == "answer":
-            _mark_wrong(axes, remembered)
+            _mark_wrong(axes, remembered, cell)
         top = bottom - _GAP
     axes.set_xlabel("step", fontsize=8, color=_QUIET)
     axes.tick_params(labelbottom=True, labelsize=7, labelcolor=_QUIET)
     return figure
 
 
-def _part(axes: "Axes", name: str, values: Float[np.ndarray, "rows steps"], numbers: list[int], cell: float) -> None:
-    """One heat map over time, with the numbers of its rows."""
+def _part(
+    axes: "Axes", name: str, values: Float[np.ndarray, "rows steps"], numbers: list[int], cell: tuple[float, float]
+) -> None:
+    """One heat map over time, with the numbers of its rows; a cell of it is so many inches high and wide."""
     from matplotlib.colors import LinearSegmentedColormap
 
     ramp = LinearSegmentedColormap.from_list("attention", ON_LIGHT)
     axes.imshow(values, cmap=ramp, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     axes.set_title(name, loc="left", pad=4, fontsize=9, color=_TEXT)
-    every = max(math.ceil(len(numbers) / _LABELS), math.ceil(_LABEL_HEIGHT / cell))
+    high, wide = cell
+    every = max(math.ceil(len(numbers) / _LABELS), math.ceil(_LABEL_HEIGHT / high))
     axes.set_yticks(range(0, len(numbers), every), [str(number) for number in numbers[::every]])
-    axes.set_xticks(range(0, values.shape[1], 5 * math.ceil(_LABEL_WIDTH / cell / 5)))
+    axes.set_xticks(range(0, values.shape[1], 1 if wide >= _LABEL_WIDTH else 5 * math.ceil(_LABEL_WIDTH / wide / 5)))
     axes.tick_params(length=0, pad=3, labelbottom=False, labelsize=7, labelcolor=_QUIET)
     axes.spines[:].set_visible(False)
 
 
-def _mark_wrong(axes: "Axes", remembered: Remembered) -> None:
-    """A dot on each bit of the answer that is wrong."""
+def _mark_wrong(axes: "Axes", remembered: Remembered, cell: float) -> None:
+    """A dot on each bit of the answer that is wrong, which leaves the bit itself to be seen."""
     wrong = ((remembered.said > 0.5) != (remembered.targets > 0.5)) & (remembered.asked[:, None] > 0)
     steps, bits = np.nonzero(wrong)
-    axes.plot(steps, bits, linestyle="none", marker="o", markersize=2.5, color=_WRONG)
+    axes.plot(
+        steps, bits, linestyle="none", marker="o", markersize=_DOT * cell * _POINTS, markeredgewidth=0, color=_WRONG
+    )
     title = "answer" if not len(steps) else f"answer: {len(steps)} of {wrong[remembered.asked > 0].size} bits are wrong"
     axes.set_title(title, loc="left", pad=4, fontsize=9, color=_TEXT)

@@ -1,24 +1,20 @@
 """One self-contained HTML page in which a person explores what attended to what."""
 
 import base64
-import hashlib
-import html
 import json
 import math
 import os
-import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qkv.runtime.files import write_atomically
 from qkv.tasks.answer import Answer, AttentionMap
 from qkv.tasks.picture_observer import Pictured
 from qkv.view.ink import ON_DARK, ON_LIGHT
 from qkv.view.selection import sound_weights
+from qkv.view.template import write_page
 
 _STEPS = 65535  # weights travel as 16-bit integers, a third of their size as JSON numbers
 # What would end the script element, open a comment in it, or end a line of JavaScript.
@@ -27,24 +23,7 @@ _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 def save_page(answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "What attended to what") -> Path:
     """Write answers and their attention as one HTML file that needs no network, and nothing beside it."""
-    template = resources.files("qkv.view").joinpath("page.html").read_text(encoding="utf-8")
-    parts = {"title": html.escape(title), "policy": _policy(template), "data": _data(answers)}
-    # One pass, so that a placeholder's name inside a token or the title stays what it is: text.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
-    write_atomically(Path(path), page.encode("utf-8", errors="replace"))
-    return Path(path)
-
-
-def _policy(template: str) -> str:
-    """A Content-Security-Policy that admits this template's own style and script, and nothing else."""
-    style, script = (_fingerprint(template, tag) for tag in ("style", "script"))
-    return f"default-src 'none'; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
-
-
-def _fingerprint(template: str, tag: str) -> str:
-    """The hash by which a browser recognises the one inline element with this bare tag."""
-    (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", template, flags=re.DOTALL)
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+    return write_page(path, "page.html", title, {"data": _data(answers)})
 
 
 def _data(answers: Sequence[Answer]) -> str:

@@ -120,7 +120,13 @@ def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
     try:
         return cls(**values)
     except InputError as error:  # a rule of the dataclass itself, such as "dropout must lie in [0, 1)"
-        raise InputError(f"{where}: {prefix}{error}") from None
+        raise InputError(f"{where}: {_placed(str(error), prefix, fields)}") from None
+
+
+def _placed(rule: str, prefix: str, fields: Iterable[str]) -> str:
+    """The words of a rule in their table: "model.dropout must ..." of a key, "model: there are ..." of several."""
+    first = re.split(r"\W", rule, maxsplit=1)[0]
+    return f"{prefix}{rule}" if first in fields or not prefix else f"{prefix.rstrip('.')}: {rule}"
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:

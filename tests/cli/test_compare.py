@@ -223,7 +223,8 @@ def test_a_language_model_is_scored_on_the_text_it_did_not_learn_from(
     assert kept.score("nats").value == pytest.approx(report["nats"])
     assert f"| {report['nats']:.4f} |" in qkv("compare", tmp_path / "run").out
     assert "no train split (there are: valid)" in qkv("evaluate", tmp_path / "run", "--split", "train").error
-    assert "language modelling searches for nothing" in qkv("evaluate", tmp_path / "run", "--beam", 5).error
+    refused = qkv("evaluate", tmp_path / "run", "--limit", 5).error
+    assert "--limit and --out are for translators, and this is a run of language modelling" in refused
 
 
 def test_a_checkpoint_of_a_language_model_is_scored_itself_and_leaves_no_record(

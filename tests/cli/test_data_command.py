@@ -133,7 +133,10 @@ def test_a_hash_that_does_not_fit_is_one_line_and_leaves_nothing_in_the_cache(
     ("arguments", "words"),
     [
         (["fetch", "multi30"], "unknown data set multi30 (did you mean multi30k?)"),
-        (["fetch", "dates"], "dates needs no files of ours: there is nothing to fetch"),
+        (["fetch", "dates"], "dates needs no files: there is nothing to fetch"),
+        (["fetch", "coco"], "for you bring the files: train on them with qkv train RECIPE --set data.name=coco"),
+        (["fetch", "tagged"], "for you bring the files: train on them with qkv train RECIPE --data FILE"),
+        (["show", "coco"], "with --data-dir FOLDER, or in a recipe with --set data.folder=FOLDER"),
         (["show", "tinyshakespear"], "neither a file nor a data set (did you mean tinyshakespeare?)"),
         (["show", "multi30k", "--languages", "en"], "multi30k: there is no language ''"),
         (["show", "multi30k", "--data-dir", "none"], "none: no such folder (named by --data-dir"),

@@ -1,29 +1,85 @@
-"""`qkv train --data`: the recipe's task says what a user's own files hold."""
+"""`qkv train --data` and `qkv evaluate --data`: the task says what a user's own files hold."""
+
+import json
 
 import pytest
 
+SQUAD = {
+    "context": "Ada lives in Rome, Bo at home.",
+    "qas": [{"question": "Where is Ada?", "answers": [{"text": "in Rome", "answer_start": 10}]}],
+}
 FILES = {
     "pairs-transformer": ("a b\tc d\nc d\ta b\ne\tf\n", "encoder_layers"),
     "polarity-bert": ("a good film\tgood\na bad film\tbad\nso bad\tbad\nso good\tgood\n", "layers"),
     "ewt-bert": ("She\tPRON\nreads\tVERB\n\nDogs\tNOUN\n\nHe\tPRON\n", "layers"),
+    "questions-bert": (
+        json.dumps({"data": [{"paragraphs": [SQUAD, {**SQUAD, "context": f"{SQUAD['context']} So they say."}]}]}),
+        "layers",
+    ),
     "shakespeare-gpt": ("to be or not to be, that is the question\n" * 20, "layers"),
 }
+SCORED = {
+    "pairs-transformer": ("pairs", 3),
+    "polarity-bert": ("size", 4),
+    "ewt-bert": ("size", 3),
+    "questions-bert": ("size", 2),
+}
+SMALL = ("model.dim=8", "model.heads=2", "train.epochs=1", "train.batch_tokens=64")
+
+
+def settings(*more: str) -> list[str]:
+    return [part for one in (*SMALL, *more) for part in ("--set", one)]
 
 
 @pytest.mark.parametrize("recipe", FILES)
-def test_a_recipe_trains_on_files_of_the_kind_that_its_task_learns_from(qkv, tmp_path, recipe):
+def test_a_recipe_trains_and_is_scored_on_files_of_the_kind_that_its_task_learns_from(qkv, tmp_path, recipe):
     text, layers = FILES[recipe]
-    small = ["model.dim=8", "model.heads=2", f"model.{layers}=1", "train.epochs=1", "train.batch_tokens=64"]
-    if recipe == "polarity-bert":
+    small = [f"model.{layers}=1"]
+    if recipe in ("polarity-bert", "questions-bert"):
         small.append("data.vocabulary=wordpiece:60")
     if recipe == "shakespeare-gpt":
         small += ["train.length=16", "model.max_length=16"]
     mine = tmp_path / ("mine.tsv" if "\t" in text else "mine.txt")
     mine.write_text(text)
-    settings = [part for one in small for part in ("--set", one)]
-    done = qkv("train", recipe, "--data", mine, "--out", tmp_path / "run", *settings)
+    done = qkv("train", recipe, "--data", mine, "--out", tmp_path / "run", *settings(*small))
     assert done.code == 0, done.err
-    assert qkv("evaluate", tmp_path / "run", "--split", "valid").code == 0
+    assert qkv("evaluate", tmp_path / "run", "--split", "valid", "--no-record").code == 0
+    other = mine.rename(tmp_path / f"other{mine.suffix}")  # what it was trained on need not be there any more
+    done = qkv("evaluate", tmp_path / "run", "--data", other, "--json")
+    if recipe in SCORED:
+        found, (key, size) = json.loads(done.out), SCORED[recipe]
+        assert (found["split"], found[key]) == (str(other), size)
+        assert not (tmp_path / "run/results.jsonl").exists()
+    else:
+        assert "language modelling is scored on the run's own data: leave --data away; a text of yours" in done.error
+
+
+def test_labels_that_no_training_text_has_are_told_wherever_they_are(qkv, tmp_path):
+    text, _ = FILES["polarity-bert"]
+    for name, labels in (("mine", text), ("test", "a film\tmeh\nso so\tmeh\n")):
+        (tmp_path / f"{name}.tsv").write_text(labels)
+    mine, test, run = tmp_path / "mine.tsv", tmp_path / "test.tsv", tmp_path / "run"
+    small = settings("model.layers=1", "data.vocabulary=wordpiece:60")
+    words = "that no training text has: meh"
+    trained = qkv("train", "polarity-bert", "--data", mine, "--test", test, "--out", run, *small)
+    assert f"note: labels in test {words}" in trained.err
+    assert f"note: labels in test {words}" in qkv("evaluate", run).err
+    assert f"note: labels in {test} {words}" in qkv("evaluate", run, "--data", test).err
+
+
+def test_a_model_that_reads_trees_takes_files_with_heads_and_no_others(qkv, tmp_path):
+    rows = [("They", 3), ("are", 3), ("late", 0)]
+    sentence = "".join(f"{n}\t{word}\t_\tX\t_\t_\t{head}\tdep\t_\t_\n" for n, (word, head) in enumerate(rows, 1))
+    trees, bare, run = tmp_path / "trees.conllu", tmp_path / "bare.tsv", tmp_path / "run"
+    trees.write_text(f"# text = They are late\n{sentence}\n{sentence.replace('late', 'here')}")
+    bare.write_text("They\tdep\n")
+    train = ("train", "ewt-bert-tree", "--data", trees, "--out", run, *settings("model.layers=1"))
+    words = "sentence 1 has no head for each of its words"
+    assert f"test: {words}" in qkv(*train, "--test", bare).error
+    assert qkv(*train).code == 0
+    assert f"{bare}: {words}" in qkv("evaluate", run, "--data", bare).error
+    assert words in qkv("tag", run, "They are late").error
+    assert qkv("tag", run, "--file", trees).out == "They/X are/X late/X\nThey/X are/X here/X\n"
 
 
 def test_a_task_without_a_format_for_own_files_says_so(qkv, tmp_path):

@@ -97,6 +97,22 @@ def test_tags_stand_behind_their_words(qkv, folders, file):
     assert any(one["entities"] for one in found)
 
 
+def test_a_file_of_conllu_is_read_by_its_sentences(qkv, folders, tmp_path):
+    sentences = [["A", "good", "film."], ["bad"], ["do", "n't"], ["the", "cat"]]  # in two chunks
+    rows = (
+        "".join(f"{n}\t{word}\t_\tX\t_\t_\t{n - 1}\tdep\t_\t_\n" for n, word in enumerate(words, start=1))
+        for words in sentences
+    )
+    (tmp_path / "in.conllu").write_text("\n".join(rows))
+    found = objects(qkv("tag", folders["tag"], "--file", tmp_path / "in.conllu", "--json").out)
+    wanted = library.Tagger(folders["tag"], device="cpu").tag(sentences)
+    assert [(one["text"], one["words"], one["tags"]) for one in found] == [
+        (one.text, list(one.words), list(one.tags)) for one in wanted
+    ]
+    (tmp_path / "in.conllu").write_text("# nothing else\n")
+    assert "in.conllu: no sentences found" in qkv("tag", folders["tag"], "--file", tmp_path / "in.conllu").error
+
+
 def test_guesses_are_numbered_by_text_and_mask(qkv, folders):
     one, two = "The [MASK] sat.", "<mask> and [MASK]"
     done = qkv("fill", folders["fill"], one, two, "--top", 2)

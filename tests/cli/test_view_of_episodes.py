@@ -12,6 +12,8 @@ from qkv.cli.main import app
 from qkv.data.episodes import Examples
 from qkv.data.registry import DATA_SETS, Loaded
 from qkv.errors import InputError
+from qkv.interop.folder import save_model
+from qkv.models.snail import PolicyConfig, SNAILPolicy
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 
@@ -46,3 +48,9 @@ def test_episodes_of_the_test_set_are_scored_with_a_margin_and_looked_at_by_numb
 def test_what_is_no_number_of_an_episode_is_refused(run: Path):
     with pytest.raises(InputError, match="by their numbers from 0 on"):
         CliRunner().invoke(app, ["view", str(run), "a text"], catch_exceptions=False)
+
+
+def test_of_a_player_of_bandits_there_is_nothing_to_view(tmp_path: Path):
+    save_model(SNAILPolicy(PolicyConfig(actions=2, length=4, keys=(4, 4), values=(4, 4), filters=4)), None, tmp_path)
+    with pytest.raises(InputError, match="holds a SNAILPolicy, which pulls the arms of bandits: there is nothing to"):
+        CliRunner().invoke(app, ["view", str(tmp_path)], catch_exceptions=False)

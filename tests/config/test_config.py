@@ -22,6 +22,7 @@ class Inner:
 
     def __post_init__(self) -> None:
         require(self.rate > 0, "rate must be positive")
+        require(self.rate < 9 or self.name == "soft", "a hard one needs a low rate")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ def test_a_choice_among_words_names_the_nearest() -> None:
 
 def test_a_rule_of_the_dataclass_keeps_its_place_in_the_message() -> None:
     assert refused({"size": 1, "inner": {"rate": -1}}) == "here: inner.rate must be positive"
+    assert refused({"size": 1, "inner": {"rate": 9, "name": "hard"}}) == "here: inner: a hard one needs a low rate"
+    assert refused({"rate": 9, "name": "hard"}, Inner) == "here: a hard one needs a low rate"
 
 
 @pytest.mark.parametrize("rate", [math.nan, -math.inf, 0])

@@ -41,6 +41,37 @@ def test_flickr8k_has_its_own_splits_and_several_captions_of_a_picture(tmp_path)
     assert len(load_data(DataConfig(name="flickr8k", folder=str(tmp_path), side=6, size=1)).captions["train"]) == 1
 
 
+def test_names_in_a_list_that_are_repeated_or_of_no_picture_are_noted(tmp_path):
+    (flickr(tmp_path) / "Flickr_8k.trainImages.txt").write_text("1.jpg\n\n5.jpg\n1.jpg\n2.jpg\n")
+    found = load_data(DataConfig(name="flickr8k", folder=str(tmp_path), side=4, size=2)).captions
+    assert [texts[0] for texts in found["train"].texts] == ["A dog of 1.jpg .", "A dog of 2.jpg ."]
+    (note,) = found["train"].notes
+    assert note.endswith(
+        "trainImages.txt: passed over 2 name(s) that are repeated or of no picture with a caption, the first 5.jpg"
+    )
+    assert found["valid"].notes == ()
+
+
+def test_lists_that_are_not_all_there_or_share_a_picture_are_refused(tmp_path):
+    valid = flickr(tmp_path) / "Flickr_8k.devImages.txt"
+    valid.write_text("3.jpg\n2.jpg\n")
+    with pytest.raises(InputError, match=r"devImages\.txt: 2\.jpg is in Flickr_8k\.trainImages\.txt, too"):
+        flickr8k.read(Store((tmp_path,)), 4)
+    valid.unlink()
+    with pytest.raises(InputError, match=r"but no Flickr_8k\.devImages\.txt: give all three or none"):
+        flickr8k.read(Store((tmp_path,)), 4)
+
+
+def test_the_first_line_of_a_table_of_captions_is_a_caption_unless_it_is_the_heading(tmp_path):
+    pictures(tmp_path / "Images")
+    for split, name in zip(("train", "dev", "test"), NAMES, strict=False):
+        (tmp_path / f"Flickr_8k.{split}Images.txt").write_text(name)
+    rows = "".join(f"{name},A dog.\n" for name in NAMES)
+    for heading in ("", "image,caption\n", "Image, Caption\n"):
+        (tmp_path / "captions.txt").write_text(heading + rows)
+        assert flickr8k.read(Store((tmp_path,)), 4)["train"].texts == (("A dog.",),)
+
+
 def test_a_table_of_captions_will_do_and_a_hash_decides_the_splits(tmp_path):
     names = [f"{number}.jpg" for number in range(40)]
     pictures(tmp_path / "flickr8k" / "Images", names)
@@ -53,21 +84,32 @@ def test_a_table_of_captions_will_do_and_a_hash_decides_the_splits(tmp_path):
     assert ("A dog, 7.jpg",) in texts
 
 
+def write_coco(folder: Path, split: str, texts: list[tuple[int, str]]) -> None:
+    pictures(folder / split)
+    said = {
+        "images": [{"id": 10 * number, "file_name": name} for number, name in enumerate(NAMES)],
+        "annotations": [{"image_id": number, "caption": text} for number, text in texts],
+    }
+    (folder / "annotations").mkdir(exist_ok=True)
+    (folder / "annotations" / f"captions_{split}.json").write_text(json.dumps(said))
+
+
 def test_coco_names_its_pictures_by_numbers(tmp_path):
     for split in ("train2017", "val2017"):
-        pictures(tmp_path / split)
-        said = {
-            "images": [{"id": 10 * number, "file_name": name} for number, name in enumerate(NAMES)],
-            "annotations": [
-                {"image_id": number, "caption": text}
-                for number, text in ((0, " A  dog. "), (30, "A cat."), (0, "One dog."))
-            ],
-        }
-        (tmp_path / "annotations").mkdir(exist_ok=True)
-        (tmp_path / "annotations" / f"captions_{split}.json").write_text(json.dumps(said))
+        write_coco(tmp_path, split, [(0, " A  dog. "), (30, "A cat."), (0, "One dog.")])
     found = coco.read(Store((tmp_path,)), 4)
     assert set(found) == {"train", "valid"}
     assert found["valid"].texts == (("A dog.", "One dog."), ("A cat.",))
+
+
+def test_a_file_of_coco_without_captions_is_refused_whatever_its_split(tmp_path):
+    write_coco(tmp_path, "train2017", [(0, "A dog.")])
+    write_coco(tmp_path, "val2017", [(0, " ")])
+    with pytest.raises(InputError, match=r"captions_val2017\.json: no caption of any picture"):
+        coco.read(Store((tmp_path,)), 4)
+    write_coco(tmp_path, "train2017", [])
+    with pytest.raises(InputError, match=r"captions_train2017\.json: no caption of any picture"):
+        coco.read(Store((tmp_path,)), 4)
 
 
 def test_features_take_the_place_of_pictures(tmp_path):
@@ -107,14 +149,19 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path):
     (folder / "Flicker8k_Dataset" / "1.jpg").write_bytes(b"")
     with pytest.raises(InputError, match=r"1\.jpg: not a picture that can be read"):
         flickr8k.read(Store((folder,)), 4)
-    (folder / "Flickr8k.token.txt").write_text("../../secret.png#0\tA dog.\n")
-    for split in ("train", "dev", "test"):
-        (folder / f"Flickr_8k.{split}Images.txt").write_text("../../secret.png\n")
+    with (folder / "Flickr8k.token.txt").open("a") as captions:
+        captions.write("\n../../secret.png#0\tA dog.\n")
+    (folder / "Flickr_8k.trainImages.txt").write_text("../../secret.png\n")
     with pytest.raises(InputError, match=r"'../../secret\.png' is not the name of a picture in it"):
         flickr8k.read(Store((folder,)), 4)
     (folder / "Flickr_8k.devImages.txt").write_text("another.png\n")
-    with pytest.raises(InputError, match="none of its pictures is for the split valid"):
-        flickr8k.read(Store((folder,)), 4, 0)
+    with pytest.raises(InputError, match=r"devImages\.txt: names no picture that has a caption"):
+        flickr8k.read(Store((folder,)), 4)
+    for split in ("train", "dev", "test"):
+        (folder / f"Flickr_8k.{split}Images.txt").unlink()
+    (folder / "Flickr8k.token.txt").write_text("1.jpg#0\tA dog.\n")
+    with pytest.raises(InputError, match="none of its pictures is for the split"):
+        flickr8k.read(Store((folder,)), 4)
     (folder / "Flickr8k.token.txt").write_text("1.jpg A dog.\n")
     with pytest.raises(InputError, match="line 1 is not a picture, a tab and a caption"):
         flickr8k.read(Store((folder,)), 4)
@@ -124,7 +171,8 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path):
         ("[]", 'no lists "images"'),
         ('{"images": [1], "annotations": []}', "an entry without id"),
     ):
-        (folder / "annotations" / "captions_train2017.json").write_text(content)
+        for split in ("train2017", "val2017"):
+            (folder / "annotations" / f"captions_{split}.json").write_text(content)
         with pytest.raises(InputError, match=words):
             coco.read(Store((folder,)), 4)
 

@@ -71,6 +71,8 @@ def test_strict_mode_makes_an_empty_side_an_error_that_names_the_line(tmp_path: 
 def test_a_line_with_another_number_of_columns_is_named(tmp_path: Path, line: str, columns: int) -> None:
     path = written(tmp_path, "a.tsv", f"a\tb\n{line}\n")
     assert refused(path) == f"{path}: line 2 has {columns} column(s); expected source, one tab, target"
+    with pytest.raises(InputError, match=f"line 2 has {columns} column.s.; expected text, one tab, label"):
+        read_pairs([path], labelled=True)
 
 
 def test_sides_of_different_length_are_named_with_the_first_line_that_has_no_partner(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def test_named_files_are_the_splits_and_their_notes_are_told(tmp_path: Path) -> 
 def test_own_pairs_need_a_file() -> None:
     with pytest.raises(InputError, match=r"no training pairs given: --data pairs\.tsv"):
         load_data(DataConfig(name="pairs"))
+    with pytest.raises(InputError, match=r"no texts with labels given: --data texts\.tsv"):
+        load_data(DataConfig(name="labelled"))
 
 
 KINDS = "use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,000"

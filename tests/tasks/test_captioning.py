@@ -186,6 +186,12 @@ def test_captions_that_are_too_long_are_left_out_and_noted():
     long = replace(data.captions["train"], texts=(("a " * 9,), *data.captions["train"].texts[1:]))
     task = prepared(replace(data, captions={**data.captions, "train": long}), longest=5)
     assert task.notes == ("left out 1 caption(s) longer than 4 tokens",)
+
+
+def test_what_was_passed_over_in_any_split_is_told():
+    data = loaded(4)
+    noted = {split: replace(captions, notes=(f"of {split}",)) for split, captions in data.captions.items()}
+    assert prepared(replace(data, captions=noted)).notes == ("of train", "of valid", "of test")
     with pytest.raises(InputError, match=r"every caption is longer than model\.max_length = 4 tokens"):
         prepared(longest=4)
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
 from qkv.data.vocabulary import BEGIN, END, Vocabulary
+from qkv.errors import InputError
 from qkv.tasks.classification import ClassificationTask, cut, label_log_probabilities, label_scores
 from qkv.tasks.pieces import IGNORE, Splitter
 from qkv.training.recipe import TrainConfig
@@ -41,6 +42,11 @@ def test_a_text_is_read_between_its_edges_as_far_as_there_is_room():
 def test_the_data_decide_the_labels():
     sizes = ClassificationTask.sizes(Loaded({"train": PAIRS}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "classifier", "labels": 2, "label_names": LABELS}
+
+
+def test_one_label_is_nothing_to_learn():
+    with pytest.raises(InputError, match="all training texts have one label, 'negative': give texts of two"):
+        ClassificationTask.sizes(Loaded({"train": PAIRS[1:2]}), VOCABULARY)
 
 
 def test_the_loss_is_the_mean_over_texts_and_padding_is_not_read():

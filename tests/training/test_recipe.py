@@ -79,7 +79,12 @@ def test_a_recipe_can_extend_one_that_extends_another(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "assignment"),
-    [("multi30k-plain", "data.strict=true"), ("dates-gru", "data.source=fr"), ("cmudict-gru", "data.valid_share=0.9")],
+    [
+        ("multi30k-plain", "data.strict=true"),
+        ("dates-gru", "data.source=fr"),
+        ("cmudict-gru", "data.valid_share=0.9"),
+        ("bandit-snail", "data.size=100"),
+    ],
 )
 def test_a_key_that_means_nothing_for_the_data_is_refused(name, assignment):
     with pytest.raises(InputError, match="has no meaning with name"):

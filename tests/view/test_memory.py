@@ -12,8 +12,8 @@ from qkv.training.recipe import read_recipe
 from qkv.view.memory import _draw, save_memory_png, used_locations
 
 
-def marching(heads: int = 1, locations: int = 50) -> Remembered:
-    """A machine that has copied three vectors of two bits, the last bit wrong."""
+def marching(heads: int = 1, locations: int = 50, times: int = 1) -> Remembered:
+    """A machine that has copied three vectors of two bits, the last bit wrong; and again, as often as is asked."""
     written, read = np.zeros((1, 8, locations)), np.zeros((heads, 8, locations))
     for step, (write_at, read_at) in enumerate(
         zip([10, 11, 12, 13, 14, 14, 14, 14], [10] * 5 + [11, 12, 13], strict=True)
@@ -23,7 +23,9 @@ def marching(heads: int = 1, locations: int = 50) -> Remembered:
     inputs, targets, said = np.zeros((8, 4)), np.zeros((8, 2)), np.full((8, 2), 0.5)
     inputs[1:4, :2] = targets[5:] = said[5:] = bits
     said[7, 1] = 0.2
-    return Remembered("3", inputs, targets, np.array([0.0] * 5 + [1.0] * 3), said, written, read)
+    asked = np.array([0.0] * 5 + [1.0] * 3)
+    several = [np.concatenate([part] * times) for part in (inputs, targets, asked, said)]
+    return Remembered("3", *several, *(np.concatenate([weights] * times, axis=1) for weights in (written, read)))
 
 
 def test_only_locations_that_were_used_are_shown_and_some_around_them():
@@ -55,6 +57,16 @@ def test_the_figure_has_inputs_answers_and_every_head_and_marks_what_is_wrong():
     (dots,) = figure.axes[1].lines
     assert (dots.get_xdata().tolist(), dots.get_ydata().tolist()) == ([7], [1])
     assert _draw(marching()).axes[3].get_title(loc="left") == "read at"
+
+
+def test_steps_are_numbered_as_they_have_room_and_no_dot_hides_its_bit():
+    pytest.importorskip("matplotlib")
+    short, long = _draw(marching()), _draw(marching(times=200))
+    assert short.axes[0].get_xticks().tolist() == list(range(8))
+    assert long.axes[0].get_xticks().tolist() == list(range(0, 1600, 35))
+    for figure, steps in ((short, 25), (long, 1600)):  # a cell is 0.16 inches, or as many as fit into 14
+        (dots,) = figure.axes[1].lines
+        assert dots.get_markersize() + dots.get_markeredgewidth() < 72 * min(0.16, 14 / steps) / 2
 
 
 def test_it_is_written_as_a_picture(tmp_path):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from qkv.data.store import Corpus, Store
     from qkv.data.tagged import Tagged
 
+YOURS = "yours"  # the licence of what a user brings
+
 app = typer.Typer(
     help="List the data sets, show what is in them, and fetch their files.",
     no_args_is_help=True,
@@ -65,14 +67,20 @@ def fetch(
     json: options.Json = False,
 ) -> None:
     """Download the files of a data set that are not there yet."""
+    from qkv.data.config import MEANT_FOR
     from qkv.data.registry import DATA_SETS
     from qkv.data.store import Store
 
     if name not in DATA_SETS:
         raise InputError(f"unknown data set {name}{nearest(name, DATA_SETS)}")
     corpus = DATA_SETS[name].corpus
+    if corpus is None and DATA_SETS[name].licence == YOURS:
+        named = "--data FILE" if name in MEANT_FOR["train"] else f"--set data.name={name} --set data.folder=FOLDER"
+        raise InputError(
+            f"{name}: nothing is fetched, for you bring the files: train on them with qkv train RECIPE {named}"
+        )
     if corpus is None:
-        raise InputError(f"{name} needs no files of ours: there is nothing to fetch")
+        raise InputError(f"{name} needs no files: there is nothing to fetch")
     store = Store.of() if data_dir is None else Store((data_dir,))
     paths = [str(path) for path in store.provide(corpus, corpus.files)]
     say(f"{name}: licence: {corpus.licence}")
@@ -131,7 +139,9 @@ def _show_set(name: str, split: str, languages: str | None, folder: Path | None,
     elif loaded.tagged:
         _show_tagged(name, loaded.tagged[split], count, json)
     elif loaded.captions:
-        _show_pairs(name, [Pair(f"picture {n}", one[0]) for n, one in enumerate(known[split].texts)], (), count, json)
+        captions = loaded.captions[split]
+        pairs = [Pair(f"picture {number}", texts[0]) for number, texts in enumerate(captions.texts)]
+        _show_pairs(name, pairs, captions.notes, count, json)
     elif loaded.questions:
         _show_pairs(name, [Pair(one.question, one.text) for one in known[split]], loaded.notes, count, json)
     else:

@@ -54,30 +54,40 @@ def evaluate(
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Score a model on its test set, or on pairs of yours.
+    """Score a model on its test set, or on files of yours in the format of its training data.
 
     Gives exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy where gold is known; for
     a dictionary, phoneme and word error rate; for language models, taggers and classifiers what their training shows.
     What was found for a whole split is added to RUN/results.jsonl, which `qkv compare` reads.
     """
-    from qkv.cli.evaluate_scored import evaluate_scored
+    from qkv.cli.evaluate_scored import evaluate_scored, files_to_score
     from qkv.cli.recording import keep_record
     from qkv.evaluation.record import measures
     from qkv.tasks.task import ScoredTask
     from qkv.tasks.translator import Search, Translator
     from qkv.training.recipe import TASKS
 
-    own, loaded = (None, None) if data else run_and_data(run)
+    if data and split is not None:
+        raise InputError("--split names a part of the run's own data: leave it away with --data")
+    own, loaded = (_run_of(run), None) if data else run_and_data(run)
     # A part of a split, or one checkpoint among others, would pass for the whole run.
-    whole = own is not None and run == own.folder and limit is None
-    if own is not None and loaded is not None:
-        task = TASKS[own.recipe.task]
-        if issubclass(task, ScoredTask):
-            if (beam, length_penalty, limit, out) != (1, 1.0, None, None):
-                raise InputError(f"{run}: {task.title} searches for nothing: leave --beam, --limit and --out away")
+    whole = not data and own is not None and run == own.folder and limit is None
+    task = None if own is None else TASKS[own.recipe.task]
+    if own is not None and task is not None and issubclass(task, ScoredTask):
+        if (beam, length_penalty, limit, out) != (1, 1.0, None, None):
+            raise InputError(
+                f"{run}: --beam, --length-penalty, --limit and --out are for translators, and this is a run of "
+                f"{task.title}: leave them away"
+            )
+        if data:
+            names = [_named(data)]
+            loaded = files_to_score(own, data, names[0], strict=strict)
+        else:
+            assert loaded is not None
             names = _chosen(run, split, task.splits(loaded))
-            evaluate_scored(run, own, loaded, names, device, json=json, record=whole and not no_record)
-            return
+        evaluate_scored(run, own, loaded, names, device, json=json, record=whole and not no_record)
+        return
+    if loaded is not None:
         chosen = {name: loaded.splits[name] for name in _chosen(run, split, list(loaded.splits))}
     else:
         chosen = dict([pairs_of(run, split[0] if split else None, data, strict=strict)])
@@ -87,7 +97,7 @@ def evaluate(
     for name, pairs in chosen.items():
         fitting = _fitting(translator, pairs[:limit])
         _tell_unknown(translator, fitting)
-        report, answers = _score(translator, fitting, search, own)
+        report, answers = _score(translator, fitting, search, None if data else own)
         if json:
             result_json({"run": str(run), "split": name, **asdict(report)})
         else:
@@ -118,12 +128,10 @@ def pairs_of(
     if data:
         from qkv.data.files import read_pairs
 
-        if split is not None:
-            raise InputError("--split names a part of the run's own data: leave it away with --data")
         read = read_pairs(data, strict=strict)
         for passed_over in read.notes:
             note(passed_over)
-        return " and ".join(str(path) for path in data), read.pairs
+        return _named(data), read.pairs
     splits = run_and_data(run)[1].splits
     (name,) = _chosen(run, None if split is None else [split], list(splits))
     return name, splits[name]
@@ -131,13 +139,21 @@ def pairs_of(
 
 def run_and_data(run: Path) -> tuple["Run", "Loaded"]:
     """The training run that a folder is, or is a checkpoint of, with its data."""
+    found = _run_of(run)
+    if found is None:
+        raise InputError(f"{run}: not a training run, so it has no data of its own: give --data")
+    return found, found.data()
+
+
+def _run_of(run: Path) -> "Run | None":
     from qkv.training.run import Run
 
     folder = next((folder for folder in (run, run.parent) if (folder / "recipe.toml").exists()), None)
-    if folder is None:
-        raise InputError(f"{run}: not a training run, so it has no data of its own: give --data")
-    found = Run.open(folder)
-    return found, found.data()
+    return None if folder is None else Run.open(folder)
+
+
+def _named(data: list[Path]) -> str:
+    return " and ".join(str(path) for path in data)
 
 
 def _chosen(run: Path, asked: list[str] | None, splits: list[str]) -> list[str]:

@@ -1,19 +1,30 @@
 """`qkv tag`: text in, its words with a tag for each out."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from qkv.cli import options, texts
 from qkv.cli.talk import result, result_json
+from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.data.tagged import Tagged
     from qkv.tasks.tagger import TaggedText
 
 
 def tag(
     run: options.Folder,
     text: texts.Texts = None,
-    file: texts.Input = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", "--file", metavar="FILE", help="Read each line of a file as a text, of *.conllu each sentence."
+        ),
+    ] = None,
     batch_tokens: texts.BatchTokens = 8192,
     strict: options.Strict = False,
     device: options.Device = "auto",
@@ -21,22 +32,35 @@ def tag(
 ) -> None:
     """Tag the words of texts, of the lines of a file, or of those of standard input: word/TAG word/TAG.
 
+    A file whose name ends in .conllu is read as CoNLL-U: its words, and the heads that models of trees ask for.
+
     With --json each answer is an object with words, tags, offsets (the first character of each word, and the one after
     its last) and, where the tags name them, entities.
     """
-    lines = texts.texts_given(text, file, strict=strict)
+    sentences = [] if text or file is None or file.suffix != ".conllu" else _sentences(file)
+    lines = [" ".join(one.words) for one in sentences] or texts.texts_given(text, file, strict=strict)
 
     from qkv.tasks.tagger import Tagger
 
-    tagger = Tagger(run, device=device)
+    tagger, waiting = Tagger(run, device=device), iter(sentences)
     for number, line, answer in texts.answered(
-        "tagging", lines, lambda some: tagger.tag(some, batch_tokens=batch_tokens)
+        "tagging", lines, lambda some: tagger.tag([*islice(waiting, len(some))] or some, batch_tokens=batch_tokens)
     ):
         if json:
             result_json({"input": number, "text": line, **as_dict(answer)})
         else:
             pairs = () if answer is None else zip(answer.words, answer.tags, strict=True)
             result(" ".join(f"{word}/{tag}" for word, tag in pairs))
+
+
+def _sentences(file: Path) -> list["Tagged"]:
+    from qkv.data.files import read_lines
+    from qkv.data.tagged import parse_conllu
+
+    found = parse_conllu(read_lines(file), str(file))
+    if not found:
+        raise InputError(f"{file}: no sentences found")
+    return found
 
 
 def as_dict(answer: "TaggedText | None") -> dict[str, Any]:

@@ -57,7 +57,7 @@ def view(
     from qkv.interop.folder import locate, network_of
     from qkv.models.captioner import ShowAttendTell
     from qkv.models.han import HAN
-    from qkv.models.snail import SNAIL
+    from qkv.models.snail import SNAIL, SNAILPolicy
     from qkv.models.vit import ViT
     from qkv.nn.encoder_decoder import EncoderDecoder
     from qkv.nn.transducer import Transducer
@@ -68,6 +68,11 @@ def view(
     network = network_of(locate(run))
     if issubclass(network, ShowAttendTell):
         raise InputError(f"{run}: holds a captioner: qkv caption {run} PICTURE --out PAGE.html shows what it looks at")
+    if issubclass(network, SNAILPolicy):
+        raise InputError(
+            f"{run}: holds a {network.__name__}, which pulls the arms of bandits: there is nothing to view of it; "
+            f"qkv evaluate {run} tells how well it plays"
+        )
     if issubclass(network, Transducer):
         if page is not None or layer is not None or head is not None or beam > 1 or document:
             raise InputError(

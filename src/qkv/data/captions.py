@@ -36,6 +36,7 @@ class Captions:
     pictures: Shaped[ndarray, "count channels height width"]
     texts: tuple[tuple[str, ...], ...]  # of each picture one caption or more; objects are named in the first
     objects: tuple[tuple[Named, ...], ...] = ()  # of each picture; none where nobody knows
+    notes: tuple[str, ...] = ()  # about what was passed over
 
     def __post_init__(self) -> None:
         if len(self.pictures) != len(self.texts) or (self.objects and len(self.objects) != len(self.texts)):
@@ -47,7 +48,7 @@ class Captions:
         return len(self.texts)
 
     def __getitem__(self, part: slice) -> "Captions":
-        return Captions(self.pictures[part], self.texts[part], self.objects[part])
+        return Captions(self.pictures[part], self.texts[part], self.objects[part], self.notes)
 
 
 def read_captioned(

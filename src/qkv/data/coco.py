@@ -22,16 +22,19 @@ SPLITS = {"train": "train", "valid": "val", "test": "test"}  # as files of ours 
 def read(store: Store, side: int, size: int | None = None, features: Path | None = None) -> dict[str, Captions]:
     """The pictures of each split, scaled to so many pixels a side; of the training split the first `size`."""
     folder = _found(store)
-    splits = {}
-    for split, word in SPLITS.items():
-        for path in sorted((folder / "annotations").glob(f"captions_{word}*.json"))[:1]:
-            pictures = folder / path.stem.removeprefix("captions_")
-            said = _captions(path)
-            taken = dict(list(said.items())[: size if split == "train" else None])
-            splits[split] = read_captioned(taken, pictures, side, features)
-    if "valid" not in splits:
+    paths = {
+        split: path
+        for split, word in SPLITS.items()
+        for path in sorted((folder / "annotations").glob(f"captions_{word}*.json"))[:1]
+    }
+    if "valid" not in paths:
         raise InputError(f"{folder}: no annotations/captions_val*.json, so there is nothing to validate on")
-    return splits
+    said = {split: _captions(path) for split, path in paths.items()}  # before any picture is read: that takes minutes
+    said["train"] = dict(list(said["train"].items())[:size])
+    return {
+        split: read_captioned(said[split], folder / path.stem.removeprefix("captions_"), side, features)
+        for split, path in paths.items()
+    }
 
 
 def _found(store: Store) -> Path:
@@ -42,7 +45,7 @@ def _found(store: Store) -> Path:
     looked = ", ".join(str(folder) for folder in store.folders)
     raise InputError(
         f"coco: no annotations/captions_train*.json is in {looked}, or in a folder coco there: name the folder of the "
-        "pictures and captions with data.folder"
+        "pictures and captions with --data-dir FOLDER, or in a recipe with --set data.folder=FOLDER"
     )
 
 
@@ -65,6 +68,8 @@ def _captions(path: Path) -> dict[str, list[str]]:
             raise InputError(f"{path}: a caption is of picture {number}, which is not among the images")
         if caption.strip():
             said.setdefault(names[number], []).append(" ".join(caption.split()))
+    if not said:
+        raise InputError(f'{path}: no caption of any picture is in its "annotations": add some')
     return said
 
 

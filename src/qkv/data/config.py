@@ -78,6 +78,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         require(self.size is None or 0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
+        require(
+            self.size is None or self.name != "bandits",
+            "size has no meaning with name = 'bandits', whose games are made anew in every epoch: leave it out",
+        )
         require(1 <= self.side <= 4096, "side must lie between 1 and 4,096")
         require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
         for count, least in (("ways", 2), ("shots", 1), ("arms", 2), ("pulls", 1)):

@@ -23,27 +23,29 @@ class ReadPairs:
     notes: tuple[str, ...]
 
 
-def read_pairs(paths: Sequence[Path], *, strict: bool = False) -> ReadPairs:
+def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = False) -> ReadPairs:
     """Read a TSV (source, tab, target) or a source and a target file; a line with an empty side is skipped and noted.
 
-    With `strict` such a line is an error.
+    With `strict` such a line is an error. Where the targets are labels of the sources (`labelled`), space
+    around them is no part of them: "good " is no other label than "good".
     """
+    what, columns = ("texts with labels", "text, one tab, label") if labelled else ("pairs", "source, one tab, target")
     if len(paths) == 1:
-        numbered, name = list(_tsv(paths[0])), str(paths[0])
+        numbered, name = list(_tsv(paths[0], columns)), str(paths[0])
     elif len(paths) == 2:
         numbered, name = list(_parallel(*paths)), f"{paths[0]} and {paths[1]}"
     else:
-        raise InputError(f"pairs come from one TSV file or from two files, not from {len(paths)}")
+        raise InputError(f"{what} come from one TSV file or from two files, not from {len(paths)}")
     pairs, empty = [], []
     for number, source, target in numbered:
         if source.strip() and target.strip():
-            pairs.append(Pair(source, target))
+            pairs.append(Pair(source, target.strip() if labelled else target))
         else:
             empty.append(number)
     if empty and strict:
         raise InputError(f"{name}: line {empty[0]} has an empty side ({len(empty)} such line(s))")
     if not pairs:
-        raise InputError(f"{name}: no pairs found")
+        raise InputError(f"{name}: no {what} found")
     note = f"{name}: skipped {len(empty)} line(s) with an empty side, the first at line {empty[0] if empty else 0}"
     return ReadPairs(pairs, (note,) if empty else ())
 
@@ -88,11 +90,11 @@ def decode_text(data: bytes, name: str) -> str:
         ) from None
 
 
-def _tsv(path: Path) -> Iterator[tuple[int, str, str]]:
+def _tsv(path: Path, expected: str) -> Iterator[tuple[int, str, str]]:
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t") if line.strip() else ["", ""]
         if len(columns) != 2:
-            raise InputError(f"{path}: line {number} has {len(columns)} column(s); expected source, one tab, target")
+            raise InputError(f"{path}: line {number} has {len(columns)} column(s); expected {expected}")
         yield number, columns[0], columns[1]
 
 

@@ -1,6 +1,6 @@
 """The data sets, by name: what a recipe's `data` table asks for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ from qkv.data import (
 from qkv.data.config import DataConfig as DataConfig
 from qkv.data.files import hold_out, read_lines, read_pairs, read_text
 from qkv.data.loaded import Loaded as Loaded
-from qkv.data.questions import parse_squad
+from qkv.data.questions import Question, parse_squad
 from qkv.data.store import Corpus, Store
 from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 DATES, HELD_OUT_DATES = 20_000, 2000
 SCENES, HELD_OUT_SCENES = 50_000, 2000
 SEQUENCES, HELD_OUT_SEQUENCES = 64_000, {"valid": 25, "test": 200}  # an epoch; else of each size
+SCORED_FROM_FILES = ("labelled", "tagged", "questions")  # kinds of data that `load_to_score` can read
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,17 @@ def load_data(config: DataConfig) -> Loaded:
         if "train" in parts:
             changed[kind] = {**parts, "train": parts["train"][: config.size]}
     return replace(loaded, **changed)
+
+
+def load_to_score(kind: str, paths: Sequence[Path], name: str, *, column: str, strict: bool) -> Loaded:
+    """Files of a user's own as the split `name` of data of a kind, with nothing to learn from."""
+    files = tuple(str(path) for path in paths)
+    if kind == "tagged":
+        return Loaded({}, tagged={"train": [], "valid": [], name: _read_tagged(files, column)})
+    if kind == "questions":
+        return Loaded({}, questions={"train": [], "valid": [], name: _read_questions(files)})
+    read = read_pairs(paths, strict=strict, labelled=True)
+    return Loaded({"train": [], "valid": [], name: read.pairs}, read.notes)
 
 
 def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | PretrainedTokenizer | None":
@@ -109,20 +121,20 @@ def _load_dates(config: DataConfig) -> Loaded:
 
 
 def _load_pairs(config: DataConfig) -> Loaded:
+    labelled = config.name == "labelled"
+    if not config.train and labelled:
+        raise InputError("no texts with labels given: --data texts.tsv, or --data texts.txt --data labels.txt")
     if not config.train:
         raise InputError("no training pairs given: --data pairs.tsv, or --data source.txt --data target.txt")
     named = {"train": config.train, "valid": config.valid, "test": config.test}
     read = {
-        split: read_pairs([Path(path) for path in paths], strict=config.strict)
+        split: read_pairs([Path(path) for path in paths], strict=config.strict, labelled=labelled)
         for split, paths in named.items()
         if paths
     }
     splits = {split: found.pairs for split, found in read.items()}
     if "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_share, lambda one: one.source)
-    if config.name == "labelled":
-        for split, pairs in splits.items():  # "good " is no other label than "good"
-            splits[split] = [replace(pair, target=pair.target.strip()) for pair in pairs]
     return Loaded(splits, tuple(note for found in read.values() for note in found.notes))
 
 
@@ -158,6 +170,8 @@ def _read_tagged(paths: tuple[str, ...], column: str) -> list[Tagged]:
             found.extend(parse_columns(read_lines(Path(path)), path))
         else:
             raise InputError(f"{path}: data.column = {column!r} is a column of CoNLL-U, which is named *.conllu")
+    if not found:
+        raise InputError(f"{' and '.join(paths)}: no sentences found")
     return found
 
 
@@ -165,14 +179,14 @@ def _load_questions(config: DataConfig) -> Loaded:
     if not config.train:
         raise InputError("no questions given: set data.train to a list of files in SQuAD's format, such as train.json")
     named = {"train": config.train, "valid": config.valid, "test": config.test}
-    splits = {
-        split: [one for path in paths for one in parse_squad(read_text(Path(path)), path)]
-        for split, paths in named.items()
-        if paths
-    }
+    splits = {split: _read_questions(paths) for split, paths in named.items() if paths}
     if "valid" not in splits:  # all questions about a text are on one side
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_share, lambda one: one.text)
     return Loaded({}, questions=splits)
+
+
+def _read_questions(paths: tuple[str, ...]) -> list[Question]:
+    return [one for path in paths for one in parse_squad(read_text(Path(path)), path)]
 
 
 def _load_sentence_polarity(config: DataConfig) -> Loaded:

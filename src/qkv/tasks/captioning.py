@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -97,7 +98,8 @@ class CaptioningTask(ScoredTask):
     @classmethod
     def prepare(cls, data: Loaded, vocabulary: Vocabulary, model: Any, train: Settings, seed: int) -> "CaptioningTask":
         """Encode the captions; those that are longer than the model allows are left out and noted."""
-        pictures, notes = data.captions["train"], data.notes
+        pictures = data.captions["train"]
+        notes = (*data.notes, *chain.from_iterable(captions.notes for captions in data.captions.values()))
         every = encoded(vocabulary, pictures)
         kept = [one for one in every if len(one.tokens) < model.max_length]
         if not kept:

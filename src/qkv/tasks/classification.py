@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
+from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
 from qkv.tasks.pieces import (
@@ -79,6 +80,8 @@ class ClassificationTask(ScoredTask):
     @classmethod
     def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
         names = tuple(sorted({pair.target for pair in data.splits["train"]}))
+        if len(names) < 2:
+            raise InputError(f"all training texts have one label, {names[0]!r}: give texts of two labels or more")
         return {"vocabulary_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
 
     @classmethod
@@ -94,8 +97,8 @@ class ClassificationTask(ScoredTask):
                 "and no further",
             )
         valid = data.splits["valid"][: train.valid_size]
-        if strange := sorted({pair.target for pair in valid} - set(names)):
-            notes += (f"labels of the validation texts that no training text has: {', '.join(strange[:5])}",)
+        for split in data.splits:
+            notes += _strange_labels(data, split, names)
         return cls(splitter, texts.pieces, valid, names, train, model.max_length, seed, notes)
 
     def describe(self) -> str:
@@ -130,9 +133,18 @@ class ClassificationTask(ScoredTask):
     def examine(self, model: TextEncoder, data: Loaded, split: str) -> Examined:
         return Examined(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
 
+    def notes_on(self, data: Loaded, split: str) -> tuple[str, ...]:
+        return _strange_labels(data, split, self.labels)
+
     def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
         log_p = label_log_probabilities(model, self.splitter, pairs, self.settings.batch_tokens)
         return label_scores(log_p, pairs, self.labels)
+
+
+def _strange_labels(data: Loaded, split: str, labels: Sequence[str]) -> tuple[str, ...]:
+    """A note on labels that a model cannot know; the loss leaves their texts out, and the accuracy counts them."""
+    strange = sorted({pair.target for pair in data.splits[split]} - set(labels))
+    return (f"labels in {split} that no training text has: {', '.join(strange[:5])}",) if strange else ()
 
 
 def label_scores(

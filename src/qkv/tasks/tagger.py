@@ -1,11 +1,12 @@
 """Tagging: a text in, a tag for each of its words out, and the entities that the tags name."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qkv.data.tagged import Tagged
 from qkv.errors import InputError
 from qkv.metrics.tagging import entities, names_entities
 from qkv.nn.text_encoder import TextEncoder
@@ -39,7 +40,8 @@ class Tagger(Reader):
     """A model with a head for tags: `Tagger("runs/ewt-bert-0")("She reads.").tags`.
 
     A text is cut into words as `split_words` says; one that comes in words already is taken as those words, with a
-    space between them. What is too long for the model is read in several parts.
+    space between them. A model that reads dependency trees takes sentences with heads (`qkv.data.tagged.Tagged`), whose
+    tags are not looked at. What is too long for the model is read in several parts.
     """
 
     heads: ClassVar = ("tagger",)
@@ -49,15 +51,18 @@ class Tagger(Reader):
         if not self.model.config.label_names:
             raise InputError(f"{self.name}: nothing says what its tags are called: name them in config.json")
 
-    def __call__(self, text: str | Sequence[str]) -> TaggedText:
+    def __call__(self, text: str | Sequence[str] | Tagged) -> TaggedText:
         """The tags of one text, or of the words of one."""
         return self.tag([text])[0]
 
-    def tag(self, texts: Sequence[str | Sequence[str]], *, batch_tokens: int = BATCH_TOKENS) -> list[TaggedText]:
+    def tag(
+        self, texts: Sequence[str | Sequence[str] | Tagged], *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[TaggedText]:
         """The tags of each text."""
         read = [_Words.of(text) for text in texts]
         require_text([one.text for one in read])
-        found = tags_of(self.model, self.splitter, [one.words for one in read], batch_tokens)
+        heads = [one.heads for one in read]
+        found = tags_of(self.model, self.splitter, [one.words for one in read], batch_tokens, heads)
         named = names_entities(self.model.config.label_names)
         return [
             TaggedText(one.text, one.words, tuple(tags), tuple(one.offsets), tuple(one.entities(tags)) if named else ())
@@ -67,15 +72,18 @@ class Tagger(Reader):
 
 @dataclass(frozen=True)
 class _Words:
-    """A text, and where its words are."""
+    """A text, where its words are, and the words that they depend on, where that is known."""
 
     text: str
     offsets: list[Span]
+    heads: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, text: str | Sequence[str]) -> "_Words":
+    def of(cls, text: str | Sequence[str] | Tagged) -> "_Words":
         if isinstance(text, str):
             return cls(text, split_words(text))
+        if isinstance(text, Tagged):
+            return replace(cls.of(text.words), heads=text.heads)
         if not all(word.strip() for word in text):
             raise InputError(f"a word has at least one letter or mark, but one of {list(text)} has none")
         ends = accumulate(len(word) + 1 for word in text)

@@ -89,16 +89,20 @@ def cut(
 def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> Tree:
     """The tree that some words of a sentence are in, and where their tokens are, the last before `end`."""
     number = words[0].sentence
-    heads = sentences[number].heads
-    if heads is None or len(heads) != len(sentences[number].words):
-        raise InputError(
-            f"sentence {number + 1} has no head for each of its words, and the model reads dependency trees "
-            "(model.tree): give it sentences in CoNLL-U, or train one without"
-        )
+    heads = _heads(sentences[number], f"sentence {number + 1}")
     of_tokens = [0] * words[0].place
     for word, after in zip(words, [*(one.place for one in words[1:]), end], strict=True):
         of_tokens.extend([word.number + 1] * (after - word.place))
     return Tree(heads, of_tokens)
+
+
+def _heads(sentence: Tagged, name: str) -> tuple[int, ...]:
+    if sentence.heads is None or len(sentence.heads) != len(sentence.words):
+        raise InputError(
+            f"{name} has no head for each of its words, and the model reads dependency trees (model.tree): give it "
+            "sentences in CoNLL-U, from a file *.conllu, or train one without"
+        )
+    return sentence.heads
 
 
 @dataclass
@@ -140,6 +144,10 @@ class TaggingTask(ScoredTask):
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
         splitter = splitter_for(vocabulary, model)
+        if _reads_trees(model):  # also those that are not looked at until training is done
+            for split, sentences in data.tagged.items():
+                for number, sentence in enumerate(sentences, start=1):
+                    _heads(sentence, f"{split}: sentence {number}")
         pieces = cut(splitter, data.tagged["train"], numbers, model.max_length, trees=_reads_trees(model))
         valid = data.tagged["valid"][: train.valid_size]
         return cls(splitter, pieces, valid, names, train, model.max_length, seed, data.notes)

@@ -148,3 +148,7 @@ class ScoredTask(Task):
     @abstractmethod
     def examine(self, model: Any, data: Loaded, split: str) -> Examined:
         """Every metric of the task, on all of a split."""
+
+    def notes_on(self, data: Loaded, split: str) -> tuple[str, ...]:
+        """What a user should know of a split before its scores."""
+        return ()

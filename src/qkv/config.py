@@ -11,7 +11,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -195,3 +195,26 @@ def require(condition: bool, message: str) -> None:
     """Raise an input error with `message` unless `condition` holds; for the rules of config dataclasses."""
     if not condition:
         raise InputError(message)
+
+
+def require_known(config: Any, **known: Iterable[str]) -> None:
+    """Raise where a field of a config holds none of the words that are known for it."""
+    for name, words in known.items():
+        word = getattr(config, name)
+        require(word in words, f"{name} {word!r} is not known{nearest(str(word), words)}")
+
+
+def require_meaning(config: Any, meant_for: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+    """Raise where a field was given that means something only where another has one of some values."""
+    for field in dataclasses.fields(config):
+        value, (other, allowed) = getattr(config, field.name), meant_for.get(field.name, (field.name, ()))
+        require(
+            other == field.name or value == field.default or getattr(config, other) in allowed,
+            f"{field.name} = {value!r} has no meaning with {other} = {getattr(config, other)!r}: "
+            f"leave {field.name} out, or set {other} to {' or '.join(allowed)}",
+        )
+
+
+def require_names(label_names: Sequence[str], labels: int) -> None:
+    """Raise unless all labels have a name, or none has."""
+    require(len(label_names) in (0, labels), f"there are {len(label_names)} label_names for {labels} labels")

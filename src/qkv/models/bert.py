@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from qkv.attention import SCORES, Learned, Mask, Padding, Position, TreePlaces, TreeRelative
-from qkv.config import nearest, require
+from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.block import Block
 from qkv.nn.described import PLACES, described_block, described_encoding
@@ -85,14 +85,7 @@ class Config:
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
         widest = max(self.vocabulary_size, self.labels, self.hidden, self.segments, self.max_length, 3 * self.dim)
         require(self.dim * widest <= 2**34, f"a matrix of {self.dim} by {widest} numbers is too large: 2^34 at most")
-        for name, known in (
-            ("position", WAYS),
-            ("tree", TREES),
-            ("score", SCORES),
-            ("activation", ACTIVATIONS),
-        ):
-            word = getattr(self, name)
-            require(word in known, f"{name} {word!r} is not known{nearest(str(word), known)}")
+        require_known(self, position=WAYS, tree=TREES, score=SCORES, activation=ACTIVATIONS)
         require(
             self.position != "rotary" or self.head_dim % 2 == 0,
             f"position 'rotary' turns pairs of features, but a head has {self.head_dim}: choose dim and heads anew",
@@ -108,14 +101,10 @@ class Config:
         )
         for name in ("dropout", "attention_dropout", "eps"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
-        require(
-            self.head is None or self.head in HEADS, f"head {self.head!r} is not known{nearest(str(self.head), HEADS)}"
-        )
+        if self.head is not None:
+            require_known(self, head=HEADS)
         require(self.pooler or self.head not in OF_THE_WHOLE, f"head {self.head!r} reads what the pooler says: set it")
-        require(
-            len(self.label_names) in (0, self.labels),
-            f"there are {len(self.label_names)} label_names for {self.labels} labels",
-        )
+        require_names(self.label_names, self.labels)
 
     @property
     def hidden(self) -> int:

@@ -14,14 +14,14 @@ attention = "hard"    the same, but each word reads one place alone; estimator =
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from qkv.attention import SCORES, Attend, Keys, Sizes, Softmax
 from qkv.attention.hard import BASELINES, ESTIMATORS
-from qkv.config import nearest, require
+from qkv.config import require, require_known, require_meaning
 from qkv.nn.dropout import Dropout
 from qkv.nn.encoder_decoder import Writer
 from qkv.nn.image_encoder import Convolutions, ImageEncoder, PatchTransformer
@@ -94,16 +94,8 @@ class Config:
             require(0 <= getattr(self, key) <= 1, f"{key} must lie in [0, 1]")
         for key in ("entropy", "spread"):
             require(0 <= getattr(self, key) < math.inf, f"{key} must be 0 or more, and finite")
-        for key, words in WORDS.items():
-            word = getattr(self, key)
-            require(word in words, f"{key} {word!r} is not known{nearest(word, words)}")
-        for field in fields(self):
-            value, (other, allowed) = getattr(self, field.name), MEANT_FOR.get(field.name, (field.name, ()))
-            require(
-                other == field.name or value == field.default or getattr(self, other) in allowed,
-                f"{field.name} = {value!r} has no meaning with {other} = {getattr(self, other)!r}: "
-                f"leave {field.name} out, or set {other} to {' or '.join(allowed)}",
-            )
+        require_known(self, **WORDS)
+        require_meaning(self, MEANT_FOR)
         self._check_grid()
         require(
             self.attention == "none"

@@ -20,7 +20,7 @@ from torch import nn
 
 from qkv.attention import SCORES, Attend, Keys, Learned, Padding, Sizes
 from qkv.attention.precision import exact
-from qkv.config import nearest, require
+from qkv.config import require, require_known
 from qkv.nn.convolution import ROOT_HALF, GatedConvolution, centred, scaled_gradient, steady
 from qkv.nn.dropout import Dropout
 from qkv.nn.encoder_decoder import EncoderDecoder
@@ -49,7 +49,7 @@ class Config:
             require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
         require(max(self.encoder_layers, self.decoder_layers) <= 1024, "more than 1,024 layers")
         require(1 <= self.kernel <= 1024, "kernel must lie between 1 and 1,024")
-        require(self.score in SCORES, f"score {self.score!r} is not known{nearest(self.score, SCORES)}")
+        require_known(self, score=SCORES)
         require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
         require(not self.tie or self.source_size == self.target_size, "tie needs one vocabulary for source and target")
 

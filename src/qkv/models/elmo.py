@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.precision import exact
-from qkv.config import nearest, require
+from qkv.config import require, require_known, require_names
 from qkv.data.characters import BEGIN_SENTENCE, END_SENTENCE, NOTHING, marked
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
@@ -111,15 +111,13 @@ class Config:
 
     def _check_head(self) -> None:
         head = self.head
-        require(head is None or head in HEADS, f"head {head!r} is not known{nearest(str(head), HEADS)}")
+        if head is not None:
+            require_known(self, head=HEADS)
         require(
             head != "language_model" or self.vocabulary_size is not None,
             "vocabulary_size: a language model has to know how many words it predicts",
         )
-        require(
-            len(self.label_names) in (0, self.labels),
-            f"there are {len(self.label_names)} label_names for {self.labels} labels",
-        )
+        require_names(self.label_names, self.labels)
         read = max(2 * self.dim + self.own_words, 2 * self.reader_hidden)
         require(self.labels * read <= 2**31, "labels, dim: too large a head together")
         for name in ("reader_hidden", "own_words"):

@@ -25,7 +25,7 @@ from qkv.attention import (
     Prefix,
 )
 from qkv.attention.mask import Not
-from qkv.config import nearest, require
+from qkv.config import require, require_known
 from qkv.errors import InputError
 from qkv.nn.described import PLACES, described_block, described_encoding
 from qkv.nn.dropout import Dropout
@@ -69,9 +69,7 @@ class Config:
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
         widest = max(self.vocabulary_size, self.hidden, self.max_length, 3 * self.dim)
         require(self.dim * widest <= 2**34, f"a matrix of {self.dim} by {widest} numbers is too large: 2^34 at most")
-        for name, known in (("position", PLACES), ("score", SCORES), ("activation", ACTIVATIONS)):
-            word = getattr(self, name)
-            require(word in known, f"{name} {word!r} is not known{nearest(str(word), known)}")
+        require_known(self, position=PLACES, score=SCORES, activation=ACTIVATIONS)
         require(
             self.position != "rotary" or self.head_dim % 2 == 0,
             f"position 'rotary' turns pairs of features, but a head has {self.head_dim}: choose dim and heads anew",

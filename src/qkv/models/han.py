@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from qkv.config import require
+from qkv.config import require, require_names
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
 from qkv.nn.pooling import POOLINGS
@@ -57,10 +57,7 @@ class Config:
             f"head {self.head!r}: a hierarchical attention network says something of whole documents ('classifier'), "
             "and nothing of their words; rnn_text, bert and elmo do",
         )
-        require(
-            len(self.label_names) in (0, self.labels),
-            f"there are {len(self.label_names)} label_names for {self.labels} labels",
-        )
+        require_names(self.label_names, self.labels)
 
     @property
     def width(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 from torch import nn
 
 from qkv.attention import SCORES, Learned, Padding, Sizes
-from qkv.config import nearest, require
+from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.block import Block
 from qkv.nn.dropout import Dropout
@@ -80,19 +80,12 @@ class Config:
             self.heads * self.rank * self.max_length <= 2**34,
             f"{self.heads} matrices of {self.rank} by {self.max_length} numbers are too large: 2^34 at most",
         )
-        known = {"sharing": SHARING, "position": ENCODINGS, "score": SCORES, "activation": ACTIVATIONS}
-        for name, options in known.items():
-            word = getattr(self, name)
-            require(word in options, f"{name} {word!r} is not known{nearest(str(word), options)}")
+        require_known(self, sharing=SHARING, position=ENCODINGS, score=SCORES, activation=ACTIVATIONS)
         for name in ("dropout", "attention_dropout", "eps"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
-        require(
-            self.head is None or self.head in HEADS, f"head {self.head!r} is not known{nearest(str(self.head), HEADS)}"
-        )
-        require(
-            len(self.label_names) in (0, self.labels),
-            f"there are {len(self.label_names)} label_names for {self.labels} labels",
-        )
+        if self.head is not None:
+            require_known(self, head=HEADS)
+        require_names(self.label_names, self.labels)
 
     @property
     def hidden(self) -> int:

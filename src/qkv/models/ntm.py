@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.config import nearest, require
+from qkv.config import require, require_known
 from qkv.errors import ShapeError
 from qkv.nn.memory import BLANK, ReadHeads, WriteHeads, places_of
 from qkv.nn.recurrent import Layer, Products, Recurrent
@@ -53,9 +53,7 @@ class Config:
         require(1 <= self.locations <= 2**12, "locations must lie between 1 and 4,096")
         for name in ("read_heads", "write_heads"):
             require(1 <= getattr(self, name) <= 64, f"{name} must lie between 1 and 64")
-        for name, known in (("controller", CONTROLLERS), ("addressing", ADDRESSINGS)):
-            word = getattr(self, name)
-            require(word in known, f"{name} {word!r} is not known{nearest(word, known)}")
+        require_known(self, controller=CONTROLLERS, addressing=ADDRESSINGS)
         require(
             self.reach >= 0 and 2 * self.reach + 1 <= self.locations,
             f"reach must lie between 0 and half of the {self.locations} locations, not {self.reach}",

@@ -17,14 +17,14 @@ and then p(y_t) = softmax(O t_t).
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from qkv.attention import SCORES, Sizes
 from qkv.attention.hard import BASELINES, ESTIMATORS
-from qkv.config import nearest, require
+from qkv.config import require, require_known, require_meaning
 from qkv.nn.dropout import Dropout
 from qkv.nn.embed import ScaledEmbedding
 from qkv.nn.encoder_decoder import EncoderDecoder
@@ -104,16 +104,8 @@ class Config:
         require(0 <= self.scheduled_sampling <= 1, "scheduled_sampling must lie in [0, 1]")
         require(0 <= self.discount <= 1, "discount must lie in [0, 1]")
         require(0 <= self.entropy < math.inf, "entropy must be 0 or more, and finite")
-        for key, words in WORDS.items():
-            word = getattr(self, key)
-            require(word in words, f"{key} {word!r} is not known{nearest(word, words)}")
-        for field in fields(self):
-            value, (other, allowed) = getattr(self, field.name), MEANT_FOR.get(field.name, (field.name, ()))
-            require(
-                other == field.name or value == field.default or getattr(self, other) in allowed,
-                f"{field.name} = {value!r} has no meaning with {other} = {getattr(self, other)!r}: "
-                f"leave {field.name} out, or set {other} to {' or '.join(allowed)}",
-            )
+        require_known(self, **WORDS)
+        require_meaning(self, MEANT_FOR)
         self._check_widths()
         require(
             not self.coverage or self.score != "location",

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from qkv.config import nearest, require
+from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.dropout import Dropout
 from qkv.nn.pooling import POOLINGS
@@ -58,13 +58,9 @@ class Config:
         require(widest <= 2**34, "a matrix is too large: vocabulary_size by embedding, or labels by hidden")
         for name in ("dropout", "word_dropout"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
-        require(
-            self.head is None or self.head in HEADS, f"head {self.head!r} is not known{nearest(str(self.head), HEADS)}"
-        )
-        require(
-            len(self.label_names) in (0, self.labels),
-            f"there are {len(self.label_names)} label_names for {self.labels} labels",
-        )
+        if self.head is not None:
+            require_known(self, head=HEADS)
+        require_names(self.label_names, self.labels)
 
     @property
     def width(self) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from qkv.attention import SCORES, Cache, Causal, Encoding, KeyValue, Padding, Position, Sizes
-from qkv.config import nearest, require
+from qkv.config import require, require_known
 from qkv.nn.block import NORMS, Block
 from qkv.nn.dropout import Dropout
 from qkv.nn.embed import ENCODINGS, POSITIONS, PositionedEmbedding
@@ -72,10 +72,7 @@ class Config:
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             share = getattr(self, name)
             require(share is None or 0 <= share < 1, f"{name} must lie in [0, 1)")
-        known = {"norm": NORMS, "activation": ACTIVATIONS, "score": SCORES, "position": ENCODINGS | POSITIONS}
-        for name, names in known.items():
-            word = getattr(self, name)
-            require(word in names, f"{name} {word!r} is not known{nearest(word, names)}")
+        require_known(self, norm=NORMS, activation=ACTIVATIONS, score=SCORES, position=ENCODINGS | POSITIONS)
         require(
             self.position != "rotary" or self.dim // self.heads % 2 == 0,
             f"rotary positions turn pairs of features, but dim {self.dim} / heads {self.heads} is odd",

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention import SCORES, Sizes
-from qkv.config import nearest, require
+from qkv.config import require, require_known
 from qkv.errors import ShapeError
 from qkv.nn.block import Block
 from qkv.nn.dropout import Dropout
@@ -89,10 +89,7 @@ class Config:
         for name in ("dropout", "attention_dropout"):
             share = getattr(self, name)
             require(share is None or 0 <= share < 1, f"{name} must lie in [0, 1)")
-        known = {"activation": [*ACTIVATIONS], "score": [*SCORES], "position": [LEARNED, *POSITIONS]}
-        for name, names in known.items():
-            word = getattr(self, name)
-            require(word in names, f"{name} {word!r} is not known{nearest(word, names)}")
+        require_known(self, activation=ACTIVATIONS, score=SCORES, position=(LEARNED, *POSITIONS))
         require(
             self.position != "rotary" or self.dim // self.heads % 2 == 0,
             f"rotary positions turn pairs of features, but dim {self.dim} / heads {self.heads} is odd",

@@ -14,6 +14,8 @@ from qkv.interop import load, save_model
 from qkv.models.bert import Bert, Config
 from qkv.models.captioner import Config as CaptionerConfig
 from qkv.models.captioner import ShowAttendTell
+from qkv.models.elmo import Config as ElmoConfig
+from qkv.models.elmo import Elmo
 from qkv.models.linformer import Config as LinformerConfig
 from qkv.models.linformer import Linformer
 from qkv.models.ntm import NTM
@@ -23,7 +25,7 @@ from qkv.models.snail import Config as SNAILConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
 from qkv.training import job
-from qkv.training.initial import set_aside, start_of, take_over
+from qkv.training.initial import continued_config, set_aside, start_of, take_over
 from qkv.training.recipe import read_recipe
 
 SENTENCES = [Tagged(("a", "b", "c"), ("X", "Y", "X")), Tagged(("c", "a"), ("X", "X")), Tagged(("b",), ("Y",))] * 5
@@ -169,8 +171,18 @@ def test_the_sizes_are_those_of_the_weights_whatever_the_recipe_says(released: P
     job.begin(recipe(released, *said), tmp_path / "run", "cpu")
     config = load(tmp_path / "run").config
     assert (config.dim, config.heads, config.dropout) == (8, 2, 0)  # a rate is no size, though it be a whole number
-    told = "model.dim and model.heads and model.preset = 'mini' set aside: the weights have sizes of their own"
+    told = "model.dim and model.heads and model.preset = 'mini' set aside: the weights come with their own"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("inborn", [False, True])
+def test_what_is_inborn_is_as_the_weights_learned_it(inborn: bool):
+    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden": 8, "layers": 1}
+    start = Elmo(ElmoConfig(vocabulary_size=9, head="language_model", normalise_words=inborn, **sizes))
+    wanted = read_recipe("polarity-elmo", ["init=somewhere", "model.normalise_words=true", "model.max_length=7"])
+    config = continued_config(wanted, start, {"head": "classifier"})
+    assert (config.normalise_words, config.max_length) == (inborn, 7)
+    assert ("normalise_words" in set_aside(wanted, start)[0]) is not inborn
 
 
 @pytest.mark.parametrize(("longer", "said"), [(False, []), (True, ["mix_keys.weight", "mix_values.weight"])])

@@ -19,6 +19,7 @@ from qkv.training.recipe import TASKS, Recipe
 ROOM = ("vocabulary_size", "source_size", "target_size")  # for the tokens, of which a model has its own already
 
 FREE = ("max_length", "max_words", "reader_hidden", "own_words")  # sizes that a task may choose anew
+INBORN = ("normalise_words",)  # what is no size, but without which the weights mean nothing
 WORDLESS = {"pictures", "episodes", "bandits", "sequences"}  # kinds of data that no tokenizer reads
 PLACES = {Learned: 0, Mixture: 2}  # modules that learn something for each place of a text, and the axis of the places
 LABEL = ("label.", "task.label.", "head.")  # under which models have the weights that say a label
@@ -42,10 +43,10 @@ def start_of(recipe: Recipe) -> Any:
 def continued_config(recipe: Recipe, start: Any, sizes: dict[str, Any]) -> Any:
     """The config of `start`, but for what the recipe's model table says, and for what the data decide.
 
-    Sizes are those of the weights, whatever the recipe says of them.
+    Sizes, and what is inborn, are those of the weights, whatever the recipe says of them.
     """
     name = recipe.model["name"]
-    own = {key: value for key, value in recipe.model.items() if key not in ("name", "preset", *_sizes(recipe))}
+    own = {key: value for key, value in recipe.model.items() if key not in ("name", "preset", *_settled(recipe))}
     kept = {field.name: getattr(start.config, field.name) for field in fields(start.config)}
     decided = {key: value for key, value in sizes.items() if key not in ROOM}
     return build(MODELS[name][1], {**kept, **own, **decided}, f"init {recipe.init}", prefix="model.")
@@ -56,10 +57,10 @@ def set_aside(recipe: Recipe, start: Any) -> tuple[str, ...]:
     if start is None:
         return ()
     table = recipe.model
-    other = [f"model.{key}" for key in _sizes(recipe) if _listed(table[key]) != _listed(getattr(start.config, key))]
+    other = [f"model.{key}" for key in _settled(recipe) if _listed(table[key]) != _listed(getattr(start.config, key))]
     if "preset" in table:
         other.append(f"model.preset = {table['preset']!r}")
-    notes = [f"{' and '.join(other)} set aside: the weights have sizes of their own"] if other else []
+    notes = [f"{' and '.join(other)} set aside: the weights come with their own"] if other else []
     plain = DataConfig(name=recipe.data.name)
     keys = ("vocabulary", "target_vocabulary", "lowercase")
     named = [f"data.{key}" for key in keys if getattr(recipe.data, key) != getattr(plain, key)]
@@ -67,10 +68,11 @@ def set_aside(recipe: Recipe, start: Any) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _sizes(recipe: Recipe) -> list[str]:
-    """The keys of the model table that say how large something is, and are not for a task to choose."""
+def _settled(recipe: Recipe) -> list[str]:
+    """The keys of the model table that the weights have settled: how large they are, and what is inborn."""
     hints = get_type_hints(MODELS[recipe.model["name"]][1])
-    return [key for key in recipe.model if key in hints and key not in FREE and _is_size(hints[key])]
+    sized = [key for key in recipe.model if key in hints and key not in FREE and _is_size(hints[key])]
+    return sized + [key for key in recipe.model if key in INBORN]
 
 
 def _is_size(hint: Any) -> bool:

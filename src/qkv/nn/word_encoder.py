@@ -61,4 +61,5 @@ class Highway(nn.Module):
         nn.init.constant_(self.gate.bias, -2.0)  # at first nearly all goes by
 
     def forward(self, u: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
-        return torch.lerp(u, torch.relu(self.transform(u)), torch.sigmoid(self.gate(u)))
+        made = torch.relu(self.transform(u))
+        return torch.lerp(u.to(made.dtype), made, torch.sigmoid(self.gate(u)))

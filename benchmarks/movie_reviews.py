@@ -1,98 +1,116 @@
-"""Praise or blame in 2,000 long reviews, on the ten folds of their authors: HAN, the same with means, a bag of words.
+"""Praise or blame in 2,000 long reviews, on the ten folds of their authors: what a bag of words comes to.
 
-    python -m benchmarks.movie_reviews                          all of them, on the GPU if there is one
-    python -m benchmarks.movie_reviews --only bag               the bag of words alone (scikit-learn, on the CPU)
-    python -m benchmarks.movie_reviews --folds 0 1 --seed 2     some folds, another seed
-    python -m benchmarks.movie_reviews --set train.epochs=5     a change to the recipe movie-reviews-han
+    python -m benchmarks.movie_reviews                                    all folds, printed
+    python -m benchmarks.movie_reviews --out runs/movie-reviews-bag       and recorded, for `qkv compare`
 
-Everyone trains on the same eight folds, chooses on the ninth (a checkpoint, or how much the weights are held back) and
-is tested on the tenth. The bag of words is a logistic regression on the TF-IDF of words and pairs of words, which come
-in the same lower case. Runs are kept under --out, and one that is finished is not trained again.
+A logistic regression (scikit-learn) on the TF-IDF of words and pairs of words. It trains on the same eight folds as
+`qkv train movie-reviews-han --set data.fold=N`, chooses on the ninth how much its weights are held back, and is tested
+on the tenth, all in the same lower case. It needs scikit-learn, which qkv does not.
 """
 
 import argparse
+import shlex
 import statistics
-from collections.abc import Callable, Sequence
-from functools import partial
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.timing import GPU, tell
+import sklearn
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks.timing import tell
+from qkv import __version__
 from qkv.data.movie_reviews import FOLDS
 from qkv.data.registry import DataConfig, load_data
-from qkv.interop import load
-from qkv.training import job
-from qkv.training.recipe import TASKS, read_recipe
-from qkv.training.run import Run
+from qkv.evaluation.record import Measure, Record, append
+from qkv.runtime import provenance
 
 HELD_BACK = (1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse strength of the penalty on weights, as scikit-learn counts it
-Contender = Callable[[int], float]  # the accuracy on a fold
 
 
-def network(pooling: str, changes: Sequence[str], seed: int, out: Path, device: str, fold: int) -> float:
-    """Train a hierarchical attention network for a fold, unless that is done; the accuracy of its best checkpoint."""
-    settings = [f"data.fold={fold}", f"model.pooling={pooling}", f"seed={seed}", *changes]
-    folder = out / f"{pooling}-{fold}-{seed}"
-    if not folder.exists():
-        job.begin(read_recipe("movie-reviews-han", settings), folder, device)
-    elif not job.resume(folder, device).place.finished:
-        raise SystemExit(f"{folder}: stopped before its end: call again to go on")
-    run, model = Run.open(folder), load(folder, device)
-    kind, data = TASKS[run.recipe.task], run.data()
-    task = kind.prepare(data, model.tokenizer, model.config, run.recipe.train, run.recipe.seed)
-    return float(task.examine(model, data, "test").scores["accuracy"])
+@dataclass(frozen=True)
+class Fold:
+    """What was found on one of them."""
+
+    accuracy: float
+    features: int
+    size: int  # reviews that were tested on
+    seconds: float
+    data_hash: str
 
 
-def bag_of_words(folder: str | None, fold: int) -> float:
+def bag_of_words(folder: str | None, fold: int) -> Fold:
     """A logistic regression on TF-IDF, its penalty chosen on the validation fold."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-
-    splits = load_data(DataConfig(name="movie_reviews", fold=fold, folder=folder)).splits
+    data = load_data(DataConfig(name="movie_reviews", fold=fold, folder=folder))
+    began = time.monotonic()
     words = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"(?u)\b\w[\w']*\b|[!?]")
-    words.fit([pair.source for pair in splits["train"]])
-    read = {split: words.transform([pair.source for pair in pairs]) for split, pairs in splits.items()}
-    labels = {split: [pair.target for pair in pairs] for split, pairs in splits.items()}
+    words.fit([pair.source for pair in data.splits["train"]])
+    read = {split: words.transform([pair.source for pair in pairs]) for split, pairs in data.splits.items()}
+    labels = {split: [pair.target for pair in pairs] for split, pairs in data.splits.items()}
     fitted = [LogisticRegression(C=c, max_iter=1000).fit(read["train"], labels["train"]) for c in HELD_BACK]
     best = max(fitted, key=lambda one: one.score(read["valid"], labels["valid"]))
-    return float(best.score(read["test"], labels["test"]))
+    seconds = time.monotonic() - began
+    accuracy = float(best.score(read["test"], labels["test"]))
+    return Fold(accuracy, best.coef_.size, len(labels["test"]), seconds, data.fingerprint)
+
+
+def record(number: int, found: Fold, command: str) -> Record:
+    """What `qkv compare` puts beside the runs of qkv."""
+    device, source_hash = provenance.device_name(torch.device("cpu")), provenance.source_hash()
+    return Record(
+        recipe=f"TF-IDF of words and pairs, logistic regression (scikit-learn {sklearn.__version__})",
+        changes=(f"data.fold={number}",),
+        seed=0,
+        task="classify",
+        model="logistic regression",
+        parameters=found.features,
+        steps=0,
+        minutes=round(found.seconds / 60, 3),
+        finished=True,
+        data="movie_reviews",
+        languages="",
+        lowercase=True,
+        data_hash=found.data_hash,
+        split="test",
+        size=found.size,
+        left_out=0,
+        beam=1,
+        length_penalty=1.0,
+        metrics=(Measure("accuracy", found.accuracy),),
+        trained_on="",
+        device=device,
+        torch=torch.__version__,
+        version=__version__,
+        commit=provenance.commit(),
+        source_hash=source_hash,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=found.seconds,
+        shipped=False,
+        command=command,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("han", "mean", "bag"))
-    parser.add_argument("--folds", type=int, nargs="+", default=list(range(FOLDS)))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
-    parser.add_argument("--out", type=Path, default=Path("runs/movie-reviews"))
+    parser.add_argument("--folds", type=int, nargs="+", default=list(range(FOLDS)), choices=range(FOLDS), metavar="N")
     parser.add_argument("--data-dir")
-    parser.add_argument("--device", default="cuda" if GPU else "cpu")
+    parser.add_argument("--out", type=Path, metavar="FOLDER")
     given = parser.parse_args()
-    changes = [*given.changes, *([f'data.folder="{given.data_dir}"'] if given.data_dir else [])]
-    contenders: dict[str, Contender] = {
-        "han": partial(network, "attention", changes, given.seed, given.out, given.device),
-        "mean": partial(network, "mean", changes, given.seed, given.out, given.device),
-        "bag": partial(bag_of_words, given.data_dir),
-    }
-    if given.only:
-        contenders = {given.only: contenders[given.only]}
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for fold in given.folds:
-        for name, contender in contenders.items():
-            found[name].append(contender(fold))
-        tell("movie reviews", f"fold {fold}", **{name: values[-1] for name, values in found.items()})
-    print_table(given.folds, found)
-
-
-def print_table(folds: Sequence[int], found: dict[str, list[float]]) -> None:
-    """Accuracies in percent, a row for each fold, and their mean with the deviation between folds."""
-    print("| fold | " + " | ".join(found) + " |\n|---" + "|---:" * len(found) + "|")
-    for number, fold in enumerate(folds):
-        print(f"| {fold} | " + " | ".join(f"{100 * values[number]:.1f}" for values in found.values()) + " |")
-    spread = (100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in found.values())
-    means = (
-        f"{100 * statistics.mean(values):.2f} ± {by:.2f}" for values, by in zip(found.values(), spread, strict=True)
-    )
-    print("| mean | " + " | ".join(means) + " |")
+    folds = [] if given.folds == list(range(FOLDS)) else ["--folds", *map(str, given.folds)]
+    command = shlex.join(["python", "-m", "benchmarks.movie_reviews", *folds, "--out", str(given.out)])
+    accuracies = []
+    for number in given.folds:
+        found = bag_of_words(given.data_dir, number)
+        accuracies.append(100 * found.accuracy)
+        tell("movie reviews", f"fold {number}", accuracy=found.accuracy, features=found.features)
+        if given.out is not None:
+            given.out.mkdir(parents=True, exist_ok=True)
+            append(given.out, record(number, found, command))
+    spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+    print(f"accuracy {statistics.mean(accuracies):.2f} % ± {spread:.2f} between {len(accuracies)} fold(s)")
 
 
 if __name__ == "__main__":

@@ -251,12 +251,21 @@ def test_a_checkpoint_of_a_language_model_is_scored_itself_and_leaves_no_record(
 def test_compare_makes_one_row_of_two_seeds_and_needs_no_weights(qkv: Command, runs: list[str]) -> None:
     ended = qkv("compare", *runs)
     assert (ended.code, ended.err) == (0, "")
-    assert f"Written by `qkv compare {' '.join(runs)}`" in ended.out
+    assert "Written by `qkv compare runs/*`" in ended.out
     (row,) = [line for line in ended.out.splitlines() if line.startswith("| multi30k-gru")]
     assert row.count("38.50 (38.00 to 39.00)") == 2  # two test sets
     assert qkv("compare", *runs, "--out", "docs/results.md").out == "docs/results.md\n"
     page = Path("docs/results.md").read_text()
     assert page.replace(" --out docs/results.md", "") == ended.out
+
+
+def test_some_runs_of_a_folder_are_told_by_their_names(qkv: Command, runs: list[str], tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "runs", tmp_path / "a b")
+    given = [path.name for path in (tmp_path / "a b").iterdir()]
+    assert "Written by `qkv compare 'a b'/*`" in qkv("compare", *(f"a b/{name}" for name in given)).out
+    Path("a b/another").mkdir()
+    assert "/*" not in qkv("compare", *(f"a b/{name}" for name in given)).out
+    assert "/*" not in qkv("compare", runs[0]).out
 
 
 def test_compare_draws_a_figure_and_the_page_points_at_it(qkv: Command, runs: list[str]) -> None:

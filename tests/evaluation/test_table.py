@@ -1,5 +1,8 @@
 """Tables: the numbers are those of the records, and each row can be made again."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from qkv.data.registry import DATA_SETS
@@ -74,7 +77,7 @@ def test_pre_training_has_a_table_of_its_own_beside_what_the_data_were_made_for(
     assert [row["recipe"] for row in grid(text, "imdb, masked words")] == ["m"]
     assert grid(text, "imdb, masked words")[0]["test_2016_flickr: masked words, %"] == "40.00"
     assert [row["recipe"] for row in grid(text, "imdb")] == ["c"]
-    assert evaluate_command([told]).endswith("--split test_2016_flickr")  # nothing is searched for
+    assert evaluate_command([told], "0").endswith("--split test_2016_flickr")  # nothing is searched for
 
 
 def test_a_row_that_was_never_scored_comes_last() -> None:
@@ -157,22 +160,69 @@ def test_what_was_otherwise_in_evaluation_than_in_training_is_told_beside_it(
 def test_the_commands_of_a_row_make_it_again() -> None:
     changed = record(changes=("model.score=dot", 'data.train=["a b.tsv"]'), seed=2, beam=3, length_penalty=0.8)
     train = "qkv train multi30k-gru --set model.score=dot --set 'data.train=[\"a b.tsv\"]' --set seed=2"
-    assert train_command(changed) == f"{train} --out runs/multi30k-gru-dot-a-b.tsv-2"
+    assert train_command(changed, "2") == f"{train} --out runs/multi30k-gru-dot-a-b.tsv-2"
     split = "--split test_2016_flickr --split test_2017_flickr"
-    again = evaluate_command([changed, record(split="test_2017_flickr")])
+    again = evaluate_command([changed, record(split="test_2017_flickr")], "2")
     assert again == f"qkv evaluate runs/multi30k-gru-dot-a-b.tsv-2 {split} --beam 3 --length-penalty 0.8"
-    assert train_command(record()) == "qkv train multi30k-gru --set seed=0"
+    assert train_command(record(), "0") == "qkv train multi30k-gru --set seed=0"
 
 
 def test_a_run_whose_recipe_does_not_come_with_qkv_has_no_command_to_be_trained_by() -> None:
     text = page(record(recipe="mine", shipped=False), record(recipe="mine", shipped=False, seed=1, length_penalty=1.0))
     assert "qkv train" not in text
     assert "qkv evaluate" not in text
-    for seed in (0, 1):
-        assert (
-            f"- seed {seed}: trained by the recipe.toml in its folder, for no recipe that comes with qkv gives it; "
-            "evaluated with `--split test_2016_flickr --beam 5`\n"
-        ) in text
+    assert (
+        "- seeds 0, 1: trained by the recipe.toml in its folder, for no recipe that comes with qkv gives it; "
+        "evaluated with `--split test_2016_flickr --beam 5`\n"
+    ) in text
+
+
+def test_seeds_are_made_again_by_a_loop() -> None:
+    text = page(*(record(seed=seed, changes=("model.score=dot",)) for seed in (2, 0, 1)))
+    assert (
+        "- for SEED in 0 1 2: `qkv train multi30k-gru --set model.score=dot --set seed=$SEED "
+        "--out runs/multi30k-gru-dot-$SEED`, then `qkv evaluate runs/multi30k-gru-dot-$SEED --split"
+    ) in text
+
+
+def fold(number: int, accuracy: float, **changes: Any) -> Record:
+    """What was measured on one of several folds, the first of which no change has to name."""
+    told = (f"data.fold={number}",) if number else ()
+    return record(
+        recipe="movies", data="movie_reviews", languages="", task="classify", split="test",
+        metrics=(Measure("accuracy", accuracy),), data_hash=f"{number:02d}" * 32,
+        **changes | {"changes": (*told, *changes.get("changes", ()))},
+    )  # fmt: skip
+
+
+def test_folds_of_a_recipe_are_one_row_and_folds_of_the_same_data_one_table() -> None:
+    by_mean = [fold(number, 0.6, changes=("model.pooling=mean",)) for number in range(3)]
+    text = page(*(fold(number, 0.7 + number / 10) for number in range(3)), *by_mean)
+    rows = grid(text, "movie_reviews")
+    assert [row["recipe"] for row in rows] == ["movies", "movies model.pooling=mean"]
+    assert [row["seeds"] for row in rows] == ["1 x 3 folds"] * 2
+    assert rows[0]["test: accuracy, %"] == "80.00 (70.00 to 90.00)"
+    assert text.count("## movie_reviews") == 1
+    assert "- data: SHA-256 of the hashes of 3 folds " in text
+    run = "runs/movies-mean-$FOLD-0"
+    train = f"qkv train movies --set model.pooling=mean --set data.fold=$FOLD --set seed=0 --out {run}"
+    assert f"- for FOLD in 0 1 2: `{train}`, then `qkv evaluate {run} --split test`" in text
+
+
+def test_some_folds_are_no_match_for_all_and_other_data_not_for_a_fold() -> None:
+    whole = [fold(number, 0.8) for number in range(3)]
+    some = [fold(number, 0.9, changes=("model.pooling=mean",)) for number in range(2)]
+    other = [fold(0, 0.7, changes=("model.hidden=4",)), fold(1, 0.7, changes=("model.hidden=4",))]
+    other.append(replace(other[1], data_hash="ff" * 32))
+    text = page(*whole, *some, *other)
+    assert text.count("## movie_reviews") == 2 + 3  # of a row whose folds have not one hash each, every fold alone
+    assert text.count("| movies model.hidden=4 |") == 3
+
+
+def test_what_is_no_run_of_qkv_tells_the_command_that_measured_it() -> None:
+    text = page(*(fold(number, 0.5, shipped=False, command="python -m benchmarks.bag") for number in range(3)))
+    assert "  - `python -m benchmarks.bag`\n  - trained on" in text
+    assert "qkv train" not in text
 
 
 def test_where_the_pairs_of_a_user_lie_is_not_published() -> None:

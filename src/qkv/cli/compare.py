@@ -50,7 +50,7 @@ def compare(
             result_json(asdict(record))
         return
     figure = None if by_length is None else os.path.relpath(by_length, out.parent if out is not None else Path())
-    page = markdown(tables(records), shlex.join(["qkv", *sys.argv[1:]]), figure)
+    page = markdown(tables(records), _command(runs), figure)
     if out is None:
         result(page.removesuffix("\n"))
         return
@@ -58,3 +58,17 @@ def compare(
 
     write_atomically(out, page.encode())
     result(str(out))
+
+
+def _command(runs: list[Path]) -> str:
+    """What was typed; where the runs are all that their folder has, with a star, which a shell had made them of."""
+    typed = sys.argv[1:]
+    parents = {run.parent for run in runs}
+    if len(runs) > 1 and len(parents) == 1:
+        (parent,) = parents
+        if {run.name for run in runs} == {path.name for path in parent.iterdir() if not path.name.startswith(".")}:
+            names, star = {str(run) for run in runs}, shlex.quote(str(parent)) + "/*"
+            first = next((n for n, word in enumerate(typed) if word in names), len(typed))
+            before, after = (shlex.join(part) for part in (typed[:first], [w for w in typed[first:] if w not in names]))
+            return " ".join(filter(None, ("qkv", before, star, after)))
+    return shlex.join(["qkv", *typed])

@@ -3,11 +3,13 @@
 import json
 import re
 
+from qkv.data.config import MEANT_FOR
 from qkv.evaluation.record import Record
 
+FOLD = "data.fold"
 FILES = ("data.train", "data.valid", "data.test")  # a user's own pairs
 FOLDERS = ("init",)
-NOT_IN_A_NAME = ("train.validate_every", "train.save_every", "train.keep")  # they change how often a run is looked at
+NOT_IN_A_NAME = (FOLD, "train.validate_every", "train.save_every", "train.keep")  # the last change what is looked at
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -28,6 +30,14 @@ def search_label(record: Record) -> str:
         return ""
     beam = "greedy" if record.beam == 1 else f"beam {record.beam}"
     return beam if record.length_penalty == 1.0 else f"{beam}, length penalty {record.length_penalty:g}"
+
+
+def fold_of(record: Record) -> int | None:
+    """Which part was tested on, of data that are to be tested on part by part."""
+    if record.data not in MEANT_FOR["fold"]:
+        return None
+    said = [change.partition("=")[2] for change in record.changes if change.startswith(f"{FOLD}=")]
+    return int(said[0]) if said and said[0].isdecimal() else 0
 
 
 def published_changes(record: Record) -> list[str]:

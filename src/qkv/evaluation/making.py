@@ -5,40 +5,78 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from qkv.evaluation.labels import published_changes
+from qkv.evaluation.labels import FOLD as FOLD_KEY
+from qkv.evaluation.labels import fold_of, published_changes
 from qkv.evaluation.record import Record
 
 SHOWN_OF_A_HASH = 12
+SEED, FOLD = "$SEED", "$FOLD"  # what loops go over
 
 
 def how_made(records: Sequence[Record]) -> list[str]:
-    """Each run of a row, by the commands that make it again, and then where that was done."""
+    """The runs of a row, by the commands that make them again, and then where that was done."""
     runs: dict[tuple[int, tuple[str, ...]], list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.seed):
+    for record in sorted(records, key=lambda record: (record.seed, fold_of(record) or 0)):
         runs.setdefault((record.seed, record.changes), []).append(record)
-    return [*map(_commands, runs.values()), *sorted({_circumstances(record) for record in records})]
+    alike: dict[str, list[list[Record]]] = {}
+    for run in runs.values():
+        alike.setdefault(_commands(run, SEED, FOLD), []).append(run)
+    made = [line for group in alike.values() for line in _told(group)]
+    return [*made, *sorted({_circumstances(record) for record in records})]
 
 
-def _commands(records: Sequence[Record]) -> str:
+def _told(runs: Sequence[Sequence[Record]]) -> list[str]:
+    """Runs that differ in nothing but seed and fold: as a loop over these, or each by itself."""
+    first = runs[0]
+    if first[0].command:
+        return [f"`{first[0].command}`"]
+    seeds = sorted({run[0].seed for run in runs})
+    folds = [fold for fold in sorted({fold_of(run[0]) for run in runs}, key=str) if fold is not None]
+    if len(runs) != len(seeds) * max(1, len(folds)):
+        return [line for run in runs for line in _told([run])]
+    if not first[0].shipped:
+        return [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {_commands(first, SEED, FOLD)}"]
+    loops = [
+        f"for {name.removeprefix('$')} in {' '.join(map(str, values))}: "
+        for name, values in ((SEED, seeds), (FOLD, folds))
+        if len(values) > 1
+    ]
+    return ["".join(loops) + _commands(first, _each(SEED, seeds), _each(FOLD, folds))]
+
+
+def _each(name: str, values: Sequence[int]) -> str:
+    return name if len(values) > 1 else "".join(map(str, values))
+
+
+def _commands(records: Sequence[Record], seed: str, fold: str) -> str:
+    """The commands that make a run again, with these in place of its seed and fold."""
     first = records[0]
+    if first.command:
+        return first.command
     if first.shipped:
-        return f"`{train_command(first)}`, then `{evaluate_command(records)}`"
+        return f"`{train_command(first, seed, fold)}`, then `{evaluate_command(records, seed, fold)}`"
     return (
-        f"seed {first.seed}: trained by the recipe.toml in its folder, for no recipe that comes with qkv gives it; "
+        "trained by the recipe.toml in its folder, for no recipe that comes with qkv gives it; "
         f"evaluated with `{_evaluate_options(records)}`"
     )
 
 
-def train_command(record: Record) -> str:
+def train_command(record: Record, seed: str, fold: str = "") -> str:
     """The command that trains the run again; from where the user's own pairs lie, if it was trained on such."""
-    changes = [*published_changes(record), f"seed={record.seed}"]
-    named = [f"--out {_folder(record)}"] if record.changes else []  # else it is the folder that `train` takes
-    return " ".join(["qkv train", record.recipe, *(f"--set {shlex.quote(change)}" for change in changes), *named])
+    changes = _changes(record, fold)
+    named = [f"--out {_folder(record, seed, fold)}"] if changes else []  # else it is what `train` takes
+    told = [change if change.endswith(FOLD) else shlex.quote(change) for change in changes]  # a loop fills it in
+    return " ".join(["qkv train", record.recipe, *(f"--set {one}" for one in [*told, f"seed={seed}"]), *named])
 
 
-def evaluate_command(records: Sequence[Record]) -> str:
+def evaluate_command(records: Sequence[Record], seed: str, fold: str = "") -> str:
     """The command that measures it again."""
-    return f"qkv evaluate {_folder(records[0])} {_evaluate_options(records)}"
+    return f"qkv evaluate {_folder(records[0], seed, fold)} {_evaluate_options(records)}"
+
+
+def _changes(record: Record, fold: str) -> list[str]:
+    others = [change for change in published_changes(record) if not change.startswith(f"{FOLD_KEY}=")]
+    return others if fold_of(record) is None else [*others, f"{FOLD_KEY}={fold}"]
 
 
 def _evaluate_options(records: Sequence[Record]) -> str:
@@ -49,10 +87,10 @@ def _evaluate_options(records: Sequence[Record]) -> str:
     return " ".join([*splits, *beam, *penalty])
 
 
-def _folder(record: Record) -> str:
-    values = (change.partition("=")[2] for change in published_changes(record))
-    name = "-".join([PurePath(record.recipe).stem, *values, str(record.seed)])
-    return "runs/" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
+def _folder(record: Record, seed: str, fold: str) -> str:
+    values = (change.partition("=")[2] for change in _changes(record, fold))
+    name = "-".join([PurePath(record.recipe).stem, *values, seed])
+    return "runs/" + re.sub(r"[^A-Za-z0-9._$]+", "-", name)
 
 
 def _circumstances(record: Record) -> str:

@@ -76,6 +76,7 @@ class Record:
     trained_commit: str = ""
     trained_source_hash: str = ""
     shipped: bool = True  # whether `recipe` comes with qkv; else it is but the name of the run's folder
+    command: str = ""  # that measured what is no run of qkv, such as a baseline; `recipe` is its name
 
     def __post_init__(self) -> None:
         names = [measure.name for measure in self.metrics]

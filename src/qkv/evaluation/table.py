@@ -1,15 +1,17 @@
-"""Tables of results in Markdown, from the records of many runs: one row a recipe, its seeds together."""
+"""Tables of results in Markdown, from the records of many runs: one row a recipe, its seeds and folds together."""
 
+import hashlib
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from qkv.evaluation.labels import row_label
+from qkv.evaluation.labels import fold_of, row_label
 from qkv.evaluation.making import SHOWN_OF_A_HASH, how_made
 from qkv.evaluation.record import Record
 
 UNFINISHED = "training not finished"
+Place = tuple[str, str, str, str]  # data, languages, task and hash: what a table is of
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Row:
-    """All that was measured of one recipe: the newest record of each seed and split."""
+    """All that was measured of one recipe: the newest record of each seed, fold and split."""
 
     label: str
     records: tuple[Record, ...]
@@ -101,11 +103,15 @@ class Row:
     def seeds(self) -> list[int]:
         return sorted({record.seed for record in self.records})
 
+    @property
+    def folds(self) -> list[int]:
+        return sorted({fold for record in self.records if (fold := fold_of(record)) is not None})
+
     def of(self, split: str) -> list[Record]:
         return [record for record in self.records if record.split == split]
 
     def values(self, split: str, column: Column) -> list[float]:
-        """The column's value for each seed."""
+        """The column's value for each seed, and each fold."""
         if column.needs_case and any(record.lowercase for record in self.records):
             return []
         found = [record.score(column.metric) for record in self.of(split)]
@@ -114,7 +120,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows that may be compared: the same data, hash for hash."""
+    """The rows that may be compared: the same data, hash for hash, and fold for fold."""
 
     data: str
     languages: str
@@ -133,8 +139,13 @@ class Table:
 
 def tables(records: Iterable[Record]) -> list[Table]:
     """Sort records into tables, the best row of each first."""
-    kept = sorted(newest(records), key=_table_of)
-    return [_table(list(members)) for _, members in groupby(kept, key=_table_of)]
+    kept = newest(records)
+    over_folds = _over_folds(kept)
+
+    def place(record: Record) -> Place:
+        return over_folds.get(_row_of(record)) or _table_of(record)
+
+    return [_table(where, list(members)) for where, members in groupby(sorted(kept, key=place), key=place)]
 
 
 def newest(records: Iterable[Record]) -> list[Record]:
@@ -148,7 +159,7 @@ def markdown(found: Sequence[Table], command: str, figure: str | None = None) ->
     parts = [
         "# Results",
         f"Written by `{command}` from the records of the runs: do not edit it, run that again.",
-        "Where there are several seeds, a cell gives their mean, and in brackets the lowest and the highest.",
+        "Where there are several seeds or folds, a cell gives their mean, and in brackets the lowest and the highest.",
     ]
     titles = [table.title for table in found]
     for table in found:
@@ -158,12 +169,34 @@ def markdown(found: Sequence[Table], command: str, figure: str | None = None) ->
     return "\n\n".join(parts) + "\n"
 
 
-def _table_of(record: Record) -> tuple[str, str, str, str]:
+def _table_of(record: Record) -> Place:
     return record.data, record.languages, record.task if record.task in PRE_TRAINING else "", record.data_hash
 
 
-def _table(records: list[Record]) -> Table:
-    data, languages, task, data_hash = _table_of(records[0])
+def _row_of(record: Record) -> tuple[Place, str]:
+    """What the records of a row have in common, whatever their folds."""
+    data, languages, task, _ = _table_of(record)
+    return (data, languages, task, ""), row_label(record)
+
+
+def _over_folds(records: Iterable[Record]) -> dict[tuple[Place, str], Place]:
+    """The tables of rows with several folds: those belong together that have the same folds of the same data.
+
+    The hash of such data is that of the hashes of the folds. Where one fold had different data, no mean is taken.
+    """
+    folds: dict[tuple[Place, str], set[tuple[int, str]]] = {}
+    for record in records:
+        if (fold := fold_of(record)) is not None:
+            folds.setdefault(_row_of(record), set()).add((fold, record.data_hash))
+    return {
+        row: (*row[0][:3], hashlib.sha256(repr(sorted(found)).encode()).hexdigest())
+        for row, found in folds.items()
+        if 1 < len(found) == len({fold for fold, _ in found})
+    }
+
+
+def _table(where: Place, records: list[Record]) -> Table:
+    data, languages, task, data_hash = where
     columns = PRE_TRAINING.get(task) or COLUMNS.get(data, _ANY_PAIRS)
     splits = tuple(sorted({record.split for record in records}))
     labels = sorted({row_label(record) for record in records})
@@ -188,7 +221,9 @@ def _section(table: Table, *, others: bool) -> list[str]:
     parts.append(_grid(table))
     if (table.data, table.languages) in MARKS:
         parts.append(MARKS[table.data, table.languages])
-    parts.append("\n".join([f"- data: SHA-256 {table.data_hash}", *_signatures(table)]))
+    folds = len(table.rows[0].folds)
+    data = f"SHA-256 of the hashes of {folds} folds" if folds > 1 else "SHA-256"
+    parts.append("\n".join([f"- data: {data} {table.data_hash}", *_signatures(table)]))
     made = [line for row in table.rows for line in (f"- {row.label}", *(f"  - {how}" for how in how_made(row.records)))]
     parts.append("How each row was made:\n\n" + "\n".join(made))
     return parts
@@ -200,9 +235,10 @@ def _grid(table: Table) -> str:
     lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
     for row in table.rows:
         cells = [spread(row.values(split, column), column.digits) for split in table.splits for column in table.columns]
-        minutes = spread(list({record.seed: record.minutes for record in row.records}.values()), 1)
+        minutes = spread(list({(record.seed, fold_of(record)): record.minutes for record in row.records}.values()), 1)
+        runs = f"{len(row.seeds)} x {len(row.folds)} folds" if len(row.folds) > 1 else str(len(row.seeds))
         parameters = " / ".join(sorted({f"{record.parameters / 1e6:.2f} M" for record in row.records}))
-        lines.append([f"{row.label}{_reservations(row)}", parameters, str(len(row.seeds)), *cells, minutes])
+        lines.append([f"{row.label}{_reservations(row)}", parameters, runs, *cells, minutes])
     return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
 
 

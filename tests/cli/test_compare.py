@@ -118,6 +118,8 @@ def test_a_run_that_went_on_elsewhere_names_both_places(qkv: Command, run: Path,
     (checkpoint / SEAL).unlink()
     here = sealed["place"]["devices"]
     seal(checkpoint, sealed | {"place": sealed["place"] | {"finished": False, "devices": ["a workstation"]}})
+    early = qkv("evaluate", again, "--device", "cpu").err
+    assert early.endswith(f"{RESULTS} (training is not finished: step {sealed['place']['step']:,})\n")
     assert qkv("train", "--resume", again, "--device", "cpu").code == 0
     assert qkv("evaluate", again, "--device", "cpu").code == 0
     assert read(again)[-1].trained_on == f"a workstation and then {here[0]}"

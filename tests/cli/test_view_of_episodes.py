@@ -12,8 +12,6 @@ from qkv.cli.main import app
 from qkv.data.episodes import Examples
 from qkv.data.registry import DATA_SETS, Loaded
 from qkv.errors import InputError
-from qkv.interop.folder import save_model
-from qkv.models.snail import PolicyConfig, SNAILPolicy
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 
@@ -50,7 +48,16 @@ def test_what_is_no_number_of_an_episode_is_refused(run: Path):
         CliRunner().invoke(app, ["view", str(run), "a text"], catch_exceptions=False)
 
 
-def test_of_a_player_of_bandits_there_is_nothing_to_view(tmp_path: Path):
-    save_model(SNAILPolicy(PolicyConfig(actions=2, length=4, keys=(4, 4), values=(4, 4), filters=4)), None, tmp_path)
-    with pytest.raises(InputError, match="holds a SNAILPolicy, which pulls the arms of bandits: there is nothing to"):
-        CliRunner().invoke(app, ["view", str(tmp_path)], catch_exceptions=False)
+def test_games_of_a_player_of_bandits_are_looked_at_by_number(tmp_path: Path):
+    sizes = ["data.arms=2", "data.pulls=4", "model.keys=[4, 4]", "model.values=[4, 4]", "model.filters=4"]
+    short = ["train.epochs=1", "train.batch_tokens=4096", "train.valid_size=10"]
+    job.begin(read_recipe("bandit-snail", [*sizes, *short]), tmp_path / "run", "cpu")
+    view = ["view", str(tmp_path / "run"), "7", "3", "--out", str(tmp_path / "page.html"), "--device", "cpu"]
+    seen = CliRunner().invoke(app, view, catch_exceptions=False)
+    assert seen.stdout.count("arm") >= 4
+    assert "game 7" in (tmp_path / "page.html").read_text()
+    assert "game 3" in (tmp_path / "page.html").read_text()
+    with pytest.raises(InputError, match="by their numbers from 0 on"):
+        CliRunner().invoke(app, ["view", str(tmp_path / "run"), "arms"], catch_exceptions=False)
+    with pytest.raises(InputError, match="leave out --beam and --document"):
+        CliRunner().invoke(app, ["view", str(tmp_path / "run"), "--beam", "2"], catch_exceptions=False)

@@ -54,7 +54,8 @@ def keep_record(run: Run, model: Network, **measured: Any) -> None:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         **measured,
     )
-    say(f"recorded in {append(run.folder, record)}")
+    unfinished = "" if record.finished else f" (training is not finished: step {record.steps:,})"
+    say(f"recorded in {append(run.folder, record)}{unfinished}")
 
 
 def languages(run: Run) -> tuple[str, str]:

@@ -51,7 +51,8 @@ def view(
     Translators are seen at work; text encoders (BERT) and language models (GPT-2) while they read; vision Transformers
     while they look at pictures. The heat map is of the first input; the page holds all of them, with every layer and
     head to explore. Of a hierarchical attention network, sentences and words are shaded by how much they counted; of a
-    neural Turing machine a picture shows where it wrote and read, of SNAIL a page which examples it looked at.
+    neural Turing machine a picture shows where it wrote and read, of SNAIL a page which examples it looked at, or which
+    of its pulls.
     """
     from qkv.cli.view_memory import view_memory
     from qkv.interop.folder import locate, network_of
@@ -68,11 +69,6 @@ def view(
     network = network_of(locate(run))
     if issubclass(network, ShowAttendTell):
         raise InputError(f"{run}: holds a captioner: qkv caption {run} PICTURE --out PAGE.html shows what it looks at")
-    if issubclass(network, SNAILPolicy):
-        raise InputError(
-            f"{run}: holds a {network.__name__}, which pulls the arms of bandits: there is nothing to view of it; "
-            f"qkv evaluate {run} tells how well it plays"
-        )
     if issubclass(network, Transducer):
         if page is not None or layer is not None or head is not None or beam > 1 or document:
             raise InputError(
@@ -99,6 +95,10 @@ def view(
         return
     if issubclass(network, EncoderDecoder):
         answers = _translated(run, inputs, count, beam, device)
+    elif issubclass(network, SNAILPolicy):
+        if beam > 1 or document:
+            raise InputError(f"{run}: holds a {network.__name__}: leave out --beam and --document")
+        answers = _games(run, inputs, count, layer, device)
     elif beam > 1:
         raise InputError(f"--beam is for translators, and {run} holds a {network.__name__}")
     elif not inputs:
@@ -180,10 +180,8 @@ def _episodes(
     from qkv.view import heat_map
     from qkv.view.episode import save_episode_page, save_episode_png
 
-    if not all(number.isdecimal() and len(number) < 10 for number in given):
-        raise InputError(f"{run}: looks at episodes of its test set, by their numbers from 0 on, not at {given}")
     observer = EpisodeObserver(run, run_and_data(run)[1].episodes["test"], device=device)
-    found = observer.observe([int(number) for number in given] or range(count), layer)
+    found = observer.observe(_numbers(run, given, count, "episodes"), layer)
     written = {"page": str(save_episode_page(found, page or run / "attention.html"))}
     if png is not None:
         written["png"] = str(save_episode_png(found[0], png))
@@ -195,6 +193,20 @@ def _episodes(
     result_drawn(heat_map(first.by_layer))
     for path in written.values():
         result(path)
+
+
+def _games(run: Path, given: list[str], count: int, layer: str | None, device: str) -> "Sequence[Answer]":
+    """Games of the test set by their numbers, else the first so many."""
+    from qkv.tasks.game_observer import GameObserver
+
+    numbers = _numbers(run, given, count, "games")
+    return GameObserver(run, run_and_data(run)[1].bandits["test"], device=device).observe(numbers, layer)
+
+
+def _numbers(run: Path, given: list[str], count: int, what: str) -> Sequence[int]:
+    if not all(number.isdecimal() and len(number) < 10 for number in given):
+        raise InputError(f"{run}: looks at {what} of its test set, by their numbers from 0 on, not at {given}")
+    return [int(number) for number in given] or range(count)
 
 
 def _pictures(run: Path, given: list[str], layer: str | None, device: str) -> "Sequence[Answer]":

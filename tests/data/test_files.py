@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.files import decode_lines, hold_out, read_lines, read_pairs
+from qkv.data.files import decode_lines, digest, hold_out, read_lines, read_pairs
 from qkv.data.pair import Pair
 from qkv.errors import InputError
 
@@ -158,3 +158,13 @@ def test_the_share_that_is_held_out_is_about_the_share_asked_for_but_never_thous
     pairs = [Pair(str(number), "x") for number in range(40_000)]
     assert len(hold_out(pairs[:1000], 0.05, source_of)[1]) == 50
     assert len(hold_out(pairs, 0.05, source_of)[1]) == 1000
+
+
+def test_a_source_that_nearly_all_pairs_have_is_trained_on():
+    sources = [f"x{number}" for number in range(100)]
+    first = min(sources, key=digest)  # which would be held out before all others
+    pairs = [Pair(source, "y") for source in sources]
+    assert first in {pair.source for pair in hold_out(pairs, 0.05, source_of)[1]}
+    often = pairs + [Pair(first, str(number)) for number in range(900)]
+    assert [len(part) for part in hold_out(often, 0.05, source_of)] == [995, 5]
+    assert len(hold_out([Pair("a", "x"), Pair("a", "y"), Pair("b", "z")], 0.1, source_of)[1]) == 1

@@ -16,7 +16,7 @@ from qkv.data.vocabulary import BEGIN, END, PAD
 from qkv.errors import InputError
 from qkv.interop import load
 from qkv.models.captioner import Config, ShowAttendTell
-from qkv.tasks.captioning import CaptioningTask, moved
+from qkv.tasks.captioning import CaptioningTask, nudged
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 
@@ -95,7 +95,7 @@ def test_pictures_are_moved_as_a_whole_anew_in_each_epoch_and_alike_after_a_rest
     assert not task.batch(rows).pictures.equal(again.batch(rows).pictures)
     pictures = torch.randint(256, (50, 1, 4, 3), dtype=torch.uint8)
     wide = F.pad(pictures.float(), (1, 1, 1, 1), mode="replicate").to(torch.uint8)
-    for before, after in zip(wide, moved(pictures, 1, torch.Generator().manual_seed(0)), strict=True):
+    for before, after in zip(wide, nudged(pictures, 1, torch.Generator().manual_seed(0)), strict=True):
         ways = [before[:, down : down + 4, right : right + 3] for down in range(3) for right in range(3)]
         assert any(way.equal(after) for way in ways)
 

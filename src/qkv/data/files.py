@@ -2,6 +2,7 @@
 
 import codecs
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +113,12 @@ def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:
 def hold_out(
     examples: Sequence[Example], share: float, source: Callable[[Example], str]
 ) -> tuple[list[Example], list[Example]]:
-    """Split into (kept, held out) by a hash of the source, so that one source is never on both sides."""
-    sources = sorted({source(one) for one in examples}, key=digest)
+    """Split into (kept, held out) by a hash of the source, so that one source is never on both sides.
+
+    A source that alone is a greater share of the examples is the last to be held out.
+    """
+    often = Counter(map(source, examples))
+    sources = sorted(often, key=lambda one: (often[one] > max(1.0, share * len(examples)), digest(one)))
     if len(sources) < 2:
         raise InputError("one distinct source is not enough to hold any out for validation: give a validation file")
     held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources)), len(sources) - 1))])

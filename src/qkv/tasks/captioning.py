@@ -134,7 +134,7 @@ class CaptioningTask(ScoredTask):
         if not self.settings.shift:
             return batch
         chance = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
-        pictures = moved(batch.pictures, self.settings.shift, chance)
+        pictures = nudged(batch.pictures, self.settings.shift, chance)
         return CaptionBatch(pictures, batch.target_in, batch.target_out, batch.tokens)
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:
@@ -231,7 +231,7 @@ def encoded(vocabulary: Vocabulary, captions: Captions) -> list[Example]:
     return [Example(picture, tokens) for (picture, _), tokens in zip(said, ids, strict=True)]
 
 
-def moved(
+def nudged(
     pictures: Shaped[Tensor, "batch channels height width"], most: int, chance: torch.Generator
 ) -> Shaped[Tensor, "batch channels height width"]:
     """Each picture by up to so many pixels up or down and left or right; what comes in is the edge once more."""

@@ -42,9 +42,9 @@ def convert(
     """
     from qkv.interop import convert as convert_folder
     from qkv.interop.conversion import DTYPES
-    from qkv.runtime.download_display import DownloadDisplay
+    from qkv.runtime.bars import Bars
 
-    written = convert_folder(folder, out, to.value, None if dtype is None else DTYPES[dtype], DownloadDisplay().bar)
+    written = convert_folder(folder, out, to.value, None if dtype is None else DTYPES[dtype], Bars().of_bytes)
     say(f"{written.network}  {written.parameters / 1e6:.1f} M parameters  {written.dtype}  {written.size / 1e6:.1f} MB")
     if json:
         result_json(

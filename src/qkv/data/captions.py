@@ -12,6 +12,7 @@ from numpy import ndarray
 
 from qkv.data.picture_file import read_picture
 from qkv.errors import InputError
+from qkv.runtime.bars import Bars
 
 MOST_BYTES = 2**36  # of the pictures of one split, which are all held in memory
 FLOATS = ("F16", "F32", "F64")
@@ -65,8 +66,10 @@ def read_captioned(
             "or a smaller data.side"
         )
     pixels: UInt8[ndarray, "count channels height width"] = np.empty((len(texts), 3, side, side), dtype=np.uint8)
-    for number, name in enumerate(texts):
-        pixels[number] = read_picture(inside(folder, name), 3, side, side)
+    with Bars().of_things(f"pictures of {folder.name}", len(texts)) as progress:
+        for number, name in enumerate(texts):
+            pixels[number] = read_picture(inside(folder, name), 3, side, side)
+            progress(number + 1)
     return Captions(pixels, said)
 
 

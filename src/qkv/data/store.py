@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from qkv.errors import InputError
+from qkv.runtime.bars import Bars
 from qkv.runtime.download import download
-from qkv.runtime.download_display import DownloadDisplay
 from qkv.runtime.files import sha256
 
 VARIABLE = "QKV_DATA"
@@ -77,12 +77,12 @@ class Store:
                 f"{corpus.name}: {nowhere.path} is not in {looked}, and qkv cannot download it: {corpus.origin} Put it "
                 f"there as {(nowhere.unpacked or nowhere).path}, or name another folder with --data-dir or {VARIABLE}"
             )
-        display = DownloadDisplay()
+        display = Bars()
         size = sum(file.size for file in files)
         display.say(f"{corpus.name}: downloading {len(files)} file(s), {size / 1e6:.1f} MB, into {into}")
         display.say(f"{corpus.name}: licence: {corpus.licence}")
         for file in files:
-            with display.bar(Path(file.path).name, file.size) as progress:
+            with display.of_bytes(Path(file.path).name, file.size) as progress:
                 download(file.urls, into / file.path, digest=file.sha256, size=file.size, progress=progress)
         return {file: into / file.path for file in files}
 

@@ -54,8 +54,8 @@ def test_the_commands_and_their_options_are_these() -> None:
             "--prefix", "--sample", "--seed", "--strict", "--temperature", "--top-k", "--top-p",
         ],
         "generate": [
-            "--device", "--file", "--json", "--n", "--prompt", "--seed", "--temperature", "--tokens", "--top-k",
-            "--top-p",
+            "--device", "--file", "--input", "--json", "--n", "--prompt", "--seed", "--temperature", "--tokens",
+            "--top-k", "--top-p",
         ],
         "classify": ["--batch-tokens", "--device", "--document", "--file", "--input", "--json", "--strict", "--top"],
         "tag": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict"],

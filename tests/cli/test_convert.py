@@ -13,6 +13,8 @@ from qkv.interop.families import FAMILIES
 from qkv.interop.released import write_released
 from qkv.models.bert import Bert
 from qkv.models.bert import Config as BertConfig
+from qkv.models.elmo import Config as ElmoConfig
+from qkv.models.elmo import Elmo
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
 from qkv.models.rnn_lm import RNNLM
@@ -171,3 +173,33 @@ def test_every_family_that_transformers_writes_comes_back_to_it_bit_for_bit(qkv,
     assert not any(report.values())
     before, after = model.state_dict(), again.state_dict()
     assert all(after[key].dtype == value.dtype and torch.equal(after[key], value) for key, value in before.items())
+
+
+def test_an_elmo_is_written_as_it_was_released_and_comes_back(qkv, tmp_path):
+    pytest.importorskip("h5py")
+    torch.manual_seed(0)
+    sizes = {"filters": ((1, 4), (2, 3)), "highway_layers": 1, "dim": 4, "hidden": 6, "layers": 1}
+    model = Elmo(ElmoConfig(max_characters=9, **sizes)).eval()
+    (tmp_path / "ours").mkdir()
+    save_model(model, None, str(tmp_path / "ours"))
+    done = qkv("convert", tmp_path / "ours", tmp_path / "released", "--to", "elmo")
+    assert done.code == 0
+    assert {path.name for path in (tmp_path / "released").iterdir()} == {"options.json", "weights.hdf5"}
+    assert qkv("convert", tmp_path / "released", tmp_path / "back", "--to", "qkv").code == 0
+    back = dict(load(tmp_path / "back").named_parameters())
+    assert all(torch.equal(weight, back[name]) for name, weight in model.named_parameters())
+    refused = qkv("convert", tmp_path / "ours", tmp_path / "hf").error
+    assert "transformers has no network like our Elmo (--to elmo writes it as it was released)" in refused
+    half = qkv("convert", tmp_path / "ours", tmp_path / "half", "--to", "elmo", "--dtype", "float16").error
+    assert "ELMo's release has its weights in float32" in half
+
+
+def test_what_the_release_of_elmo_cannot_say_is_refused_and_nothing_is_left(qkv, bert, tmp_path):
+    pytest.importorskip("h5py")
+    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden": 6, "layers": 1}
+    (tmp_path / "ours").mkdir()
+    save_model(Elmo(ElmoConfig(max_characters=9, normalise_words=True, **sizes)), None, tmp_path / "ours")
+    out = tmp_path / "out"
+    assert "no place for normalise_words" in qkv("convert", tmp_path / "ours", out, "--to", "elmo").error
+    assert "holds a Bert, which cannot be written as ELMo" in qkv("convert", bert, out, "--to", "elmo").error
+    assert not out.exists()

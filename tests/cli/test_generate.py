@@ -39,6 +39,18 @@ def test_the_prompt_comes_from_a_file_or_standard_input_with_its_lines(qkv, fold
     assert by_file.out.startswith("To be,\nor not")
 
 
+def test_each_line_of_a_file_is_a_prompt(qkv, folder, tmp_path):
+    (tmp_path / "prompts.txt").write_text("To be\nor not\n")
+    by_lines = qkv("generate", folder, "--input", tmp_path / "prompts.txt", "--tokens", 5, "--json")
+    by_option = qkv("generate", folder, "--prompt", "To be", "--prompt", "or not", "--tokens", 5, "--json")
+    assert by_lines.out == by_option.out
+    assert by_lines.out.count("\n") == 2
+    (tmp_path / "prompts.txt").write_text("To be\n\nor not\n")
+    assert "line 2 is empty" in qkv("generate", folder, "--input", tmp_path / "prompts.txt").error
+    (tmp_path / "prompts.txt").write_text("")
+    assert qkv("generate", folder, "--input", tmp_path / "prompts.txt").error.endswith("is empty")
+
+
 def test_the_seed_the_temperature_and_the_cuts_decide_the_text(qkv, folder):
     def text(*more: object) -> str:
         return qkv("generate", folder, "--prompt", "To", "--tokens", 40, *more).out
@@ -77,7 +89,9 @@ def test_characters_that_were_never_seen_are_noted(qkv, folder):
         (["--prompt", "be", "--tokens", "0"], "Invalid value for '--tokens'"),
         (["--prompt", "be", "--n", "0"], "Invalid value for '--n'"),
         (["--prompt", "be", "--tokens", "9999999", "--n", "9"], "ask for fewer at a time"),
-        (["--prompt", "be", "--file", "x.txt"], "give --prompt or --file, not both"),
+        (["--prompt", "be", "--file", "x.txt"], "give --prompt, --file or --input, not two of them"),
+        (["--input", "x.txt", "--file", "x.txt"], "give --prompt, --file or --input, not two of them"),
+        (["--input", "none.txt"], "none.txt: no such file"),
         (["--file", "none.txt"], "none.txt: no such file"),
         ([], "prompt 1 is empty"),
         (["--prompt", "be", "--device", "tpu"], "device 'tpu' is not known"),

@@ -234,6 +234,13 @@ def test_where_the_pairs_of_a_user_lie_is_not_published() -> None:
     assert '--set \'data.train=["a.en", "a.de"]\' --set \'data.test=["t.tsv"]\' --set model.hidden=4' in text
 
 
+def test_a_run_to_begin_with_is_named_by_the_folder_that_everybody_has_it_in() -> None:
+    text = page(record(changes=('init="/home/ann/runs/other-0"',)), record(30.0, changes=('init="/home/ann/minilm"',)))
+    assert "ann" not in text
+    assert "--set init=runs/other-0 --set seed=0" in text
+    assert "--set init=minilm --set seed=0" in text
+
+
 def test_how_often_a_run_was_looked_at_or_saved_is_no_part_of_its_name() -> None:
     often = ("train.validate_every=50", "train.save_every=10", "train.keep=9", "train.lr=0.1")
     text = page(record(38.0, changes=often), record(39.0, seed=1, changes=("train.keep=1", "train.lr=0.1")))

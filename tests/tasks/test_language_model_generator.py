@@ -86,6 +86,14 @@ def test_special_tokens_are_never_written(random_model):
             random_model.readout.bias[: len(SPECIAL)] -= 50.0
 
 
+def test_tokens_that_the_tokenizer_does_not_have_are_never_written():
+    torch.manual_seed(0)
+    roomy = RNNLM(Config(len(VOCABULARY) + 7, hidden=8))
+    with torch.no_grad():
+        roomy.readout.bias[len(VOCABULARY) :] += 50.0
+    assert len(Generator(roomy, VOCABULARY)("be", tokens=20).continuation) == 20
+
+
 def test_subwords_are_put_together_with_the_prompt():
     vocabulary = Vocabulary.train([TEXT * 20], "bpe:30")
     torch.manual_seed(0)

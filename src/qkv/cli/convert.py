@@ -15,6 +15,7 @@ class Kind(StrEnum):
 
     hf = "hf"
     qkv = "qkv"
+    elmo = "elmo"
 
 
 class Numbers(StrEnum):
@@ -30,13 +31,15 @@ def convert(
         str, typer.Argument(metavar="FOLDER", help="A saved model, a training run, a Hugging Face folder, or its name.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write, which must be new or empty.")],
-    to: Annotated[Kind, typer.Option("--to", help="For Hugging Face's transformers, or as qkv's own.")] = Kind.hf,
+    to: Annotated[
+        Kind, typer.Option("--to", help="For Hugging Face's transformers, as qkv's own, or as ELMo was released.")
+    ] = Kind.hf,
     dtype: Annotated[
         Numbers | None, typer.Option("--dtype", help="The precision of the weights [as they are].")
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Write a model as a folder that transformers loads, or as one of qkv's own.
+    """Write a model as a folder that transformers loads, as one of qkv's own, or an ELMo in its two released files.
 
     The tokenizer's files go with it. A pickle is never read, and never written.
     """

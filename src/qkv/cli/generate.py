@@ -21,6 +21,9 @@ def generate(
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="The file's whole text is the prompt.")
     ] = None,
+    lines: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="Each line of the file is a prompt.")
+    ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="How many tokens to write.")] = 200,
     samples: Annotated[int, typer.Option("--n", min=1, help="How many texts to write for each prompt.")] = 1,
     temperature: Annotated[
@@ -38,17 +41,18 @@ def generate(
 ) -> None:
     """Let a language model go on with a text.
 
-    The prompt is given by --prompt (several times for several), by --file, or on standard input, whole.
+    Prompts are given by --prompt (several times for several), by --file (the whole of it is one), by --input (each line
+    is one), or on standard input, whole.
     """
-    if prompts and file:
-        raise InputError("give --prompt or --file, not both")
+    if sum(bool(given) for given in (prompts, file, lines)) > 1:
+        raise InputError("give --prompt, --file or --input, not two of them")
 
     from qkv.generation import Sampling
     from qkv.tasks.generator import Generator
 
     how = Sampling(temperature, top_k, top_p, seed)
     generator = Generator(run, device=device)
-    given = prompts or [_text(file)]
+    given = prompts or (_lines(lines) if lines else [_text(file)])
     for number, found in enumerate(generator.generate(given, tokens, how, samples=samples), start=1):
         if found[0].unknown:
             note(f"prompt {number}: {never_seen(found[0].unknown)}")
@@ -57,6 +61,17 @@ def generate(
                 result_json({"prompt": number, "sample": rank, **as_dict(one)})
             else:
                 result(one.text)
+
+
+def _lines(file: Path) -> list[str]:
+    from qkv.data.files import read_lines
+
+    found = read_lines(file)
+    if empty := [number for number, line in enumerate(found, start=1) if not line.strip()]:
+        raise InputError(f"{file}: line {empty[0]} is empty, and a prompt is a text: leave such lines out")
+    if not found:
+        raise InputError(f"{file}: is empty")
+    return found
 
 
 def _text(file: Path | None) -> str:

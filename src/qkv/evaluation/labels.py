@@ -9,6 +9,7 @@ from qkv.evaluation.record import Record
 FOLD = "data.fold"
 FILES = ("data.train", "data.valid", "data.test")  # a user's own pairs
 FOLDERS = ("init",)
+RUNS = "runs"  # the folder that everybody's runs are in, if not told otherwise
 NOT_IN_A_NAME = (FOLD, "train.validate_every", "train.save_every", "train.keep")  # the last change what is looked at
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
@@ -45,7 +46,8 @@ def published_changes(record: Record) -> list[str]:
     changes = []
     for change in record.changes:
         key, _, paths = change.partition("=")
-        names = [re.split(r"[/\\]+", path)[-1] for path in QUOTED.findall(paths)]
+        parts = [re.split(r"[/\\]+", path) for path in QUOTED.findall(paths)]
+        names = ["/".join(part[-2:]) if part[-2:-1] == [RUNS] else part[-1] for part in parts]
         if key in FILES:
             changes.append(f"{key}={json.dumps(names, ensure_ascii=False)}")
         else:

@@ -11,14 +11,17 @@ import torch
 
 from qkv.errors import InputError
 from qkv.interop.families import FAMILIES
+from qkv.interop.families.elmo import write_elmo
 from qkv.interop.folder import WEIGHTS, load, locate, network_of, save_model
 from qkv.interop.released import released_dtype, write_released
 from qkv.interop.tensors import Progress
 from qkv.interop.vocabularies import LARGEST_TOKENIZER, SPECIAL, TARGET_TOKENIZER, TOKENIZER
 from qkv.interop.weight_map import Family
+from qkv.models.elmo import Elmo
 from qkv.runtime.files import folder_written_atomically
 
-Kind = Literal["hf", "qkv"]  # a folder that Hugging Face's transformers loads, or one of our own
+# A folder that Hugging Face's transformers loads, one of our own, or one with the two files that ELMo was released in.
+Kind = Literal["hf", "qkv", "elmo"]
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 PICTURES = ("preprocessor_config.json",)  # how they become a model's input
 BESIDE = (  # how texts do, in one library's files or another's, and how a model is to generate
@@ -65,12 +68,21 @@ def convert(
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise InputError(f"{out}: is there already; name a folder that is new or empty")
     folder = locate(source)
-    family = family_for(network_of(folder)) if to == "hf" else None
+    network = network_of(folder)
+    family = family_for(network) if to == "hf" else None
+    if to == "elmo":
+        if not issubclass(network, Elmo):
+            raise InputError(f"{source}: holds a {network.__name__}, which cannot be written as ELMo was released")
+        if dtype not in (None, torch.float32):
+            raise InputError("ELMo's release has its weights in float32: leave the precision out")
+        dtype = torch.float32
     model = load(folder, dtype=dtype or _stored_dtype(folder))
     size = sum(weight.nbytes for weight in model.parameters())
     with folder_written_atomically(out) as scratch, bar(WEIGHTS, size) as progress:
         if family is not None:
             write_released(model, family, scratch, progress)
+        elif to == "elmo":
+            write_elmo(model, scratch)
         else:
             save_model(model, model.tokenizer, scratch, progress)
         for name in BESIDE if family is not None else PICTURES:
@@ -86,7 +98,10 @@ def family_for(network: type[Any]) -> Family:
         if issubclass(network, family.network):
             return family
     known = ", ".join(f"{family.network.__name__} (as {name})" for name, family in sorted(FAMILIES.items()))
-    raise InputError(f"transformers has no network like our {network.__name__}; what can be written for it: {known}")
+    hint = " (--to elmo writes it as it was released)" if issubclass(network, Elmo) else ""
+    raise InputError(
+        f"transformers has no network like our {network.__name__}{hint}; what can be written for it: {known}"
+    )
 
 
 def _stored_dtype(folder: Path) -> torch.dtype | None:

@@ -56,7 +56,10 @@ CHECKPOINT = re.compile(r"step-\d{8,}")
 
 
 def save_model(
-    model: Network, vocabulary: AnyTokenizer | Characters | None, folder: Path, progress: Progress = lambda done: None
+    model: Network,
+    vocabulary: AnyTokenizer | Characters | None,
+    folder: str | Path,
+    progress: Progress = lambda done: None,
 ) -> None:
     """Write the model's files into `folder`, which must exist; making that atomic is the caller's part.
 
@@ -66,6 +69,7 @@ def save_model(
     name = next((name for name, (network, _) in MODELS.items() if isinstance(model, network)), None)
     if name is None:
         raise InputError(f"a {type(model).__name__} cannot be saved; known: {', '.join(sorted(MODELS))}")
+    folder = Path(folder)
     config = {"library": LIBRARY, "model_type": name, **asdict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters gives tied weights once, under their first name. Buffers are left out: those that are not made

@@ -96,7 +96,8 @@ class Generator:
         state = self.model.start(1)
         if first:
             _, state = self.model.read(torch.tensor([first], device=self.model.device), state)
-        rules = Rules(batch=1, begin=last, end=self.end, max_length=tokens, never=never_written(self.vocabulary))
+        never = never_written(self.vocabulary, self.model.config.vocabulary_size)
+        rules = Rules(batch=1, begin=last, end=self.end, max_length=tokens, never=never)
         (found,) = sample(self.model, state, rules, how, samples=samples, numbers=[number])
         # Decoded with the prompt, for a subword may need to know what stands before it: a space, say.
         begun, unknown = self.vocabulary.decode(before.ids), self.vocabulary.unknown(before)

@@ -34,12 +34,13 @@ class Marks:
         return cls(begin, end, roles.unknown, tuple(number for number in unsaid if number is not None))
 
 
-def never_written(tokenizer: Vocabulary | PretrainedTokenizer) -> Sequence[int]:
-    """The tokens that a running text does not hold."""
+def never_written(tokenizer: Vocabulary | PretrainedTokenizer, size: int) -> Sequence[int]:
+    """The tokens that a running text does not hold, of so many that a model knows: it may have room for more."""
+    unnamed = range(len(tokenizer), size)
     if isinstance(tokenizer, Vocabulary):
-        return range(len(SPECIAL))
+        return [*range(len(SPECIAL)), *unnamed]
     pad, end = tokenizer.roles.pad, tokenizer.roles.end
-    return [] if pad is None or pad == end else [pad]
+    return [*([] if pad is None or pad == end else [pad]), *unnamed]
 
 
 def plain_ids(tokenizer: Vocabulary | PretrainedTokenizer, text: str) -> list[int]:

@@ -76,13 +76,22 @@ def load_elmo(
 
 def save_elmo(model: Elmo, folder: str | Path) -> None:
     """Write a model as ELMo was released; the format has no place for an output layer or a head: they stay behind."""
-    h5py = _h5py()
     with folder_written_atomically(Path(folder)) as scratch:
-        options = json.dumps(write_options(model.config), indent=2)
-        (scratch / OPTIONS).write_text(options + "\n", encoding="utf-8")
-        with h5py.File(scratch / WEIGHTS, "w") as file, torch.no_grad():
-            for name, (form, part) in _places(model):
-                file.create_dataset(name, data=form.theirs(part).float().cpu().contiguous().numpy())
+        write_elmo(model, scratch)
+
+
+def write_elmo(model: Elmo, folder: Path) -> None:
+    """Write the two files into a folder that exists; making that atomic is the caller's part."""
+    if model.config.normalise_words:
+        raise InputError(
+            "the format in which ELMo was released has no place for normalise_words, without which these weights mean "
+            "something else: write the model as a folder of qkv's own"
+        )
+    h5py = _h5py()
+    (folder / OPTIONS).write_text(json.dumps(write_options(model.config), indent=2) + "\n", encoding="utf-8")
+    with h5py.File(folder / WEIGHTS, "w") as file, torch.no_grad():
+        for name, (form, part) in _places(model):
+            file.create_dataset(name, data=form.theirs(part).float().cpu().contiguous().numpy())
 
 
 def elmo_files(folder: Path) -> tuple[Path, Path] | None:

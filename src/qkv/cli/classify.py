@@ -1,5 +1,7 @@
-"""`qkv classify`: text in, labels out."""
+"""`qkv classify`: texts or pictures in, labels out."""
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,27 +28,45 @@ def classify(
     """Say what texts, the lines of a file, or those of standard input are: each a label and its probability.
 
     A text that goes over several lines, such as a review, is an argument or, with --document, a whole file.
+    For a vision Transformer (ViT) they are not texts but the names of files with pictures.
     With --json each answer is an object, with the probabilities of all labels, whatever --top says.
     """
     if document and (text or file):
         raise InputError("give texts, --input or --document, not several of them")
+    from qkv.interop.folder import locate, network_of
+    from qkv.models.vit import ViT
+
+    pictures = issubclass(network_of(locate(run)), ViT)
+    if pictures and document:
+        raise InputError(f"--document is for models that read texts, and {run} holds a ViT: give the names of pictures")
     lines = texts.documents_given(document) if document else texts.texts_given(text, file, strict=strict)
-
-    from qkv.tasks.classifier import Classifier
-
-    classifier = Classifier(run, device=device)
-    texts.note_too_long(classifier, lines)
-    read = texts.answered("classifying", lines, lambda some: classifier.classify(some, batch_tokens=batch_tokens))
-    for number, line, answer in read:
+    look = _pictures(run, device) if pictures else _texts(run, device, lines, batch_tokens)
+    for number, line, answer in texts.answered("classifying", lines, look):
         if json:
-            result_json({"input": number, "text": line, **as_dict(answer)})
+            result_json({"input": number, "picture" if pictures else "text": line, **as_dict(answer)})
         else:
             ranked = [] if answer is None else [*answer.probabilities.items()][:top]
             result("\t".join(f"{label}\t{probability:.4f}" for label, probability in ranked))
 
 
+def _texts(
+    run: Path, device: str, lines: Sequence[str], batch_tokens: int
+) -> Callable[[list[str]], "list[Classified]"]:
+    from qkv.tasks.classifier import Classifier
+
+    classifier = Classifier(run, device=device)
+    texts.note_too_long(classifier, lines)
+    return lambda some: classifier.classify(some, batch_tokens=batch_tokens)
+
+
+def _pictures(run: Path, device: str) -> Callable[[list[str]], "list[Classified]"]:
+    from qkv.tasks.picture_classifier import PictureClassifier
+
+    return PictureClassifier(run, device=device).classify
+
+
 def as_dict(answer: "Classified | None") -> dict[str, Any]:
-    """What a text is, for machines."""
+    """What a text or picture is, for machines."""
     if answer is None:
         return {"label": None, "probabilities": {}}
     return {

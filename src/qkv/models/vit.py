@@ -135,6 +135,11 @@ class ViT(nn.Module):
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.head = None if config.classes is None else nn.Linear(config.dim, config.classes)  # W
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What its classes are called; where nobody named them, as transformers calls them."""
+        return self.config.label_names or tuple(f"LABEL_{number}" for number in range(self.config.classes or 0))
+
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch scores"]:
         """The logits of the classes, or without a head the state of the class token."""
         y = self.encode(images)[:, 0]

@@ -75,8 +75,7 @@ class PictureObserver:
         if self.model.config.classes is None:
             return Said()
         score, label = output.float().log_softmax(dim=-1).max(dim=-1)
-        names = self.model.config.label_names or [f"LABEL_{number}" for number in range(len(output))]
-        return Said(names[int(label)], float(score))
+        return Said(self.model.labels[int(label)], float(score))
 
 
 def _with_mean(weights: Float[Tensor, "heads tokens tokens"]) -> Float[Tensor, "heads rows tokens"]:

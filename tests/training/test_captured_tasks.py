@@ -32,6 +32,7 @@ ON_ELMO = [*ELMO, "model.reader_hidden=8", "model.task_dropout=0.0"]
 PIECES = "data.vocabulary=wordpiece:60"
 RECIPES = {
     "imdb-bert": [*BERT, PIECES, "train.length=16", "model.max_length=16"],
+    "imdb-gpt": [*BERT, "data.vocabulary=word", "train.length=16", "model.max_length=16"],
     "imdb-elmo": [*ELMO, "train.length=8"],
     "polarity-bert": [*BERT, PIECES, "model.max_length=16"],
     "polarity-elmo": ON_ELMO,

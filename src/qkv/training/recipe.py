@@ -16,6 +16,7 @@ from qkv.tasks.answering import AnsweringTask
 from qkv.tasks.bandit import BanditTask
 from qkv.tasks.captioning import CaptioningTask
 from qkv.tasks.classification import ClassificationTask
+from qkv.tasks.document_language_model import DocumentLanguageModelTask
 from qkv.tasks.few_shot import FewShotTask
 from qkv.tasks.image_classification import ImageClassificationTask
 from qkv.tasks.language_model import LanguageModelTask
@@ -29,6 +30,7 @@ from qkv.tasks.two_way_language_model import TwoWayLanguageModelTask
 TASKS: dict[str, type[Task]] = {
     "translate": TranslationTask,
     "language_model": LanguageModelTask,
+    "document_language_model": DocumentLanguageModelTask,
     "classify": ClassificationTask,
     "tag": TaggingTask,
     "answer": AnsweringTask,
@@ -98,6 +100,7 @@ class Recipe:
         "answer",
         "masked_words",
         "two_way_language_model",
+        "document_language_model",
         "classify_images",
         "caption",
         "few_shot",

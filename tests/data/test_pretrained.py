@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import importlib
 import importlib.util
 import io
 import json
@@ -33,6 +34,7 @@ ODD = [
     "𝒳 mathematical 𝟘", "▁ x▁y", "http://example.org/a?b=c&d=%20", "1,234.56 €", "C++ / C# -- #hash @you",
     "\u202eRTL\u202c",
 ]  # fmt: skip
+SCRIPTS = ("ru", "el", "ar", "he", "hi", "bn", "ta", "th", "ka", "hy", "zh_CN", "zh_TW", "ja", "ko", "uk", "fa")
 LINES = [line for line in ODD if line.strip()] + [
     f"{one} {other}" for one, other in zip(ODD, reversed(ODD), strict=True)
 ]
@@ -49,6 +51,27 @@ def data_folder(name: str) -> Path:
     if "QKV_DATA" not in os.environ or not folder.is_dir():
         pytest.skip(f"QKV_DATA names no folder with {name} in it")
     return folder
+
+
+def translated(language: str, count: int) -> list[str]:
+    """What programs of this system say in a language: the lines of the catalogues that gettext has of it."""
+    lines: dict[str, None] = {}
+    for path in sorted(Path("/usr/share/locale", language, "LC_MESSAGES").glob("*.mo")):
+        data = path.read_bytes()
+        if data[:4] != b"\xde\x12\x04\x95":  # the other order of bytes
+            continue
+        size, table = struct.unpack_from("<I", data, 8)[0], struct.unpack_from("<I", data, 16)[0]
+        for number in range(1, size):  # the first is a heading
+            length, begin = struct.unpack_from("<2I", data, table + 8 * number)
+            lines |= dict.fromkeys(line for line in data[begin : begin + length].decode().split("\n") if line.strip())
+        if len(lines) > count:
+            break
+    return list(lines)[:count]
+
+
+def lines_in_many_scripts() -> list[str]:
+    """Real text in other letters than Latin, as far as the system has some."""
+    return [line for language in SCRIPTS for line in translated(language, 250)]
 
 
 def real_lines() -> list[str]:
@@ -170,6 +193,16 @@ def test_bert_reads_10000_lines_of_real_text_as_transformers_does(transformers, 
 
 
 @pytest.mark.corpus
+def test_bert_and_byte_pairs_read_real_text_in_many_scripts_as_transformers_does(transformers, minilm, small_bpe):
+    lines = lines_in_many_scripts()
+    if len(lines) < 1000:
+        pytest.skip("the system has no translations of its programs (/usr/share/locale)")
+    assert same(read_tokenizer(minilm, "bert"), transformers.BertTokenizer.from_pretrained(minilm), lines) == []
+    theirs = transformers.GPT2Tokenizer(vocab=str(small_bpe / "vocab.json"), merges=str(small_bpe / "merges.txt"))
+    assert same(read_tokenizer(small_bpe, "gpt2"), theirs, lines) == []
+
+
+@pytest.mark.corpus
 def test_gpt2_reads_10000_lines_of_real_text_as_transformers_does(transformers, gpt2):
     tokenizer, lines = read_tokenizer(gpt2, "gpt2"), real_lines()
     theirs = transformers.GPT2Tokenizer(vocab=str(gpt2 / "encoder.json"), merges=str(gpt2 / "vocab.bpe"))
@@ -208,6 +241,13 @@ def test_marian_reads_as_transformers_does(transformers, marian):
     check_marian(transformers, marian, [*ODD, *LINES, *prose()[:300], ">>fra<< Hello", ">>fra<<x", "a </s> b", "<pad>"])
 
 
+def tied(model: Path, line: str) -> bool:
+    """Whether two ways to cut a line into pieces are the most probable, between which each library chooses its own."""
+    processor = importlib.import_module("sentencepiece").SentencePieceProcessor(model_file=str(model))
+    first, second = (sum(map(processor.get_score, ids)) for ids in processor.nbest_encode(line, nbest_size=2))
+    return first == pytest.approx(second, rel=1e-6)
+
+
 def check_marian(transformers: Any, folder: Path, lines: list[str]) -> None:
     lines = [line for line in lines if "x" * 250 not in line]  # a tie, which each library breaks in its own way
     with warnings.catch_warnings():
@@ -219,7 +259,10 @@ def check_marian(transformers: Any, folder: Path, lines: list[str]) -> None:
     assert isinstance(two, TwoTokenizers)
     for ours, expected in ((two.source, theirs(lines)), (two.target, theirs(text_target=lines))):
         found = ours.encode_batch(lines)
-        assert [one.ids for one in found] == expected["input_ids"]
+        model = folder / ("source.spm" if ours is two.source else "target.spm")
+        wrong = [line for line, one, ids in zip(lines, found, expected["input_ids"], strict=True) if one.ids != ids]
+        assert [line for line in wrong if not tied(model, line)] == []
+        assert len(wrong) < 5
         assert any(ours.roles.unknown in one.ids for one in found)
         for ids in expected["input_ids"]:
             again = theirs.decode(ids, skip_special_tokens=True, use_source_tokenizer=ours is two.source)

@@ -3,10 +3,12 @@
 from qkv.metrics.alignment import alignment_accuracy
 from qkv.metrics.metric import Metric
 from qkv.metrics.pronunciation import phoneme_error_rate, word_error_rate
+from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
 from qkv.metrics.text import Score, bleu, character_error_rate, chrf, corpus_scores, exact_match, tokenised_bleu
 from qkv.metrics.words import lowercased_words
 
 __all__ = [
+    "ROUGE_SIGNATURE",
     "Metric",
     "Score",
     "alignment_accuracy",
@@ -17,6 +19,7 @@ __all__ = [
     "exact_match",
     "lowercased_words",
     "phoneme_error_rate",
+    "rouge_scores",
     "tokenised_bleu",
     "word_error_rate",
 ]

@@ -199,7 +199,7 @@ def test_there_is_nothing_beyond_the_last_learned_position():
     assert made(position="rotary")(some_tokens(length=17)).isfinite().all()
 
 
-@pytest.mark.parametrize("score", ["dot", "cosine", "additive", "bilinear", "low_rank"])
+@pytest.mark.parametrize("score", ["dot", "cosine", "additive", "bilinear", "low_rank", "concat", "location"])
 def test_any_score_can_take_the_place_of_the_scaled_dot_product(score):
     tokens = some_tokens()
     assert not made(score=score)(tokens).allclose(made()(tokens), atol=1e-3)

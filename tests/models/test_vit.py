@@ -104,8 +104,8 @@ def test_the_order_of_patches_is_told_by_their_positions_alone():
     torch.testing.assert_close(model(images()), model(turned))
 
 
-@pytest.mark.parametrize("position", ["rotary", "relative", "alibi"])
-def test_positions_inside_attention_tell_the_order_of_patches_too(position):
+@pytest.mark.parametrize("position", ["rotary", "relative", "alibi", "sinusoidal"])
+def test_positions_that_are_not_learned_for_each_patch_tell_their_order_too(position):
     model = model_with(position=position)
     turned = torch.cat(images().split(4, dim=3)[::-1], dim=3)
     assert model.positions is None
@@ -113,7 +113,7 @@ def test_positions_inside_attention_tell_the_order_of_patches_too(position):
     assert model(images(2, 12, 8)).shape == (2, 5)
 
 
-@pytest.mark.parametrize("score", ["dot", "bilinear", "additive", "cosine"])
+@pytest.mark.parametrize("score", ["dot", "bilinear", "additive", "cosine", "concat", "location"])
 def test_the_score_can_be_exchanged_by_name(score):
     assert not torch.allclose(model_with(score=score)(images()), model_with()(images()))
 
@@ -167,7 +167,7 @@ def test_images_that_do_not_fit_are_refused_in_words(unchecked, shape, words):
         ({"height": 2**24, "width": 2**24}, "more than 2.36 numbers"),
         ({"activation": "gelo"}, "activation 'gelo' is not known.*did you mean gelu"),
         ({"score": "scaled"}, "score 'scaled' is not known"),
-        ({"position": "sinusoidal"}, "position 'sinusoidal' is not known"),
+        ({"position": "sinusoid"}, "position 'sinusoid' is not known"),
         ({"position": "rotary", "heads": 4}, "rotary positions turn pairs"),
         ({"attention_dropout": 1.0}, "attention_dropout must lie in"),
         ({"eps": float("nan")}, "eps must lie"),

@@ -5,8 +5,8 @@
     y   = norm(z)_class,   logits = W y + b
 
 The place of a patch is learned. An image of another size than the model was made for has another grid of patches: the
-learned grid is then interpolated (bicubic), as the paper does it for fine-tuning at a higher resolution. A position
-that acts inside self-attention instead counts the class token and then the patches, row by row.
+learned grid is then interpolated (bicubic), as the paper does it for fine-tuning at a higher resolution. Any other
+position, added or inside self-attention, counts the class token and then the patches, row by row.
 
 With a `stem`, patches are cut from what a few convolutions make of the image, not from the image itself (the paper's
 hybrid; Xiao et al. 2021): they know what a neighbour is, which takes a Transformer many images to learn.
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import SCORES, Sizes
+from qkv.attention import SCORES, Sinusoidal, Sizes
 from qkv.config import require, require_known
 from qkv.errors import ShapeError
 from qkv.nn.block import Block
@@ -40,7 +40,7 @@ _SIZES: dict[str, dict[str, int]] = {
 }
 PRESETS = {f"{name}/{patch}": {**size, "patch": patch} for name, size in _SIZES.items() for patch in (14, 16, 32)}
 
-LEARNED = "learned"  # E_pos
+LEARNED, SINUSOIDAL = "learned", "sinusoidal"  # E_pos
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Config:
         for name in ("dropout", "attention_dropout"):
             share = getattr(self, name)
             require(share is None or 0 <= share < 1, f"{name} must lie in [0, 1)")
-        require_known(self, activation=ACTIVATIONS, score=SCORES, position=(LEARNED, *POSITIONS))
+        require_known(self, activation=ACTIVATIONS, score=SCORES, position=(LEARNED, SINUSOIDAL, *POSITIONS))
         require(
             self.position != "rotary" or self.dim // self.heads % 2 == 0,
             f"rotary positions turn pairs of features, but dim {self.dim} / heads {self.heads} is odd",
@@ -129,6 +129,7 @@ class ViT(nn.Module):
         self.patches = Patches(config.features, config.patch, config.dim)  # E
         self.class_token = normal(1, 1, config.dim)  # x_class
         self.positions = normal(1, 1 + config.patches, config.dim) if config.position == LEARNED else None  # E_pos
+        self.waves = Sinusoidal(config.dim) if config.position == SINUSOIDAL else None
         self.dropout = Dropout(config.dropout)
         self.encoder = Stack(block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.dim, config.eps)
@@ -156,6 +157,8 @@ class ViT(nn.Module):
         z = torch.cat((self.class_token.expand(len(images), -1, -1), patches), dim=1)
         if self.positions is not None:
             z = z + self.places(self.positions, grid)
+        if self.waves is not None:
+            z = z + self.waves(z.shape[1])
         z = self.dropout(z)
         for encoder_block in self.encoder:
             z, _ = encoder_block(z)

@@ -73,7 +73,18 @@ def test_a_whole_split_is_recorded_with_all_that_is_needed_to_measure_it_again(q
     for name in ("exact", "cer", "bleu", "bleu_lowercased", "chrf"):
         assert kept.score(name).value == pytest.approx(report[name])
         assert kept.score(name).signature == report.get(f"{name}_signature", "")
+    for name in ("rouge_1", "rouge_2", "rouge_l"):
+        assert kept.score(name).value == pytest.approx(report[name])
+        assert kept.score(name).signature == report["rouge_signature"] != ""
     assert sum(bucket.pairs for bucket in kept.by_length) == 12
+
+
+def test_pairs_of_a_users_own_are_scored_as_summaries_too(qkv: Command, run: Path) -> None:
+    shown = qkv("evaluate", run).out
+    assert [line.split()[0] for line in shown.splitlines() if "ROUGE" in line] == ["ROUGE-1", "ROUGE-2", "ROUGE-L"]
+    assert "| test: ROUGE-1, % | test: ROUGE-2, % | test: ROUGE-L, % |" in qkv("compare", run).out
+    other = json.loads(qkv("evaluate", run, "--data", run.parent / "test.tsv", "--json").out)
+    assert other["rouge_l"] == pytest.approx(read(run)[-1].score("rouge_l").value)
 
 
 def test_where_and_by_which_code_a_run_was_trained_is_told_apart_from_where_it_was_evaluated(

@@ -4,12 +4,16 @@ import json
 
 import pytest
 
+from qkv.data.tagged import Tagged
+from qkv.tasks.translator import Search, Translator
+
 SQUAD = {
     "context": "Ada lives in Rome, Bo at home.",
     "qas": [{"question": "Where is Ada?", "answers": [{"text": "in Rome", "answer_start": 10}]}],
 }
 FILES = {
     "pairs-transformer": ("a b\tc d\nc d\ta b\ne\tf\n", "encoder_layers"),
+    "summaries-transformer": ("a long text\ttext\na short one\tone\nno more\tno\n", "encoder_layers"),
     "polarity-bert": ("a good film\tgood\na bad film\tbad\nso bad\tbad\nso good\tgood\n", "layers"),
     "ewt-bert": ("She\tPRON\nreads\tVERB\n\nDogs\tNOUN\n\nHe\tPRON\n", "layers"),
     "questions-bert": (
@@ -20,6 +24,7 @@ FILES = {
 }
 SCORED = {
     "pairs-transformer": ("pairs", 3),
+    "summaries-transformer": ("pairs", 3),
     "polarity-bert": ("size", 4),
     "ewt-bert": ("size", 3),
     "questions-bert": ("size", 2),
@@ -39,6 +44,8 @@ def test_a_recipe_trains_and_is_scored_on_files_of_the_kind_that_its_task_learns
         small.append("data.vocabulary=wordpiece:60")
     if recipe == "shakespeare-gpt":
         small += ["train.length=16", "model.max_length=16"]
+    if recipe == "summaries-transformer":
+        small += ["model.decoder_layers=1", "model.max_length=16"]
     mine = tmp_path / ("mine.tsv" if "\t" in text else "mine.txt")
     mine.write_text(text)
     done = qkv("train", recipe, "--data", mine, "--out", tmp_path / "run", *settings(*small))
@@ -80,6 +87,37 @@ def test_a_model_that_reads_trees_takes_files_with_heads_and_no_others(qkv, tmp_
     assert f"{bare}: {words}" in qkv("evaluate", run, "--data", bare).error
     assert words in qkv("tag", run, "They are late").error
     assert qkv("tag", run, "--file", trees).out == "They/X are/X late/X\nThey/X are/X here/X\n"
+
+
+def test_a_translator_that_reads_trees_takes_sources_with_heads_and_no_others(qkv, tmp_path):
+    sentences = [[("They", 3), ("are", 3), ("late", 0)], [("They", 2), ("sit", 0)], [("Late", 0)]]
+    rows = [
+        "".join(f"{n}\t{word}\t_\tX\t_\t_\t{head}\tdep\t_\t_\n" for n, (word, head) in enumerate(words, 1))
+        for words in sentences
+    ]
+    trees, plain, targets, run = (tmp_path / name for name in ("trees.conllu", "plain.txt", "targets.txt", "run"))
+    trees.write_text("\n".join(rows))
+    plain.write_text("They are late\nThey sit\nLate\n")
+    targets.write_text("late late -\nsit -\n-\n")
+    small = settings("model.encoder_layers=1", "model.decoder_layers=1", "model.tree=both")
+    words = "has no head for each of its words, and the model reads dependency trees"
+    train = ("train", "pairs-transformer", "--out", run, *small)
+    assert f"train: pair 1 {words}" in qkv(*train, "--data", plain, "--data", targets).error
+    done = qkv(*train, "--data", trees, "--data", targets)
+    assert done.code == 0, done.err
+    assert qkv("evaluate", run, "--no-record").code == 0
+    scored = qkv("evaluate", run, "--data", trees, "--data", targets, "--json")
+    assert json.loads(scored.out)["pairs"] == 3
+    given = [
+        Tagged(tuple(word for word, _ in one), ("",) * len(one), tuple(head for _, head in one)) for one in sentences
+    ]
+    expected = Translator(run, device="cpu").translate(given, Search(2, max_length=9))
+    translate = ("translate", run, "--beam", 2, "--max-length", 9, "--device", "cpu")
+    found = [json.loads(line) for line in qkv(*translate, "--file", trees, "--json").out.splitlines()]
+    assert [one["text"] for one in found] == [answers[0].text for answers in expected]
+    assert [one["source"] for one in found] == plain.read_text().splitlines()
+    assert f"input 1 {words}" in qkv(*translate, "--file", plain).error
+    assert qkv("view", run, "--device", "cpu", "--out", tmp_path / "page.html").code == 0
 
 
 def test_a_task_without_a_format_for_own_files_says_so(qkv, tmp_path):

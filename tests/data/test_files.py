@@ -1,6 +1,7 @@
 """A user's own pairs: what is read, what is skipped, what is refused, and in which words."""
 
 import codecs
+import hashlib
 import random
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.data.files import decode_lines, digest, hold_out, read_lines, read_pairs
+from qkv.data.loaded import Loaded
 from qkv.data.pair import Pair
+from qkv.data.tagged import Tagged
 from qkv.errors import InputError
 
 
@@ -38,6 +41,43 @@ def test_a_tsv_file_gives_its_pairs(tmp_path: Path) -> None:
 def test_two_files_give_the_pairs_of_their_lines(tmp_path: Path) -> None:
     source, target = written(tmp_path, "s", "ein\tHaus\nzwei"), written(tmp_path, "t", "a\nb\n")
     assert read_pairs([source, target]).pairs == [Pair("ein\tHaus", "a"), Pair("zwei", "b")]
+
+
+def parse(*words: str) -> str:
+    """A sentence of CoNLL-U, in which every word but the first depends on the one before it."""
+    rows = (f"{number}\t{word}\t_\tX\t_\t_\t{number - 1}\t_\t_\t_\n" for number, word in enumerate(words, start=1))
+    return f"# a comment\n{''.join(rows)}\n"
+
+
+def test_a_source_file_of_trees_gives_texts_with_their_words_and_heads(tmp_path: Path) -> None:
+    source = written(tmp_path, "s.conllu", parse("ein", "Haus", "!") + parse("10 000") + parse("x"))
+    target = written(tmp_path, "t.txt", "a house!\n10,000\n\n")
+    read = read_pairs([source, target])
+    words = [("ein", "Haus", "!"), ("10 000",)]
+    assert [(pair.source, pair.target) for pair in read.pairs] == [("ein Haus !", "a house!"), ("10 000", "10,000")]
+    assert [pair.parsed for pair in read.pairs] == [
+        Tagged(words[0], ("X",) * 3, (0, 1, 2)), Tagged(words[1], ("X",), (0,))
+    ]  # fmt: skip
+    assert read.pairs[0].given == read.pairs[0].parsed
+    assert read.notes == (f"{source} and {target}: skipped 1 line(s) with an empty side, the first at line 3",)
+    assert [pair.target for pair in read_pairs([source, target], labelled=True).pairs] == ["a house!", "10,000"]
+
+
+def test_as_many_targets_as_trees_are_asked_for_in_words(tmp_path: Path) -> None:
+    trees = written(tmp_path, "s.conllu", parse("a", "b") + parse("c"))
+    one, three = written(tmp_path, "one", "x\n"), written(tmp_path, "three", "x\ny\nz\n")
+    assert refused(trees, one) == f"{one} has 1 lines but {trees} has 2 sentences: sentence 2 of {trees} has no partner"
+    assert refused(trees, three) == f"{trees} has 2 sentences but {three} has 3 lines: line 3 of {three} has no partner"
+    assert f"{trees}: has no targets: after it, give a file" in refused(trees)
+    assert "no sentences found" in refused(written(tmp_path, "no.conllu", "# nothing\n"), one)
+
+
+def test_the_fingerprint_of_pairs_changes_with_their_trees_and_is_as_it_was_without() -> None:
+    heads = [None, (2, 0), (0, 1)]
+    parsed = [None if one is None else Tagged(("a", "b"), ("", ""), one) for one in heads]
+    prints = [Loaded({"train": [Pair("a b", "c", parsed=one)]}).fingerprint for one in parsed]
+    assert len(set(prints)) == 3
+    assert prints[0] == hashlib.sha256(b"train 1\n'a b' 'c' None\n").hexdigest()
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])

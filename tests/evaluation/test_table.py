@@ -126,6 +126,20 @@ def test_a_language_model_stands_beside_nanogpt() -> None:
     assert "`qkv evaluate runs/shakespeare-lstm-0 --split valid`" in text
 
 
+def test_a_users_own_pairs_are_shown_as_translations_and_where_it_was_measured_as_summaries() -> None:
+    own = {"data": "pairs", "languages": "", "split": "valid"}
+    translated = (Measure("bleu", 20.0), Measure("chrf", 40.0), Measure("exact", 0.1))
+    summed_up = (Measure("rouge_1", 0.4), Measure("rouge_2", 0.2), Measure("rouge_l", 0.35, "stem:no"))
+    (row,) = grid(page(record(**own, metrics=translated)), "pairs")
+    shown = [name.removeprefix("valid: ") for name in row if name.startswith("valid: ")]
+    assert shown == ["sacreBLEU", "chrF", "exact, %"]
+    text = page(record(**own, metrics=(*translated, *summed_up)))
+    (row,) = grid(text, "pairs")
+    assert [row[f"valid: {name}"] for name in shown] == ["20.00", "40.00", "10.00"]
+    assert [row[f"valid: ROUGE-{kind}, %"] for kind in "12L"] == ["40.00", "20.00", "35.00"]
+    assert "- ROUGE-L, %: `stem:no`" in text
+
+
 def test_reservations_stand_in_the_row() -> None:
     (row,) = grid(page(record(finished=False, left_out=3)), "multi30k en to de")
     assert row["recipe"] == "multi30k-gru, beam 5 (training not finished, 3 too long and left out)"

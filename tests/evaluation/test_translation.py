@@ -8,7 +8,7 @@ from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.evaluation.record import Bucket
 from qkv.evaluation.translation import BUCKETS, bleu_by_length, evaluate
-from qkv.metrics import tokenised_bleu
+from qkv.metrics import ROUGE_SIGNATURE, tokenised_bleu
 from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
 from qkv.tasks.translator import Search, Translator
 
@@ -66,6 +66,18 @@ def test_every_score_of_a_report_has_its_name_and_signature(translator):
     weights = translator("abc").alignment
     gold = (int(weights[0].argmax()), int(weights[0].argmax()) + 1)
     assert evaluate(translator, [Pair("abc", "a", (gold,))]).scores()["alignment"].value == 1.0
+
+
+def test_summaries_are_scored_by_rouge_where_that_is_asked_for(translator):
+    said = translator("abc").text
+    pairs = [Pair("abc", f"{said} b"), Pair("cb", "b")]  # one word of one, and of two
+    assert evaluate(translator, pairs).rouge_l is None
+    report = evaluate(translator, pairs, rouge=True)
+    assert (report.rouge_1, report.rouge_2, report.rouge_l) == (pytest.approx(1 / 3), 0.0, pytest.approx(1 / 3))
+    scores = report.scores()
+    assert list(scores) == ["exact", "cer", "bleu", "bleu_lowercased", "chrf", "rouge_1", "rouge_2", "rouge_l"]
+    assert [scores[name].value for name in ("rouge_1", "rouge_2")] == [report.rouge_1, report.rouge_2]
+    assert scores["rouge_l"].signature == ROUGE_SIGNATURE
 
 
 def test_buckets_hold_each_pair_once_by_the_words_of_its_source():

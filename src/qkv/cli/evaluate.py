@@ -29,6 +29,9 @@ TITLES = {
     "bleu_lowercased": "BLEU, lowercased",
     "bleu_tokenised": "BLEU, lowercased, tokenised",
     "chrf": "chrF",
+    "rouge_1": "ROUGE-1",
+    "rouge_2": "ROUGE-2",
+    "rouge_l": "ROUGE-L",
     "alignment": "alignment accuracy",
     "per": "phoneme error rate",
     "wer": "word error rate",
@@ -57,7 +60,8 @@ def evaluate(
     """Score a model on its test set, or on files of yours in the format of its training data.
 
     Gives exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy where gold is known; for
-    a dictionary, phoneme and word error rate; for language models, taggers and classifiers what their training shows.
+    pairs of your own also ROUGE, as for summaries; for a dictionary, phoneme and word error rate; for language models,
+    taggers and classifiers what their training shows.
     What was found for a whole split is added to RUN/results.jsonl, which `qkv compare` reads.
     """
     from qkv.cli.evaluate_scored import evaluate_scored, files_to_score
@@ -186,11 +190,13 @@ def _score(
         return pronunciation.judge(answers, pairs, beam=search.beam, seconds=seconds), answers
     aligned = all(pair.gold is not None for pair in pairs)
     with counting("evaluating", len(pairs)) as progress:
-        sources = [pair.source for pair in pairs]
+        sources = [pair.given for pair in pairs]
         answers = translation.answer(translator, sources, search, attention=aligned, progress=progress)
     language = "" if run is None else languages(run)[1]
+    own = run is None or run.recipe.data.name == "pairs"  # which may be summaries
     seconds = time.monotonic() - began
-    return translation.judge(answers, pairs, beam=search.beam, language=language, seconds=seconds), answers
+    report = translation.judge(answers, pairs, beam=search.beam, language=language, rouge=own, seconds=seconds)
+    return report, answers
 
 
 def _one_line(text: str) -> str:

@@ -17,8 +17,8 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="FILE",
-        help="Your own data: pairs, or texts with labels, in one TSV file (or the option twice, a file for each side), "
-        "sentences with tags in CoNLL columns or *.conllu, questions in SQuAD's JSON.",
+        help="Your own data: pairs, or texts with labels, in one TSV file (or the option twice, a file for each side, "
+        "of the sources also *.conllu), sentences with tags in CoNLL columns or *.conllu, questions in SQuAD's JSON.",
     ),
 ]
 DataDir = Annotated[

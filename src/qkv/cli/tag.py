@@ -9,10 +9,8 @@ import typer
 
 from qkv.cli import options, texts
 from qkv.cli.talk import result, result_json
-from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.data.tagged import Tagged
     from qkv.tasks.tagger import TaggedText
 
 
@@ -37,8 +35,8 @@ def tag(
     With --json each answer is an object with words, tags, offsets (the first character of each word, and the one after
     its last) and, where the tags name them, entities.
     """
-    sentences = [] if text or file is None or file.suffix != ".conllu" else _sentences(file)
-    lines = [" ".join(one.words) for one in sentences] or texts.texts_given(text, file, strict=strict)
+    sentences = texts.parsed_given(text, file)
+    lines = [one.text for one in sentences] or texts.texts_given(text, file, strict=strict)
 
     from qkv.tasks.tagger import Tagger
 
@@ -51,16 +49,6 @@ def tag(
         else:
             pairs = () if answer is None else zip(answer.words, answer.tags, strict=True)
             result(" ".join(f"{word}/{tag}" for word, tag in pairs))
-
-
-def _sentences(file: Path) -> list["Tagged"]:
-    from qkv.data.files import read_lines
-    from qkv.data.tagged import parse_conllu
-
-    found = parse_conllu(read_lines(file), str(file))
-    if not found:
-        raise InputError(f"{file}: no sentences found")
-    return found
 
 
 def as_dict(answer: "TaggedText | None") -> dict[str, Any]:

@@ -11,6 +11,7 @@ from qkv.cli.talk import counting, note, say
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.data.tagged import Tagged
     from qkv.tasks.observer import Observer
     from qkv.tasks.reader import Reader
 
@@ -40,6 +41,13 @@ def texts_given(texts: list[str] | None, file: Path | None, *, strict: bool, opt
     if empty:
         note(f"{len(empty)} empty line(s), the first is line {empty[0]}: their answers are empty too")
     return lines
+
+
+def parsed_given(texts: list[str] | None, file: Path | None) -> list["Tagged"]:
+    """The sentences of the file that an option named, with their words and heads, if it is CoNLL-U; else none."""
+    from qkv.data.files import PARSED, read_parsed
+
+    return read_parsed(file) if file is not None and file.suffix == PARSED and not texts else []
 
 
 def documents_given(paths: Sequence[Path]) -> list[str]:

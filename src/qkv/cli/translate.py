@@ -10,11 +10,12 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.talk import counting, note, result, result_json, say
-from qkv.cli.texts import CHUNK, texts_given
+from qkv.cli.texts import CHUNK, parsed_given, texts_given
 from qkv.config import nearest
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.data.tagged import Tagged
     from qkv.tasks.answer import Answer, AttentionMap
     from qkv.tasks.translator import Search, Translator
 
@@ -26,7 +27,10 @@ LEVELS = ("word", "token")
 def translate(
     run: options.Folder,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="What to translate.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="Translate each line of a file.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Translate each line of a file, of *.conllu each sentence."),
+    ] = None,
     beam: options.Beam = 1,
     n_best: Annotated[int, typer.Option("--n-best", min=1, help="How many answers to give for each text.")] = 1,
     length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
@@ -72,7 +76,8 @@ def translate(
 ) -> None:
     """Translate texts, a file, or standard input.
 
-    Files and standard input hold one text a line. With --json each answer is an object with its score and its
+    Files and standard input hold one text a line; a file whose name ends in .conllu is read as CoNLL-U: its words, and
+    the heads that models of trees ask for. With --json each answer is an object with its score and its
     alignment: for each target token, a row of weights over the source tokens. --align pharaoh prints, after a tab,
     pairs of source and target words such as 0-0 2-1.
     """
@@ -94,7 +99,9 @@ def translate(
     if sample and beam > 1:
         raise InputError("--sample follows one hypothesis at a time: leave --beam away, --n-best says how many to draw")
     asked = _alignment(align, level, threshold, json=json)
-    lines = texts_given(texts, file, strict=strict, option="--file")
+    sentences = parsed_given(texts, file)
+    lines = [one.text for one in sentences] or texts_given(texts, file, strict=strict, option="--file")
+    sources = sentences or lines
 
     from qkv.generation import Sampling
     from qkv.tasks.translator import Search, Translator
@@ -106,17 +113,17 @@ def translate(
     translator = Translator(run, device=device)
     if align is not None and asked.form != "none":
         translator.check_alignment()
-    translator.check(lines)
+    translator.check(sources)
     shown: list[Answer] = []
     with counting("translating", len(lines)) as progress:
         for begin in range(0, len(lines), CHUNK):
-            chunk = lines[begin : begin + CHUNK]
+            chunk = slice(begin, begin + CHUNK)
             with_attention = asked.form != "none" or attention is not None
-            found = _translate(translator, chunk, search, with_attention, begin)
-            for number, (line, answers) in enumerate(zip(chunk, found, strict=True), start=begin + 1):
+            found = _translate(translator, sources[chunk], search, with_attention, begin)
+            for number, (line, answers) in enumerate(zip(lines[chunk], found, strict=True), start=begin + 1):
                 _print(number, line, answers, asked, json=json, n_best=n_best)
                 shown += answers if attention is not None else []
-            progress(begin + len(chunk))
+            progress(begin + len(found))
     if attention is not None:
         from qkv.view import save_page
 
@@ -162,13 +169,15 @@ def _alignment(form: str | None, level: str | None, threshold: float | None, *, 
 
 
 def _translate(
-    translator: "Translator", lines: list[str], search: "Search", attention: bool, begin: int
+    translator: "Translator", sources: Sequence["str | Tagged"], search: "Search", attention: bool, begin: int
 ) -> list[list["Answer"]]:
-    """The answers to each line, the first of which has the number `begin`; an empty line has none."""
-    filled = {number: line for number, line in enumerate(lines, start=begin) if line.strip()}
+    """The answers to each source, the first of which has the number `begin`; an empty one has none."""
+    from qkv.data.tagged import text_of
+
+    filled = {number: source for number, source in enumerate(sources, start=begin) if text_of(source).strip()}
     found = translator.translate([*filled.values()], search, attention=attention, numbers=[*filled])
     answers = dict(zip(filled, found, strict=True))
-    return [answers.get(number, []) for number in range(begin, begin + len(lines))]
+    return [answers.get(number, []) for number in range(begin, begin + len(sources))]
 
 
 def _print(number: int, line: str, answers: list["Answer"], asked: Alignment, *, json: bool, n_best: int) -> None:

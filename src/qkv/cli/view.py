@@ -14,6 +14,7 @@ from qkv.cli.translate import never_seen
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.data.tagged import Tagged
     from qkv.tasks.answer import Answer
 
 LONGEST_HEADING = 200  # characters of a text that are said before its heat map
@@ -130,7 +131,7 @@ def _translated(run: Path, given: list[str] | None, count: int, beam: int, devic
     from qkv.tasks.translator import Search, Translator
 
     translator = Translator(run, device=device)
-    chosen = given or [pair.source for pair in pairs_of(run, None, None)[1][:count]]
+    chosen: Sequence[str | Tagged] = given or [pair.given for pair in pairs_of(run, None, None)[1][:count]]
     answers = [found[0] for found in translator.translate(chosen, Search(beam), attention=True)]
     for number, answer in enumerate(answers, start=1):
         if answer.unknown:

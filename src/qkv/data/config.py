@@ -62,8 +62,8 @@ class DataConfig:
     size: int | None = None  # how many training examples, or characters of a text, to take; None: all, of dates 20,000
     side: int = 224  # flickr8k, coco: pixels of the square that pictures are scaled to
     features: str | None = None  # flickr8k, coco: a safetensors file with what a network has found in each picture
-    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two; tagged: CoNLL columns or CoNLL-U; text: any;
-    # questions: JSON as SQuAD has it
+    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two, of which the first may be CoNLL-U; tagged:
+    # CoNLL columns or CoNLL-U; text: any; questions: JSON as SQuAD has it
     valid: tuple[str, ...] = ()  # likewise; without it a share of the training examples is held out
     test: tuple[str, ...] = ()
     valid_share: float = 0.05

@@ -1,4 +1,4 @@
-"""A user's own pairs, from one TSV file or from two files side by side."""
+"""A user's own pairs, from one TSV file or from two files side by side, of which the first may be parsed sentences."""
 
 import codecs
 import hashlib
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from qkv.data.pair import Pair
+from qkv.data.tagged import Tagged, parse_conllu, text_of
 from qkv.errors import InputError
 
 MOST_HELD_OUT = 1000
+PARSED = ".conllu"  # how the names of files in CoNLL-U end
 
 Example = TypeVar("Example")
 
@@ -27,10 +29,11 @@ class ReadPairs:
 def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = False) -> ReadPairs:
     """Read a TSV (source, tab, target) or a source and a target file; a line with an empty side is skipped and noted.
 
-    With `strict` such a line is an error. Where the targets are labels of the sources (`labelled`), space
-    around them is no part of them: "good " is no other label than "good".
+    With `strict` such a line is an error. Sources in a file *.conllu come with their words and heads. Where the targets
+    are labels of the sources (`labelled`), space around them is no part of them: "good " is no other label than "good".
     """
     what, columns = ("texts with labels", "text, one tab, label") if labelled else ("pairs", "source, one tab, target")
+    numbered: list[tuple[int, str | Tagged, str]]
     if len(paths) == 1:
         numbered, name = list(_tsv(paths[0], columns)), str(paths[0])
     elif len(paths) == 2:
@@ -38,9 +41,11 @@ def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = 
     else:
         raise InputError(f"{what} come from one TSV file or from two files, not from {len(paths)}")
     pairs, empty = [], []
-    for number, source, target in numbered:
+    for number, given, target in numbered:
+        source = text_of(given)
         if source.strip() and target.strip():
-            pairs.append(Pair(source, target.strip() if labelled else target))
+            parsed = given if isinstance(given, Tagged) else None
+            pairs.append(Pair(source, target.strip() if labelled else target, parsed=parsed))
         else:
             empty.append(number)
     if empty and strict:
@@ -54,6 +59,14 @@ def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 text file; errors name the file, and the byte where it is not UTF-8."""
     return decode_lines(_bytes(path), str(path))
+
+
+def read_parsed(path: Path) -> list[Tagged]:
+    """The sentences of a file of CoNLL-U, at least one."""
+    found = parse_conllu(read_lines(path), str(path))
+    if not found:
+        raise InputError(f"{path}: no sentences found")
+    return found
 
 
 def read_text(path: Path) -> str:
@@ -92,6 +105,8 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def _tsv(path: Path, expected: str) -> Iterator[tuple[int, str, str]]:
+    if path.suffix == PARSED:
+        raise InputError(f"{path}: has no targets: after it, give a file with a target for each of its sentences")
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t") if line.strip() else ["", ""]
         if len(columns) != 2:
@@ -99,13 +114,16 @@ def _tsv(path: Path, expected: str) -> Iterator[tuple[int, str, str]]:
         yield number, columns[0], columns[1]
 
 
-def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str, str]]:
-    sources, targets = read_lines(source), read_lines(target)
+def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:
+    unit = "sentence" if source.suffix == PARSED else "line"
+    sources: Sequence[str | Tagged] = read_parsed(source) if unit == "sentence" else read_lines(source)
+    targets = read_lines(target)
+    sides = [(len(sources), source, unit), (len(targets), target, "line")]
     if len(sources) != len(targets):
-        shorter, longer = (source, target) if len(sources) < len(targets) else (target, source)
-        fewer, more = sorted((len(sources), len(targets)))
+        (fewer, shorter, one), (more, longer, other) = sorted(sides)
         raise InputError(
-            f"{shorter} has {fewer} lines but {longer} has {more}: line {fewer + 1} of {longer} has no partner"
+            f"{shorter} has {fewer} {one}s but {longer} has {more}{'' if one == other else f' {other}s'}: "
+            f"{other} {fewer + 1} of {longer} has no partner"
         )
     yield from zip(range(1, len(sources) + 1), sources, targets, strict=True)
 

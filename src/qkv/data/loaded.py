@@ -47,8 +47,9 @@ class Loaded:
         for split, pairs in sorted(self.splits.items()):
             digest.update(f"{split} {len(pairs)}\n".encode())
             for pair in pairs:
+                parsed = "" if pair.parsed is None else f" {pair.parsed!r}"
                 digest.update(
-                    f"{pair.source!r} {pair.target!r} {pair.gold}\n".encode()
+                    f"{pair.source!r} {pair.target!r} {pair.gold}{parsed}\n".encode()
                 )  # quoted: no text can end early
         for split, text in sorted(self.texts.items()):
             digest.update(f"text {split} {text!r}\n".encode())

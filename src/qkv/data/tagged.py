@@ -24,6 +24,16 @@ class Tagged:
     tags: tuple[str, ...]
     heads: tuple[int, ...] | None = None
 
+    @property
+    def text(self) -> str:
+        """The words, with a blank between them."""
+        return " ".join(self.words)
+
+
+def text_of(given: str | Tagged) -> str:
+    """The text of what may be given in words, with their heads."""
+    return given if isinstance(given, str) else given.text
+
 
 def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
     """The sentences of a file of CoNLL columns, of which every line has as many."""

@@ -5,15 +5,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qkv.data.pair import Pair
+from qkv.data.tagged import Tagged
 from qkv.errors import InputError
 from qkv.evaluation.record import Bucket
 from qkv.metrics import (
+    ROUGE_SIGNATURE,
     Score,
     alignment_accuracy,
     bleu,
     character_error_rate,
     chrf,
     exact_match,
+    rouge_scores,
     tokenised_bleu,
 )
 from qkv.tasks.answer import Answer
@@ -39,6 +42,10 @@ class Report:
     bleu_tokenised_signature: str
     chrf: float
     chrf_signature: str
+    rouge_1: float | None  # None, as the next two, where it was not asked for
+    rouge_2: float | None
+    rouge_l: float | None
+    rouge_signature: str
     alignment: float | None  # None where no gold alignment is known
     by_length: tuple[Bucket, ...]
     beam: int
@@ -61,6 +68,9 @@ class Report:
         }
         if self.bleu_tokenised is not None:
             scores["bleu_tokenised"] = Score(self.bleu_tokenised, self.bleu_tokenised_signature)
+        for name, value in (("rouge_1", self.rouge_1), ("rouge_2", self.rouge_2), ("rouge_l", self.rouge_l)):
+            if value is not None:
+                scores[name] = Score(value, self.rouge_signature)
         if self.alignment is not None:
             scores["alignment"] = Score(self.alignment)
         return scores
@@ -72,21 +82,21 @@ def evaluate(
     *,
     search: Search = GREEDY,
     language: str = "",
+    rouge: bool = False,
     mistakes: int = 5,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Translate the sources and compare with the targets, which are in `language`."""
+    """Translate the sources and compare with the targets, which are in `language`; with `rouge` as summaries too."""
     began = time.monotonic()
     aligned = all(pair.gold is not None for pair in pairs)
-    answers = answer(translator, [pair.source for pair in pairs], search, attention=aligned, progress=progress)
-    return judge(
-        answers, pairs, beam=search.beam, language=language, mistakes=mistakes, seconds=time.monotonic() - began
-    )
+    answers = answer(translator, [pair.given for pair in pairs], search, attention=aligned, progress=progress)
+    seconds = time.monotonic() - began
+    return judge(answers, pairs, beam=search.beam, language=language, rouge=rouge, mistakes=mistakes, seconds=seconds)
 
 
 def answer(
     translator: Translator,
-    sources: Sequence[str],
+    sources: Sequence[str | Tagged],
     search: Search = GREEDY,
     *,
     attention: bool = False,
@@ -108,14 +118,16 @@ def judge(
     *,
     beam: int = 1,
     language: str = "",
+    rouge: bool = False,
     mistakes: int = 5,
     seconds: float = 0.0,
 ) -> Report:
-    """Compare answers with the targets of their pairs."""
+    """Compare answers with the targets of their pairs; by ROUGE, as summaries are, where that is asked for."""
     texts, references = [one.text for one in answers], [pair.target for pair in pairs]
     cased, lowercased = bleu(texts, references), bleu(texts, references, lowercase=True)
     tokenised = tokenised_bleu(texts, references, language) if language else None
     characters = chrf(texts, references)
+    summaries = rouge_scores(texts, references) if rouge else {}
     aligned = all(pair.gold is not None for pair in pairs)
     return Report(
         pairs=len(pairs),
@@ -129,6 +141,10 @@ def judge(
         bleu_tokenised_signature="" if tokenised is None else tokenised.signature,
         chrf=characters.value,
         chrf_signature=characters.signature,
+        rouge_1=summaries.get("rouge_1"),
+        rouge_2=summaries.get("rouge_2"),
+        rouge_l=summaries.get("rouge_l"),
+        rouge_signature=ROUGE_SIGNATURE if summaries else "",
         alignment=_alignment(answers, pairs) if aligned else None,
         by_length=bleu_by_length(texts, pairs, language),
         beam=beam,

@@ -25,16 +25,17 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from qkv.attention import SCORES, Learned, Mask, Padding, Position, TreePlaces, TreeRelative
+from qkv.attention import SCORES, Learned, Mask, Padding, TreePlaces, TreeRelative
 from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.block import Block
 from qkv.nn.described import PLACES, described_block, described_encoding
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import POSITIONS, REACH
+from qkv.nn.embed import REACH
 from qkv.nn.feedforward import ACTIVATIONS
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.trees import ReadsTrees, depth_encoding, depth_vectors, in_the_tree
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -48,12 +49,10 @@ OF_WORDS = ("masked_lm", "pretraining")  # the heads that say a word for each pl
 OF_THE_WHOLE = ("next_sentence", "pretraining", "classifier")  # and those that say something about the whole text
 LABELLED = ("classifier", "tagger")
 WAYS = [*PLACES, "none"]  # to say where a token stands in the text
-TREES = ("none", "depth", "distance", "both")  # and in the tree of its sentence
-DEEPEST = 32  # words that are deeper in a tree are not told apart
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ReadsTrees):
     """The sizes and terms of the model; the data set the size of the vocabulary and the number of labels."""
 
     vocabulary_size: int
@@ -67,7 +66,7 @@ class Config:
     segments: int = 2
     max_length: int = 512  # how many tokens it reads together: learned positions end there, the others go on
     position: str = "learned"  # one of WAYS
-    tree: str = "none"  # one of TREES
+    tree: str = "none"  # one of qkv.nn.trees.TREES
     score: str = "scaled_dot"
     activation: str = "gelu"
     dropout: float = 0.1  # of the embeddings, and of what each layer adds
@@ -85,19 +84,15 @@ class Config:
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
         widest = max(self.vocabulary_size, self.labels, self.hidden, self.segments, self.max_length, 3 * self.dim)
         require(self.dim * widest <= 2**34, f"a matrix of {self.dim} by {widest} numbers is too large: 2^34 at most")
-        require_known(self, position=WAYS, tree=TREES, score=SCORES, activation=ACTIVATIONS)
+        require_known(self, position=WAYS, score=SCORES, activation=ACTIVATIONS)
         require(
             self.position != "rotary" or self.head_dim % 2 == 0,
             f"position 'rotary' turns pairs of features, but a head has {self.head_dim}: choose dim and heads anew",
         )
+        self.require_tree()
         require(
             self.head in (None, "tagger") or not self.reads_trees,
             f"tree {self.tree!r} takes the heads of words, which tagging alone hands on: leave it out",
-        )
-        require(
-            not self.measures_trees or self.position not in POSITIONS,
-            f"tree {self.tree!r} and position {self.position!r} both want to be the distance in self-attention: "
-            "choose a position that is added to embeddings, or none",
         )
         for name in ("dropout", "attention_dropout", "eps"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
@@ -114,16 +109,6 @@ class Config:
     @property
     def head_dim(self) -> int:
         return self.dim // self.heads
-
-    @property
-    def reads_trees(self) -> bool:
-        """Whether it has to be told the trees of what it reads."""
-        return self.tree != "none"
-
-    @property
-    def measures_trees(self) -> bool:
-        """Whether self-attention is told how far words are apart in a tree."""
-        return self.tree in ("distance", "both")
 
 
 class Pretraining(NamedTuple):
@@ -166,14 +151,12 @@ class Bert(TextEncoder):
 
         A mask hides what else must not be seen: rows that are filled up on the left have `mask=~Prefix(padding)`.
         """
-        if (tree is not None) != self.config.reads_trees:
-            reads = "reads dependency trees, and was given none" if tree is None else "was built to read no trees"
-            raise InputError(f"this BERT {reads}: its tree is {self.config.tree!r}, one of {', '.join(TREES)}")
+        self.config.require_told(tree, "BERT")
         if lengths is not None:
             mask = Padding(lengths) if mask is None else Padding(lengths) & mask
         x = self.embed(tokens, segments, tree)
         for block in self.encoder:
-            x, _ = block(x, mask, position=_in_the_tree(block, tree))
+            x, _ = block(x, mask, position=in_the_tree(block, tree))
         return x
 
     def pooled(self, hidden: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch dim"]:
@@ -207,7 +190,7 @@ class Embedding(nn.Module):
         self.tokens = nn.Embedding(config.vocabulary_size, config.dim)
         self.segments = nn.Embedding(config.segments, config.dim)
         self.positions = described_encoding(config)
-        self.depths = Learned(DEEPEST + 1, config.dim) if config.tree in ("depth", "both") else None  # D
+        self.depths = depth_encoding(config, config.dim)  # D
         self.norm = nn.LayerNorm(config.dim, config.eps)
         self.dropout = Dropout(config.dropout)
 
@@ -222,9 +205,8 @@ class Embedding(nn.Module):
             x = x * math.sqrt(x.shape[-1])  # beside sines, which are not small, the embeddings must not be
         if self.positions is not None:
             x = x + self.positions(tokens.shape[1])
-        if self.depths is not None and tree is not None:
-            x = x + self.depths.at(tree.depth.clamp(max=DEEPEST))
-        return self.dropout(self.norm(x))
+        deep = depth_vectors(self.depths, tree)
+        return self.dropout(self.norm(x if deep is None else x + deep))
 
 
 class WordHead(nn.Module):
@@ -246,12 +228,6 @@ def _block(config: Config) -> Block:
     if config.measures_trees:
         block.attention.attend.position = TreeRelative(config.head_dim, REACH)
     return block
-
-
-def _in_the_tree(block: Block, tree: TreePlaces | None) -> Position | None:
-    """What self-attention is told of the trees of one call; None where it reads none."""
-    within = block.attention.attend.position
-    return within.between(tree.distance) if isinstance(within, TreeRelative) and tree is not None else None
 
 
 def _label_head(config: Config) -> nn.Linear | None:

@@ -6,6 +6,10 @@
 
 With norm = "pre" each sub-layer reads layer-normalised input, and what leaves a stack is normalised once more: it
 trains without a delicate warm-up (Xiong et al. 2020). With norm = "post", as in the paper, each sum is normalised.
+
+The encoder may also be told where words stand in the dependency trees of their sentences (Wang, Tu, Wang and Shi 2019),
+beside where they stand in the text: D[depth of t] is added to the embeddings of the source, or its self-attention has
+vectors for the distance between two words along the tree, or both. The trees are given, and not found by the model.
 """
 
 from dataclasses import dataclass
@@ -13,15 +17,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from qkv.attention import SCORES, Cache, Causal, Encoding, KeyValue, Padding, Position, Sizes
+from qkv.attention import SCORES, Cache, Causal, Encoding, KeyValue, Padding, Position, Sizes, TreePlaces, TreeRelative
 from qkv.config import require, require_known
 from qkv.nn.block import NORMS, Block
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import ENCODINGS, POSITIONS, PositionedEmbedding
+from qkv.nn.embed import ENCODINGS, POSITIONS, REACH, PositionedEmbedding
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.feedforward import ACTIVATIONS, FeedForward
 from qkv.nn.heads import MultiHead
 from qkv.nn.stack import Stack
+from qkv.nn.trees import ReadsTrees, depth_encoding, depth_vectors, in_the_tree
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -34,7 +39,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ReadsTrees):
     """The sizes and terms of the model; the data sets the sizes of the vocabularies."""
 
     source_size: int
@@ -51,6 +56,7 @@ class Config:
     activation: str = "relu"
     score: str = "scaled_dot"
     position: str = "sinusoidal"
+    tree: str = "none"  # one of qkv.nn.trees.TREES: what the encoder is told of the trees of sources
     tie_embeddings: bool = True  # one matrix for source, target and output, where the vocabulary is shared
     tie_output: bool = False  # one matrix for target and output, where the source has its own
     scale_embeddings: bool = True  # by sqrt(dim)
@@ -77,6 +83,7 @@ class Config:
             self.position != "rotary" or self.dim // self.heads % 2 == 0,
             f"rotary positions turn pairs of features, but dim {self.dim} / heads {self.heads} is odd",
         )
+        self.require_tree()
         require(
             not self.tie_embeddings or self.source_size == self.target_size,
             "tie_embeddings needs one vocabulary for source and target",
@@ -122,6 +129,7 @@ class Transformer(EncoderDecoder[Memory, State]):
         super().__init__()
         self.config = config
         self.source_embed = embedding(config, config.source_size)
+        self.source_depths = depth_encoding(config, config.dim)  # D
         self.target_embed = embedding(config, config.target_size)
         self.encoder = Stack(encoder_block(config) for _ in range(config.encoder_layers))
         self.encoder_norm = final_norm(config)
@@ -134,11 +142,29 @@ class Transformer(EncoderDecoder[Memory, State]):
         if config.tie_embeddings or config.tie_output:
             self.readout.weight = self.target_embed.tokens.weight
 
-    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
+        source_lengths: Int[Tensor, "batch"] | None = None,
+        *,
+        tree: TreePlaces | None = None,
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        return self.decode(target, self.encode(source, source_lengths, tree=tree))
+
+    def encode(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, "batch"] | None = None,
+        *,
+        tree: TreePlaces | None = None,
+    ) -> Memory:
+        """Read the source; where the config asks for it, also where its tokens stand in trees."""
+        self.config.require_told(tree, "Transformer")
         mask = None if source_lengths is None else Padding(source_lengths)
-        x = self.source_embed(source)
+        x = self.source_embed(source, added=depth_vectors(self.source_depths, tree))
         for block in self.encoder:
-            x, _ = block(x, mask)
+            x, _ = block(x, mask, position=in_the_tree(block, tree))
         return Memory(self.encoder_norm(x), source_lengths)
 
     def start(self, memory: Memory) -> State:
@@ -204,7 +230,8 @@ class DecoderBlock(nn.Module):
 
 def encoder_block(config: Config) -> Block:
     """Self-attention, then the feed-forward network."""
-    return Block(attention(config, position(config)), feedforward(config), config.dropout, norm=config.norm)
+    within = TreeRelative(config.dim // config.heads, REACH) if config.measures_trees else position(config)
+    return Block(attention(config, within), feedforward(config), config.dropout, norm=config.norm)
 
 
 def attention(config: Config, position: Position | None = None) -> MultiHead:

@@ -29,7 +29,7 @@ class ScaledEmbedding(nn.Embedding):
 class PositionedEmbedding(nn.Module):
     """dropout(sqrt(d) * E[token] + PE[position]), as in Vaswani et al. 2017, section 3.4.
 
-    Without positions they are left to the attention layers.
+    Without positions they are left to the attention layers. What else is known of the tokens may be added, too.
     """
 
     def __init__(
@@ -40,11 +40,16 @@ class PositionedEmbedding(nn.Module):
         self.positions = positions
         self.dropout = Dropout(dropout)
 
-    def forward(self, tokens: Int[Tensor, "batch length"], offset: int = 0) -> Float[Tensor, "batch length dim"]:
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch length"],
+        offset: int = 0,
+        added: Float[Tensor, "batch length dim"] | None = None,
+    ) -> Float[Tensor, "batch length dim"]:
         embedded = self.tokens(tokens)
         if self.positions is not None:
             embedded = embedded + self.positions(tokens.shape[1], offset)
-        return self.dropout(embedded)
+        return self.dropout(embedded if added is None else embedded + added)
 
 
 @final

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from qkv.data.registry import Loaded
 from qkv.data.tagged import Tagged
-from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.metrics.tagging import entity_f1, names_entities, tag_accuracy
 from qkv.nn.text_encoder import TextEncoder
@@ -26,7 +25,7 @@ from qkv.tasks.pieces import (
     splitter_for,
 )
 from qkv.tasks.task import Examined, ScoredTask, Settings
-from qkv.tasks.trees import Tree
+from qkv.tasks.trees import Tree, parsed, reads_trees
 from qkv.types import Float, Tensor
 
 
@@ -89,20 +88,11 @@ def cut(
 def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> Tree:
     """The tree that some words of a sentence are in, and where their tokens are, the last before `end`."""
     number = words[0].sentence
-    heads = _heads(sentences[number], f"sentence {number + 1}")
+    heads = parsed(sentences[number], f"sentence {number + 1}").heads
     of_tokens = [0] * words[0].place
     for word, after in zip(words, [*(one.place for one in words[1:]), end], strict=True):
         of_tokens.extend([word.number + 1] * (after - word.place))
     return Tree(heads, of_tokens)
-
-
-def _heads(sentence: Tagged, name: str) -> tuple[int, ...]:
-    if sentence.heads is None or len(sentence.heads) != len(sentence.words):
-        raise InputError(
-            f"{name} has no head for each of its words, and the model reads dependency trees (model.tree): give it "
-            "sentences in CoNLL-U, from a file *.conllu, or train one without"
-        )
-    return sentence.heads
 
 
 @dataclass
@@ -144,11 +134,11 @@ class TaggingTask(ScoredTask):
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
         splitter = splitter_for(vocabulary, model)
-        if _reads_trees(model):  # also those that are not looked at until training is done
+        if reads_trees(model):  # also those that are not looked at until training is done
             for split, sentences in data.tagged.items():
                 for number, sentence in enumerate(sentences, start=1):
-                    _heads(sentence, f"{split}: sentence {number}")
-        pieces = cut(splitter, data.tagged["train"], numbers, model.max_length, trees=_reads_trees(model))
+                    parsed(sentence, f"{split}: sentence {number}")
+        pieces = cut(splitter, data.tagged["train"], numbers, model.max_length, trees=reads_trees(model))
         valid = data.tagged["valid"][: train.valid_size]
         return cls(splitter, pieces, valid, names, train, model.max_length, seed, data.notes)
 
@@ -185,7 +175,7 @@ class TaggingTask(ScoredTask):
     def _scores(self, model: TextEncoder, sentences: Sequence[Tagged]) -> dict[str, float]:
         numbers = {name: number for number, name in enumerate(self.labels)}
         splitter = self.splitter.anew()
-        known = cut(splitter, sentences, numbers, self.longest, trees=_reads_trees(model.config))
+        known = cut(splitter, sentences, numbers, self.longest, trees=reads_trees(model.config))
         total, words, budget = 0.0, 0, self.settings.batch_tokens
         for _, batch in in_batches(known.pieces, budget, splitter.pad):
             total += float(_loss(model, splitter, batch.to(model.device)))
@@ -214,7 +204,7 @@ def tags_of(
     names, splitter = model.labels, splitter.anew()
     known = heads or [None] * len(sentences)
     untagged = [Tagged(tuple(words), ("",) * len(words), of) for words, of in zip(sentences, known, strict=True)]
-    read = cut(splitter, untagged, {}, model.config.max_length, trees=_reads_trees(model.config))
+    read = cut(splitter, untagged, {}, model.config.max_length, trees=reads_trees(model.config))
     found = [[""] * len(words) for words in sentences]
     for rows, batch in in_batches(read.pieces, budget, splitter.pad):
         here = batch.to(model.device)
@@ -236,8 +226,3 @@ def _said(model: TextEncoder, splitter: AnySplitter, batch: TextBatch) -> Float[
     if batch.tree is None:
         return model.say(tokens, batch.lengths)
     return model.logits(model(tokens, lengths=batch.lengths, tree=batch.tree))
-
-
-def _reads_trees(config: Any) -> bool:
-    """Whether a model with this config wants to know the trees of sentences."""
-    return getattr(config, "reads_trees", False)

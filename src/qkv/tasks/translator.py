@@ -10,7 +10,8 @@ import torch
 
 from qkv.attention import watch
 from qkv.config import require
-from qkv.data.batching import EncodedPair, by_length, collate
+from qkv.data.batching import Batch, EncodedPair, by_length, collate
+from qkv.data.tagged import Tagged, text_of
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer, TwoTokenizers
 from qkv.data.vocabulary import AnyVocabulary, Tokens
 from qkv.errors import InputError
@@ -20,6 +21,8 @@ from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
 from qkv.tasks.marks import Marks, plain_ids
+from qkv.tasks.parsed import ParsedPair, ParsedTokens, parsed_tokens, told, with_trees
+from qkv.tasks.trees import parsed, reads_trees
 
 AnyTokenizer = AnyVocabulary | PretrainedTokenizer | TwoTokenizers
 AnyTokens = Tokens | Encoded
@@ -74,7 +77,11 @@ GREEDY = Search()
 
 
 class Translator:
-    """A sequence-to-sequence model with its vocabulary: `Translator("runs/demo")("5 March 2026").text`."""
+    """A sequence-to-sequence model with its vocabulary: `Translator("runs/demo")("5 March 2026").text`.
+
+    A model that reads dependency trees takes sentences with heads (`qkv.data.tagged.Tagged`), whose tags are not looked
+    at; of others, a sentence is its words with a blank between them.
+    """
 
     def __init__(
         self,
@@ -91,13 +98,13 @@ class Translator:
         self.vocabulary: Any = found  # AnyTokenizer: its two sides are of one kind, which types cannot say
         self.marks = Marks.of(self.vocabulary.target, self.model.config)
 
-    def __call__(self, text: str, *, attention: bool = True, **search: Any) -> Answer:
+    def __call__(self, text: str | Tagged, *, attention: bool = True, **search: Any) -> Answer:
         """The best translation of one text, with its attention maps; `search` as in `Search`: `beam=5`."""
         return self.translate([text], Search(**search), attention=attention)[0][0]
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Tagged],
         search: Search = GREEDY,
         *,
         attention: bool = False,
@@ -112,7 +119,7 @@ class Translator:
 
     def stream(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Tagged],
         search: Search = GREEDY,
         *,
         attention: bool = False,
@@ -122,6 +129,7 @@ class Translator:
         numbers = range(len(texts)) if numbers is None else numbers
         require(len(numbers) == len(texts), f"{len(texts)} text(s) were given {len(numbers)} number(s): one for each")
         sources = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
+        read = [text_of(text) for text in texts]
         lengths = [len(source.ids) for source in sources]
         for rows in by_length(lengths, max(1, BATCH_TOKENS // search.hypotheses)):
             batch = [sources[row] for row in rows]
@@ -133,7 +141,7 @@ class Translator:
                 yield (
                     row,
                     [
-                        Answer(texts[row], self.vocabulary.target.decode(best.tokens), best.score, next(seen), unknown)
+                        Answer(read[row], self.vocabulary.target.decode(best.tokens), best.score, next(seen), unknown)
                         for best in kept
                     ],
                 )
@@ -156,10 +164,9 @@ class Translator:
         reading = self.model.alignment_layers
         if not reading:
             return [()] * len(pairs)
-        encoded = [EncodedPair(source.ids, best.tokens) for source, best in pairs]
-        batch = collate(encoded, begin=self.marks.begin, end=self.marks.end).to(self.model.device)
+        batch = self._batch([(source, best.tokens) for source, best in pairs])
         with watch(self.model) as seen:
-            self.model(batch.source, batch.target_in, batch.source_lengths)
+            self.model(batch.source, batch.target_in, batch.source_lengths, **told(batch))
         others = sorted(seen.keys() - {*reading}, key=[*seen].index)
         own = [layer for layer in others if not layer.startswith("encoder")]
         order = [*reading, *own, *(layer for layer in others if layer not in own)]
@@ -185,8 +192,8 @@ class Translator:
         rules = self._rules(sources, search)
         if search.coverage_penalty:
             self.check_alignment("a coverage penalty")
-        batch = collate([EncodedPair(source.ids, ()) for source in sources]).to(self.model.device)
-        state = self.model.start(self.model.encode(batch.source, batch.source_lengths))
+        batch = self._batch([(source, ()) for source in sources])
+        state = self.model.start(self.model.encode(batch.source, batch.source_lengths, **told(batch)))
         penalty = search.length_penalty
         if search.sampling is not None:
             return sample(
@@ -202,6 +209,17 @@ class Translator:
             self.model, state, rules,
             beam=search.beam, length_penalty=penalty, coverage=coverage, exact=search.exact,
         )  # fmt: skip
+
+    def _batch(self, pairs: Sequence[tuple[AnyTokens, Sequence[int]]]) -> Batch:
+        """Sources, and what is written for them, where the model is."""
+        encoded = [
+            ParsedPair(source.ids, target, source.tree)
+            if isinstance(source, ParsedTokens)
+            else EncodedPair(source.ids, target)
+            for source, target in pairs
+        ]
+        batch = collate(encoded, begin=self.marks.begin, end=self.marks.end)
+        return with_trees(batch, encoded).to(self.model.device)
 
     def _rules(self, sources: Sequence[AnyTokens], search: Search) -> Rules:
         """By each text's own length: what else is in the batch must make no difference."""
@@ -228,17 +246,21 @@ class Translator:
         """Whether a text is short enough for the model."""
         return len(self.vocabulary.source.encode(text).ids) <= self.model.config.max_length
 
-    def check(self, texts: Sequence[str]) -> None:
+    def check(self, texts: Sequence[str | Tagged]) -> None:
         """Raise for the first text that could not be translated, before any work is done; blank ones pass."""
         for number, text in enumerate(texts, start=1):
-            if text.strip():
+            if text_of(text).strip():
                 self._tokens(number, text)
 
-    def _tokens(self, number: int, text: str) -> AnyTokens:
+    def _tokens(self, number: int, given: str | Tagged) -> AnyTokens:
         """The tokens of an input, or an error that says which input and why."""
+        text = text_of(given)
         if not text.strip():
             raise InputError(f"input {number} is empty")
-        tokens = self.vocabulary.source.encode(text)
+        if reads_trees(self.model.config):
+            tokens = parsed_tokens(self.vocabulary.source, parsed(given, f"input {number}"))
+        else:
+            tokens = self.vocabulary.source.encode(text)
         limit = self.model.config.max_length
         if len(tokens.ids) > limit:
             raise InputError(f"input {number} has {len(tokens.ids)} tokens; this model takes at most {limit}")

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
 from qkv.attention import TreePlaces, Trees
+from qkv.data.tagged import Tagged
+from qkv.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,28 @@ class Tree:
 
 
 NOTHING = Tree((), [])  # of a row that has no text
+
+
+def reads_trees(config: Any) -> bool:
+    """Whether a model with this config wants to know the trees of sentences."""
+    return getattr(config, "reads_trees", False)
+
+
+class Parsed(NamedTuple):
+    """The words of a sentence, and the head of each."""
+
+    words: tuple[str, ...]
+    heads: tuple[int, ...]
+
+
+def parsed(given: str | Tagged, name: str) -> Parsed:
+    """A sentence for a model that reads trees; `name` opens the error where its heads are not known."""
+    if isinstance(given, str) or given.heads is None or len(given.heads) != len(given.words):
+        raise InputError(
+            f"{name} has no head for each of its words, and the model reads dependency trees (model.tree): give it "
+            "sentences in CoNLL-U, from a file *.conllu, or train one without"
+        )
+    return Parsed(given.words, given.heads)
 
 
 def tree_places(trees: Sequence[Tree], width: int) -> TreePlaces:

@@ -12,7 +12,7 @@ from qkv.interop.families.config_json import our_activation, read_described, the
 from qkv.interop.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.transformer import Config, Transformer
 
-TERMS = {"norm": "post", "score": "scaled_dot", "position": "sinusoidal_halves"}  # what all of them have
+TERMS = {"norm": "post", "score": "scaled_dot", "position": "sinusoidal_halves", "tree": "none"}  # what all have
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
 
 
 def write_config(config: Config) -> dict[str, Any]:
-    for key, only in TERMS.items():
-        value = getattr(config, key)
-        require(value == only, f"Hugging Face's marian has {key} {only!r}, but this model has {value!r}")
+    _require_terms(config)
     require(config.begin_token is not None, "Hugging Face's marian begins with a token of its config: set begin_token")
     return {
         "architectures": ["MarianMTModel"],
@@ -123,6 +121,7 @@ def write_config(config: Config) -> dict[str, Any]:
 
 def weights(config: Config) -> WeightMap:
     """W_Q, W_K and W_V, which are three layers there, are one here."""
+    _require_terms(config)
     table, copies = _embeddings(config)
     for number in range(config.encoder_layers):
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
@@ -139,6 +138,12 @@ def weights(config: Config) -> WeightMap:
     table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
     tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # of sines and cosines, which we compute
     return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
+
+
+def _require_terms(config: Config) -> None:
+    for key, only in TERMS.items():
+        value = getattr(config, key)
+        require(value == only, f"Hugging Face's marian has {key} {only!r}, but this model has {value!r}")
 
 
 def _embeddings(config: Config) -> tuple[list[Weight], dict[str, str]]:

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
+from qkv.attention import TreePlaces, Trees, watch
+from qkv.cli.main import app
 from qkv.data.characters import Characters
+from qkv.data.tagged import Tagged
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.models.elmo import Config as ElmoConfig
@@ -178,3 +182,28 @@ def test_a_vision_transformer_is_seen_looking_at_patches(tmp_path: Path):
     assert answer.grid == (2, 3)
     assert answer.pixels.shape == (8, 12, 3)
     assert (answer.pixels == grey[:, :, None]).all()
+
+
+def test_a_model_of_trees_is_seen_with_the_heads_of_a_sentence(tmp_path):
+    model, tokenizer = tiny_bert("tagger", labels=2, tree="both"), tiny_tokenizer(tmp_path)
+    observer = Observer(model, tokenizer)
+    words = ("the", "cats", "sat")
+    seen = {heads: observer(Tagged(words, ("", "", ""), heads)) for heads in ((2, 3, 0), (3, 1, 0))}
+    pieces = ("[CLS]", "the", "cat", "s", "sat", "[SEP]")
+    for heads, answer in seen.items():
+        assert (answer.source, answer.maps[0].rows, answer.maps[0].columns) == ("the cats sat", pieces, pieces)
+        ids = torch.tensor([tokenizer.encode("the cats sat").ids])
+        trees = Trees.of_heads(torch.tensor([heads]))
+        with torch.no_grad(), watch(model) as record:
+            model(ids, tree=TreePlaces.of_tokens(trees, torch.tensor([[0, 1, 2, 2, 3, 0]])))
+        for one in answer.maps:
+            torch.testing.assert_close(torch.from_numpy(one.weights), record[one.layer].weights[0])
+    assert not np.allclose(*(answer.maps[0].weights for answer in seen.values()))
+    with pytest.raises(InputError, match="input 1 has no head for each of its words"):
+        observer("the cats sat")
+    parsed = tmp_path / "x.conllu"
+    parsed.write_text("".join(f"{n}\t{word}\t_\t_\t_\t_\t{head}\t_\t_\t_\n" for n, word, head in
+                              ((1, "the", 2), (2, "cats", 3), (3, "sat", 0))))  # fmt: skip
+    folder = saved(model, tokenizer, tmp_path / "model")
+    page = ["view", str(folder), "--document", str(parsed), "--out", str(tmp_path / "page.html"), "--device", "cpu"]
+    assert "cat" in CliRunner().invoke(app, page, catch_exceptions=False).stdout

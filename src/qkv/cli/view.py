@@ -53,9 +53,10 @@ def view(
     while they look at pictures. The heat map is of the first input; the page holds all of them, with every layer and
     head to explore. Of a hierarchical attention network, sentences and words are shaded by how much they counted; of a
     neural Turing machine a picture shows where it wrote and read, of SNAIL a page which examples it looked at, or which
-    of its pulls.
+    of its pulls. A model of dependency trees is given sentences with their heads: --document parsed.conllu.
     """
     from qkv.cli.view_memory import view_memory
+    from qkv.data.tagged import text_of
     from qkv.interop.folder import locate, network_of
     from qkv.models.captioner import ShowAttendTell
     from qkv.models.han import HAN
@@ -85,29 +86,32 @@ def view(
         return
     if document and issubclass(network, ViT):
         raise InputError(f"--document is for models that read texts, and {run} holds a {network.__name__}")
-    inputs = [*(inputs or []), *texts.documents_given(document or [])]
-    if issubclass(network, HAN) and inputs:
+    given = [*(inputs or []), *_from_files(document or [])]
+    if issubclass(network, HAN) and given:
         if png is not None or layer is not None or head is not None or beam > 1:
             raise InputError(
                 f"{run}: holds a {network.__name__}, whose page shows all there is: leave out --png, "
                 "--layer, --head and --beam"
             )
-        _documents(run, inputs, page, device, json)
+        _documents(run, [text_of(one) for one in given], page, device, json)
         return
     if issubclass(network, EncoderDecoder):
-        answers = _translated(run, inputs, count, beam, device)
+        answers = _translated(run, given, count, beam, device)
     elif issubclass(network, SNAILPolicy):
         if beam > 1 or document:
             raise InputError(f"{run}: holds a {network.__name__}: leave out --beam and --document")
-        answers = _games(run, inputs, count, layer, device)
+        answers = _games(run, inputs or [], count, layer, device)
     elif beam > 1:
         raise InputError(f"--beam is for translators, and {run} holds a {network.__name__}")
-    elif not inputs:
+    elif not given:
         what = "a picture" if issubclass(network, ViT) else "a text"
         raise InputError(f"{run}: holds a {network.__name__}: say what it shall look at, {what}")
     else:
-        look = _pictures if issubclass(network, ViT) else _read
-        answers = look(run, inputs, layer, device)
+        answers = (
+            _pictures(run, inputs or [], layer, device)
+            if issubclass(network, ViT)
+            else _read(run, given, layer, device)
+        )
 
     first = answers[0]
     shown = over_patches(first, layer) if isinstance(first, Pictured) else pick_map(first, layer)
@@ -127,7 +131,17 @@ def view(
         result(path)
 
 
-def _translated(run: Path, given: list[str] | None, count: int, beam: int, device: str) -> "Sequence[Answer]":
+def _from_files(paths: Sequence[Path]) -> "list[str | Tagged]":
+    """Each file is a text, but of a *.conllu each sentence, with the heads that models of trees ask for."""
+    from qkv.data.files import PARSED, read_parsed
+
+    found: list[str | Tagged] = []
+    for path in paths:
+        found += read_parsed(path) if path.suffix == PARSED else texts.documents_given([path])
+    return found
+
+
+def _translated(run: Path, given: "Sequence[str | Tagged]", count: int, beam: int, device: str) -> "Sequence[Answer]":
     from qkv.tasks.translator import Search, Translator
 
     translator = Translator(run, device=device)
@@ -139,11 +153,12 @@ def _translated(run: Path, given: list[str] | None, count: int, beam: int, devic
     return answers
 
 
-def _read(run: Path, given: list[str], layer: str | None, device: str) -> "Sequence[Answer]":
+def _read(run: Path, given: "Sequence[str | Tagged]", layer: str | None, device: str) -> "Sequence[Answer]":
+    from qkv.data.tagged import text_of
     from qkv.tasks.observer import Observer
 
     observer = Observer(run, device=device)
-    texts.note_too_long(observer, given)
+    texts.note_too_long(observer, [text_of(one) for one in given])
     answers = observer.observe(given, layer)
     _note_left_out(answers, len(observer.layers))
     return answers

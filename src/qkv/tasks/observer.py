@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qkv.attention import Attend, watch
+from qkv.attention import Attend, TreePlaces, watch
 from qkv.attention.layers import Layer, attention_layers
+from qkv.data.tagged import Tagged, text_of
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.interop import load
@@ -17,6 +18,8 @@ from qkv.nn.text_encoder import TextEncoder
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
 from qkv.tasks.pieces import AnySplitter, SentenceSplitter, WordSplitter, splitter_for
+from qkv.tasks.tagging import cut
+from qkv.tasks.trees import Parsed, Tree, parsed, reads_trees, tree_places
 from qkv.tasks.words import split_words
 from qkv.types import Float, Int, Tensor
 
@@ -29,6 +32,14 @@ class Said(NamedTuple):
 
     text: str = ""
     score: float = math.nan  # log-probability; not a number where it says nothing
+
+
+class Given(NamedTuple):
+    """What a model is given to read of a text."""
+
+    ids: list[int]
+    pieces: tuple[str, ...]  # how a person should see the tokens
+    tree: Tree | None = None
 
 
 class Observer:
@@ -59,18 +70,18 @@ class Observer:
         if isinstance(self.splitter, SentenceSplitter):
             raise InputError(f"{self.name}: reads documents by their sentences: see them with a DocumentObserver")
 
-    def __call__(self, text: str) -> Answer:
+    def __call__(self, text: str | Tagged) -> Answer:
         """What the model attends to in one text."""
         return self.observe([text])[0]
 
-    def observe(self, texts: Sequence[str], layer: str | None = None) -> list[Answer]:
-        """What the model attends to in each text.
+    def observe(self, texts: Sequence[str | Tagged], layer: str | None = None) -> list[Answer]:
+        """What the model attends to in each text; of one that reads trees, in each sentence with its heads.
 
         Where all layers together would be too much, they are kept from the first on, one that is named before all.
         """
-        read = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
+        read = [self._read(number, text) for number, text in enumerate(texts, start=1)]
         most = MOST_WEIGHTS // max(1, len(texts))
-        return [self._observed(text, *tokens, layer, most) for text, tokens in zip(texts, read, strict=True)]
+        return [self._observed(text_of(text), tokens, layer, most) for text, tokens in zip(texts, read, strict=True)]
 
     @property
     def room(self) -> int | None:
@@ -90,10 +101,10 @@ class Observer:
         return [number for number, length in enumerate(lengths, start=1) if room is not None and length > room]
 
     @torch.inference_mode()
-    def _observed(self, text: str, ids: list[int], pieces: tuple[str, ...], layer: str | None, most: int) -> Answer:
-        tokens = torch.tensor([ids], device=self.model.device)
-        with watch(self.model, layers=layers_that_fit(self.layers, len(ids) ** 2, layer, most)) as seen:
-            said = self._scored(tokens) if isinstance(self.model, LanguageModel) else self._labelled(tokens)
+    def _observed(self, text: str, given: "Given", layer: str | None, most: int) -> Answer:
+        tokens, pieces = torch.tensor([given.ids], device=self.model.device), given.pieces
+        with watch(self.model, layers=layers_that_fit(self.layers, len(pieces) ** 2, layer, most)) as seen:
+            said = self._scored(tokens) if isinstance(self.model, LanguageModel) else self._labelled(tokens, given.tree)
         mixtures = getattr(self.model.config, "rank", None)  # of tokens, which a Linformer reads instead of them
         read = pieces if mixtures is None else tuple(f"mixture {number}" for number in range(1, mixtures + 1))
         maps = (_map(name, record.weights[0].float().cpu(), pieces, read) for name, record in seen.items())
@@ -103,26 +114,37 @@ class Observer:
         following = self.model(tokens)[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
         return Said(score=float(following.mean()))  # not a number, for a text of one token
 
-    def _labelled(self, tokens: Int[Tensor, "1 length"]) -> Said:
+    def _labelled(self, tokens: Int[Tensor, "1 length"], tree: Tree | None) -> Said:
         assert isinstance(self.model, TextEncoder)
         assert self.splitter is not None
-        hidden = self.model(self.splitter.read(tokens))
+        told = {} if tree is None else {"tree": _on(tokens.device, tree_places([tree], tokens.shape[1]))}
+        hidden = self.model(self.splitter.read(tokens), **told)
         if self.model.config.head != "classifier":
             return Said()
         score, label = self.model.logits(hidden)[0].float().log_softmax(dim=-1).max(dim=-1)
         return Said(self.model.labels[int(label)], float(score))
 
-    def _tokens(self, number: int, text: str) -> tuple[list[int], tuple[str, ...]]:
+    def _read(self, number: int, given: str | Tagged) -> "Given":
         """What is read of a text, and how a person should see it."""
+        if reads_trees(self.model.config):
+            return self._parsed(parsed(given, f"input {number}"))
+        text = text_of(given)
         ids, pieces = self._encode(text)
         if not text.strip() or not ids:
             raise InputError(f"input {number} is empty")
         ids, pieces = ids[: self.room], pieces[: self.room]
         if self.splitter is None:
-            return ids, tuple(pieces)
+            return Given(ids, tuple(pieces))
         marked, first = self.splitter.between(ids), self.splitter.first
         names = [str(self.tokenizer.piece(one)) for one in (*marked[:first], *marked[first + len(ids) :])]
-        return marked, (*names[:first], *pieces, *names[first:])
+        return Given(marked, (*names[:first], *pieces, *names[first:]))
+
+    def _parsed(self, sentence: Parsed) -> "Given":
+        """As a tagger reads a sentence with its tree; of one that is too long, the beginning."""
+        assert self.splitter is not None
+        untagged = Tagged(sentence.words, ("",) * len(sentence.words), sentence.heads)
+        piece = cut(self.splitter.anew(), [untagged], {}, self.model.config.max_length, trees=True).pieces[0]
+        return Given(piece.ids, tuple(str(self.tokenizer.piece(one)) for one in piece.ids), piece.tree)
 
     def _encode(self, text: str) -> tuple[list[int], Sequence[str]]:
         if isinstance(self.splitter, WordSplitter):
@@ -132,6 +154,10 @@ class Observer:
         else:
             tokens = self.tokenizer.encode(text, specials=self.splitter is None)
         return tokens.ids, tokens.pieces
+
+
+def _on(device: torch.device, places: TreePlaces) -> TreePlaces:
+    return TreePlaces(places.depth.to(device), places.distance.to(device))
 
 
 def _map(

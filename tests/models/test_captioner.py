@@ -1,18 +1,22 @@
 """Show and tell, and show, attend and tell: against plain loops, gradients, search, files, and what they refuse."""
 
 import math
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.attention import watch
+from qkv.attention import hard, watch
+from qkv.data.batching import IGNORE
 from qkv.errors import InputError, ShapeError
 from qkv.generation import Rules, beam_search, greedy_search
 from qkv.interop.folder import load, save_model
 from qkv.models.captioner import Config, ShowAttendTell
 from qkv.nn.state import select
+from qkv.objectives.attention import alignment_loss
 
 VOCABULARY = 9
 SMALL = {"height": 8, "width": 12, "channels": 2, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7}
@@ -133,6 +137,41 @@ def test_gradients_are_those_of_finite_differences(kind, batch):
         assert slope == pytest.approx((around[0] - around[1]) / 2e-5, rel=1e-5, abs=1e-9), name
 
 
+def drawn(model: ShowAttendTell, inputs: tuple[torch.Tensor, torch.Tensor], draws: Iterable[int]) -> torch.Tensor:
+    """The logits where training reads these places, one for each word."""
+    left = iter(draws)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hard, "_gumbel_noise", lambda scores: 1e9 * F.one_hot(torch.tensor(next(left)), scores.shape[-1]))
+        return model(*inputs)
+
+
+def test_over_all_draws_gradients_of_hard_attention_are_those_of_finite_differences(batch):
+    model = make("hard", baseline="learned", filters=(2,), height=4, width=2, dropout=0.0).double().train()
+    weights = [weight for name, weight in model.named_parameters() if "baseline" not in name]
+    for weight in weights:
+        torch.nn.init.normal_(weight)  # so that a draw makes a difference to all that comes after it
+    inputs, target = (batch[0][:1, :, :4, :2].double(), batch[1][:1, :3]), batch[1][:1, 1:4]
+
+    def losses() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Of all places z that three words can read, p(z), the loss, and what the estimator adds to it."""
+        for draws in product(range(2), repeat=3):
+            logits = drawn(model, inputs, draws)
+            p = sum(draw.log_probability.sum() for draw in model.decoder.attend.align._draws).exp()
+            yield p.detach(), F.cross_entropy(logits[0], target[0]), alignment_loss(model, logits, target, IGNORE)
+
+    sum(p * (loss + reward) for p, loss, reward in losses()).backward()
+    for _ in range(2):
+        ways, expected = [torch.randn_like(weight) for weight in weights], []
+        for step in (1e-5, -2e-5):
+            for weight, way in zip(weights, ways, strict=True):
+                weight.data.add_(way, alpha=step)
+            expected.append(sum((p * loss).item() for p, loss, _ in losses()))
+        for weight, way in zip(weights, ways, strict=True):
+            weight.data.add_(way, alpha=1e-5)
+        slope = sum(float((weight.grad * way).sum()) for weight, way in zip(weights, ways, strict=True))
+        assert slope == pytest.approx((expected[0] - expected[1]) / 2e-5, rel=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_are_the_whole_and_states_can_be_picked_by_rows(kind, batch):
     model = make(kind).eval()
@@ -211,7 +250,7 @@ def test_a_frozen_encoder_stays_as_it_is(batch):
     assert model.embed.weight.grad is not None
 
 
-@pytest.mark.parametrize("kind", ["soft", "none", "patches"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_it_is_saved_and_loaded_to_the_last_bit(kind, batch, tmp_path: Path):
     model = make(kind).eval()
     save_model(model, None, tmp_path)
@@ -220,7 +259,7 @@ def test_it_is_saved_and_loaded_to_the_last_bit(kind, batch, tmp_path: Path):
     assert again(*batch).equal(model(*batch))
 
 
-@pytest.mark.parametrize("kind", ["soft", "none"])
+@pytest.mark.parametrize("kind", ["soft", "none", "hard"])
 def test_it_learns_eight_pictures_by_heart(kind):
     model = make(kind, dropout=0.0, hidden=32, features=16).train()
     generator = torch.Generator().manual_seed(2)
@@ -230,8 +269,10 @@ def test_it_learns_eight_pictures_by_heart(kind):
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     for _ in range(100):
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(images, begun).flatten(0, 1), target.flatten())
-        loss.backward()
+        logits = model(images, begun)
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
+        reward = alignment_loss(model, logits, target, IGNORE)
+        (loss if reward is None else loss + reward).backward()
         optimizer.step()
     assert loss.item() < 0.05
     assert model.eval()(images, begun).argmax(-1).equal(target)

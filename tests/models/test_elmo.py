@@ -1,6 +1,7 @@
-"""ELMo: the equations, word by word and number by number; both directions, states, the mix of layers."""
+"""ELMo: the equations, word by word and number by number; both directions, states, the mix of layers, the heads."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -11,15 +12,28 @@ from torch.nn import functional as F
 
 from qkv.config import build
 from qkv.data.characters import CHARACTERS, Characters
+from qkv.data.pair import Pair
+from qkv.data.registry import DataConfig, Loaded
+from qkv.data.tagged import Tagged
 from qkv.errors import InputError, ShapeError
-from qkv.models.elmo import PRESETS, Config, Elmo
+from qkv.interop import load, save_model
+from qkv.models.elmo import HEADS, LABELLED, PRESETS, Config, Elmo
 from qkv.nn.layer_mix import Mix
 from qkv.nn.state import select
+from qkv.tasks.classification import ClassificationTask
+from qkv.tasks.tagging import TaggingTask
+from qkv.tasks.two_way_language_model import TwoWayLanguageModelTask
+from qkv.training.recipe import TrainConfig
 
 SIZES: dict[str, Any] = {
     "max_characters": 7, "character_dim": 3, "filters": ((1, 2), (3, 4)), "highway_layers": 2,
     "dim": 4, "hidden": 5, "layers": 3, "cell_clip": 0.6, "projection_clip": 0.4, "dropout": 0.0,
 }  # fmt: skip
+EIGHT = [
+    ("the", "cat", "sat"), ("a", "dog", "ran"), ("one", "cat", "slept"), ("no", "bird", "sang"),
+    ("any", "dog", "saw"), ("some", "bird", "ate"), ("my", "cat", "hid"), ("her", "bird", "flew"),
+]  # fmt: skip
+GOLDEN = {"language_model": 2.61582, "tagger": 0.85838, "classifier": 0.27484}  # losses after 20 steps
 SENTENCES = [["the", "cat", "sat", "on"], ["schön"], [], ["a", "b"]]
 
 
@@ -300,6 +314,36 @@ def test_a_model_that_is_tuned_learns_everywhere_and_is_dropped():
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in tuned.parameters())
 
 
+@pytest.mark.parametrize("head", LABELLED)
+def test_gradients_of_the_whole_model_are_those_of_finite_differences(head):
+    own = {"own_words": 2, "reader_hidden": 2, "pooling": "attention", "task_dropout": 0.0}
+    model = made(head=head, filters=((1, 1), (2, 2)), highway_layers=1, dim=2, hidden=2, layers=2, **own)
+    tables = {"words.embed.weight", "task.own.table.weight"}  # whose rows are many, and one of which learns nothing
+    weights = [weight for name, weight in model.named_parameters() if name not in tables]
+    lengths = torch.tensor([2, 1])
+    assert torch.autograd.gradcheck(
+        lambda *_: model.say(characters([["the", "cat"], ["a"]]), lengths), tuple(weights), fast_mode=True
+    )
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_model_with_a_head_is_saved_and_loaded_bit_for_bit(head, tmp_path):
+    own = {"own_words": 2, "reader_hidden": 2, "pooling": "attention"} if head in LABELLED else {"vocabulary_size": 6}
+    model = made(head=head, **own).float()
+    save_model(model, None, tmp_path)
+    again = load(tmp_path)
+    assert again.config == model.config
+    for one, other in zip(outputs(again), outputs(model), strict=True):
+        assert one.equal(other)
+
+
+def outputs(model: Elmo) -> tuple[Tensor, ...]:
+    """What the head says."""
+    if model.readout is not None:
+        return model.predict(characters())
+    return (model.say(characters(), torch.tensor([4, 1, 0, 2])),)
+
+
 def test_what_fills_a_batch_up_changes_nothing_that_is_said():
     model = made(head="classifier", reader_hidden=2, pooling="attention")
     lengths = torch.tensor([4, 1, 0, 2])
@@ -360,6 +404,47 @@ def test_a_small_model_learns_a_language_of_two_sentences():
     # Ahead only the first word is a surprise; back the second is, for both sentences end alike.
     assert losses[0] < 0.69315 / 4 + 0.03
     assert losses[1] < 0.69315 / 4 + 0.03
+
+
+def taught(head: str, steps: int, rate: float) -> dict[str, float]:
+    """How well a model knows eight sentences that it learned, unfrozen, by what its task measures."""
+    kind = {"language_model": TwoWayLanguageModelTask, "tagger": TaggingTask, "classifier": ClassificationTask}[head]
+    texts = [Pair(" ".join(words), str(row % 2)) for row, words in enumerate(EIGHT)]
+    tagged = [Tagged(words, tuple(str((row + place) % 3) for place in range(3))) for row, words in enumerate(EIGHT)]
+    both = ("train", "valid")
+    data = Loaded(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
+    read: Any = Characters(SIZES["max_characters"])
+    if head == "language_model":
+        read = kind.learn_vocabulary(data, DataConfig(name="labelled", vocabulary="word"), None)
+    wider = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden": 32, "projection_clip": 3.0, "task_dropout": 0.0}
+    config = Config(**{**SIZES, **wider, "layers": 2, **kind.sizes(data, read)})
+    task = kind.prepare(data, read, config, TrainConfig(batch_tokens=64, length=10), 0)
+    torch.manual_seed(0)
+    model = Elmo(config)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(steps):
+        loss = task.loss(model, task.batch(range(8)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return task.validate(model.eval())
+
+
+@pytest.mark.parametrize("head", GOLDEN)
+def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written(head):
+    assert taught(head, 20, 3e-3)["loss"] == pytest.approx(GOLDEN[head], rel=2e-3)
+
+
+@pytest.mark.parametrize("head", LABELLED)
+def test_a_head_learns_eight_sentences_by_heart(head):
+    found = taught(head, 60, 1e-2)
+    assert found["accuracy"] == 1.0
+    assert found["loss"] < 0.05
+
+
+def test_both_language_models_learn_eight_sentences_by_heart():
+    # Each begins and ends with a word of its own: nothing but the first of them, one of eight, is a surprise.
+    assert taught("language_model", 150, 2e-2)["loss"] == pytest.approx(math.log(8) / 4, abs=0.03)
 
 
 @pytest.mark.parametrize(

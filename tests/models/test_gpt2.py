@@ -11,6 +11,8 @@ from torch.nn import functional as F
 import qkv
 from qkv.errors import InputError
 from qkv.generation import Rules, greedy_search
+from qkv.interop.families.gpt2 import FAMILY
+from qkv.interop.released import write_released
 from qkv.models.gpt2 import GPT2, PRESETS, Config
 from qkv.nn.state import select
 
@@ -151,6 +153,17 @@ def test_rows_that_are_filled_up_on_the_left_are_read_as_if_they_were_alone(posi
         torch.testing.assert_close(in_parts[row, max(0, left - 5) :], alone[-4:], rtol=0, atol=1e-11)
 
 
+def test_rows_that_are_filled_up_on_the_right_are_read_as_transformers_reads_them(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model, tokens = made(torch.float32), some_tokens()
+    write_released(model, FAMILY, tmp_path)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, attn_implementation="eager")
+    real = torch.arange(9) < torch.tensor([9, 5, 1])[:, None]
+    with torch.inference_mode():
+        expected = theirs(tokens, attention_mask=real.long()).logits
+        torch.testing.assert_close(model(tokens)[real], expected[real], rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("position", POSITIONS)
 def test_texts_that_are_packed_into_one_row_are_read_as_if_they_were_alone(position):
     model, tokens = made(position=position), some_tokens(batch=2)
@@ -208,7 +221,7 @@ def test_other_positions_go_on_beyond_max_length(position):
     assert made(position=position)(some_tokens(length=40)).isfinite().all()
 
 
-@pytest.mark.parametrize("score", ["dot", "cosine", "additive", "bilinear", "low_rank"])
+@pytest.mark.parametrize("score", ["dot", "cosine", "additive", "bilinear", "low_rank", "concat", "location"])
 def test_any_score_can_take_the_place_of_the_scaled_dot_product(score):
     model, tokens = made(score=score), some_tokens()
     _, state = model.read(tokens[:, :5], model.start(3))

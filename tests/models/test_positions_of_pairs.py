@@ -6,6 +6,7 @@ time:
     e_ij = q_i . (k_j + a^K_ij) / sqrt(d),   z_i = sum_j softmax_j(e_i) (v_j + a^V_ij)
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import qkv
 from qkv.attention import TreePlaces, Trees
 from qkv.errors import InputError
 from qkv.interop import load, save_model
+from qkv.interop.families import marian
 from qkv.interop.families.bert import FAMILY
 from qkv.interop.released import write_released
 from qkv.models import bert, transformer
@@ -40,6 +42,12 @@ def a_bert(**changes: Any) -> bert.Bert:
     sizes = {"dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16}
     config = bert.Config(13, **{**sizes, "dropout": 0.0, "attention_dropout": 0.0, **changes})
     return randomised(bert.Bert(config))
+
+
+def a_transformer(**changes: Any) -> transformer.Transformer:
+    torch.manual_seed(5)
+    sizes = {"dim": 12, "heads": 3, "encoder_layers": 2, "decoder_layers": 1, "feedforward": 20, "max_length": 16}
+    return randomised(transformer.Transformer(transformer.Config(13, 13, **{**sizes, "dropout": 0.0, **changes})))
 
 
 def randomised(model: Any) -> Any:
@@ -235,6 +243,92 @@ def test_trees_are_given_to_whom_reads_them_and_to_nobody_else():
 def test_trees_that_cannot_be_read_are_refused(changes, words):
     with pytest.raises(InputError, match=words):
         a_bert(**changes)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_encoder_of_a_transformer_reads_trees_as_wang_does(norm):
+    model = a_transformer(tree="both", position="learned", norm=norm)
+    embed = model.source_embed
+    x = math.sqrt(12) * embed.tokens.weight[TOKENS] + embed.positions.weight[:6]
+    x = x + model.source_depths.weight[torch.tensor(DEPTHS)]
+    for block in model.encoder:
+        before, after = (block.attention_norm, block.feedforward_norm), (lambda y: y, lambda y: y)
+        if norm == "post":
+            before, after = after, before
+        x = after[0](x + by_pairs(block.attention, before[0](x), lambda b, i, j: DISTANCES[b][i][j], padded))
+        wide = (block.feedforward.widen.weight @ before[1](x)[..., None])[..., 0] + block.feedforward.widen.bias
+        x = after[1](x + block.feedforward.narrow(wide.clamp(min=0)))
+    found = model.encode(TOKENS, LENGTHS, tree=trees()).hidden
+    torch.testing.assert_close(found, model.encoder_norm(x), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("tree", "tables"), [("none", 0), ("depth", 1), ("distance", 4), ("both", 5)])
+def test_a_transformer_has_vectors_for_what_its_encoder_is_told_and_none_for_its_decoder(tree, tables):
+    plain = {name: weight.shape for name, weight in a_transformer().state_dict().items()}
+    found = {name: weight.shape for name, weight in a_transformer(tree=tree).state_dict().items()}
+    assert found.items() >= plain.items()
+    new = found.keys() - plain.keys()
+    assert len(new) == tables
+    assert all(name.startswith(("source_depths.", "encoder.")) for name in new)
+
+
+def test_gradients_of_a_transformer_that_reads_trees_are_those_of_finite_differences():
+    model = a_transformer(tree="both", encoder_layers=1, tie_embeddings=False)
+
+    def value() -> Tensor:
+        logits = model(TOKENS, TOKENS, LENGTHS, tree=trees())
+        return (logits * torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).view_as(logits)).sum()
+
+    value().backward()
+    known = dict(model.named_parameters())
+    assert all(parameter.grad.abs().max() > 0 for parameter in known.values())
+    new = [name for name in known if "depths" in name or "position." in name]
+    assert len(new) == 3
+    for names in ([new[0]], [new[1]], [new[2]], known.keys() - {*new}):
+        ways = {name: torch.randn_like(known[name]) for name in names}
+        values = []
+        for step in (1e-5, -2e-5, 1e-5):
+            with torch.no_grad():
+                for name, way in ways.items():
+                    known[name] += step * way
+                values.append(value())
+        found = sum(float((known[name].grad * way).sum()) for name, way in ways.items())
+        assert found == pytest.approx(float(values[0] - values[1]) / 2e-5, rel=1e-4)
+
+
+def test_a_transformer_that_reads_trees_is_saved_and_loaded_bit_by_bit(tmp_path: Path):
+    model = a_transformer(tree="both").float()
+    save_model(model, None, tmp_path)
+    again = load(tmp_path)
+    assert again.config == model.config
+    assert again(TOKENS, TOKENS, LENGTHS, tree=trees()).equal(model(TOKENS, TOKENS, LENGTHS, tree=trees()))
+
+
+def test_a_transformer_that_was_saved_before_there_were_trees_is_loaded_bit_by_bit(tmp_path: Path):
+    model = a_transformer().float()
+    save_model(model, None, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("tree") == "none"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path)(TOKENS, TOKENS, LENGTHS).equal(model(TOKENS, TOKENS, LENGTHS))
+
+
+def test_a_transformer_that_reads_trees_is_not_written_for_those_who_do_not(tmp_path: Path):
+    model = a_transformer(tree="depth", norm="post", position="sinusoidal_halves", begin_token=2)
+    with pytest.raises(InputError, match="has tree 'none', but this model has 'depth'"):
+        write_released(model, marian.FAMILY, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_transformer_takes_the_trees_that_it_reads_and_no_others():
+    with pytest.raises(InputError, match="this Transformer reads dependency trees, and was given none"):
+        a_transformer(tree="distance")(TOKENS, TOKENS)
+    with pytest.raises(InputError, match="this Transformer was built to read no trees: its tree is 'none'"):
+        a_transformer()(TOKENS, TOKENS, tree=trees())
+    with pytest.raises(InputError, match="tree 'deep' is not known"):
+        a_transformer(tree="deep")
+    with pytest.raises(InputError, match="choose a position other than rotary, relative, alibi"):
+        a_transformer(tree="both", position="relative")
 
 
 @pytest.mark.compiled

@@ -10,14 +10,16 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.errors import InputError
-from qkv.models.rnn_text import Config, RNNText
+from qkv.interop import load, save_model
+from qkv.models.rnn_text import HEADS, Config, RNNText
 
 VOCABULARY = 9
-GOLDEN = {"mean": 0.60342, "last": 0.58075, "attention": 0.64858}  # losses after 20 steps
+GOLDEN = {"mean": 0.60342, "last": 0.58075, "attention": 0.64858, "tagger": 0.79091}  # losses after 20 steps
 TOKENS = torch.tensor([[4, 5, 6, 7, 8], [1, 2, 3, 0, 0], [5, 0, 0, 0, 0]])
 LENGTHS = torch.tensor([5, 3, 1])
 CELLS = ["rnn", "gru", "lstm"]
 POOLINGS = ["mean", "last", "attention"]
+KINDS = {**{pooling: {"head": "classifier", "pooling": pooling} for pooling in POOLINGS}, "tagger": {"head": "tagger"}}
 
 
 def made(dtype: torch.dtype = torch.float64, **changes: Any) -> RNNText:
@@ -127,31 +129,50 @@ def test_its_gradients_are_those_of_finite_differences(cell):
     assert torch.autograd.gradcheck(hidden, weights, fast_mode=True)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_gradients_through_a_head_are_those_of_finite_differences(head):
+    model = made(embedding=2, hidden=1, head=head)
+    assert torch.autograd.gradcheck(lambda *_: model.say(TOKENS, LENGTHS), tuple(model.parameters()), fast_mode=True)
+
+
 def trained(model: RNNText, steps: int, tokens: Tensor, targets: Tensor, rate: float) -> float:
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = F.cross_entropy(model.say(tokens, torch.full(tokens.shape[:1], tokens.shape[1])), targets)
+        logits = model.say(tokens, torch.full(tokens.shape[:1], tokens.shape[1]))
+        loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()
         optimizer.step()
     return loss.item()
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written(pooling):
+@pytest.mark.parametrize("kind", GOLDEN)
+def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written(kind):
     torch.manual_seed(0)
-    model = RNNText(Config(VOCABULARY, "classifier", 3, embedding=8, hidden=6, pooling=pooling, word_dropout=0.1))
+    model = RNNText(Config(VOCABULARY, **KINDS[kind], labels=3, embedding=8, hidden=6, word_dropout=0.1))
     tokens = torch.randint(1, VOCABULARY, (16, 6), generator=torch.Generator().manual_seed(1))
-    assert trained(model, 20, tokens, tokens.max(dim=-1).values % 3, 1e-2) == pytest.approx(GOLDEN[pooling], rel=2e-3)
+    targets = tokens.cummax(dim=-1).values % 3  # the label of a text is that of its last token
+    targets = targets if kind == "tagger" else targets[:, -1]
+    assert trained(model, 20, tokens, targets, 1e-2) == pytest.approx(GOLDEN[kind], rel=2e-3)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_it_learns_eight_texts_by_heart(pooling):
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_eight_texts_by_heart(kind):
     torch.manual_seed(0)
-    model = RNNText(Config(VOCABULARY, "classifier", embedding=8, hidden=8, pooling=pooling, dropout=0.0))
+    model = RNNText(Config(VOCABULARY, **KINDS[kind], embedding=8, hidden=8, dropout=0.0))
     tokens = torch.randint(1, VOCABULARY, (8, 5), generator=torch.Generator().manual_seed(2))
-    trained(model, 60, tokens, torch.arange(8) % 2, 2e-2)
-    assert model.eval().say(tokens, torch.full((8,), 5)).argmax(dim=-1).equal(torch.arange(8) % 2)
+    targets = torch.arange(40).view(8, 5) % 2 if kind == "tagger" else torch.arange(8) % 2
+    trained(model, 60, tokens, targets, 2e-2)
+    assert model.eval().say(tokens, torch.full((8,), 5)).argmax(dim=-1).equal(targets)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_it_is_saved_and_loaded_bit_for_bit(head, tmp_path):
+    model = made(torch.float32, head=head)
+    save_model(model, None, tmp_path)
+    again = load(tmp_path)
+    assert again.config == model.config
+    assert again.say(TOKENS, LENGTHS).equal(model.say(TOKENS, LENGTHS))
 
 
 def test_it_runs_and_learns_in_bfloat16():

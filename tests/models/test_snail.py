@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.func import functional_call
 from torch.nn import functional as F
 
 import qkv
@@ -29,9 +30,9 @@ def model_with(**changes: object) -> SNAIL:
     return model
 
 
-def policy_with_weights() -> SNAILPolicy:
+def policy_with_weights(**changes: object) -> SNAILPolicy:
     torch.manual_seed(0)
-    policy = SNAILPolicy(POLICY).double().eval()
+    policy = SNAILPolicy(replace(POLICY, **changes)).double().eval()
     torch.nn.init.normal_(policy.output.weight)
     return policy
 
@@ -91,6 +92,28 @@ def test_gradients_are_those_of_finite_differences():
     rewards = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
     actions = torch.tensor([[0, 1, 2], [2, 2, 1]])
     assert torch.autograd.gradcheck(lambda r: policy(actions, r), rewards)
+
+
+TINY = {"keys": (2, 1), "values": (1, 2), "filters": 2}
+TAKEN = torch.tensor([[0, 1, 2], [2, 2, 1]]), torch.tensor([[1.0, 0, 1], [0, 1, 0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs"),
+    [
+        (lambda: model_with(maps=2, features=2, **TINY), episode(2)),
+        (lambda: policy_with_weights(length=3, **TINY), TAKEN),
+    ],
+    ids=["SNAIL", "SNAILPolicy"],
+)
+def test_gradients_of_every_weight_are_those_of_finite_differences(made, inputs):
+    model = made()
+    names, weights = zip(*model.named_parameters(), strict=True)
+
+    def found(*weights: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        return functional_call(model, dict(zip(names, weights, strict=True)), inputs)
+
+    assert torch.autograd.gradcheck(found, weights, fast_mode=True)
 
 
 def test_an_episode_gives_the_same_alone_and_in_a_batch():

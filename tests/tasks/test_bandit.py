@@ -1,11 +1,13 @@
 """Bandits: the games, those who play them, and that a model learns to."""
 
 import math
+from collections.abc import Iterable
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from qkv.data.bandits import Bandits
 from qkv.data.registry import DataConfig, Loaded, load_data
@@ -13,15 +15,16 @@ from qkv.errors import InputError
 from qkv.models.snail import PolicyConfig, SNAILPolicy
 from qkv.objectives.policy_gradient import gumbel, policy_gradient
 from qkv.tasks import bandit
-from qkv.tasks.bandit import EXAMINED_IN, VALIDATED, BanditTask, games_of, played, scores
+from qkv.tasks.bandit import EXAMINED_IN, VALIDATED, BanditTask, GameBatch, games_of, played, scores
 from qkv.tasks.bandit_players import gittins_index, play, rules
 from qkv.training.recipe import TrainConfig
 
 BANDITS = Bandits(3, 4)
+GOLDEN = -0.0810  # the loss after 20 steps; near 0, for it is no cost: what was won is compared with what was expected
 
 
-def prepared() -> tuple[BanditTask, SNAILPolicy]:
-    data = load_data(DataConfig(name="bandits", arms=3, pulls=4))
+def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
+    data = load_data(DataConfig(name="bandits", arms=3, pulls=pulls))
     torch.manual_seed(0)
     model = SNAILPolicy(PolicyConfig(**BanditTask.sizes(data, None), keys=(8, 8), values=(8, 8), filters=8))
     return BanditTask.prepare(data, None, None, TrainConfig(batch_tokens=64), 0), model
@@ -112,20 +115,53 @@ def test_the_policy_gradient_is_that_of_its_equation():
         torch.testing.assert_close(ours, theirs)
 
 
+def taught(task: BanditTask, model: SNAILPolicy, batches: Iterable[GameBatch]) -> float:
+    """The loss of the last of these batches, after learning from those before it."""
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
 def test_a_model_learns_to_win_more_than_by_chance():
     two = Bandits(2, 6)
     torch.manual_seed(0)
     model = SNAILPolicy(PolicyConfig(2, 6, keys=(8, 8), values=(8, 8), filters=8))
     task = BanditTask(two, two, TrainConfig(batch_tokens=256), 0, ())
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    for rows in [*task.epoch(0), *task.epoch(1)][:50]:
-        optimizer.zero_grad()
-        task.loss(model, task.batch(rows)).backward()
-        optimizer.step()
+    taught(task, model, [task.batch(rows) for rows in [*task.epoch(0), *task.epoch(1)][:50]])
     found = scores(model.eval(), two, VALIDATED, 4000)
     assert set(found) == set(BanditTask.metrics)
     assert found["reward"] > found["random"] + 0.2  # 0.35 more were seen
     assert 0 < found["margin"] < 0.1
+
+
+def test_the_loss_after_twenty_steps_is_what_it_was():
+    task, model = prepared()
+    batches = [task.batch(range(8 * step, 8 * step + 8)) for step in range(20)]
+    assert taught(task, model, batches) == pytest.approx(GOLDEN, abs=2e-3)
+
+
+def most(pays: Tensor) -> float:
+    """What can be won in some games by who knows them all, but not which of them is played: by trying everything."""
+    if not pays.numel():
+        return 0.0
+    return max(
+        float(now.sum()) + sum(most(pays[now == paid, 1:]) for paid in (0.0, 1.0))  # what was paid tells games apart
+        for now in pays[:, 0].unbind(dim=1)
+    )
+
+
+def test_eight_games_are_learned_by_heart():
+    task, model = prepared(pulls=3)
+    eight, chance = games_of(task.train, 0, range(8)).pays, torch.Generator().manual_seed(0)
+    often = eight.repeat(16, 1, 1)
+    taught(task, model, [GameBatch(often, torch.rand(often.shape, generator=chance)) for _ in range(100)])
+    _, rewards = played(model, GameBatch(eight, torch.full_like(eight, 0.5)))  # no luck: the likeliest arm
+    assert float(rewards.sum()) == most(eight)
+    assert most(eight) > eight.sum(dim=(0, 1)).max()  # than who always pulls the same arm
 
 
 def test_games_are_scored_in_parts_and_those_of_a_test_are_none_that_chose_the_model(monkeypatch):

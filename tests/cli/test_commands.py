@@ -16,6 +16,7 @@ from qkv.cli.main import app
 from qkv.data import registry
 from qkv.data.dates import generate
 from qkv.errors import NotFinite
+from qkv.training.recipe import TASKS
 
 from .command import TINY, Ended, process
 
@@ -32,6 +33,10 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 def options_of(command: Any) -> list[str]:
     return sorted(option for parameter in command.params for option in parameter.opts if option.startswith("-"))
+
+
+def test_what_a_task_is_put_to_use_by_is_a_command() -> None:
+    assert {task.command for task in TASKS.values()} <= typer.main.get_command(app).commands.keys()
 
 
 def test_the_commands_and_their_options_are_these() -> None:
@@ -383,7 +388,7 @@ def test_two_files_side_by_side_train_and_are_evaluated(
     ]
     ended = qkv("train", "pairs-gru", *files, *TINY, "--set", "data.vocabulary=bpe:60", "--set", "seed=3")
     assert (ended.code, ended.out) == (0, "runs/pairs-gru-3\n")
-    assert "now try: qkv evaluate runs/pairs-gru-3" in ended.err
+    assert "now try: qkv evaluate runs/pairs-gru-3, then qkv translate runs/pairs-gru-3\n" in ended.err
     monkeypatch.chdir("/")  # the run knows where its data are
     (report,) = objects(qkv("evaluate", tmp_path / "runs/pairs-gru-3", "--json").out)
     assert (report["split"], report["pairs"]) == ("test", 20)

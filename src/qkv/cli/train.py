@@ -120,6 +120,10 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
         from qkv.training.recipe import TASKS
 
         folder = shlex.quote(str(run.folder))
-        metric = TASKS[run.recipe.task].metrics[run.recipe.train.best_by]
+        task = TASKS[run.recipe.task]
+        metric = task.metrics[run.recipe.train.best_by]
         best_value = f"best valid {metric.name} {metric.shown(place.best.value)}"
-        say(f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   now try: qkv evaluate {folder}")
+        say(
+            f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   "
+            f"now try: qkv evaluate {folder}, then qkv {task.command} {folder}"
+        )

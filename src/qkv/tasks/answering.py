@@ -22,6 +22,7 @@ class AnsweringTask(ScoredTask):
     """The loss is the cross-entropy of the first and the last token of the answer (Devlin et al. 2019)."""
 
     title = "answering questions"
+    command = "answer"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "exact": Metric("exact match", percent=True),

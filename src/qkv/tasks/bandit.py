@@ -45,6 +45,7 @@ class BanditTask(ScoredTask):
     """Games that the seed and their number decide. The score is what is won in a game, beside what others win in it."""
 
     title = "playing bandits"
+    command = "view"
     metrics: ClassVar = {
         "reward": Metric("reward"),
         "margin": Metric("margin", higher_is_better=False),  # to both sides of the reward, of 95 %

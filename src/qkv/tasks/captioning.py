@@ -55,6 +55,7 @@ class CaptioningTask(ScoredTask):
     """Every caption once in an epoch, in an order that the seed decides; pictures may be moved a little."""
 
     title = "captioning"
+    command = "caption"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "exact": Metric("exact", percent=True),

@@ -51,6 +51,7 @@ class ClassificationTask(ScoredTask):
     """The loss is the cross-entropy of the labels."""
 
     title = "classification"
+    command = "classify"
     unit = "texts"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),

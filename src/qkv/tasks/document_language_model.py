@@ -49,6 +49,7 @@ class DocumentLanguageModelTask(ScoredTask):
     """The documents come in another order in each epoch, so that the ends of rows fall elsewhere."""
 
     title = "language modelling of documents"
+    command = "generate"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),  # nats a token
         "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss

@@ -48,6 +48,7 @@ class FewShotTask(ScoredTask):
     """
 
     title = "few-shot classification"
+    command = "view"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "accuracy": Metric("accuracy", percent=True),

@@ -39,6 +39,7 @@ class ImageClassificationTask(ScoredTask):
     """
 
     title = "telling pictures apart"
+    command = "classify"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "accuracy": Metric("accuracy", percent=True),

@@ -49,6 +49,7 @@ class LanguageModelTask(ScoredTask):
     """
 
     title = "language modelling"
+    command = "generate"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),  # nats a token
         "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss

@@ -99,6 +99,7 @@ class MaskedWordsTask(ScoredTask):
     """Documents in passages, or in pairs of them, cut anew in every epoch and masked anew in every batch of it."""
 
     title = "masked words"
+    command = "fill"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "perplexity": Metric("perplexity", higher_is_better=False),  # of a masked word

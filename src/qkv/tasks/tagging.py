@@ -100,6 +100,7 @@ class TaggingTask(ScoredTask):
     """The loss is the cross-entropy of the tags; the first token of a word stands for it (Devlin et al. 2019)."""
 
     title = "tagging"
+    command = "tag"
     unit = "words"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),

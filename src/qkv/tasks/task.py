@@ -59,6 +59,7 @@ class Task(ABC):
     """Something to learn. The training loop knows tasks only by this."""
 
     title: ClassVar[str]  # what it is called in a sentence
+    command: ClassVar[str]  # of `qkv`, by which a model that has learned it is put to use
     metrics: ClassVar[dict[str, Metric]]  # what `validate` gives; `train.best_by` names one of them
     model: ClassVar[type[Any]]  # the kind of model that can learn it
     learns_from: ClassVar[str | tuple[str, ...]]  # the kind of data it needs, as the registry calls it, or several

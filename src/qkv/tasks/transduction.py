@@ -55,6 +55,7 @@ class TransductionTask(ScoredTask):
     """
 
     title = "answering sequences"
+    command = "view"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "bits": Metric("wrong bits", higher_is_better=False),

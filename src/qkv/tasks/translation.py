@@ -67,6 +67,7 @@ class TranslationTask(Task):
     """Sequence to sequence: the loss is the cross-entropy of the next target token."""
 
     title = "translation"
+    command = "translate"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "exact": Metric("exact", percent=True),

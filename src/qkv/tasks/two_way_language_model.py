@@ -93,6 +93,7 @@ class TwoWayLanguageModelTask(ScoredTask):
     """Each sentence is read by itself, from a fresh start."""
 
     title = "two-way language modelling"
+    command = "embed"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),  # nats a word, the mean of both directions
         "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss

@@ -16,10 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import sklearn
 import torch
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
 
 from benchmarks.timing import tell
 from qkv import __version__
@@ -27,6 +24,13 @@ from qkv.data.movie_reviews import FOLDS
 from qkv.data.registry import DataConfig, load_data
 from qkv.evaluation.record import Measure, Record, append
 from qkv.runtime import provenance
+
+try:
+    import sklearn
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+except ModuleNotFoundError:
+    raise SystemExit("the bag of words needs scikit-learn, which qkv does not: pip install scikit-learn") from None
 
 HELD_BACK = (1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse strength of the penalty on weights, as scikit-learn counts it
 

@@ -276,6 +276,8 @@ def test_some_runs_of_a_folder_are_told_by_their_names(qkv: Command, runs: list[
     shutil.copytree(tmp_path / "runs", tmp_path / "a b")
     given = [path.name for path in (tmp_path / "a b").iterdir()]
     assert "Written by `qkv compare 'a b'/*`" in qkv("compare", *(f"a b/{name}" for name in given)).out
+    with_slashes = qkv("compare", *(f"./a b/{name}/" for name in given), "--out", "page.md")
+    assert "Written by `qkv compare 'a b'/* --out page.md`" in Path(with_slashes.out.strip()).read_text()
     Path("a b/another").mkdir()
     assert "/*" not in qkv("compare", *(f"a b/{name}" for name in given)).out
     assert "/*" not in qkv("compare", runs[0]).out

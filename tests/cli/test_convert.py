@@ -184,6 +184,14 @@ def test_an_elmo_is_written_as_it_was_released_and_comes_back(qkv, tmp_path):
     save_model(model, None, str(tmp_path / "ours"))
     done = qkv("convert", tmp_path / "ours", tmp_path / "released", "--to", "elmo")
     assert done.code == 0
+    assert "stay behind" not in done.err
+    (tmp_path / "tagger").mkdir()
+    save_model(Elmo(ElmoConfig(max_characters=9, head="tagger", **sizes)), None, tmp_path / "tagger")
+    tagger = qkv("convert", tmp_path / "tagger", tmp_path / "headless", "--to", "elmo", "--json")
+    weights = sum(weight.numel() for weight in model.parameters())
+    assert json.loads(tagger.out)["parameters"] == weights
+    assert json.loads(tagger.out)["bytes"] == 4 * weights
+    assert "weights stay behind: the format has no place for a head" in tagger.err
     assert {path.name for path in (tmp_path / "released").iterdir()} == {"options.json", "weights.hdf5"}
     assert qkv("convert", tmp_path / "released", tmp_path / "back", "--to", "qkv").code == 0
     back = dict(load(tmp_path / "back").named_parameters())

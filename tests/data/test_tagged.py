@@ -84,6 +84,8 @@ def test_heads_that_make_no_tree_are_refused_in_words(heads, words):
         (parse_conllu, ["1\ta"], "f: line 1 is no word of CoNLL-U"),
         (parse_conllu, ["1\ta\ta\t\t_\t_\t0\t_\t_\t_"], "f: line 1 has a word or a tag with nothing in it"),
         (parse_conllu, ["1\ta\ta\tX\t_\t_\tx\t_\t_\t_"], "f: line 1 is no word of CoNLL-U"),
+        (parse_conllu, ["1\ta\ta\tX\t_\t_\t²\t_\t_\t_"], "f: line 1 is no word of CoNLL-U"),
+        (parse_conllu, [f"1\ta\ta\tX\t_\t_\t{'1' * 5000}\t_\t_\t_"], "f: line 1 is no word of CoNLL-U"),
         (parse_conllu, ["1\ta\ta\tX\t_\t_\t2\t_\t_\t_"], "f: line 1: a head of this sentence is not in it"),
     ],
 )

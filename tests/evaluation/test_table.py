@@ -233,6 +233,17 @@ def test_some_folds_are_no_match_for_all_and_other_data_not_for_a_fold() -> None
     assert text.count("| movies model.hidden=4 |") == 3
 
 
+def test_a_seed_with_some_of_the_folds_is_no_part_of_a_mean() -> None:
+    whole = [fold(number, 0.8) for number in range(3)]
+    text = page(*whole, fold(1, 0.1, seed=1))
+    assert "3 folds" not in text
+    assert text.count("## movie_reviews") == 3
+    assert "- tested on fold 1\n" in text
+    both = page(*whole, *(fold(number, 0.6, seed=1) for number in range(3)))
+    assert grid(both, "movie_reviews")[0]["seeds"] == "2 x 3 folds"
+    assert "- tested on fold 0, 1, 2\n" in both
+
+
 def test_what_is_no_run_of_qkv_tells_the_command_that_measured_it() -> None:
     text = page(*(fold(number, 0.5, shipped=False, command="python -m benchmarks.bag") for number in range(3)))
     assert "  - `python -m benchmarks.bag`\n  - trained on" in text

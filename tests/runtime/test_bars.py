@@ -14,7 +14,7 @@ def drawn(*, terminal: bool) -> str:
     with bars.of_bytes("train.en.gz", 2_000_000) as progress:
         progress(500_000)
         progress(2_000_000)
-    with bars.of_things("pictures of [b]", 8000) as progress:
+    with bars.of_things("pictures of [b] {c}", 8000) as progress:
         progress(700)
         progress(8000)
     return out.getvalue()
@@ -22,7 +22,7 @@ def drawn(*, terminal: bool) -> str:
 
 def test_a_terminal_sees_the_file_its_size_its_rate_and_the_time_left() -> None:
     shown = drawn(terminal=True)
-    for words in ("train.en.gz", "2.0/2.0 MB", "eta", "B/s", "pictures of [b]", "8000/8000"):
+    for words in ("train.en.gz", "2.0/2.0 MB", "eta", "B/s", "pictures of [b] {c}", "8000/8000"):
         assert words in shown
 
 

@@ -13,12 +13,15 @@ from qkv.data.vocabulary import END, Vocabulary
 from qkv.errors import InputError
 from qkv.models.gpt2 import GPT2, Config
 from qkv.tasks.document_language_model import DocumentLanguageModelTask
+from qkv.tasks.generator import Generator
 from qkv.training.recipe import TrainConfig
 
 TEXTS = ["the cat sat", "a dog", "on the mat sat a dog and a cat", "mat", "and the dog ran", "cat and dog", "the end"]
 VOCABULARY = Vocabulary.train(TEXTS, "word")
 SETTINGS = TrainConfig(batch_tokens=24, length=12, valid_size=3)
-CONFIG = Config(len(VOCABULARY), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0)
+CONFIG = Config(
+    len(VOCABULARY), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
+)
 
 
 def data(texts: list[str] = TEXTS) -> Loaded:
@@ -94,7 +97,7 @@ def test_validation_looks_at_as_many_texts_as_it_was_told(model):
 def test_eight_texts_are_learned_by_heart():
     task = prepared(replace(SETTINGS, length=12, batch_tokens=48))
     torch.manual_seed(0)
-    model = GPT2(CONFIG)
+    model = GPT2(CONFIG).eval()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for number in range(120):
         for rows in task.epoch(number):
@@ -102,6 +105,10 @@ def test_eight_texts_are_learned_by_heart():
             loss = task.loss(model, task.batch(rows))
             loss.backward()
             optimizer.step()
+    assert Generator(model, VOCABULARY)("the cat", tokens=9, temperature=1e-3).text == "the cat sat"
+    unending = GPT2(replace(CONFIG, ends=False))
+    unending.load_state_dict(model.state_dict())
+    assert len(Generator(unending, VOCABULARY)("the cat", tokens=9, temperature=1e-3).text.split()) == 11
     for before, after in (("on the mat sat", VOCABULARY.encode("a").ids[0]), ("the cat sat", END)):
         with torch.no_grad():
             assert model(torch.tensor([VOCABULARY.encode(before).ids]))[0, -1].argmax() == after
@@ -111,6 +118,7 @@ def test_eight_texts_are_learned_by_heart():
     ("changes", "texts", "words"),
     [
         ({"length": 13}, TEXTS, "train.length = 13 is more than the model can look at: 12 tokens"),
+        ({"length": 1}, TEXTS, "train.length must be 2 at least"),
         ({"batch_tokens": 8}, TEXTS, "train.batch_tokens = 8 is less than one row of train.length = 12"),
         ({}, [" "], "no documents to learn from"),
     ],

@@ -1,6 +1,8 @@
 """Classifying pictures: the labels are those of the model's logits, one by one as many at once."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from qkv.models.vit import Config, ViT
 from qkv.tasks import picture_classifier
 from qkv.tasks.image_classification import scaled
 from qkv.tasks.picture_classifier import PictureClassifier
+from qkv.tasks.picture_observer import PictureObserver
 
 NAMES = ("boot", "coat", "hat")
 
@@ -63,9 +66,56 @@ def test_the_command_takes_pictures_for_a_vit(model, pictures, tmp_path):
     listed = ["classify", str(folder), "--input", str(tmp_path / "list.txt"), "--json"]
     assert CliRunner().invoke(app, listed, catch_exceptions=False).stdout == named.stdout
     with pytest.raises(InputError, match=r"none\.png"):
-        CliRunner().invoke(app, ["classify", str(folder), "none.png"], catch_exceptions=False)
+        CliRunner().invoke(app, ["classify", str(folder), str(pictures[0]), "none.png"], catch_exceptions=False)
     with pytest.raises(InputError, match="give the names of pictures"):
         CliRunner().invoke(app, ["classify", str(folder), "--document", str(pictures[0])], catch_exceptions=False)
+
+
+def test_classes_of_one_name_are_told_apart(model, pictures):
+    same = ViT(replace(model.config, label_names=("crane", "dog", "crane"))).eval()
+    same.load_state_dict(model.state_dict())
+    found, expected = (PictureClassifier(one)(pictures[0]).probabilities for one in (same, model))
+    names = dict(zip(("crane", "dog", "crane (2)"), NAMES, strict=True))
+    assert {names[name]: value for name, value in found.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "by_hand"),
+    [
+        ({"image_mean": [0.2], "image_std": [0.4]}, lambda pixels: (pixels / 255 - 0.2) / 0.4),
+        ({"do_normalize": False}, lambda pixels: pixels / 255),
+        ({}, lambda pixels: pixels / 127.5 - 1),
+    ],
+)
+def test_pictures_are_scaled_as_a_released_folder_says(model, pictures, tmp_path, said, by_hand):
+    folder = tmp_path / "vit"
+    folder.mkdir()
+    save_model(model, None, folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    pixels = torch.from_numpy(np.array(Image.open(pictures[0])))[None, None].float()
+    with torch.no_grad():
+        expected = model(by_hand(pixels))[0].softmax(dim=-1).max()
+    assert max(PictureClassifier(folder)(pictures[0]).probabilities.values()) == pytest.approx(
+        float(expected), abs=1e-6
+    )
+    assert math.exp(PictureObserver(folder)(pictures[0]).score) == pytest.approx(float(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"image_mean": [0.1, 0.2]},
+        {"image_std": 3},
+        {"image_std": [0.0]},
+        {"rescale_factor": 1.0},
+        {"image_mean": ["a"]},
+    ],
+)
+def test_a_scale_that_makes_no_sense_is_refused(model, tmp_path, said):
+    save_model(model, None, tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match=r"preprocessor_config\.json"):
+        PictureClassifier(tmp_path)
 
 
 def test_a_vit_without_classes_is_refused():

@@ -13,6 +13,7 @@ from qkv.models.bert import Bert, Config
 from qkv.tasks.pieces import Splitter
 from qkv.tasks.tagger import Tagger
 from qkv.tasks.tagging import TaggingTask, cut, tags_of
+from qkv.tasks.trees import parsed
 from qkv.training.recipe import TrainConfig, read_recipe
 
 # What a word is depends on the tree alone: it is the child of the root, the root, or what hangs from a child.
@@ -118,3 +119,9 @@ def test_the_recipes_differ_in_the_trees_alone():
     assert (plain.data.column, tree.data.column) == ("upos", "deprel")
     with pytest.raises(InputError, match=r"model\.tree 'both' takes the heads of words"):
         read_recipe("polarity-bert", ["model.tree=both"])
+
+
+def test_a_sentence_of_thousands_of_words_has_too_many_distances():
+    words = ("w",) * 2001
+    with pytest.raises(InputError, match=r"input 1 has 2,001 words.*at most 2,000"):
+        parsed(Tagged(words, words, (0, *range(1, 2001))), "input 1")

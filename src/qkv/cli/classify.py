@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from qkv.tasks.classifier import Classified
 
 
+PICTURES = 64  # that are looked at together
+
+
 def classify(
     run: options.Folder,
     text: texts.Texts = None,
@@ -40,8 +43,9 @@ def classify(
     if pictures and document:
         raise InputError(f"--document is for models that read texts, and {run} holds a ViT: give the names of pictures")
     lines = texts.documents_given(document) if document else texts.texts_given(text, file, strict=strict)
-    look = _pictures(run, device) if pictures else _texts(run, device, lines, batch_tokens)
-    for number, line, answer in texts.answered("classifying", lines, look):
+    look = _pictures(run, device, lines) if pictures else _texts(run, device, lines, batch_tokens)
+    together = PICTURES if pictures else texts.CHUNK
+    for number, line, answer in texts.answered("classifying", lines, look, together):
         if json:
             result_json({"input": number, "picture" if pictures else "text": line, **as_dict(answer)})
         else:
@@ -59,9 +63,11 @@ def _texts(
     return lambda some: classifier.classify(some, batch_tokens=batch_tokens)
 
 
-def _pictures(run: Path, device: str) -> Callable[[list[str]], "list[Classified]"]:
+def _pictures(run: Path, device: str, lines: Sequence[str]) -> Callable[[list[str]], "list[Classified]"]:
     from qkv.tasks.picture_classifier import PictureClassifier
 
+    if missing := [line for line in lines if line.strip() and not Path(line).is_file()]:
+        raise InputError(f"{missing[0]}: no such file ({len(missing)} such name(s)): nothing was looked at")
     return PictureClassifier(run, device=device).classify
 
 

@@ -67,8 +67,10 @@ def _command(runs: list[Path]) -> str:
     if len(runs) > 1 and len(parents) == 1:
         (parent,) = parents
         if {run.name for run in runs} == {path.name for path in parent.iterdir() if not path.name.startswith(".")}:
-            names, star = {str(run) for run in runs}, shlex.quote(str(parent)) + "/*"
-            first = next((n for n, word in enumerate(typed) if word in names), len(typed))
-            before, after = (shlex.join(part) for part in (typed[:first], [w for w in typed[first:] if w not in names]))
+            star = shlex.quote(str(parent)) + "/*"
+            named = [Path(word) in runs for word in typed]
+            first = named.index(True)
+            others = [word for word, one in zip(typed, named, strict=True) if not one]
+            before, after = shlex.join(others[:first]), shlex.join(others[first:])
             return " ".join(filter(None, ("qkv", before, star, after)))
     return shlex.join(["qkv", *typed])

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import result, result_json, say
+from qkv.cli.talk import note, result, result_json, say
 
 
 class Kind(StrEnum):
@@ -48,6 +48,8 @@ def convert(
     from qkv.runtime.bars import Bars
 
     written = convert_folder(folder, out, to.value, None if dtype is None else DTYPES[dtype], Bars().of_bytes)
+    if written.left_out:
+        note(f"{written.left_out:,} weights stay behind: the format has no place for a head and what a task learned")
     say(f"{written.network}  {written.parameters / 1e6:.1f} M parameters  {written.dtype}  {written.size / 1e6:.1f} MB")
     if json:
         result_json(

@@ -45,9 +45,9 @@ def texts_given(texts: list[str] | None, file: Path | None, *, strict: bool, opt
 
 def parsed_given(texts: list[str] | None, file: Path | None) -> list["Tagged"]:
     """The sentences of the file that an option named, with their words and heads, if it is CoNLL-U; else none."""
-    from qkv.data.files import PARSED, read_parsed
+    from qkv.data.files import is_parsed, read_parsed
 
-    return read_parsed(file) if file is not None and file.suffix == PARSED and not texts else []
+    return read_parsed(file) if file is not None and is_parsed(file) and not texts else []
 
 
 def documents_given(paths: Sequence[Path]) -> list[str]:
@@ -71,12 +71,12 @@ def note_too_long(reader: "Reader | Observer", lines: Sequence[str]) -> None:
 
 
 def answered(
-    doing: str, lines: Sequence[str], answers: Callable[[list[str]], Sequence[T]]
+    doing: str, lines: Sequence[str], answers: Callable[[list[str]], Sequence[T]], together: int = CHUNK
 ) -> Iterator[tuple[int, str, T | None]]:
     """Each line with its number and its answer; a line that is empty has none."""
     with counting(doing, len(lines)) as progress:
-        for begin in range(0, len(lines), CHUNK):
-            chunk = lines[begin : begin + CHUNK]
+        for begin in range(0, len(lines), together):
+            chunk = lines[begin : begin + together]
             found = iter(answers([line for line in chunk if line.strip()]))
             for number, line in enumerate(chunk, start=begin + 1):
                 yield number, line, next(found) if line.strip() else None

@@ -41,7 +41,7 @@ def view(
     head: Annotated[int | None, typer.Option("--head", min=0, help="The head to draw [their average].")] = None,
     count: Annotated[
         int,
-        typer.Option("--count", min=1, help="Translators without texts: how many of the test (or validation) set."),
+        typer.Option("--count", min=1, help="Where no input is given: how many of the test (or validation) set."),
     ] = 20,
     beam: options.Beam = 1,
     device: options.Device = "auto",
@@ -133,11 +133,11 @@ def view(
 
 def _from_files(paths: Sequence[Path]) -> "list[str | Tagged]":
     """Each file is a text, but of a *.conllu each sentence, with the heads that models of trees ask for."""
-    from qkv.data.files import PARSED, read_parsed
+    from qkv.data.files import is_parsed, read_parsed
 
     found: list[str | Tagged] = []
     for path in paths:
-        found += read_parsed(path) if path.suffix == PARSED else texts.documents_given([path])
+        found += read_parsed(path) if is_parsed(path) else texts.documents_given([path])
     return found
 
 

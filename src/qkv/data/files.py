@@ -56,6 +56,11 @@ def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = 
     return ReadPairs(pairs, (note,) if empty else ())
 
 
+def is_parsed(path: Path) -> bool:
+    """Whether a file is one of CoNLL-U, by its name."""
+    return path.suffix.lower() == PARSED
+
+
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 text file; errors name the file, and the byte where it is not UTF-8."""
     return decode_lines(_bytes(path), str(path))
@@ -105,7 +110,7 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def _tsv(path: Path, expected: str) -> Iterator[tuple[int, str, str]]:
-    if path.suffix == PARSED:
+    if is_parsed(path):
         raise InputError(f"{path}: has no targets: after it, give a file with a target for each of its sentences")
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t") if line.strip() else ["", ""]
@@ -115,7 +120,7 @@ def _tsv(path: Path, expected: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:
-    unit = "sentence" if source.suffix == PARSED else "line"
+    unit = "sentence" if is_parsed(source) else "line"
     sources: Sequence[str | Tagged] = read_parsed(source) if unit == "sentence" else read_lines(source)
     targets = read_lines(target)
     sides = [(len(sources), source, unit), (len(targets), target, "line")]
@@ -133,10 +138,10 @@ def hold_out(
 ) -> tuple[list[Example], list[Example]]:
     """Split into (kept, held out) by a hash of the source, so that one source is never on both sides.
 
-    A source that alone is a greater share of the examples is the last to be held out.
+    A source that most of the examples have is the last to be held out, unless so much shall be.
     """
     often = Counter(map(source, examples))
-    sources = sorted(often, key=lambda one: (often[one] > max(1.0, share * len(examples)), digest(one)))
+    sources = sorted(often, key=lambda one: (often[one] > max(share, 0.5) * len(examples), digest(one)))
     if len(sources) < 2:
         raise InputError("one distinct source is not enough to hold any out for validation: give a validation file")
     held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources)), len(sources) - 1))])

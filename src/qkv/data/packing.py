@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from qkv.errors import InputError
@@ -26,7 +27,9 @@ def pack(texts: Sequence[Sequence[int]], length: int, pad: int) -> Packed:
     if length < 1:
         raise InputError(f"a row has room for one token at least, not {length}")
     sizes = torch.tensor([len(text) for text in texts], dtype=torch.long)
-    tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
+    tokens = torch.from_numpy(
+        np.concatenate([np.asarray(text, dtype=np.int64) for text in texts] or [np.empty(0, int)])
+    )
     rows = -(-len(tokens) // length)
     fill = rows * length - len(tokens)
     owners = torch.repeat_interleave(torch.arange(len(texts)), sizes)

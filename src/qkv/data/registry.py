@@ -22,7 +22,7 @@ from qkv.data import (
     wnut17,
 )
 from qkv.data.config import DataConfig as DataConfig
-from qkv.data.files import hold_out, read_lines, read_pairs, read_text
+from qkv.data.files import hold_out, is_parsed, read_lines, read_pairs, read_text
 from qkv.data.loaded import Loaded as Loaded
 from qkv.data.questions import Question, parse_squad
 from qkv.data.store import Corpus, Store
@@ -164,7 +164,7 @@ def _load_tagged(config: DataConfig) -> Loaded:
 def _read_tagged(paths: tuple[str, ...], column: str) -> list[Tagged]:
     found: list[Tagged] = []
     for path in paths:
-        if path.endswith(".conllu"):
+        if is_parsed(Path(path)):
             found.extend(parse_conllu(read_lines(Path(path)), path, column))
         elif column == "upos":
             found.extend(parse_columns(read_lines(Path(path)), path))

@@ -54,6 +54,10 @@ def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
     return found
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
 def parse_conllu(lines: Sequence[str], where: str, column: str = "upos") -> list[Tagged]:
     """The sentences of a file of CoNLL-U, with a column as tags; words that stand for several others, and words that
     are not there, are left out, as the heads leave them out."""
@@ -65,7 +69,7 @@ def parse_conllu(lines: Sequence[str], where: str, column: str = "upos") -> list
             row = line.split("\t")
             if line.startswith("#") or SEVERAL.fullmatch(row[0]):
                 continue
-            if len(row) != 10 or not row[0].isdigit() or not row[HEAD].isdigit():
+            if len(row) != 10 or not _is_number(row[0]) or not _is_number(row[HEAD]):
                 raise InputError(
                     f"{where}: line {number} is no word of CoNLL-U (ten columns, a number as head): {line!r}"
                 )

@@ -198,17 +198,19 @@ def _row_of(record: Record) -> tuple[Place, str]:
 def _over_folds(records: Iterable[Record]) -> dict[tuple[Place, str], Place]:
     """The tables of rows with several folds: those belong together that have the same folds of the same data.
 
-    The hash of such data is that of the hashes of the folds. Where one fold had different data, no mean is taken.
+    The hash of such data is that of the hashes of the folds. No mean is taken where one fold had different data, or one
+    seed has not all folds of the others.
     """
-    folds: dict[tuple[Place, str], set[tuple[int, str]]] = {}
+    folds: dict[tuple[Place, str], dict[int, set[tuple[int, str]]]] = {}
     for record in records:
         if (fold := fold_of(record)) is not None:
-            folds.setdefault(_row_of(record), set()).add((fold, record.data_hash))
-    return {
-        row: (*row[0][:3], hashlib.sha256(repr(sorted(found)).encode()).hexdigest())
-        for row, found in folds.items()
-        if 1 < len(found) == len({fold for fold, _ in found})
-    }
+            folds.setdefault(_row_of(record), {}).setdefault(record.seed, set()).add((fold, record.data_hash))
+    places = {}
+    for row, by_seed in folds.items():
+        first, *others = by_seed.values()
+        if 1 < len(first) == len({fold for fold, _ in first}) and all(one == first for one in others):
+            places[row] = (*row[0][:3], hashlib.sha256(repr(sorted(first)).encode()).hexdigest())
+    return places
 
 
 def _table(where: Place, records: list[Record]) -> Table:
@@ -237,9 +239,10 @@ def _section(table: Table, *, others: bool) -> list[str]:
     parts.append(_grid(table))
     if (table.data, table.languages) in REMARKS:
         parts.append(REMARKS[table.data, table.languages])
-    folds = len(table.rows[0].folds)
-    data = f"SHA-256 of the hashes of {folds} folds" if folds > 1 else "SHA-256"
-    parts.append("\n".join([f"- data: {data} {table.data_hash}", *_signatures(table)]))
+    folds = table.rows[0].folds
+    data = f"SHA-256 of the hashes of {len(folds)} folds" if len(folds) > 1 else "SHA-256"
+    tested = [f"- tested on fold {', '.join(map(str, folds))}"] if folds else []
+    parts.append("\n".join([f"- data: {data} {table.data_hash}", *tested, *_signatures(table)]))
     made = [line for row in table.rows for line in (f"- {row.label}", *(f"  - {how}" for how in how_made(row.records)))]
     parts.append("How each row was made:\n\n" + "\n".join(made))
     return parts

@@ -52,6 +52,7 @@ class Converted:
     parameters: int
     dtype: str
     size: int  # of the weights, in bytes
+    left_out: int = 0  # weights for which the format has no place
 
 
 def convert(
@@ -82,14 +83,17 @@ def convert(
         if family is not None:
             write_released(model, family, scratch, progress)
         elif to == "elmo":
-            write_elmo(model, scratch)
+            kept = write_elmo(model, scratch, progress)
         else:
             save_model(model, model.tokenizer, scratch, progress)
         for name in BESIDE if family is not None else PICTURES:
             _copy(folder / name, scratch / name)
     weights = list(model.parameters())
     numbers = str(weights[0].dtype).removeprefix("torch.")
-    return Converted(type(model).__name__, sum(weight.numel() for weight in weights), numbers, size)
+    parameters = sum(weight.numel() for weight in weights)
+    if to == "elmo":
+        return Converted(type(model).__name__, kept, numbers, kept * weights[0].itemsize, left_out=parameters - kept)
+    return Converted(type(model).__name__, parameters, numbers, size)
 
 
 def family_for(network: type[Any]) -> Family:

@@ -60,6 +60,7 @@ class Config:
     attention_dropout: float = 0.1  # of the attention weights
     tie: bool = True  # one matrix for the embedding and the output
     eps: float = 1e-5  # of layer normalisation
+    ends: bool = False  # whether the texts that it learned from end with a token that says so
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("vocabulary_size", "dim", "heads", "layers", "max_length")}

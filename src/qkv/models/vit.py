@@ -28,6 +28,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.embed import POSITIONS
 from qkv.nn.feedforward import ACTIVATIONS, FeedForward
 from qkv.nn.heads import MultiHead
+from qkv.nn.labels import label_names
 from qkv.nn.stack import Stack
 from qkv.types import Float, Tensor
 
@@ -139,7 +140,7 @@ class ViT(nn.Module):
     @property
     def labels(self) -> tuple[str, ...]:
         """What its classes are called; where nobody named them, as transformers calls them."""
-        return self.config.label_names or tuple(f"LABEL_{number}" for number in range(self.config.classes or 0))
+        return label_names(self.config.label_names, self.config.classes or 0)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch scores"]:
         """The logits of the classes, or without a head the state of the class token."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.nn.labels import label_names
 from qkv.types import Float, Int, Tensor
 
 
@@ -38,8 +39,7 @@ class TextEncoder(nn.Module, ABC):
     @property
     def labels(self) -> tuple[str, ...]:
         """What the labels of its head are called; where nobody named them, as transformers calls them."""
-        named: tuple[str, ...] = self.config.label_names
-        return tuple(named) or tuple(f"LABEL_{number}" for number in range(self.config.labels))
+        return label_names(self.config.label_names, self.config.labels)
 
     @property
     def width(self) -> int:

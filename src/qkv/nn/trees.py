@@ -51,8 +51,12 @@ class ReadsTrees:
     def require_told(self, tree: TreePlaces | None, model: str) -> None:
         """Raise where a call of the model lacks its trees, or has some that are not read."""
         if (tree is not None) != self.reads_trees:
-            reads = "reads dependency trees, and was given none" if tree is None else "was built to read no trees"
-            raise InputError(f"this {model} {reads}: its tree is {self.tree!r}, one of {', '.join(TREES)}")
+            reads = (
+                "reads dependency trees, and was given none: tag, view and translate take parsed sentences (*.conllu)"
+                if tree is None
+                else "was built to read no trees"
+            )
+            raise InputError(f"this {model} {reads}; its tree is {self.tree!r}, one of {', '.join(TREES)}")
 
 
 def depth_encoding(config: ReadsTrees, dim: int) -> Learned | None:

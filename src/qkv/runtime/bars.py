@@ -42,12 +42,12 @@ class Bars:
     @contextmanager
     def _bar(self, name: str, size: int, *amount: ProgressColumn) -> Iterator[download.Progress]:
         columns = (
-            TextColumn(name, markup=False),
+            TextColumn("{task.description}", markup=False),  # the name itself would be taken for a format
             BarColumn(bar_width=24),
             *amount,
             TextColumn("eta"),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True) as progress:
-            task = progress.add_task("", total=size)
+            task = progress.add_task(name, total=size)
             yield lambda done: progress.update(task, completed=done)

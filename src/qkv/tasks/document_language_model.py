@@ -7,7 +7,7 @@ mask keeps each text to itself (`qkv.attention.Documents`). Each text ends with 
 import math
 import random
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,7 +56,7 @@ class DocumentLanguageModelTask(ScoredTask):
     }
     model = GPT2
     learns_from = ("labelled", "text")
-    from_data = ("vocabulary_size",)
+    from_data = ("vocabulary_size", "ends")
     capturable = True
 
     vocabulary: AnyTokenizer
@@ -70,13 +70,19 @@ class DocumentLanguageModelTask(ScoredTask):
         self.rows: Packed | None = None  # of this epoch
 
     @classmethod
+    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {"vocabulary_size": 1, "ends": True}
+
+    @classmethod
     def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary.target)}
+        return {"vocabulary_size": len(vocabulary.target), "ends": True}
 
     @classmethod
     def prepare(
         cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "DocumentLanguageModelTask":
+        if train.length < 2:
+            raise InputError("train.length must be 2 at least: in a row of one token there is no next one")
         if train.length > train.batch_tokens:
             raise InputError(
                 f"train.batch_tokens = {train.batch_tokens} is less than one row of train.length = {train.length}"

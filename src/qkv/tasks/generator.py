@@ -9,7 +9,7 @@ import torch
 
 from qkv.config import require
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer
-from qkv.data.vocabulary import Tokens, Vocabulary
+from qkv.data.vocabulary import END, Tokens, Vocabulary
 from qkv.errors import InputError
 from qkv.generation import Rules, Sampling, sample
 from qkv.interop import load_as
@@ -52,8 +52,9 @@ class Generator:
             name = type(model).__name__ if isinstance(model, LanguageModel) else model
             raise InputError(f"{name}: a generator needs a vocabulary, and there is none beside the weights")
         self.vocabulary: Any = found.target  # Vocabulary or PretrainedTokenizer, each with tokens of its own kind
-        # A text that was learned as one has no end; a released model says when it is done.
-        self.end = None if isinstance(self.vocabulary, Vocabulary) else self.vocabulary.roles.end
+        # A text that was learned as one has no end; a released model, or one of documents, says when it is done.
+        ends = getattr(self.model.config, "ends", False)
+        self.end = self.vocabulary.roles.end if not isinstance(self.vocabulary, Vocabulary) else END if ends else None
 
     def __call__(
         self,
@@ -79,24 +80,29 @@ class Generator:
             f"{samples} sample(s) of {tokens} tokens are more than {MOST_TOKENS:,} tokens: ask for fewer at a time",
         )
         read = [self._tokens(number, prompt) for number, prompt in enumerate(prompts, start=1)]
+        for number, before in enumerate(read, start=1):
+            self._require_room(number, len(before.ids), tokens)
         for number, (prompt, before) in enumerate(zip(prompts, read, strict=True)):
             yield self._go_on(number, prompt, before, tokens, how, samples)
+
+    def _require_room(self, number: int, given: int, tokens: int) -> None:
+        """Raise where a prompt and what shall follow it are more than the model can look at."""
+        horizon = self.model.horizon
+        if horizon is not None and given + tokens - 1 > horizon:
+            raise InputError(
+                f"prompt {number} has {given} token(s), and {tokens} more were asked for, but the model can look at "
+                f"{horizon}: ask for {max(0, horizon + 1 - given)} at most, or shorten the prompt"
+            )
 
     @torch.inference_mode()
     def _go_on(
         self, number: int, prompt: str, before: Tokens | Encoded, tokens: int, how: Sampling, samples: int
     ) -> list[Generated]:
-        horizon = self.model.horizon
-        if horizon is not None and len(before.ids) + tokens - 1 > horizon:
-            raise InputError(
-                f"prompt {number + 1} has {len(before.ids)} token(s), and {tokens} more were asked for, but the model "
-                f"can look at {horizon}: ask for {max(0, horizon + 1 - len(before.ids))} at most, or shorten the prompt"
-            )
         *first, last = before.ids
         state = self.model.start(1)
         if first:
             _, state = self.model.read(torch.tensor([first], device=self.model.device), state)
-        never = never_written(self.vocabulary, self.model.config.vocabulary_size)
+        never = [one for one in never_written(self.vocabulary, self.model.config.vocabulary_size) if one != self.end]
         rules = Rules(batch=1, begin=last, end=self.end, max_length=tokens, never=never)
         (found,) = sample(self.model, state, rules, how, samples=samples, numbers=[number])
         # Decoded with the prompt, for a subword may need to know what stands before it: a space, say.

@@ -8,11 +8,9 @@ import torch
 
 from qkv.data.picture_file import read_picture
 from qkv.errors import InputError
-from qkv.interop import load_as
 from qkv.models.vit import ViT
-from qkv.runtime.device import pick_device
 from qkv.tasks.classifier import Classified
-from qkv.tasks.image_classification import scaled
+from qkv.tasks.picture_scale import model_and_scale
 
 AT_ONCE = 64  # pictures that are looked at together
 
@@ -24,7 +22,7 @@ class PictureClassifier:
     """
 
     def __init__(self, model: str | Path | ViT, device: str = "auto") -> None:
-        given = model if isinstance(model, ViT) else load_as(ViT, model, pick_device(device))
+        given, self.scale = model_and_scale(model, device)
         if given.config.classes is None:
             name = "the ViT" if isinstance(model, ViT) else str(model)
             raise InputError(f"{name} has no head for classes, and gives representations alone: train it with one")
@@ -41,7 +39,7 @@ class PictureClassifier:
         for begin in range(0, len(paths), AT_ONCE):
             some = paths[begin : begin + AT_ONCE]
             pixels = [read_picture(Path(path), config.channels, config.height, config.width) for path in some]
-            logits = self.model(scaled(torch.from_numpy(np.stack(pixels))).to(self.model.device))
+            logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))
             rows = logits.float().softmax(dim=-1).tolist()
             found += [self._classified(str(path), row) for path, row in zip(some, rows, strict=True)]
         return found

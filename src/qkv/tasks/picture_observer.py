@@ -11,12 +11,10 @@ from jaxtyping import UInt8
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
 from qkv.data.picture_file import read_picture
-from qkv.interop import load_as
 from qkv.models.vit import ViT
-from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
-from qkv.tasks.image_classification import scaled
 from qkv.tasks.observer import MOST_WEIGHTS, Said, layers_that_fit
+from qkv.tasks.picture_scale import model_and_scale
 from qkv.types import Float, Tensor
 
 CLASS, MEAN = "[class]", "[mean]"
@@ -38,7 +36,7 @@ class PictureObserver:
     """A vision Transformer: `PictureObserver("runs/fashion-vit-0")("boot.png").maps`."""
 
     def __init__(self, model: str | Path | ViT, device: str = "auto") -> None:
-        given = model if isinstance(model, ViT) else load_as(ViT, model, pick_device(device))
+        given, self.scale = model_and_scale(model, device)
         self.model: ViT = given.eval()
         self.layers = attention_layers(self.model)
 
@@ -61,7 +59,7 @@ class PictureObserver:
     ) -> Pictured:
         tokens = 1 + self.model.config.patches
         with watch(self.model, layers=layers_that_fit(self.layers, (tokens + 1) * tokens, layer, most)) as seen:
-            output = self.model(scaled(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
+            output = self.model(self.scale(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
         down, across = self.model.config.grid
         patches = [f"{row},{column}" for row in range(1, down + 1) for column in range(1, across + 1)]
         maps = tuple(

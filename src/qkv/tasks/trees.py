@@ -19,6 +19,7 @@ class Tree:
     words: list[int]  # of each token, from 1; 0 for the marks at the edges, which are of no word
 
 
+MOST_WORDS = 2000  # of a sentence: the largest of real ones have some hundreds
 NOTHING = Tree((), [])  # of a row that has no text
 
 
@@ -40,6 +41,11 @@ def parsed(given: str | Tagged, name: str) -> Parsed:
         raise InputError(
             f"{name} has no head for each of its words, and the model reads dependency trees (model.tree): give it "
             "sentences in CoNLL-U, from a file *.conllu, or train one without"
+        )
+    if len(given.words) > MOST_WORDS:
+        raise InputError(
+            f"{name} has {len(given.words):,} words, and the distances in a tree are of each to each: cut it into "
+            f"sentences of at most {MOST_WORDS:,}"
         )
     return Parsed(given.words, given.heads)
 

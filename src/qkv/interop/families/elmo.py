@@ -18,6 +18,7 @@ from qkv.config import build, nearest
 from qkv.data.characters import CHARACTERS, Characters
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.document import read_object
+from qkv.interop.tensors import Progress
 from qkv.models.elmo import Config, Elmo
 from qkv.runtime.device import pick_device
 from qkv.runtime.files import folder_written_atomically
@@ -80,8 +81,11 @@ def save_elmo(model: Elmo, folder: str | Path) -> None:
         write_elmo(model, scratch)
 
 
-def write_elmo(model: Elmo, folder: Path) -> None:
-    """Write the two files into a folder that exists; making that atomic is the caller's part."""
+def write_elmo(model: Elmo, folder: Path, progress: Progress = lambda done: None) -> int:
+    """Write the two files into a folder that exists; making that atomic is the caller's part.
+
+    Gives how many weights were written.
+    """
     if model.config.normalise_words:
         raise InputError(
             "the format in which ELMo was released has no place for normalise_words, without which these weights mean "
@@ -89,9 +93,13 @@ def write_elmo(model: Elmo, folder: Path) -> None:
         )
     h5py = _h5py()
     (folder / OPTIONS).write_text(json.dumps(write_options(model.config), indent=2) + "\n", encoding="utf-8")
+    written = 0
     with h5py.File(folder / WEIGHTS, "w") as file, torch.no_grad():
         for name, (form, part) in _places(model):
             file.create_dataset(name, data=form.theirs(part).float().cpu().contiguous().numpy())
+            written += part.numel()
+            progress(written * torch.float32.itemsize)
+    return written
 
 
 def elmo_files(folder: Path) -> tuple[Path, Path] | None:

@@ -310,3 +310,18 @@ def test_compare_says_which_folder_cannot_be_used_and_why(qkv: Command, tmp_path
     (tmp_path / RESULTS).write_text('{"recipe": "x"}\n')
     assert qkv("compare", tmp_path).error == f"{tmp_path}/{RESULTS}: line 1: missing key changes"
     assert "Missing argument 'RUN...'" in qkv("compare").error
+
+
+def test_a_run_that_was_not_scored_is_left_out_and_named(qkv: Command, runs: list[str]) -> None:
+    Path("runs/new").mkdir()
+    Path("runs/new/recipe.toml").write_text("")
+    ended = qkv("compare", *runs, "runs/new")
+    assert ended.err == "note: left out 1 run(s) that qkv evaluate has not scored: runs/new\n"
+    assert "38.50 (38.00 to 39.00)" in ended.out
+    assert "nothing was measured there" in qkv("compare", "runs/new").error
+
+
+def test_what_is_no_run_is_told_by_what_it_is(qkv: Command, runs: list[str]) -> None:
+    assert qkv("evaluate", "nowhere").error == "nowhere: no such folder"
+    Path(runs[0], "recipe.toml").write_text("")
+    assert qkv("evaluate", "runs").error.endswith(f"name one of the runs in it, such as {runs[0]}")

@@ -141,7 +141,7 @@ def test_what_is_nowhere_and_has_no_address_is_an_error_that_says_where_to_get_i
         Store.of().provide(corpus(file), [file])
     words = str(caught.value)
     assert words.startswith(f"tiny: set/file.gz is not in {folders['variable']}, {folders['cache']}, and qkv cannot")
-    assert "it is in the drawer. Put it there as set/file, or name another folder with --data-dir or QKV_DATA" in words
+    assert f"it is in the drawer. Put it into {folders['cache']} as set/file, or name another folder with" in words
 
 
 def test_what_is_nowhere_is_downloaded_into_the_cache_and_the_licence_is_told(

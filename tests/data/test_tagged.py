@@ -117,3 +117,8 @@ def test_every_sentence_of_ewt_has_a_tree_with_labels():
     for one in sentences:
         assert len(one.heads) == len(one.words)
         assert [tag == "root" for tag in one.tags] == [head == 0 for head in one.heads]
+
+
+def test_a_sentence_whose_heads_are_not_known_has_none():
+    words = ["1\ta\ta\tX\t_\t_\t_\t_\t_\t_", "2\tb\tb\tY\t_\t_\t1\t_\t_\t_"]
+    assert parse_conllu(words, "f") == [Tagged(("a", "b"), ("X", "Y"), None)]

@@ -259,6 +259,13 @@ def test_where_the_pairs_of_a_user_lie_is_not_published() -> None:
     assert '--set \'data.train=["a.en", "a.de"]\' --set \'data.test=["t.tsv"]\' --set model.hidden=4' in text
 
 
+def test_data_from_a_folder_of_the_users_own_are_told_so() -> None:
+    text = page(
+        record(recipe="shapes-attend", data="flickr8k", languages="", task="caption", changes=("data.name=flickr8k",))
+    )
+    assert "--set data.name=flickr8k --set seed=0 --set data.folder=FOLDER --out" in text
+
+
 def test_a_run_to_begin_with_is_named_by_the_folder_that_everybody_has_it_in() -> None:
     text = page(record(changes=('init="/home/ann/runs/other-0"',)), record(30.0, changes=('init="/home/ann/minilm"',)))
     assert "ann" not in text

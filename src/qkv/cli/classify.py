@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import result, result_json
+from qkv.cli.talk import note, result, result_json
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def classify(
     if pictures and document:
         raise InputError(f"--document is for models that read texts, and {run} holds a ViT: give the names of pictures")
     lines = texts.documents_given(document) if document else texts.texts_given(text, file, strict=strict)
+    if text and not pictures and (files := [one for one in text if len(one) < 256 and Path(one).is_file()]):
+        note(f"{files[0]} is read as a text, and is the name of a file: --document reads what is in it")
     look = _pictures(run, device, lines) if pictures else _texts(run, device, lines, batch_tokens)
     together = PICTURES if pictures else texts.CHUNK
     for number, line, answer in texts.answered("classifying", lines, look, together):

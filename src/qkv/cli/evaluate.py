@@ -145,13 +145,17 @@ def run_and_data(run: Path) -> tuple["Run", "Loaded"]:
     """The training run that a folder is, or is a checkpoint of, with its data."""
     found = _run_of(run)
     if found is None:
-        raise InputError(f"{run}: not a training run, so it has no data of its own: give --data")
+        inside = sorted(path.parent.name for path in run.glob("*/recipe.toml"))
+        hint = f"name one of the runs in it, such as {run / inside[0]}" if inside else "give --data"
+        raise InputError(f"{run}: not a training run, so it has no data of its own: {hint}")
     return found, found.data()
 
 
 def _run_of(run: Path) -> "Run | None":
     from qkv.training.run import Run
 
+    if not run.exists():
+        raise InputError(f"{run}: no such folder")
     folder = next((folder for folder in (run, run.parent) if (folder / "recipe.toml").exists()), None)
     return None if folder is None else Run.open(folder)
 

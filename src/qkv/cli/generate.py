@@ -42,7 +42,7 @@ def generate(
     """Let a language model go on with a text.
 
     Prompts are given by --prompt (several times for several), by --file (the whole of it is one), by --input (each line
-    is one), or on standard input, whole.
+    is one), or on standard input, whole. Where texts have several lines, --json tells one answer from the next.
     """
     if sum(bool(given) for given in (prompts, file, lines)) > 1:
         raise InputError("give --prompt, --file or --input, not two of them")

@@ -97,7 +97,11 @@ def _own_files(
     task = TASKS[recipe_table(recipe).get("task", Recipe.task)]
     kind = next((kind for kind in task.kinds() if kind in DATA_SETS), None)
     if kind is None:
-        raise InputError(f"--data: {task.title} is learned from a data set that qkv knows; see qkv data list")
+        own = "; of your own, from a folder: --set data.name=flickr8k --set data.folder=FOLDER (or coco)"
+        raise InputError(
+            f"--data: {task.title} is learned from a data set that qkv knows; see qkv data list"
+            f"{own if task.learns_from == 'captions' else ''}"
+        )
     return [*named, f'data.name="{kind}"']
 
 
@@ -121,9 +125,10 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
 
         folder = shlex.quote(str(run.folder))
         task = TASKS[run.recipe.task]
+        parsed = " --file parsed.conllu" if run.recipe.model.get("tree", "none") != "none" else ""
         metric = task.metrics[run.recipe.train.best_by]
         best_value = f"best valid {metric.name} {metric.shown(place.best.value)}"
         say(
             f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   "
-            f"now try: qkv evaluate {folder}, then qkv {task.command} {folder}"
+            f"now try: qkv evaluate {folder}, then qkv {task.command} {folder}{parsed}"
         )

@@ -41,7 +41,7 @@ def view(
     head: Annotated[int | None, typer.Option("--head", min=0, help="The head to draw [their average].")] = None,
     count: Annotated[
         int,
-        typer.Option("--count", min=1, help="Where no input is given: how many of the test (or validation) set."),
+        typer.Option("--count", min=1, help="Translators, SNAIL and players without inputs: how many of the test set."),
     ] = 20,
     beam: options.Beam = 1,
     device: options.Device = "auto",

@@ -120,6 +120,8 @@ def _tsv(path: Path, expected: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:
+    if is_parsed(target):
+        raise InputError(f"{target}: parsed sentences are for sources: give it before {source}")
     unit = "sentence" if is_parsed(source) else "line"
     sources: Sequence[str | Tagged] = read_parsed(source) if unit == "sentence" else read_lines(source)
     targets = read_lines(target)

@@ -75,7 +75,8 @@ class Store:
             looked = ", ".join(str(folder) for folder in self.folders)
             raise InputError(
                 f"{corpus.name}: {nowhere.path} is not in {looked}, and qkv cannot download it: {corpus.origin} Put it "
-                f"there as {(nowhere.unpacked or nowhere).path}, or name another folder with --data-dir or {VARIABLE}"
+                f"into {into} as {(nowhere.unpacked or nowhere).path}, or name another folder with --data-dir or "
+                f"{VARIABLE}"
             )
         display = Bars()
         size = sum(file.size for file in files)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from qkv.errors import InputError
 
+UNKNOWN = "_"  # what CoNLL-U has where nothing is known
 FORM, HEAD = 1, 6  # columns of CoNLL-U,
 COLUMNS = {"upos": 3, "xpos": 4, "deprel": 7}  # and those that can be the tags
 SEVERAL = re.compile(r"\d+[-.]\d+")  # the number of a word that stands for others, or that is not there
@@ -69,15 +70,16 @@ def parse_conllu(lines: Sequence[str], where: str, column: str = "upos") -> list
             row = line.split("\t")
             if line.startswith("#") or SEVERAL.fullmatch(row[0]):
                 continue
-            if len(row) != 10 or not _is_number(row[0]) or not _is_number(row[HEAD]):
+            if len(row) != 10 or not _is_number(row[0]) or not (_is_number(row[HEAD]) or row[HEAD] == UNKNOWN):
                 raise InputError(
-                    f"{where}: line {number} is no word of CoNLL-U (ten columns, a number as head): {line!r}"
+                    f"{where}: line {number} is no word of CoNLL-U (ten columns, a number or _ as head): {line!r}"
                 )
             if not row[FORM].strip() or not row[tag].strip():
                 raise InputError(f"{where}: line {number} has a word or a tag with nothing in it: {line!r}")
             rows.append(row)
-        heads = tuple(int(row[HEAD]) for row in rows)
-        fault = _fault(heads)
+        known = all(row[HEAD] != UNKNOWN for row in rows)
+        heads = tuple(int(row[HEAD]) for row in rows) if known else None
+        fault = None if heads is None else _fault(heads)
         if fault is not None:
             raise InputError(f"{where}: line {sentence[0][0]}: {fault}")
         if rows:

@@ -11,6 +11,7 @@ from qkv.evaluation.record import Record
 
 SHOWN_OF_A_HASH = 12
 SEED, FOLD = "$SEED", "$FOLD"  # what loops go over
+FROM_FOLDERS = ("flickr8k", "coco")  # data that a user has, and no one else knows where
 
 
 def how_made(records: Sequence[Record]) -> list[str]:
@@ -64,9 +65,10 @@ def _commands(records: Sequence[Record], seed: str, fold: str) -> str:
 def train_command(record: Record, seed: str, fold: str = "") -> str:
     """The command that trains the run again; from where the user's own pairs lie, if it was trained on such."""
     changes = _changes(record, fold)
+    folder = ["--set data.folder=FOLDER"] if record.data in FROM_FOLDERS else []
     named = [f"--out {_folder(record, seed, fold)}"] if changes else []  # else it is what `train` takes
     told = [change if change.endswith(FOLD) else shlex.quote(change) for change in changes]  # a loop fills it in
-    return " ".join(["qkv train", record.recipe, *(f"--set {one}" for one in [*told, f"seed={seed}"]), *named])
+    return " ".join(["qkv train", record.recipe, *(f"--set {one}" for one in [*told, f"seed={seed}"]), *folder, *named])
 
 
 def evaluate_command(records: Sequence[Record], seed: str, fold: str = "") -> str:

@@ -55,7 +55,7 @@ class DocumentLanguageModelTask(ScoredTask):
         "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss
     }
     model = GPT2
-    learns_from = ("labelled", "text")
+    learns_from = ("text", "labelled")
     from_data = ("vocabulary_size", "ends")
     capturable = True
 

@@ -153,8 +153,8 @@ class MaskedWordsTask(ScoredTask):
                 raise InputError(f"{split}: there is no document with text in it")
             if pairs and (len(texts) < 2 or not any(len(split_sentences(text)) > 1 for text in texts)):
                 raise InputError(
-                    f"{split}: pairs of passages need two documents, and one of several sentences; give more, or set "
-                    "model.head to masked_lm"
+                    f"{split}: pairs of passages need two documents, and one of several sentences; give more (in a "
+                    "text, blank lines stand between documents), or set model.head to masked_lm"
                 )
         return cls(vocabulary, documents["train"], documents["valid"], train, pairs, seed, data.notes)
 

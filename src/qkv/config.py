@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from qkv.errors import InputError
+from qkv.runtime.files import read_regular
+
+LARGEST_TOML = 2**20  # bytes
 
 T = TypeVar("T")
 
@@ -23,11 +26,7 @@ T = TypeVar("T")
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; a missing or malformed one is an input error that names it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        return tomllib.loads(read_regular(path, LARGEST_TOML).decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
     except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits

@@ -11,6 +11,7 @@ from typing import TypeVar
 from qkv.data.pair import Pair
 from qkv.data.tagged import Tagged, parse_conllu, text_of
 from qkv.errors import InputError
+from qkv.runtime.files import read_regular
 
 MOST_HELD_OUT = 1000
 PARSED = ".conllu"  # how the names of files in CoNLL-U end
@@ -63,7 +64,7 @@ def is_parsed(path: Path) -> bool:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 text file; errors name the file, and the byte where it is not UTF-8."""
-    return decode_lines(_bytes(path), str(path))
+    return decode_lines(read_regular(path), str(path))
 
 
 def read_parsed(path: Path) -> list[Tagged]:
@@ -76,18 +77,7 @@ def read_parsed(path: Path) -> list[Tagged]:
 
 def read_text(path: Path) -> str:
     """A UTF-8 text file as it is, to the last line break."""
-    return decode_text(_bytes(path), str(path))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a folder, not a file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return decode_text(read_regular(path), str(path))
 
 
 def decode_lines(data: bytes, name: str) -> list[str]:

@@ -4,19 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import CheckpointError
+from qkv.errors import CheckpointError, InputError
+from qkv.runtime.files import read_regular
 
 
 def read_bytes(path: Path, largest: int) -> bytes:
-    """What a file of at most `largest` bytes holds."""
+    """Read a regular file of at most `largest` bytes."""
     try:
-        if path.stat().st_size > largest:
-            raise CheckpointError(f"{path}: larger than {largest // 2**20} MiB")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        return read_regular(path, largest)
+    except InputError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def read_text(path: Path, largest: int) -> str:

@@ -1,49 +1,139 @@
-"""Files that are either whole or absent, whatever interrupts the writing."""
+"""File access: only regular files are read, writes are atomic, and nothing is written through a symbolic link."""
 
 import fcntl
 import hashlib
+import io
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from qkv.errors import InputError
 
 WRITING = ".writing-"  # the prefix of what is not whole yet, or no longer wanted
+LOCK = ".lock"
 OLD = f"{WRITING}old-"  # the prefix of what is whole, and set aside while the new one takes its place
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file, or a link to one, for reading; anything else is an input error.
+
+    A FIFO or a device has no size that could be checked, and reading it can block or never end.
+    """
+    try:
+        _require_regular(path, path.stat().st_mode)  # before open, which has side effects on some devices
+        # O_NONBLOCK: the path may have become a FIFO since.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        _require_regular(path, os.fstat(descriptor).st_mode)
+        return io.BufferedReader(io.FileIO(descriptor, "rb"))
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
+    """Read a regular file of at most `max_bytes` bytes."""
+    with open_regular(path) as file:
+        if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
+            raise InputError(f"{path}: larger than {_size(max_bytes)}")
+        try:
+            data = file.read() if max_bytes is None else file.read(max_bytes + 1)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if max_bytes is not None and len(data) > max_bytes:  # it has grown since
+        raise InputError(f"{path}: larger than {_size(max_bytes)}")
+    return data
+
+
+def check_output_file(path: Path) -> None:
+    """Raise unless `path` is free or a regular file, which would be replaced."""
+    mode = _lstat_mode(path)
+    if mode is not None and not stat.S_ISREG(mode):
+        raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or regular file")
+
+
+def check_output_folder(path: Path) -> None:
+    """Raise unless `path` is free or an empty folder; a link to an empty folder is refused too."""
+    mode = _lstat_mode(path)
+    if mode is None:
+        return
+    if not stat.S_ISDIR(mode):
+        raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
+    if any(path.iterdir()):
+        raise InputError(f"{path}: is not empty; choose the name of a new or empty folder")
+
+
+def open_in_folder(path: Path, mode: str) -> IO[str]:
+    """Open a text file for appending ("a") or updating ("a+") that is not a link, a FIFO or a device.
+
+    For the files that a run keeps up to date in its folder: the folder may come from someone else.
+    """
+    flags = {"a": os.O_WRONLY, "a+": os.O_RDWR}[mode] | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    with _naming(path):
+        check_output_file(path)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
+            _require_regular(path, os.fstat(descriptor).st_mode)
+            return os.fdopen(descriptor, mode, encoding="utf-8", newline="\n")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def file_kind(mode: int) -> str:
+    """Name the type of a file by its mode, for messages."""
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a power cut."""
     with _naming(path):
-        target = path.resolve()  # what a link points at is written, and the link stays
-        if target.exists() and not target.is_file():
-            raise InputError(f"{path}: is a folder or a device, not a file to write to")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = _scratch(target)
+        check_output_file(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = _scratch(path)
+        _remove(scratch)
         try:
-            with scratch.open("wb") as file:
+            with scratch.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(scratch, target)
+            os.replace(scratch, path)
         finally:
             scratch.unlink(missing_ok=True)
-        _sync(target.parent)
+        _sync(path.parent)
 
 
 @contextmanager
 def folder_written_atomically(path: Path) -> Iterator[Path]:
-    """Give a scratch folder to fill; on leaving, all of it becomes `path` at once (an older `path` is replaced).
+    """Give a scratch folder to fill; on leaving, all of it becomes `path` at once (an older folder is replaced).
 
     A process that is killed between taking the old folder away and putting the new one there leaves the old one set
     aside: `remove_leftovers`, and the next writer, put it back.
     """
     with _naming(path):
+        mode = _lstat_mode(path)
+        if mode is not None and not stat.S_ISDIR(mode) and not (path.is_symlink() and path.is_dir()):
+            raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = _scratch(path)
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
         scratch.mkdir()
         readable = scratch.stat().st_mode & 0o666
         try:
@@ -53,7 +143,7 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
                 _sync(file)
             _sync(scratch)
             _put_back(_old(path))
-            if path.exists():
+            if os.path.lexists(path):
                 os.rename(path, _old(path))
             os.rename(scratch, path)
         except BaseException:
@@ -65,39 +155,39 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it is there, so that a half-removed one is never taken for a whole one."""
+    """Remove a folder, if it is there, so that a half-removed one is never taken for a whole one.
+
+    Of a link to a folder, the link is removed.
+    """
     doomed = path.with_name(f"{WRITING}removed-{path.name}")
-    shutil.rmtree(doomed, ignore_errors=True)
-    if path.exists():
+    _remove(doomed)
+    if os.path.lexists(path):
         os.rename(path, doomed)
-        shutil.rmtree(doomed)
+        _remove(doomed)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Clear away what an interrupted writer left in `folder`."""
+    """Remove what an interrupted writer left in `folder`."""
     for old in folder.glob(f"{OLD}*"):
         _put_back(old)
     for path in folder.glob(f"{WRITING}*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        _remove(path)
 
 
 @contextmanager
 def only_one_process(folder: Path) -> Iterator[None]:
     """Raise if another process is inside this block for the same folder; one that dies leaves it free again."""
-    with (folder / ".lock").open("w") as lock:
+    with open_in_folder(folder / LOCK, "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{folder}: another process is at work there") from None
+            raise InputError(f"{folder}: in use by another process") from None
         yield
 
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -113,12 +203,39 @@ def _old(path: Path) -> Path:
 def _put_back(old: Path) -> None:
     """Give what was set aside its name again, unless the new one has it."""
     path = old.with_name(old.name.removeprefix(OLD))
-    if not old.exists():
+    if not os.path.lexists(old):
         return
-    if path.exists():
+    if os.path.lexists(path):
         remove_folder(old)
     else:
         os.rename(old, path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder; never what a link points at."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path)
+
+
+def _lstat_mode(path: Path) -> int | None:
+    """The mode of what is at `path`, links not followed; None where there is nothing."""
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # a component that is a file, a name that is too long, a loop of links
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _require_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path}: is {file_kind(mode)}, not a regular file")
+
+
+def _size(count: int) -> str:
+    return f"{count // 2**20} MiB" if count >= 2**20 else f"{count} bytes"
 
 
 @contextmanager

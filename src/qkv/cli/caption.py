@@ -22,7 +22,12 @@ def caption(
     beam: options.Beam = 1,
     page: Annotated[
         Path | None,
-        typer.Option("--out", metavar="PAGE.html", help="Also write a page: where in the picture each word was read."),
+        typer.Option(
+            "--out",
+            callback=options.output_file,
+            metavar="PAGE.html",
+            help="Also write a page: where in the picture each word was read.",
+        ),
     ] = None,
     device: options.Device = "auto",
     json: options.Json = False,

@@ -17,11 +17,22 @@ from qkv.errors import InputError
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Training runs that `qkv evaluate` scored.")],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="PAGE.md", help="Write the page there instead of printing it.")
+        Path | None,
+        typer.Option(
+            "--out",
+            callback=options.output_file,
+            metavar="PAGE.md",
+            help="Write the page there instead of printing it.",
+        ),
     ] = None,
     by_length: Annotated[
         Path | None,
-        typer.Option("--by-length", metavar="FIGURE", help="Also draw BLEU by source length (.png or .svg)."),
+        typer.Option(
+            "--by-length",
+            callback=options.output_file,
+            metavar="FIGURE",
+            help="Also draw BLEU by source length (.png or .svg).",
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option("--split", metavar="SPLIT", help="The split to draw [the first that all runs have].")

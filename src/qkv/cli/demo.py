@@ -30,15 +30,17 @@ def demo(
     from qkv.evaluation.translation import evaluate
     from qkv.tasks.translator import Translator
     from qkv.training import job
+    from qkv.training.manifest import MANIFEST
     from qkv.training.recipe import read_recipe
+    from qkv.training.run import Run
     from qkv.view import heat_map, save_page, save_png
 
     recipe = read_recipe(RECIPE)
     say("1. Train: a GRU with additive attention learns to read dates in ten languages")
-    if (out / "recipe.toml").exists():
-        if read_recipe(str(out / "recipe.toml")) != recipe:
-            raise InputError(f"{out} holds another run: choose another --out")
-        say(f"   {out} holds a demo already: going on with it (remove the folder to start afresh)")
+    if (out / MANIFEST).exists():
+        if Run.open(out).recipe != recipe:
+            raise InputError(f"{out}: holds another run; choose another --out")
+        say(f"   {out} holds a demo already: resuming it (remove the folder to start over)")
         done = job.resume(out, device)
     else:
         done = job.begin(recipe, out, device)

@@ -20,7 +20,13 @@ def embed(
     text: texts.Texts = None,
     file: texts.Input = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the vectors to a .npy or .safetensors file.")
+        Path | None,
+        typer.Option(
+            "--out",
+            callback=options.output_file,
+            metavar="FILE",
+            help="Write the vectors to a .npy or .safetensors file.",
+        ),
     ] = None,
     pooling: Annotated[
         str, typer.Option("--pooling", metavar="HOW", help="mean of all tokens, cls (the first) or pooler.")

@@ -50,7 +50,10 @@ def evaluate(
     beam: options.Beam = 1,
     length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Also write the answers, one a line, in order.")
+        Path | None,
+        typer.Option(
+            "--out", callback=options.output_file, metavar="FILE", help="Also write the answers, one a line, in order."
+        ),
     ] = None,
     no_record: Annotated[bool, typer.Option("--no-record", help="Do not add the result to RUN/results.jsonl.")] = False,
     strict: options.Strict = False,
@@ -145,18 +148,19 @@ def run_and_data(run: Path) -> tuple["Run", "Loaded"]:
     """The training run that a folder is, or is a checkpoint of, with its data."""
     found = _run_of(run)
     if found is None:
-        inside = sorted(path.parent.name for path in run.glob("*/recipe.toml"))
+        inside = sorted(path.parent.name for path in run.glob("*/manifest.json"))
         hint = f"name one of the runs in it, such as {run / inside[0]}" if inside else "give --data"
         raise InputError(f"{run}: not a training run, so it has no data of its own: {hint}")
     return found, found.data()
 
 
 def _run_of(run: Path) -> "Run | None":
+    from qkv.training.manifest import MANIFEST
     from qkv.training.run import Run
 
     if not run.exists():
         raise InputError(f"{run}: no such folder")
-    folder = next((folder for folder in (run, run.parent) if (folder / "recipe.toml").exists()), None)
+    folder = next((folder for folder in (run, run.parent) if (folder / MANIFEST).exists()), None)
     return None if folder is None else Run.open(folder)
 
 

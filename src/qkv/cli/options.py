@@ -5,6 +5,16 @@ from typing import Annotated
 
 import typer
 
+from qkv.runtime.files import check_output_file
+
+
+def output_file(path: Path | None) -> Path | None:
+    """Refuse a link, a device or a folder as an output file before the command does any work."""
+    if path is not None:
+        check_output_file(path)
+    return path
+
+
 INTERRUPTED = 130  # the exit code of a command that was stopped by Ctrl-C
 
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]

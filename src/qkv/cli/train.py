@@ -18,7 +18,10 @@ def train(
         str | None, typer.Argument(metavar="RECIPE", help="The name of a recipe, or the path of your own .toml.")
     ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as train.lr=3e-4.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a key, such as train.lr=3e-4 (keys of train on resume)."
+        ),
     ] = None,
     data: options.Data = None,
     valid: Annotated[
@@ -30,7 +33,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="The run's folder [runs/RECIPE-SEED].")
     ] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run.")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Resume a run.")] = None,
     data_dir: options.DataDir = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
@@ -51,14 +54,14 @@ def train(
     changes += [f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []
     if resume is not None:
         if out is not None:
-            raise InputError("--resume goes on in the run's own folder: leave --out away")
-        if changes:
+            raise InputError("--out cannot be combined with --resume")
+        if len(changes) > len(assignments or []):
             raise InputError(
-                "a resumed run keeps its recipe and data: "
-                "leave --set, --data, --valid, --test, --data-dir and --strict away"
+                "a resumed run keeps its data: --data, --valid, --test, --data-dir and --strict cannot be combined "
+                "with --resume"
             )
         _check_same_recipe(recipe, resume)
-        done = job.resume(resume, device)
+        done = job.resume(resume, device, assignments=assignments or [])
     else:
         assert recipe is not None
         wanted = read_recipe(recipe, changes)

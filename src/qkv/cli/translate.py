@@ -68,7 +68,12 @@ def translate(
     ] = None,
     attention: Annotated[
         Path | None,
-        typer.Option("--attention", metavar="PAGE.html", help="Also write a page that shows the attention."),
+        typer.Option(
+            "--attention",
+            callback=options.output_file,
+            metavar="PAGE.html",
+            help="Also write a page that shows the attention.",
+        ),
     ] = None,
     strict: options.Strict = False,
     device: options.Device = "auto",

@@ -27,10 +27,14 @@ def view(
     ] = None,
     document: texts.Documents = None,
     page: Annotated[
-        Path | None, typer.Option("--out", metavar="PAGE.html", help="The page [RUN/attention.html].")
+        Path | None,
+        typer.Option("--out", callback=options.output_file, metavar="PAGE.html", help="The page [RUN/attention.html]."),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE.png", help="Also draw the first input as a picture.")
+        Path | None,
+        typer.Option(
+            "--png", callback=options.output_file, metavar="FILE.png", help="Also draw the first input as a picture."
+        ),
     ] = None,
     layer: Annotated[
         str | None,

@@ -13,6 +13,7 @@ from pathlib import Path
 from qkv.config import build, require
 from qkv.errors import InputError
 from qkv.metrics import Score
+from qkv.runtime.files import naming_output, open_in_folder, open_regular, read_regular
 
 RESULTS = "results.jsonl"
 LARGEST = 64 * 2**20  # bytes that are read at all
@@ -99,20 +100,17 @@ def append(folder: Path, record: Record) -> Path:
     """Add a record to those of a run."""
     path = folder / RESULTS
     line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        with path.open("ab+") as file:
-            if file.tell() and not _ends_a_line(path):  # cut short by a crash: what follows must not be lost with it
-                line = "\n" + line
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    with naming_output(path), open_in_folder(path) as file:
+        if file.tell() and not _ends_a_line(path):  # cut short by a crash: what follows must not be lost with it
+            line = "\n" + line
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
     return path
 
 
 def _ends_a_line(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(-1, os.SEEK_END)
         return file.read() == b"\n"
 
@@ -124,9 +122,7 @@ def read(folder: Path) -> list[Record]:
         raise InputError(f"{folder}: no such folder")
     if not path.is_file():
         raise InputError(f"{folder}: nothing was measured there (no {RESULTS}): run qkv evaluate {folder} first")
-    if path.stat().st_size > LARGEST:
-        raise InputError(f"{path}: larger than {LARGEST // 2**20} MiB")
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = read_regular(path, LARGEST).decode("utf-8", errors="replace").split("\n")
     records = [_parse(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not records:
         raise InputError(f"{path}: is empty: run qkv evaluate {folder} first")

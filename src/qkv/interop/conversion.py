@@ -18,7 +18,7 @@ from qkv.interop.tensors import Progress
 from qkv.interop.vocabularies import LARGEST_TOKENIZER, SPECIAL, TARGET_TOKENIZER, TOKENIZER
 from qkv.interop.weight_map import Family
 from qkv.models.elmo import Elmo
-from qkv.runtime.files import folder_written_atomically
+from qkv.runtime.files import check_output_folder, folder_written_atomically
 
 # A folder that Hugging Face's transformers loads, one of our own, or one with the two files that ELMo was released in.
 Kind = Literal["hf", "qkv", "elmo"]
@@ -66,8 +66,7 @@ def convert(
 
     `out` is there whole in the end, or not at all.
     """
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise InputError(f"{out}: is there already; name a folder that is new or empty")
+    check_output_folder(out)
     folder = locate(source)
     network = network_of(folder)
     family = family_for(network) if to == "hf" else None

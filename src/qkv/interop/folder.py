@@ -5,9 +5,10 @@ Besides those of our own, with "library": "qkv" in config.json, the folders of o
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -52,6 +53,7 @@ KINDS: dict[type[Any], str] = {
     TextEncoder: "a text encoder (for qkv classify, tag, answer, fill, embed)",
     Transducer: "a model of sequences of bits (for qkv evaluate, view)",
 }
+T = TypeVar("T")
 CHECKPOINT = re.compile(r"step-\d{8,}")
 
 
@@ -90,11 +92,25 @@ def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dt
     where = pick_device(device)
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype {dtype}: weights are floating-point numbers")
-    folder = locate(folder)
+    return _read_located(folder, lambda path: _load(path, where, dtype))
+
+
+def _load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
     if _is_elmo(folder):
-        return load_elmo(folder, where, dtype)
+        return load_elmo(folder, device, dtype)
     family = family_of(folder)
-    return _load_own(folder, where, dtype) if family is None else load_released(folder, family, where, dtype)
+    return _load_own(folder, device, dtype) if family is None else load_released(folder, family, device, dtype)
+
+
+def _read_located(folder: str | Path, read: Callable[[Path], T]) -> T:
+    """Apply `read` to a model folder; again if its run, which is being trained, removed the checkpoint meanwhile."""
+    while True:
+        before = checkpoints_in(Path(folder))
+        try:
+            return read(locate(folder))
+        except InputError:
+            if checkpoints_in(Path(folder)) == before:
+                raise
 
 
 def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
@@ -117,11 +133,14 @@ def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> 
 
 def load_as(kind: type[Any], folder: str | Path, device: str | torch.device = "cpu") -> Any:
     """Load a saved model of one kind (`EncoderDecoder`, `LanguageModel`); one of another kind is told apart at once."""
-    found = locate(folder)
-    network = network_of(found)
-    if not issubclass(network, kind):
-        raise InputError(f"{folder}: holds {_called(network)}, and {_called(kind)} is needed here")
-    return load(found, device)
+
+    def read(path: Path) -> Any:
+        network = network_of(path)
+        if not issubclass(network, kind):
+            raise InputError(f"{folder}: holds {_called(network)}, and {_called(kind)} is needed here")
+        return load(path, device)
+
+    return _read_located(folder, read)
 
 
 def network_of(folder: Path) -> type[Any]:
@@ -191,6 +210,11 @@ def resolve(folder: Path) -> Path:
 def checkpoint_path(run: Path, step: int) -> Path:
     """Where a training run keeps the checkpoint of a step."""
     return run / f"step-{step:08d}"
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The step of a checkpoint, by the name of its folder."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def checkpoints_in(run: Path) -> list[Path]:

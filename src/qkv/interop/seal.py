@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import CheckpointError
-from qkv.interop.document import read_object
+from qkv.interop.document import LARGEST_OBJECT, parse_object, read_text
 from qkv.runtime.files import sha256
 
 SEAL = "checkpoint.json"
@@ -15,8 +15,7 @@ SEAL = "checkpoint.json"
 def seal(folder: Path, record: dict[str, Any]) -> None:
     """Write the seal: `record`, the hashes of all files that are in the folder now, and a hash of these two."""
     sealed = {**record, "sha256": {path.name: sha256(path) for path in sorted(folder.iterdir())}}
-    text = json.dumps({**sealed, "seal": _digest(sealed)}, indent=2)
-    (folder / SEAL).write_text(text + "\n", encoding="utf-8")
+    (folder / SEAL).write_text(with_digest(sealed), encoding="utf-8")
 
 
 def read_seal(folder: Path) -> dict[str, Any]:
@@ -24,9 +23,9 @@ def read_seal(folder: Path) -> dict[str, Any]:
     path = folder / SEAL
     if not path.exists():
         raise CheckpointError(f"{folder}: no {SEAL}: not a whole checkpoint")
-    record = read_object(path)
-    if record.pop("seal", None) != _digest(record) or not isinstance(record.get("sha256"), dict):
-        raise CheckpointError(f"{path}: cut short or altered since it was saved (its SHA-256 differs)")
+    record = parse_with_digest(read_text(path, LARGEST_OBJECT), path)
+    if not isinstance(record.get("sha256"), dict):
+        raise CheckpointError(f"{path}: cut short or altered since it was saved (it has no hashes)")
     return record
 
 
@@ -39,6 +38,19 @@ def verify(folder: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path}: missing from the checkpoint")
         if sha256(path) != expected:
             raise CheckpointError(f"{path}: cut short or altered since it was saved (its SHA-256 differs)")
+    return record
+
+
+def with_digest(record: dict[str, Any]) -> str:
+    """Write a record as JSON that also holds the SHA-256 of itself."""
+    return json.dumps({**record, "seal": _digest(record)}, indent=2) + "\n"
+
+
+def parse_with_digest(text: str, path: Path) -> dict[str, Any]:
+    """Read a record that `with_digest` wrote; `path` opens the error message of one that was altered."""
+    record = parse_object(text, path)
+    if record.pop("seal", None) != _digest(record):
+        raise CheckpointError(f"{path}: cut short or altered since it was saved (its SHA-256 differs)")
     return record
 
 

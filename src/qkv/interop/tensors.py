@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from qkv.errors import CheckpointError, InputError
+from qkv.errors import CheckpointError
 from qkv.interop.document import parse_object, read_object, shown
 from qkv.types import Tensor
 
@@ -220,15 +220,12 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, progress: Progress 
         header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    try:
-        with path.open("wb") as file:
-            file.write(len(text).to_bytes(LENGTH, "little") + text)
-            for name in order:
-                values = tensors[name].detach().cpu().contiguous()
-                file.write(values.reshape(-1).view(torch.uint8).numpy().data)
-                progress(header[name]["data_offsets"][1])
-    except OSError as error:  # a full disk, for one
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(LENGTH, "little") + text)
+        for name in order:
+            values = tensors[name].detach().cpu().contiguous()
+            file.write(values.reshape(-1).view(torch.uint8).numpy().data)
+            progress(header[name]["data_offsets"][1])
 
 
 def no_pickle(folder: Path) -> str:

@@ -6,10 +6,9 @@ import io
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from qkv.errors import InputError
 
@@ -60,29 +59,32 @@ def check_output_file(path: Path) -> None:
         raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or regular file")
 
 
-def check_output_folder(path: Path) -> None:
-    """Raise unless `path` is free or an empty folder; a link to an empty folder is refused too."""
+def check_output_folder(path: Path, ignore: Callable[[str], bool] = lambda name: False) -> None:
+    """Raise unless `path` is free or an empty folder; a link to an empty folder is refused too.
+
+    A folder also counts as empty if `ignore` holds for the names of all files in it.
+    """
     mode = _lstat_mode(path)
     if mode is None:
         return
     if not stat.S_ISDIR(mode):
         raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
-    if any(path.iterdir()):
+    if not all(ignore(name) for name in os.listdir(path)):
         raise InputError(f"{path}: is not empty; choose the name of a new or empty folder")
 
 
-def open_in_folder(path: Path, mode: str) -> IO[str]:
-    """Open a text file for appending ("a") or updating ("a+") that is not a link, a FIFO or a device.
+def open_in_folder(path: Path) -> io.BufferedWriter:
+    """Open a file for appending, which must not be a link, a FIFO or a device.
 
     For the files that a run keeps up to date in its folder: the folder may come from someone else.
     """
-    flags = {"a": os.O_WRONLY, "a+": os.O_RDWR}[mode] | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    with _naming(path):
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    with naming_output(path):
         check_output_file(path)
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         try:
             _require_regular(path, os.fstat(descriptor).st_mode)
-            return os.fdopen(descriptor, mode, encoding="utf-8", newline="\n")
+            return io.BufferedWriter(io.FileIO(descriptor, "ab"))
         except BaseException:
             os.close(descriptor)
             raise
@@ -104,7 +106,7 @@ def file_kind(mode: int) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a power cut."""
-    with _naming(path):
+    with naming_output(path):
         check_output_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = _scratch(path)
@@ -127,7 +129,7 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
     A process that is killed between taking the old folder away and putting the new one there leaves the old one set
     aside: `remove_leftovers`, and the next writer, put it back.
     """
-    with _naming(path):
+    with naming_output(path):
         mode = _lstat_mode(path)
         if mode is not None and not stat.S_ISDIR(mode) and not (path.is_symlink() and path.is_dir()):
             raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
@@ -166,6 +168,11 @@ def remove_folder(path: Path) -> None:
         _remove(doomed)
 
 
+def is_leftover(name: str) -> bool:
+    """Whether a file in a folder of ours has a name that a killed process can leave behind."""
+    return name == LOCK or name.startswith(WRITING)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what an interrupted writer left in `folder`."""
     for old in folder.glob(f"{OLD}*"):
@@ -177,7 +184,7 @@ def remove_leftovers(folder: Path) -> None:
 @contextmanager
 def only_one_process(folder: Path) -> Iterator[None]:
     """Raise if another process is inside this block for the same folder; one that dies leaves it free again."""
-    with open_in_folder(folder / LOCK, "a") as lock:
+    with open_in_folder(folder / LOCK) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -221,12 +228,11 @@ def _remove(path: Path) -> None:
 
 def _lstat_mode(path: Path) -> int | None:
     """The mode of what is at `path`, links not followed; None where there is nothing."""
-    try:
-        return path.lstat().st_mode
-    except FileNotFoundError:
-        return None
-    except OSError as error:  # a component that is a file, a name that is too long, a loop of links
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    with naming_output(path):
+        try:
+            return path.lstat().st_mode
+        except FileNotFoundError:
+            return None
 
 
 def _require_regular(path: Path, mode: int) -> None:
@@ -239,8 +245,8 @@ def _size(count: int) -> str:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Say which file or folder it was that could not be written, rather than which scratch file."""
+def naming_output(path: Path) -> Iterator[None]:
+    """Turn an OSError into an input error that names `path`, rather than a temporary file."""
     try:
         yield
     except (FileExistsError, NotADirectoryError):

@@ -25,11 +25,14 @@ class Circumstances:
 
     def differences(self, record: Mapping[str, Any]) -> tuple[str, ...]:
         """What was otherwise when the record was written; a record that does not say tells of no difference."""
-        return tuple(
+        notes = tuple(
             f"{name} was {record[name]} and is now {getattr(self, name)}: results may differ in the last digits"
             for name in DECISIVE
             if name in record and record[name] != getattr(self, name)
         )
+        if record.get("source_hash", self.source_hash) != self.source_hash:
+            notes += ("the source code of qkv has changed since the checkpoint was saved: results may differ",)
+        return notes
 
 
 def present_circumstances(device: torch.device, config: TrainConfig, *, capturable: bool) -> Circumstances:

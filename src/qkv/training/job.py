@@ -1,11 +1,13 @@
 """From a recipe to a trained model: data, vocabulary, model, run, loop."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qkv.data.characters import Characters
 from qkv.data.registry import load_data
+from qkv.errors import CheckpointError
 from qkv.interop.folder import read_config
 from qkv.models import MODELS
 from qkv.runtime.device import pick_device
@@ -14,7 +16,7 @@ from qkv.training.display import Display
 from qkv.training.initial import continued_config, set_aside, start_of, take_over
 from qkv.training.loop import train
 from qkv.training.recipe import TASKS, Recipe
-from qkv.training.run import Place, Run, require_free
+from qkv.training.run import Place, Run
 
 
 @dataclass(frozen=True)
@@ -27,38 +29,41 @@ class Job:
 
 def begin(recipe: Recipe, folder: Path, device: str = "auto", display: Display | None = None) -> Job:
     """Train a recipe into a new folder."""
-    require_free(folder)
-    return _work(recipe, folder, None, device, display or Display())
+    return _work(Run.new(folder, recipe), device, display or Display())
 
 
-def resume(folder: Path, device: str = "auto", display: Display | None = None) -> Job:
-    """Go on with a run, from its newest checkpoint, as if it had never stopped."""
+def resume(folder: Path, device: str = "auto", display: Display | None = None, assignments: Sequence[str] = ()) -> Job:
+    """Resume a run from its newest checkpoint; `assignments` change keys of `train` from there on."""
     run = Run.open(folder)
-    return _work(run.recipe, folder, run, device, display or Display())
+    return _work(run.changed(assignments) if assignments else run, device, display or Display())
 
 
-def _work(recipe: Recipe, folder: Path, run: Run | None, device: str, display: Display) -> Job:
+def _work(run: Run, device: str, display: Display) -> Job:
+    recipe = run.recipe
     where = pick_device(device)
     kind = TASKS[recipe.task]
+    network = MODELS[recipe.model["name"]][0]
     data = load_data(recipe.data)
-    going_on = run is not None and bool(run.checkpoints)
-    start = None if going_on else start_of(recipe)
-    vocabulary = (run.vocabulary if run is not None else None) or (
+    resumed = bool(run.checkpoints)
+    start = None if resumed else start_of(recipe)
+    vocabulary = run.vocabulary or (
         kind.learn_vocabulary(data, recipe.data, recipe.model_config()) if start is None else start.tokenizer
     )
-    if run is not None and going_on:
-        _, config = read_config(run.checkpoints[-1])
+    if resumed:
+        saved, config = read_config(run.checkpoints[-1])
+        if saved is not network:
+            raise CheckpointError(
+                f"{run.checkpoints[-1]}: holds a {saved.__name__}, but the run trains a {network.__name__}"
+            )
     elif start is not None:
         config = continued_config(recipe, start, kind.sizes(data, vocabulary))
     else:
         config = recipe.model_config(kind.sizes(data, vocabulary))
     task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
     seed_everything(recipe.seed)
-    model: Any = MODELS[recipe.model["name"]][0](config)
+    model: Any = network(config)
     fresh = [] if start is None else take_over(model, start)
     model = model.to(where)
-    # Everything that could be wrong with the input has been looked at: only now does the run's folder come to be.
-    run = run or Run.create(folder, recipe)
     size = sum(parameter.numel() for parameter in model.parameters())
     display.say(
         f"{recipe.data.name}  {task.describe()}{_described(recipe, vocabulary)}    "
@@ -69,6 +74,7 @@ def _work(recipe: Recipe, folder: Path, run: Run | None, device: str, display: D
         display.say(f"begins with the weights of {recipe.init}; {new}")
     for note in (*task.notes, *set_aside(recipe, start)):
         display.say(f"note: {note}")
+    # Everything that could be wrong with the input has been checked: only now is the run's folder created.
     with run.held():
         return Job(run, train(run, task, model, data.fingerprint, display))
 

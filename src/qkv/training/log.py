@@ -1,26 +1,36 @@
-"""What a run writes down: one JSON object a line, and the same numbers for TensorBoard."""
+"""The log of a run: one JSON object per line, and the same numbers in TensorBoard's event files."""
 
 import json
+import os
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from qkv.errors import InputError
+from qkv.runtime.files import naming_output, open_in_folder
+
 
 class Log:
-    """Appends records to log.jsonl, and to TensorBoard's event files where that package is installed."""
+    """Appends records to log.jsonl and to an event file."""
 
     def __init__(self, path: Path, first_step: int) -> None:
-        self._file = path.open("a", encoding="utf-8")
-        self._board = _tensorboard(path.parent / "tensorboard", first_step)
+        self._path = path
+        self._file = open_in_folder(path)
+        self._events = EventFile(path.parent / "tensorboard", first_step)
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Record the numbers of a step; `kind` is "train" or "valid"."""
-        self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
-        self._file.flush()
-        if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        with naming_output(self._path):
+            self._file.write((json.dumps({"step": step, "kind": kind, **values}) + "\n").encode())
+            self._file.flush()
+        self._events.write(step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def __enter__(self) -> "Log":
         return self
@@ -28,14 +38,36 @@ class Log:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
+        for path, file in ((self._path, self._file), (self._events.path, self._events.file)):
+            try:
+                file.close()
+            except OSError as failure:  # of what was not written yet; the error that ends training comes first
+                if error is None:
+                    raise InputError(f"{path}: cannot be written: {failure.strerror}") from None
 
 
-def _tensorboard(folder: Path, first_step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder), purge_step=first_step)
+class EventFile:
+    """An event file that is written at once, so that an error is raised here and not in a thread."""
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        with naming_output(folder):
+            if folder.is_symlink():
+                raise InputError(f"{folder}: is a symbolic link; remove it")
+            folder.mkdir(exist_ok=True)
+        now = time.time()
+        self.path = folder / f"events.out.tfevents.{now:.6f}.{socket.gethostname()}.{os.getpid()}"
+        self.file = open_in_folder(self.path)
+        self._records = RecordWriter(self.file)
+        self._append(Event(wall_time=now, file_version="brain.Event:2"))
+        # TensorBoard drops what other files of the folder have from this step on.
+        self._append(Event(wall_time=now, step=first_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Record scalars of a step."""
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._append(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
+
+    def _append(self, event: Any) -> None:
+        with naming_output(self.path):
+            self._records.write(event.SerializeToString())
+            self._records.flush()

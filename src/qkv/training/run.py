@@ -1,7 +1,7 @@
-"""A run is a folder: its recipe, its log, and checkpoints from which it continues bit for bit."""
+"""A run is a folder: its manifest with the recipe, its log, and checkpoints from which it continues bit for bit."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from qkv.config import build, read_toml, write_toml
+from qkv.config import build, override
 from qkv.data.registry import Loaded, load_data
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.folder import (
     WEIGHTS,
     Network,
     checkpoint_path,
+    checkpoint_step,
     checkpoints_in,
     read_tensors,
     read_vocabulary,
@@ -25,8 +26,12 @@ from qkv.interop.folder import (
 from qkv.interop.seal import read_seal, seal, verify
 from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer
 from qkv.runtime.files import (
+    check_output_file,
+    check_output_folder,
     folder_written_atomically,
+    is_leftover,
     only_one_process,
+    read_regular,
     remove_folder,
     remove_leftovers,
     write_atomically,
@@ -35,10 +40,28 @@ from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
 from qkv.training.average import Average
 from qkv.training.circumstances import Circumstances
+from qkv.training.manifest import MANIFEST, Manifest
 from qkv.training.recipe import Recipe
 from qkv.types import Tensor
 
-RECIPE, LOG, TRAINING = "recipe.toml", "log.jsonl", "training.safetensors"
+LOG, TRAINING = "log.jsonl", "training.safetensors"
+# The keys that a resumed run can change. The others decide the model, the data or how an epoch is divided into batches.
+CHANGEABLE = (
+    "epochs",
+    "lr",
+    "warmup",
+    "decay",
+    "weight_decay",
+    "clip",
+    "label_smoothing",
+    "precision",
+    "graphs",
+    "validate_every",
+    "valid_size",
+    "save_every",
+    "keep",
+    "patience",
+)
 
 
 @dataclass(frozen=True)
@@ -70,27 +93,49 @@ class Run:
 
     folder: Path
     recipe: Recipe
+    manifest: Manifest
+    opened: Manifest | None = None  # what the folder held when it was opened; None: there was no run
 
     @classmethod
-    def create(cls, folder: Path, recipe: Recipe) -> "Run":
-        """Begin a run in a folder that holds nothing yet."""
+    def new(cls, folder: Path, recipe: Recipe) -> "Run":
+        """A run that has no folder yet."""
         require_free(folder)
-        write_atomically(folder / RECIPE, write_toml(recipe.to_dict()).encode())
-        return cls(folder, recipe)
+        return cls(folder, recipe, Manifest.of(recipe))
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """Find a run again, to go on with it."""
-        if not (folder / RECIPE).exists():
-            raise InputError(f"{folder}: no run to go on with (no {RECIPE} there)")
-        recipe = build(Recipe, read_toml(folder / RECIPE), str(folder / RECIPE))
-        return cls(folder, replace(recipe, data=recipe.data.without_lost_folder()))
+        """The run that a folder holds."""
+        if not (folder / MANIFEST).exists():
+            raise InputError(f"{folder}: not a training run (no {MANIFEST} there)")
+        manifest = Manifest.read(folder)
+        recipe = replace(manifest.recipe, data=manifest.recipe.data.without_lost_folder())
+        return cls(folder, recipe, manifest, manifest)
+
+    def changed(self, assignments: Sequence[str]) -> "Run":
+        """The run with keys of `train` set to other values from here on."""
+        for assignment in assignments:
+            table, _, key = assignment.partition("=")[0].strip().partition(".")
+            if table != "train" or key not in CHANGEABLE:
+                raise InputError(
+                    f"--set {assignment}: cannot be changed on resume (train.{', train.'.join(CHANGEABLE)} can); "
+                    f"a new run can start from these weights with --set init={self.folder}"
+                )
+        recipe = build(Recipe, override(self.manifest.recipe.to_dict(), assignments), "--set")
+        step = checkpoint_step(self.checkpoints[-1]) if self.checkpoints else 0
+        return replace(self, recipe=recipe, manifest=self.manifest.changed(recipe, step, assignments))
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the run to this process, and clear away what one that was killed has left."""
+        """Keep the folder to this process; the manifest is written, and leftovers of a killed process are removed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         with only_one_process(self.folder):
+            # Another process may have been here since the folder was looked at.
+            if self.opened is None:
+                require_free(self.folder)
+            elif Manifest.read(self.folder) != self.opened:
+                raise InputError(f"{self.folder}: its recipe was changed by another process: try again")
             remove_leftovers(self.folder)
+            self.manifest.write(self.folder)
             yield
 
     @property
@@ -125,6 +170,8 @@ class Run:
     ) -> Path:
         """Write a checkpoint, whole or not at all, and drop the oldest beyond those to keep."""
         path = checkpoint_path(self.folder, place.step)
+        if not (self.folder / MANIFEST).exists():  # the folder was removed or renamed while training
+            self.manifest.write(self.folder)
         tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}
         tensors |= {f"carried.{name}": value.contiguous() for name, value in task.carried().items()}
         tensors |= {f"buffer.{name}": value.contiguous() for name, value in _buffers(model).items()}
@@ -170,6 +217,8 @@ class Run:
         task.carry(model, _under("carried.", saved))
         restore_random_state(_under("random.", saved), model.device)
         place = build(Place, record["place"], str(path))
+        if place.finished and self.manifest.extends_training(place.step):
+            place = replace(place, finished=False)
         if circumstances.device not in place.devices and not place.finished:
             place = replace(place, devices=(*place.devices, circumstances.device))
         return place, circumstances.differences(record)
@@ -177,8 +226,9 @@ class Run:
     def truncate_log(self, place: Place) -> None:
         """Forget what was logged after `place`: those steps will be run, and logged, again."""
         path = self.folder / LOG
+        check_output_file(path)
         if path.exists():
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = read_regular(path).decode("utf-8", errors="replace").splitlines()
             kept = [line for line in lines if _was_logged_by(place, line)]
             write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 
@@ -191,11 +241,10 @@ class Run:
 
 
 def require_free(folder: Path) -> None:
-    """Raise where a new run cannot begin."""
-    if (folder / RECIPE).exists():
-        raise InputError(f"{folder} holds another run: go on with --resume {folder}, or choose another --out")
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise InputError(f"{folder} is not empty: choose another --out")
+    """Raise where a new run cannot be started; what a killed process left in its folder does not matter."""
+    if (folder / MANIFEST).exists():
+        raise InputError(f"{folder}: holds another run; resume it with --resume {folder}, or choose another --out")
+    check_output_folder(folder, ignore=is_leftover)
 
 
 def _was_logged_by(place: Place, line: str) -> bool:

@@ -21,7 +21,7 @@ from qkv.interop.document import read_object
 from qkv.interop.tensors import Progress
 from qkv.models.elmo import Config, Elmo
 from qkv.runtime.device import pick_device
-from qkv.runtime.files import folder_written_atomically
+from qkv.runtime.files import check_output_folder, folder_written_atomically
 from qkv.types import Tensor
 
 OPTIONS, WEIGHTS = "options.json", "weights.hdf5"  # with any words before them
@@ -77,6 +77,7 @@ def load_elmo(
 
 def save_elmo(model: Elmo, folder: str | Path) -> None:
     """Write a model as ELMo was released; the format has no place for an output layer or a head: they stay behind."""
+    check_output_folder(Path(folder))
     with folder_written_atomically(Path(folder)) as scratch:
         write_elmo(model, scratch)
 

@@ -124,7 +124,7 @@ def test_sides_of_different_length_are_named_with_the_first_line_that_has_no_par
 
 def test_missing_and_empty_files_and_folders_are_named(tmp_path: Path) -> None:
     assert refused(tmp_path / "none.tsv") == f"{tmp_path / 'none.tsv'}: no such file"
-    assert refused(tmp_path) == f"{tmp_path}: is a folder, not a file"
+    assert "is a folder" in refused(tmp_path)
     for content in (b"", b"\n \n", codecs.BOM_UTF8, codecs.BOM_UTF8 + b"\n"):
         path = written(tmp_path, "empty.tsv", content)
         assert refused(path) == f"{path}: is empty"

@@ -1,7 +1,10 @@
 """Files and folders that are whole or absent, whatever interrupts the writing."""
 
+import contextlib
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +13,16 @@ import pytest
 
 from qkv.errors import InputError
 from qkv.runtime.files import (
+    LOCK,
     OLD,
     WRITING,
+    check_output_file,
+    check_output_folder,
     folder_written_atomically,
+    is_leftover,
+    only_one_process,
+    open_in_folder,
+    read_regular,
     remove_folder,
     remove_leftovers,
     sha256,
@@ -48,13 +58,112 @@ def test_a_file_stays_the_old_one_when_writing_fails(tmp_path: Path, monkeypatch
     assert names(tmp_path) == ["page.html"]
 
 
-def test_a_link_stays_a_link_and_what_it_points_at_is_written(tmp_path: Path) -> None:
-    (tmp_path / "real").write_bytes(b"old")
-    link = tmp_path / "link"
-    link.symlink_to("real")
-    write_atomically(link, b"new")
-    assert link.is_symlink()
-    assert (tmp_path / "real").read_bytes() == b"new"
+SPECIAL = ["link", "dangling", "loop", "fifo", "socket", "device", "link to a folder"]
+
+
+def special_file(path: Path, kind: str) -> Path:
+    """Make something at `path` that is neither a regular file nor a folder."""
+    target = path.with_name("target")
+    if kind == "link":
+        target.write_bytes(b"precious")
+        path.symlink_to(target)
+    elif kind == "link to a folder":
+        target.mkdir()
+        path.symlink_to(target)
+    elif kind == "dangling":
+        path.symlink_to(target)
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with contextlib.chdir(path.parent):  # the path of a socket must be short
+            socket.socket(socket.AF_UNIX).bind(path.name)
+    else:
+        try:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))  # like /dev/zero
+        except PermissionError:
+            pytest.skip("needs the right to make a device")
+    return path
+
+
+def state(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """The type and inode, and of regular files the content, of everything in a folder."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mode,
+            path.read_bytes() if stat.S_ISREG(path.lstat().st_mode) else str(path.lstat().st_ino).encode(),
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_output_is_never_written_to_a_special_file(tmp_path: Path, kind: str) -> None:
+    path = special_file(tmp_path / "out", kind)
+    before = state(tmp_path)
+    for refused in (check_output_file, check_output_folder, open_in_folder):
+        with pytest.raises(InputError, match="out"):
+            refused(path)
+    with pytest.raises(InputError, match="out"):
+        write_atomically(path, b"new")
+    if kind != "link to a folder":  # a checkpoint may be one: the link is replaced, and what it points at stays
+        with pytest.raises(InputError, match="out"), folder_written_atomically(path) as scratch:
+            (scratch / "file").write_bytes(b"new")
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["dangling", "loop", "fifo", "socket", "device", "link to a folder"])
+def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
+    path = special_file(tmp_path / "in", kind)
+    with pytest.raises(InputError, match="in"):
+        read_regular(path, 100)
+    with pytest.raises(InputError, match="in"):
+        sha256(path)
+
+
+def test_a_link_to_a_regular_file_is_read_and_its_size_is_bounded(tmp_path: Path) -> None:
+    path = special_file(tmp_path / "in", "link")
+    assert read_regular(path, 8) == b"precious"
+    with pytest.raises(InputError, match="larger"):
+        read_regular(path, 7)
+
+
+def test_an_output_folder_is_new_or_empty(tmp_path: Path) -> None:
+    check_output_folder(tmp_path / "new")
+    check_output_folder(tmp_path)
+    (tmp_path / LOCK).touch()
+    with pytest.raises(InputError):
+        check_output_folder(tmp_path)
+    check_output_folder(tmp_path, ignore=is_leftover)
+
+
+def test_a_link_to_a_folder_is_replaced_and_its_target_is_kept(tmp_path: Path) -> None:
+    link = special_file(tmp_path / "step-1", "link to a folder")
+    (tmp_path / "target" / "file").write_bytes(b"precious")
+    with folder_written_atomically(link) as scratch:
+        (scratch / "file").write_bytes(b"new")
+    assert not link.is_symlink()
+    assert (link / "file").read_bytes() == b"new"
+    assert (tmp_path / "target" / "file").read_bytes() == b"precious"
+    assert names(tmp_path) == ["step-1", "target"]
+
+
+def test_of_a_link_to_a_folder_only_the_link_is_removed(tmp_path: Path) -> None:
+    link = special_file(tmp_path / "step-1", "link to a folder")
+    (tmp_path / "target" / "file").write_bytes(b"precious")
+    remove_folder(link)
+    (tmp_path / f"{WRITING}1-x").symlink_to("target")
+    remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["target"]
+    assert (tmp_path / "target" / "file").read_bytes() == b"precious"
+
+
+def test_a_lock_never_empties_the_target_of_a_link(tmp_path: Path) -> None:
+    special_file(tmp_path / LOCK, "link")
+    with pytest.raises(InputError), only_one_process(tmp_path):
+        pass
+    assert (tmp_path / "target").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("place", ["file/below", "file/further/below"])
@@ -68,11 +177,9 @@ def test_a_place_below_a_file_cannot_be_written_and_is_named(tmp_path: Path, pla
     assert names(tmp_path) == ["file"]
 
 
-def test_what_is_no_file_is_not_written_over(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder or a device"):
+def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
         write_atomically(tmp_path, b"")
-    with pytest.raises(InputError, match="is a folder or a device"):
-        write_atomically(Path(os.devnull), b"")
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -
     plain = put(tmp_path, "plain", bytes(10**6))
     for path in (bomb, zipped, plain):
         assert len(unpack(path, limit=10**6)) == 10**6
-        with pytest.raises(InputError, match="holds more than 999,999 bytes"):
+        with pytest.raises(InputError, match="999,999 bytes"):
             unpack(path, limit=10**6 - 1)
 
 
@@ -204,5 +204,5 @@ def test_a_packed_file_that_is_cut_short_or_altered_is_named(tmp_path: Path) -> 
             unpack(path)
     with pytest.raises(InputError, match=r"good\.zip: cut short or altered"):
         unpack(good, "not there")
-    with pytest.raises(InputError, match="cannot be read: No such file"):
+    with pytest.raises(InputError, match="no such file"):
         unpack(tmp_path / "none.gz")

@@ -25,7 +25,8 @@ from qkv.data.config import DataConfig as DataConfig
 from qkv.data.files import hold_out, is_parsed, read_lines, read_pairs, read_text
 from qkv.data.loaded import Loaded as Loaded
 from qkv.data.questions import Question, parse_squad
-from qkv.data.sniff import check_labels, looks_like_texts
+from qkv.data.rows import TABLES
+from qkv.data.sniff import check_labels, looks_like_texts, looks_tagged
 from qkv.data.store import Corpus, Store
 from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
@@ -77,6 +78,21 @@ def load_to_score(kind: str, paths: Sequence[Path], name: str, *, column: str = 
         return Loaded({}, texts={"train": "", "valid": "", name: _read_texts(files)})
     read = read_pairs(paths, strict=strict, labelled=kind == "labelled")
     return Loaded({"train": [], "valid": [], name: read.pairs}, read.notes)
+
+
+def guess_kind(paths: Sequence[Path]) -> str:
+    """The kind of data in files of a user's own, by their names and content."""
+    suffix = paths[0].suffix.lower()
+    if len(paths) == 2 or suffix in TABLES:
+        return "pairs"
+    if is_parsed(paths[0]):
+        return "tagged"
+    if suffix == ".json":
+        return "questions"
+    lines = read_lines(paths[0])
+    if looks_tagged(lines):
+        return "tagged"
+    return "pairs" if any("\t" in line for line in lines) else "text"
 
 
 def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | PretrainedTokenizer | None":

@@ -19,8 +19,7 @@ class Row(NamedTuple):
 
 def parse_rows(lines: Sequence[str], suffix: str, where: str, keys: tuple[str, str]) -> Iterator[Row]:
     """The rows of a table whose format the suffix of its file name tells; `keys` name the two columns."""
-    parsers = {".csv": _from_csv, ".jsonl": _from_json}
-    return parsers.get(suffix.lower(), _from_tsv)(lines, where, keys)
+    return TABLES.get(suffix.lower(), _from_tsv)(lines, where, keys)
 
 
 def csv_rows(lines: Sequence[str], where: str) -> Iterator[tuple[int, list[str]]]:
@@ -97,3 +96,6 @@ def _is_cell(value: Any) -> bool:
 
 def _example(keys: tuple[str, str]) -> str:
     return f'{{"{shown(keys[0], 40)}": "...", "{shown(keys[1], 40)}": "..."}}'
+
+
+TABLES = {".csv": _from_csv, ".jsonl": _from_json}  # by the suffix of a file name; all others are TSV

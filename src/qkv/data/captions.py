@@ -1,6 +1,7 @@
 """Pictures with captions: what there is of each, and how they are read from a folder of files."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ def inside(folder: Path, name: str) -> Path:
     """The file of that name in the folder itself: a list of captions names no file elsewhere."""
     if Path(name).name != name:
         raise InputError(f"{folder}: {shown(repr(name), 80)} is not the name of a picture in it")
+    if not os.path.isfile(folder / name):
+        raise InputError(f"{folder}: there is no picture {shown(name, 80)} in it: no such file")
     return folder / name
 
 

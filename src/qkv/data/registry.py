@@ -343,7 +343,9 @@ DATA_SETS = {
         "made by qkv (Apache-2.0)",
         _load_dates,
     ),
-    "pairs": DataSet("your own pairs, from a TSV file or two text files (data.train)", "yours", _load_pairs),
+    "pairs": DataSet(
+        "your own pairs, from a TSV, CSV or JSONL file or two text files (data.train)", "yours", _load_pairs
+    ),
     "multi30k": DataSet(
         "captions of photographs, two of en, de, fr, cs: 29,000 pairs to train on",
         multi30k.CORPUS.licence,
@@ -365,7 +367,7 @@ DATA_SETS = {
     ),
     "text": DataSet("your own running text, from one file or several (data.train)", "yours", _load_text, None, "text"),
     "labelled": DataSet(
-        "your own texts with a label each, from a TSV file or two text files (data.train)",
+        "your own texts with a label each, from a TSV, CSV or JSONL file or two text files (data.train)",
         "yours",
         _load_pairs,
         None,

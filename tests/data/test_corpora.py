@@ -156,20 +156,20 @@ PAIRS = Loaded({"train": [Pair("Cat", "K AE1 T"), Pair("Hat", "HH AE1 T")], "val
 
 
 def test_a_vocabulary_is_learned_of_the_training_pairs_alone() -> None:
-    shared = learn_vocabulary(PAIRS, DataConfig())
+    shared = learn_vocabulary(PAIRS, DataConfig("dates"))
     assert shared.source is shared.target
     assert {shared.source.piece(number) for number in range(4, len(shared.source))} == set("CatHKAE1T ")
 
 
 def test_each_side_may_have_its_own_vocabulary() -> None:
-    two = learn_vocabulary(PAIRS, DataConfig(vocabulary="char", target_vocabulary="word", lowercase=True))
+    two = learn_vocabulary(PAIRS, DataConfig("dates", vocabulary="char", target_vocabulary="word", lowercase=True))
     assert {two.source.piece(number) for number in range(4, len(two.source))} == set("cath")
     assert {two.target.piece(number) for number in range(4, len(two.target))} == {" k", " ae1", " t", " hh"}
 
 
 def test_the_vocabulary_of_a_text_is_learned_of_its_training_part() -> None:
     loaded = Loaded({}, texts={"train": "abc\n", "valid": "xyz"})
-    assert len(learn_vocabulary(loaded, DataConfig()).source) == 4 + 4
+    assert len(learn_vocabulary(loaded, DataConfig("dates")).source) == 4 + 4
 
 
 @real
@@ -206,7 +206,7 @@ def test_no_source_of_a_real_set_is_on_both_sides_of_a_split(config: DataConfig,
 @real
 def test_cmudict_has_letters_on_one_side_and_phonemes_on_the_other() -> None:
     loaded = load_data(DataConfig(name="cmudict"))
-    two = learn_vocabulary(loaded, DataConfig(vocabulary="char", target_vocabulary="word"))
+    two = learn_vocabulary(loaded, DataConfig("dates", vocabulary="char", target_vocabulary="word"))
     assert len(two.source) == 4 + 29  # the alphabet, apostrophe, dash and dot
     assert len(two.target) == 4 + 69  # 24 consonants, and 15 vowels with three stresses each
     unseen = [pair.target for split in ("valid", "test") for pair in loaded.splits[split]]

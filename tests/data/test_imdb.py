@@ -55,7 +55,7 @@ def test_equal_reviews_are_in_one_split_whatever_the_order_of_the_file(store: St
     splits = imdb.read(store)
     sources = [{pair.source for pair in pairs} for pairs in splits.values()]
     assert not sources[0] & sources[1] | sources[0] & sources[2] | sources[1] & sources[2]
-    monkeypatch.setattr(imdb, "_reviews", lambda path: REVIEWS[::-1])
+    monkeypatch.setattr(imdb, "unpack", lambda *_: json.dumps(REVIEWS[::-1]))
     assert imdb.read(store) == splits
 
 

@@ -28,7 +28,7 @@ ROWS = [(f"source {number % 70}", f"target {number}") for number in range(100)]
 
 def test_dates_have_three_splits_of_the_sizes_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "HELD_OUT_DATES", 30)
-    splits = load_data(DataConfig(size=50)).splits
+    splits = load_data(DataConfig("dates", size=50)).splits
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 50, "valid": 30, "test": 30}
 
 
@@ -82,7 +82,7 @@ KINDS = "use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,00
 )  # fmt: skip
 def test_what_a_recipe_cannot_ask_of_the_data_is_refused(data: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
-        build(DataConfig, data, "recipe", prefix="data.")
+        build(DataConfig, {"name": "dates", **data}, "recipe", prefix="data.")
     assert str(caught.value) == f"recipe: {words}"
 
 
@@ -108,8 +108,8 @@ def test_a_recipe_finds_its_files_and_its_folder_from_anywhere(tmp_path: Path, m
     config = DataConfig(name="pairs", train=("a.tsv",), folder="data").with_whole_paths()
     assert config.train == (str(tmp_path / "a.tsv"),)
     assert config.folder == str(tmp_path / "data")
-    assert DataConfig(folder="~/data").with_whole_paths().folder == "/home/someone/data"
-    assert DataConfig().with_whole_paths() == DataConfig()
+    assert DataConfig("dates", folder="~/data").with_whole_paths().folder == "/home/someone/data"
+    assert DataConfig("dates").with_whole_paths() == DataConfig("dates")
 
 
 some_text = st.text(st.characters(codec="utf-8"), max_size=4)

@@ -78,7 +78,7 @@ def test_heads_that_make_no_tree_are_refused_in_words(heads, words):
         (parse_columns, ["a O", "b"], "f: line 2 has a word without a tag, or a tag without a word: 'b'"),
         (parse_columns, ["a\tO", "b\t"], "f: line 2 has a word without a tag"),
         (parse_columns, ["a\tO", "\tO"], "f: line 2 has a word without a tag"),
-        (parse_columns, ["# text = a b", "a X"], "f: line 2 has 2 columns, the first 5: 'a X'; a comment has to go"),
+        (parse_columns, ["# text = a b", "a X"], "f: line 2 has 2 columns, the first 5: 'a X'"),
         (parse_columns, ["a X", "b Y Z"], "f: line 2 has 3 columns, the first 2"),
         (parse_conllu, ["1 a a X _ _ 0 _ _ _"], "f: line 1 is no word of CoNLL-U"),
         (parse_conllu, ["1\ta"], "f: line 1 is no word of CoNLL-U"),

@@ -93,7 +93,7 @@ def test_a_recipe_asks_for_word_pieces_by_their_number_and_labels_are_none_of_th
         with pytest.raises(
             InputError, match=r"use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,000"
         ):
-            build(DataConfig, {"vocabulary": kind}, "recipe", prefix="data.")
+            build(DataConfig, {"name": "imdb", "vocabulary": kind}, "recipe", prefix="data.")
 
 
 def test_word_pieces_are_no_vocabulary_of_a_side():

@@ -48,10 +48,35 @@ def test_an_unknown_recipe_is_answered_with_the_nearest():
 
 def test_a_recipe_of_ones_own_is_read_by_its_path(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text('model = { name = "transformer", dim = 32 }\n')
+    path.write_text('data = { name = "dates" }\nmodel = { name = "transformer", dim = 32 }\n')
     assert read_recipe(str(path), ["train.lr=0.5"]).train.lr == 0.5
     with pytest.raises(InputError, match=r"none\.toml: no such file"):
         read_recipe(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize(
+    ("table", "missing", "valid"),
+    [
+        ('task = "translate"\n', "data.name", "multi30k"),
+        ('task = "translate"\ndata = { size = 9 }\nmodel = { name = "transformer" }\n', "data.name", "multi30k"),
+        ('task = "translate"\ndata = { name = "dates" }\n', "model.name", "rnn_seq2seq"),
+        ('task = "tag"\ndata = { name = "wnut17" }\nmodel = { dim = 8 }\n', "model.name", "bert"),
+    ],
+)
+def test_a_recipe_must_name_its_data_and_its_model(table, missing, valid, tmp_path):
+    (tmp_path / "mine.toml").write_text(table, encoding="utf-8")
+    with pytest.raises(InputError, match=missing) as caught:
+        read_recipe(str(tmp_path / "mine.toml"))
+    assert valid in str(caught.value)
+    with pytest.raises(InputError):  # a run's recipe is read without `read_recipe`
+        build(Recipe, read_toml(tmp_path / "mine.toml"), "mine").model_config()
+
+
+@pytest.mark.parametrize("task", ['"translat"', '["translate"]', "3"])
+def test_a_task_that_is_not_known_is_an_input_error(task, tmp_path):
+    (tmp_path / "mine.toml").write_text(f"task = {task}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="task"):
+        read_recipe(str(tmp_path / "mine.toml"))
 
 
 def test_a_recipe_can_extend_one_that_comes_with_qkv(tmp_path):

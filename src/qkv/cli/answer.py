@@ -1,6 +1,5 @@
 """`qkv answer`: a question and a text in, and out where in the text the answer stands."""
 
-from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,12 @@ def answer(
     text: Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Where the answer may stand.")] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help='Many of them: on each line {"question": "...", "text": "..."}.'),
+        typer.Option(
+            "--input",
+            "--file",
+            metavar="FILE",
+            help='Many of them (- for standard input): on each line {"question": "...", "text": "..."}.',
+        ),
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="How many answers to give for each question.")] = 1,
     longest: Annotated[int, typer.Option("--longest", min=1, help="How many tokens an answer has at most.")] = 30,
@@ -59,30 +63,26 @@ def answer(
 
 
 def _given(question: str | None, text: str | None, file: Path | None) -> "list[Question]":
-    from qkv.data.files import read_lines
-    from qkv.data.questions import Question
-
     if file is not None:
         if question is not None or text is not None:
             raise InputError("give --question and --text, or --file, not both")
-        lines = [(number, line) for number, line in enumerate(read_lines(file), start=1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(texts.input_lines(file), start=1) if line.strip()]
         return [_parsed(line, f"{file}: line {number}") for number, line in lines]
     if question is None or text is None:
         raise InputError("give --question and --text, or a --file of many")
     for name, words in (("--question", question), ("--text", text)):
         if not words.strip():
             raise InputError(f"{name} is empty")
+    from qkv.data.questions import Question
+
     return [Question(question, text)]
 
 
 def _parsed(line: str, where: str) -> "Question":
     from qkv.data.questions import Question
+    from qkv.data.rows import parse_json
 
-    try:
-        data = loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON: {error}") from None
-    match data:
+    match parse_json(line, where):
         case {"question": str(question), "text": str(text)} if question.strip() and text.strip():
             return Question(question, text)
     raise InputError(f'{where}: must be {{"question": "...", "text": "..."}}, neither of them empty')

@@ -1,5 +1,6 @@
 """`qkv data`: the data sets, where they are, and what is in them."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +13,19 @@ from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.data.pair import Pair
+    from qkv.data.registry import Loaded
     from qkv.data.store import Corpus, Store
     from qkv.data.tagged import Tagged
 
 YOURS = "yours"  # the licence of what a user brings
+OWN = "own"  # the split that a user's file is shown as
+OWN_KINDS = {
+    "pairs": "pairs of a source and a target",
+    "labelled": "texts with labels",
+    "tagged": "words with tags, in CoNLL columns or CoNLL-U",
+    "questions": "questions in SQuAD's JSON",
+    "text": "running text",
+}
 
 app = typer.Typer(
     help="List the data sets, show what is in them, and fetch their files.",
@@ -92,35 +102,49 @@ def fetch(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, or a file: your own TSV, or a source file.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, or a file of your own.")],
     target: Annotated[Path | None, typer.Argument(metavar="TARGET", help="The target file, for a source file.")] = None,
     split: Annotated[str, typer.Option("--split", help="train, valid or test; multi30k has others.")] = "train",
     languages: Annotated[
         str | None, typer.Option("--languages", metavar="SOURCE-TARGET", help="For multi30k and tatoeba [en-de].")
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind", metavar="KIND", help=f"Of your own file: {', '.join(OWN_KINDS)} [guessed from its content]."
+        ),
+    ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="How many pairs, or lines of a text, to show.")] = 10,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
-    """Show the first pairs of a data set, as training would see them."""
-    from qkv.data.files import read_pairs
+    """Show the first examples of a data set or of your own file, as training would read them."""
     from qkv.data.registry import DATA_SETS
 
     if target is not None and not Path(name).exists():
         raise InputError(f"{name}: no such file, so {target} cannot be its target")
-    if name == "pairs":
-        raise InputError("pairs are your own: name their file, as in qkv data show pairs.tsv")
+    if kind is not None and kind not in OWN_KINDS:
+        raise InputError(f"--kind {kind} is not known{nearest(kind, OWN_KINDS)}")
+    if name in OWN_KINDS and not Path(name).is_file():
+        raise InputError(f"{name} data are your own: name their file, as in qkv data show my_file.tsv --kind {name}")
     if name in DATA_SETS and not Path(name).is_file():
         _show_set(name, split, languages, data_dir, count, json)
-    elif Path(name).exists():
-        read = read_pairs([Path(name), target] if target else [Path(name)])
-        _show_pairs(name, read.pairs, read.notes, count, json)
+    elif os.path.lexists(name):
+        _show_files(name, [Path(name)] if target is None else [Path(name), target], kind, count, json)
     else:
         raise InputError(f"{name}: neither a file nor a data set{nearest(name, DATA_SETS)}")
 
 
+def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
+    from qkv.data.registry import guess_kind, load_to_score
+
+    kind = kind or guess_kind(paths)
+    loaded = load_to_score(kind, paths, OWN)
+    say(f"{name}: read as {OWN_KINDS[kind]}; --kind names another format")
+    _show_loaded(name, loaded, OWN, count, json)
+
+
 def _show_set(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
-    from qkv.data.pair import Pair
     from qkv.data.registry import DATA_SETS, DataConfig, load_data
 
     asked: dict[str, Any] = {"name": name, "folder": None if folder is None else str(folder)}
@@ -134,6 +158,12 @@ def _show_set(name: str, split: str, languages: str | None, folder: Path | None,
         raise InputError("; ".join([f"{name} has no split {split}{nearest(split, known)}", *loaded.notes]))
     if DATA_SETS[name].corpus is not None:
         say(f"{name}: licence: {DATA_SETS[name].licence}")
+    _show_loaded(name, loaded, split, count, json)
+
+
+def _show_loaded(name: str, loaded: "Loaded", split: str, count: int, json: bool) -> None:
+    from qkv.data.pair import Pair
+
     if loaded.texts:
         _show_text(name, loaded.texts[split], count, json)
     elif loaded.tagged:
@@ -143,7 +173,8 @@ def _show_set(name: str, split: str, languages: str | None, folder: Path | None,
         pairs = [Pair(f"picture {number}", texts[0]) for number, texts in enumerate(captions.texts)]
         _show_pairs(name, pairs, captions.notes, count, json)
     elif loaded.questions:
-        _show_pairs(name, [Pair(one.question, one.text) for one in known[split]], loaded.notes, count, json)
+        pairs = [Pair(one.question, one.text) for one in loaded.questions[split]]
+        _show_pairs(name, pairs, loaded.notes, count, json)
     else:
         _show_pairs(name, loaded.splits[split], loaded.notes, count, json)
 

@@ -1,14 +1,13 @@
 """`qkv generate`: a language model goes on with a text."""
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli import options
-from qkv.cli.talk import note, result, result_json, say
-from qkv.cli.translate import never_seen
+from qkv.cli import options, texts
+from qkv.cli.talk import result, result_json
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,10 +18,12 @@ def generate(
     run: options.Folder,
     prompts: Annotated[list[str] | None, typer.Option("--prompt", metavar="TEXT", help="How the text begins.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="The file's whole text is the prompt.")
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="The whole text of the file (- for standard input) is the prompt."),
     ] = None,
     lines: Annotated[
-        Path | None, typer.Option("--input", metavar="FILE", help="Each line of the file is a prompt.")
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="Each line of the file (- for standard input) is a prompt."),
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="How many tokens to write.")] = 200,
     samples: Annotated[int, typer.Option("--n", min=1, help="How many texts to write for each prompt.")] = 1,
@@ -52,36 +53,24 @@ def generate(
 
     how = Sampling(temperature, top_k, top_p, seed)
     generator = Generator(run, device=device)
-    given = prompts or (_lines(lines) if lines else [_text(file)])
+    given = prompts or (_prompts(lines) if lines else [texts.input_text(file, "the prompt")])
+    unknown: dict[int, Sequence[str]] = {}
     for number, found in enumerate(generator.generate(given, tokens, how, samples=samples), start=1):
         if found[0].unknown:
-            note(f"prompt {number}: {never_seen(found[0].unknown)}")
+            unknown[number] = found[0].unknown
         for rank, one in enumerate(found, start=1):
             if json:
                 result_json({"prompt": number, "sample": rank, **as_dict(one)})
             else:
                 result(one.text)
+    texts.note_unknown(unknown, "prompt")
 
 
-def _lines(file: Path) -> list[str]:
-    from qkv.data.files import read_lines
-
-    found = read_lines(file)
+def _prompts(file: Path) -> list[str]:
+    found = texts.input_lines(file)
     if empty := [number for number, line in enumerate(found, start=1) if not line.strip()]:
         raise InputError(f"{file}: line {empty[0]} is empty, and a prompt is a text: leave such lines out")
-    if not found:
-        raise InputError(f"{file}: is empty")
     return found
-
-
-def _text(file: Path | None) -> str:
-    from qkv.data.files import decode_text, read_text
-
-    if file is not None:
-        return read_text(file)
-    if sys.stdin.isatty():
-        say("reading the prompt from the keyboard; end with Ctrl-D")
-    return decode_text(sys.stdin.buffer.read(), "standard input")
 
 
 def as_dict(one: "Generated") -> dict[str, Any]:

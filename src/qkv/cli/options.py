@@ -20,15 +20,16 @@ INTERRUPTED = 130  # the exit code of a command that was stopped by Ctrl-C
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON, for machines.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or a saved model's folder.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Make an empty line an error.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Make an empty line or a heading an error.")]
 Beam = Annotated[int, typer.Option("--beam", min=1, max=1000, help="How many hypotheses to follow; 1 is greedy.")]
 Data = Annotated[
     list[Path] | None,
     typer.Option(
         "--data",
         metavar="FILE",
-        help="Your own data: pairs, or texts with labels, in one TSV file (or the option twice, a file for each side, "
-        "of the sources also *.conllu), sentences with tags in CoNLL columns or *.conllu, questions in SQuAD's JSON.",
+        help="Your own data: pairs, or texts with labels, in one file of two columns (TSV, *.csv or *.jsonl), or the "
+        "option twice with a file for each side, of the sources also *.conllu; sentences with tags in CoNLL columns or "
+        "*.conllu; questions in SQuAD's JSON.",
     ),
 ]
 DataDir = Annotated[

@@ -97,7 +97,9 @@ def _own_files(
     named = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in given.items() if paths]
     if not named or recipe is None:
         return named
-    task = TASKS[recipe_table(recipe).get("task", Recipe.task)]
+    task = TASKS.get(str(recipe_table(recipe).get("task", Recipe.task)))
+    if task is None:
+        return named  # read_recipe says which tasks there are
     kind = next((kind for kind in task.kinds() if kind in DATA_SETS), None)
     if kind is None:
         own = "; of your own, from a folder: --set data.name=flickr8k --set data.folder=FOLDER (or coco)"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import counting, note, result, result_json, say
-from qkv.cli.texts import CHUNK, parsed_given, texts_given
+from qkv.cli.talk import counting, result, result_json, say
+from qkv.cli.texts import CHUNK, note_unknown, parsed_given, texts_given
 from qkv.config import nearest
 from qkv.errors import InputError
 
@@ -29,7 +29,12 @@ def translate(
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="What to translate.")] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help="Translate each line of a file, of *.conllu each sentence."),
+        typer.Option(
+            "--input",
+            "--file",
+            metavar="FILE",
+            help="Translate each line of a file (- for standard input), of *.conllu each sentence.",
+        ),
     ] = None,
     beam: options.Beam = 1,
     n_best: Annotated[int, typer.Option("--n-best", min=1, help="How many answers to give for each text.")] = 1,
@@ -120,6 +125,7 @@ def translate(
         translator.check_alignment()
     translator.check(sources)
     shown: list[Answer] = []
+    unknown: dict[int, Sequence[str]] = {}
     with counting("translating", len(lines)) as progress:
         for begin in range(0, len(lines), CHUNK):
             chunk = slice(begin, begin + CHUNK)
@@ -128,7 +134,10 @@ def translate(
             for number, (line, answers) in enumerate(zip(lines[chunk], found, strict=True), start=begin + 1):
                 _print(number, line, answers, asked, json=json, n_best=n_best)
                 shown += answers if attention is not None else []
+                if answers and answers[0].unknown:
+                    unknown[number] = answers[0].unknown
             progress(begin + len(found))
+    note_unknown(unknown)
     if attention is not None:
         from qkv.view import save_page
 
@@ -191,8 +200,6 @@ def _print(number: int, line: str, answers: list["Answer"], asked: Alignment, *,
     elif not answers and n_best == 1:
         result("" if asked.form == "none" else "\t")
     for rank, answer in enumerate(answers, start=1):
-        if rank == 1 and answer.unknown:
-            note(f"input {number}: {never_seen(answer.unknown)}")
         if json:
             result_json({"input": number, "rank": rank, **as_dict(answer, asked)})
             continue
@@ -200,12 +207,6 @@ def _print(number: int, line: str, answers: list["Answer"], asked: Alignment, *,
         if asked.form != "none":
             columns.append(asked.of(answer) if asked.form == "pharaoh" else dumps(asked.of(answer)))
         result("\t".join(columns))
-
-
-def never_seen(pieces: Sequence[str]) -> str:
-    """Words about what the model had to read as unknown."""
-    names = ", ".join(f"{piece!r} ({' '.join(f'U+{ord(c):04X}' for c in piece[:3])})" for piece in pieces)
-    return f"never seen in training, read as unknown: {names}"
 
 
 def as_dict(answer: "Answer", asked: Alignment) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import typer
 from qkv.cli import options, texts
 from qkv.cli.evaluate import pairs_of, run_and_data
 from qkv.cli.talk import note, result, result_drawn, result_json, say
-from qkv.cli.translate import never_seen
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -151,9 +150,7 @@ def _translated(run: Path, given: "Sequence[str | Tagged]", count: int, beam: in
     translator = Translator(run, device=device)
     chosen: Sequence[str | Tagged] = given or [pair.given for pair in pairs_of(run, None, None)[1][:count]]
     answers = [found[0] for found in translator.translate(chosen, Search(beam), attention=True)]
-    for number, answer in enumerate(answers, start=1):
-        if answer.unknown:
-            note(f"input {number}: {never_seen(answer.unknown)}")
+    texts.note_unknown({number: one.unknown for number, one in enumerate(answers, start=1) if one.unknown})
     return answers
 
 

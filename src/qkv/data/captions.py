@@ -1,5 +1,7 @@
 """Pictures with captions: what there is of each, and how they are read from a folder of files."""
 
+import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +12,11 @@ import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 from numpy import ndarray
 
+from qkv.config import shown
 from qkv.data.picture_file import read_picture
 from qkv.errors import InputError
 from qkv.runtime.bars import Bars
+from qkv.runtime.files import open_regular
 
 MOST_BYTES = 2**36  # of the pictures of one split, which are all held in memory
 FLOATS = ("F16", "F32", "F64")
@@ -76,7 +80,9 @@ def read_captioned(
 def inside(folder: Path, name: str) -> Path:
     """The file of that name in the folder itself: a list of captions names no file elsewhere."""
     if Path(name).name != name:
-        raise InputError(f"{folder}: {name!r} is not the name of a picture in it")
+        raise InputError(f"{folder}: {shown(repr(name), 80)} is not the name of a picture in it")
+    if not os.path.isfile(folder / name):
+        raise InputError(f"{folder}: there is no picture {shown(name, 80)} in it: no such file")
     return folder / name
 
 
@@ -97,20 +103,23 @@ def feature_names(path: Path) -> list[str]:
 def _grids(path: Path, names: Sequence[str] | None) -> Iterator[Float32[ndarray, "channels rows columns"]]:
     with _opened(path) as file:
         known = set(file.keys())
+        wanted = sorted(known) if names is None else names
         shape: list[int] | None = None
-        for name in sorted(known) if names is None else names:
+        for name in wanted:
             if name not in known:
-                raise InputError(f"{path}: has no features of {name}")
+                raise InputError(f"{path}: has no features of {shown(name, 80)}")
             stored = file.get_slice(name)
             shape = shape or stored.get_shape()
             if stored.get_dtype() not in FLOATS or len(shape) != 3 or stored.get_shape() != shape or 0 in shape:
                 raise InputError(
-                    f"{path}: {name} is {stored.get_dtype()} {stored.get_shape()}, and features are floats [channels, "
-                    f"rows, columns], of one shape for all"
+                    f"{path}: {shown(name, 80)} is {stored.get_dtype()} {stored.get_shape()}, and features are floats "
+                    "[channels, rows, columns], of one shape for all"
                 )
+            if 4 * len(wanted) * math.prod(shape) > MOST_BYTES:
+                raise InputError(f"{path}: the features take more than {MOST_BYTES // 2**30} GiB: set data.size")
             grid = stored[:].astype(np.float32)
             if not np.isfinite(grid).all():
-                raise InputError(f"{path}: some features of {name} are not finite numbers")
+                raise InputError(f"{path}: some features of {shown(name, 80)} are not finite numbers")
             yield grid
 
 
@@ -119,6 +128,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """A safetensors file, or an error that says what is wrong with it."""
     from safetensors import SafetensorError, safe_open
 
+    open_regular(path).close()  # safetensors would wait for a FIFO
     try:
         with safe_open(path, framework="numpy") as file:
             yield file

@@ -8,6 +8,7 @@ right, and in the held-out splits because whoever scores wants all of them, for 
 
 import re
 
+from qkv.config import shown
 from qkv.data.archive import unpack
 from qkv.data.files import decode_lines, split_by_source
 from qkv.data.pair import Pair
@@ -47,5 +48,5 @@ def parse(line: str, where: str) -> Pair:
     """An entry of the dictionary: the word, without the number of its variant, and the phonemes, without comment."""
     entry = ENTRY.fullmatch(line)
     if entry is None:
-        raise InputError(f"{where} is no entry of the dictionary: {line!r}")
+        raise InputError(f"{where} is no entry of the dictionary: {shown(repr(line), 80)}")
     return Pair(entry["word"], entry["phonemes"])

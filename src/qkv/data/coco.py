@@ -7,12 +7,12 @@
 Any other year will do.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from qkv.data.captions import Captions, read_captioned
 from qkv.data.files import read_text
+from qkv.data.rows import parse_json
 from qkv.data.store import Store
 from qkv.errors import InputError
 
@@ -51,10 +51,7 @@ def _found(store: Store) -> Path:
 
 def _captions(path: Path) -> dict[str, list[str]]:
     """The captions of each picture that has any, by the name of its file."""
-    try:
-        found = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON: {error}") from None
+    found = parse_json(read_text(path), str(path))
     match found:
         case {"images": [*images], "annotations": [*annotations]}:
             pass

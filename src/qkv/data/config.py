@@ -1,5 +1,6 @@
 """What a recipe's `data` table may say."""
 
+import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -52,7 +53,7 @@ class DataConfig:
         "questions",
         "omniglot",
         "bandits",
-    ] = "dates"
+    ]
     source: str = "en"  # multi30k, tatoeba: the languages
     target: str = "de"
     folder: str | None = None  # where to look for the files of a data set first
@@ -102,13 +103,18 @@ class DataConfig:
         """The same files, to be found from any folder: a run is resumed and evaluated from elsewhere."""
 
         def whole(paths: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(str(Path(path).resolve()) for path in paths)
+            return tuple(absolute_path(path) for path in paths)
 
-        folder = None if self.folder is None else str(Path(self.folder).expanduser().resolve())
-        features = None if self.features is None else str(Path(self.features).expanduser().resolve())
+        folder = None if self.folder is None else absolute_path(os.path.expanduser(self.folder))
+        features = None if self.features is None else absolute_path(os.path.expanduser(self.features))
         train, valid, test = whole(self.train), whole(self.valid), whole(self.test)
         return replace(self, train=train, valid=valid, test=test, folder=folder, features=features)
 
     def without_lost_folder(self) -> "DataConfig":
         """The same, but for a folder that is not there any more: the files, known by their hashes, may be elsewhere."""
         return replace(self, folder=None) if self.folder is not None and not Path(self.folder).is_dir() else self
+
+
+def absolute_path(path: str) -> str:
+    """A path that holds from any folder; links stay links, because a link may be broken or a pipe of the shell."""
+    return str(Path(path).absolute())

@@ -8,7 +8,6 @@
 Without the last three files a hash of its name decides the split of a picture.
 """
 
-import csv
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from qkv.config import shown
 from qkv.data.captions import Captions, read_captioned
 from qkv.data.files import digest, read_lines
+from qkv.data.rows import csv_rows
 from qkv.data.store import Store
 from qkv.errors import InputError
 
@@ -65,7 +65,7 @@ def _lines(folder: Path) -> Iterator[tuple[str, str]]:
                 raise InputError(f"{folder / TOKENS}: line {number} is not a picture, a tab and a caption")
             yield name.partition("#")[0], caption.strip()
         return
-    for number, row in enumerate(csv.reader(read_lines(folder / TABLE)), start=1):
+    for number, row in csv_rows(read_lines(folder / TABLE), str(folder / TABLE)):
         if len(row) != 2 or not row[1].strip():
             raise InputError(f"{folder / TABLE}: line {number} is not a picture, a comma and a caption")
         name, caption = map(str.strip, row)

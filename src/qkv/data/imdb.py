@@ -7,10 +7,8 @@ not to be compared with figures for this one.
 
 import json
 import re
-import tarfile
-from pathlib import Path
-from typing import Any
 
+from qkv.data.archive import unpack
 from qkv.data.files import digest, split_by_source
 from qkv.data.pair import Pair
 from qkv.data.store import Corpus, DataFile, Store
@@ -37,16 +35,8 @@ CORPUS = Corpus(
 def read(store: Store) -> dict[str, list[Pair]]:
     """Reviews and their labels, in the order of their hashes: the first thousand have both labels too."""
     (path,) = store.provide(CORPUS, [FILE])
-    pairs = [Pair(_lines(review["t"]), LABELS[review["s"]]) for review in _reviews(path)]
+    pairs = [Pair(_lines(review["t"]), LABELS[review["s"]]) for review in json.loads(unpack(path, MEMBER))]
     return split_by_source(sorted(pairs, key=lambda pair: digest(pair.source)), HELD_OUT, HELD_OUT)
-
-
-def _reviews(path: Path) -> Any:
-    """What the archive's one large member holds; the archive's every byte is known by now."""
-    with tarfile.open(path, "r:gz") as archive:
-        member = archive.extractfile(MEMBER)
-        assert member is not None
-        return json.load(member)
 
 
 def _lines(text: str) -> str:

@@ -5,8 +5,8 @@ turn to test on. One is tested on here, the one after it validates, and eight ar
 """
 
 import re
-from zipfile import ZipFile
 
+from qkv.data.archive import unpack_members
 from qkv.data.files import decode_text, digest
 from qkv.data.pair import Pair
 from qkv.data.store import Corpus, DataFile, Store
@@ -34,8 +34,8 @@ def read(store: Store, fold: int) -> dict[str, list[Pair]]:
     (path,) = store.provide(CORPUS, [FILE])
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     split_of = {fold: "test", (fold + 1) % FOLDS: "valid"}
-    with ZipFile(path) as archive:  # whose every byte is known by now
-        for member in filter(None, map(MEMBER.fullmatch, archive.namelist())):
-            text = decode_text(archive.read(member[0]), f"{path}: {member[0]}")
-            splits[split_of.get(int(member[2]), "train")].append(Pair(text.strip(), LABELS[member[1]]))
+    for name, data in unpack_members(path, lambda name: MEMBER.fullmatch(name) is not None).items():
+        text, member = decode_text(data, f"{path}: {name}"), MEMBER.fullmatch(name)
+        assert member is not None
+        splits[split_of.get(int(member[2]), "train")].append(Pair(text.strip(), LABELS[member[1]]))
     return {split: sorted(pairs, key=lambda pair: digest(pair.source)) for split, pairs in splits.items()}

@@ -6,10 +6,12 @@ five alphabets with 172 characters are held out to validate on, as their followe
 is in two parts, but for Gurmukhi, which the 1,200th character divides.
 """
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qkv.data.archive import unpack
 from qkv.data.store import Corpus, DataFile, Store
 from qkv.errors import InputError
 
@@ -102,8 +104,7 @@ def _drawn(path: Path) -> "Bool[ndarray, 'characters each height width']":
     """The drawings of a file, true where the paper is white."""
     import numpy as np
 
-    with np.load(path, allow_pickle=False) as file:
-        images: ndarray = file["images"]
+    images: ndarray = np.load(io.BytesIO(unpack(path, "images.npy")), allow_pickle=False)
     if images.dtype != bool or images.shape[1:] != (EACH, DRAWN, DRAWN):
         raise InputError(f"{path}: not {EACH} drawings of {DRAWN} x {DRAWN} pixels of each character")
     return images

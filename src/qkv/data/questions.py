@@ -4,11 +4,12 @@
     {"question": "...", "answers": [{"text": "...", "answer_start": 17}], "is_impossible": false}]}]}]}
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qkv.config import shown
+from qkv.data.rows import parse_json
 from qkv.errors import InputError
 
 
@@ -36,11 +37,9 @@ class Question:
 
 def parse_squad(content: str, where: str) -> list[Question]:
     """The questions of a file in SQuAD's format (Rajpurkar et al. 2016, 2018); `where` opens every error message."""
-    try:
-        data = json.loads(content)
-        json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair, written \ud800, is no text
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON: {error}") from None
+    if not content.strip():
+        raise InputError(f"{where}: is empty")
+    data = parse_json(content, where)
     found = list(_questions(data, where))
     if not found:
         raise InputError(f"{where}: no questions found")
@@ -58,7 +57,7 @@ def _questions(data: Any, where: str) -> Iterator[Question]:
 def _answers(asked: Mapping[str, Any], text: str, where: str) -> Iterator[Passage]:
     impossible = asked.get("is_impossible", False)
     if not isinstance(impossible, bool):
-        raise InputError(f"{where}: is_impossible must be true or false, not {impossible!r}")
+        raise InputError(f"{where}: is_impossible must be true or false, not {shown(repr(impossible), 40)}")
     if impossible:  # what was plausible is no answer
         return
     answers = list(_each(asked, "answers", where))
@@ -67,11 +66,14 @@ def _answers(asked: Mapping[str, Any], text: str, where: str) -> Iterator[Passag
     for answer, here in answers:
         words, begin = _filled(answer, "text", here), answer.get("answer_start")
         if type(begin) is not int or begin < 0:
-            raise InputError(f"{here}: answer_start must be the number of a character, not {begin!r}")
+            raise InputError(f"{here}: answer_start must be the number of a character, not {shown(repr(begin), 40)}")
         passage = Passage(begin, begin + len(words))
         stands = text[passage.begin : passage.end]
         if stands != words:
-            raise InputError(f"{here}: {_shown(words)} does not stand at {begin} of its context, but {_shown(stands)}")
+            raise InputError(
+                f"{here}: {shown(repr(words), 40)} does not stand at {shown(str(begin), 20)} of its context, but "
+                f"{shown(repr(stands), 40)}"
+            )
         yield passage
 
 
@@ -92,7 +94,3 @@ def _filled(holder: Mapping[str, Any], key: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{where}: {key} must be a text that is not empty")
     return value
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:39]}…")

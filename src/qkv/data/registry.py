@@ -25,6 +25,8 @@ from qkv.data.config import DataConfig as DataConfig
 from qkv.data.files import hold_out, is_parsed, read_lines, read_pairs, read_text
 from qkv.data.loaded import Loaded as Loaded
 from qkv.data.questions import Question, parse_squad
+from qkv.data.rows import TABLES
+from qkv.data.sniff import check_labels, looks_like_texts, looks_tagged
 from qkv.data.store import Corpus, Store
 from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 DATES, HELD_OUT_DATES = 20_000, 2000
 SCENES, HELD_OUT_SCENES = 50_000, 2000
 SEQUENCES, HELD_OUT_SEQUENCES = 64_000, {"valid": 25, "test": 200}  # an epoch; else of each size
+COLUMNS_EXPECTED = "expected CoNLL columns: a word and its tag on each line, an empty line after each sentence"
 SCORED_FROM_FILES = ("labelled", "tagged", "questions")  # kinds of data that `load_to_score` can read
 
 
@@ -64,15 +67,32 @@ def load_data(config: DataConfig) -> Loaded:
     return replace(loaded, **changed)
 
 
-def load_to_score(kind: str, paths: Sequence[Path], name: str, *, column: str, strict: bool) -> Loaded:
+def load_to_score(kind: str, paths: Sequence[Path], name: str, *, column: str = "upos", strict: bool = False) -> Loaded:
     """Files of a user's own as the split `name` of data of a kind, with nothing to learn from."""
     files = tuple(str(path) for path in paths)
     if kind == "tagged":
         return Loaded({}, tagged={"train": [], "valid": [], name: _read_tagged(files, column)})
     if kind == "questions":
         return Loaded({}, questions={"train": [], "valid": [], name: _read_questions(files)})
-    read = read_pairs(paths, strict=strict, labelled=True)
+    if kind == "text":
+        return Loaded({}, texts={"train": "", "valid": "", name: _read_texts(files)})
+    read = read_pairs(paths, strict=strict, labelled=kind == "labelled")
     return Loaded({"train": [], "valid": [], name: read.pairs}, read.notes)
+
+
+def guess_kind(paths: Sequence[Path]) -> str:
+    """The kind of data in files of a user's own, by their names and content."""
+    suffix = paths[0].suffix.lower()
+    if len(paths) == 2 or suffix in TABLES:
+        return "pairs"
+    if is_parsed(paths[0]):
+        return "tagged"
+    if suffix == ".json":
+        return "questions"
+    lines = read_lines(paths[0])
+    if looks_tagged(lines):
+        return "tagged"
+    return "pairs" if any("\t" in line for line in lines) else "text"
 
 
 def learn_vocabulary(data: Loaded, config: DataConfig) -> "AnyVocabulary | PretrainedTokenizer | None":
@@ -133,6 +153,9 @@ def _load_pairs(config: DataConfig) -> Loaded:
         if paths
     }
     splits = {split: found.pairs for split, found in read.items()}
+    if labelled:
+        texts, labels = ([getattr(pair, side) for pair in splits["train"]] for side in ("source", "target"))
+        check_labels(texts, labels, " and ".join(config.train))
     if "valid" not in splits:
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_share, lambda one: one.source)
     return Loaded(splits, tuple(note for found in read.values() for note in found.notes))
@@ -142,11 +165,18 @@ def _load_text(config: DataConfig) -> Loaded:
     if not config.train:
         raise InputError("no text given: --data book.txt, once for each file")
     named = {"train": config.train, "valid": config.valid, "test": config.test}
-    texts = {split: "\n".join(read_text(Path(path)) for path in paths) for split, paths in named.items() if paths}
+    texts = {split: _read_texts(paths) for split, paths in named.items() if paths}
     if "valid" not in texts:  # the end of the text
         cut = round((1 - config.valid_share) * len(texts["train"]))
         texts["train"], texts["valid"] = texts["train"][:cut], texts["train"][cut:]
     return Loaded({}, texts=texts)
+
+
+def _read_texts(paths: tuple[str, ...]) -> str:
+    text = "\n".join(read_text(Path(path)) for path in paths)
+    if not text.strip():
+        raise InputError(f"{' and '.join(paths)}: is empty")
+    return text
 
 
 def _load_tagged(config: DataConfig) -> Loaded:
@@ -154,7 +184,14 @@ def _load_tagged(config: DataConfig) -> Loaded:
         raise InputError("no tagged sentences given: --data train.conllu, or a file with a word and its tag a line")
     named = {"train": config.train, "valid": config.valid, "test": config.test}
     splits = {split: _read_tagged(paths, config.column) for split, paths in named.items() if paths}
+    words, tags = ([word for one in splits["train"] for word in getattr(one, side)] for side in ("words", "tags"))
+    check_labels(words, tags, " and ".join(config.train), "word")
     if "valid" not in splits:
+        if len(splits["train"]) == 1:
+            raise InputError(
+                f"{' and '.join(config.train)}: holds one sentence, of {len(words):,} words, and none is left to "
+                f"validate on; {COLUMNS_EXPECTED}"
+            )
         splits["train"], splits["valid"] = hold_out(
             splits["train"], config.valid_share, lambda one: " ".join(one.words)
         )
@@ -167,7 +204,12 @@ def _read_tagged(paths: tuple[str, ...], column: str) -> list[Tagged]:
         if is_parsed(Path(path)):
             found.extend(parse_conllu(read_lines(Path(path)), path, column))
         elif column == "upos":
-            found.extend(parse_columns(read_lines(Path(path)), path))
+            sentences = parse_columns(read_lines(Path(path)), path)
+            if looks_like_texts([word for one in sentences for word in one.words]):
+                raise InputError(
+                    f"{path}: has texts of several words in its first column, perhaps with labels; {COLUMNS_EXPECTED}"
+                )
+            found.extend(sentences)
         else:
             raise InputError(f"{path}: data.column = {column!r} is a column of CoNLL-U, which is named *.conllu")
     if not found:
@@ -301,7 +343,9 @@ DATA_SETS = {
         "made by qkv (Apache-2.0)",
         _load_dates,
     ),
-    "pairs": DataSet("your own pairs, from a TSV file or two text files (data.train)", "yours", _load_pairs),
+    "pairs": DataSet(
+        "your own pairs, from a TSV, CSV or JSONL file or two text files (data.train)", "yours", _load_pairs
+    ),
     "multi30k": DataSet(
         "captions of photographs, two of en, de, fr, cs: 29,000 pairs to train on",
         multi30k.CORPUS.licence,
@@ -323,7 +367,7 @@ DATA_SETS = {
     ),
     "text": DataSet("your own running text, from one file or several (data.train)", "yours", _load_text, None, "text"),
     "labelled": DataSet(
-        "your own texts with a label each, from a TSV file or two text files (data.train)",
+        "your own texts with a label each, from a TSV, CSV or JSONL file or two text files (data.train)",
         "yours",
         _load_pairs,
         None,

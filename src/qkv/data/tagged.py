@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from qkv.config import shown
 from qkv.errors import InputError
 
 UNKNOWN = "_"  # what CoNLL-U has where nothing is known
 FORM, HEAD = 1, 6  # columns of CoNLL-U,
 COLUMNS = {"upos": 3, "xpos": 4, "deprel": 7}  # and those that can be the tags
+SHOWN = 80  # characters of a bad line in an error message
 SEVERAL = re.compile(r"\d+[-.]\d+")  # the number of a word that stands for others, or that is not there
 
 
@@ -45,14 +47,20 @@ def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
         for (number, line), row in zip(sentence, rows, strict=True):
             columns = columns or len(row)
             if len(row) < 2 or not row[0].strip() or not row[-1].strip():
-                raise InputError(f"{where}: line {number} has a word without a tag, or a tag without a word: {line!r}")
+                raise InputError(
+                    f"{where}: line {number} has a word without a tag, or a tag without a word: {_short(line)}"
+                )
             if len(row) != columns:
                 raise InputError(
-                    f"{where}: line {number} has {len(row)} columns, the first {columns}: {line!r}; a comment has "
-                    "to go, and a file of CoNLL-U must be named *.conllu"
+                    f"{where}: line {number} has {len(row)} columns, the first {columns}: {_short(line)}; remove "
+                    "comments, and name a file of CoNLL-U *.conllu"
                 )
         found.append(Tagged(tuple(row[0] for row in rows), tuple(row[-1] for row in rows)))
     return found
+
+
+def _short(line: str) -> str:
+    return shown(repr(line), SHOWN)
 
 
 def _is_number(text: str) -> bool:
@@ -72,10 +80,10 @@ def parse_conllu(lines: Sequence[str], where: str, column: str = "upos") -> list
                 continue
             if len(row) != 10 or not _is_number(row[0]) or not (_is_number(row[HEAD]) or row[HEAD] == UNKNOWN):
                 raise InputError(
-                    f"{where}: line {number} is no word of CoNLL-U (ten columns, a number or _ as head): {line!r}"
+                    f"{where}: line {number} is no word of CoNLL-U (ten columns, a number or _ as head): {_short(line)}"
                 )
             if not row[FORM].strip() or not row[tag].strip():
-                raise InputError(f"{where}: line {number} has a word or a tag with nothing in it: {line!r}")
+                raise InputError(f"{where}: line {number} has a word or a tag with nothing in it: {_short(line)}")
             rows.append(row)
         known = all(row[HEAD] != UNKNOWN for row in rows)
         heads = tuple(int(row[HEAD]) for row in rows) if known else None

@@ -30,6 +30,8 @@ def open_regular(path: Path) -> io.BufferedReader:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL character
+        raise InputError(f"{str(path)!r}: not the name of a file") from None
     try:
         _require_regular(path, os.fstat(descriptor).st_mode)
         return io.BufferedReader(io.FileIO(descriptor, "rb"))

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
+from qkv.config import shown
 from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
 from qkv.errors import InputError
@@ -25,6 +26,8 @@ from qkv.tasks.pieces import (
 )
 from qkv.tasks.task import Examined, ScoredTask, Settings
 from qkv.types import Float, Tensor
+
+SHOWN = 40  # characters of a label in a message
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ class ClassificationTask(ScoredTask):
     def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
         names = tuple(sorted({pair.target for pair in data.splits["train"]}))
         if len(names) < 2:
-            raise InputError(f"all training texts have one label, {names[0]!r}: give texts of two labels or more")
+            label = shown(repr(names[0]), SHOWN)
+            raise InputError(f"all training texts have one label, {label}: give texts of two labels or more")
         return {"vocabulary_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
 
     @classmethod
@@ -145,7 +149,8 @@ class ClassificationTask(ScoredTask):
 def _strange_labels(data: Loaded, split: str, labels: Sequence[str]) -> tuple[str, ...]:
     """A note on labels that a model cannot know; the loss leaves their texts out, and the accuracy counts them."""
     strange = sorted({pair.target for pair in data.splits[split]} - set(labels))
-    return (f"labels in {split} that no training text has: {', '.join(strange[:5])}",) if strange else ()
+    labels_shown = ", ".join(shown(label, SHOWN) for label in strange[:5])
+    return (f"labels in {split} that no training text has: {labels_shown}",) if strange else ()
 
 
 def label_scores(

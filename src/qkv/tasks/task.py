@@ -122,6 +122,10 @@ class Task(ABC):
     def validate(self, model: Any) -> dict[str, float]:
         """Every metric of the task, on data that the model does not learn from."""
 
+    def notes_from_scratch(self) -> tuple[str, ...]:
+        """Notes for a model that is trained from random weights."""
+        return ()
+
     def carried(self) -> dict[str, Tensor]:
         """What goes over from one step of training to the next, besides the weights; checkpoints keep it."""
         return {}

@@ -24,6 +24,8 @@ from qkv.tasks.translator import Translator
 from qkv.tasks.trees import parsed, reads_trees
 from qkv.types import Float, Tensor
 
+FEW_PAIRS = 1000  # with fewer, a translator that is trained from scratch learns little
+
 
 @dataclass(frozen=True)
 class EncodedPairs:
@@ -121,6 +123,13 @@ class TranslationTask(Task):
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
+
+    def notes_from_scratch(self) -> tuple[str, ...]:
+        if len(self.train) >= FEW_PAIRS:
+            return ()
+        return (
+            f"{len(self.train):,} training pairs are few for a model without pretrained weights: expect poor results",
+        )
 
     def epoch(self, number: int) -> list[list[int]]:
         if dropout := self.settings.bpe_dropout:

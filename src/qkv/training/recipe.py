@@ -1,6 +1,7 @@
 """Recipes: what to train on what, as short TOML files that hold only what differs from the defaults."""
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkv.config import build, merged, nearest, override, read_toml, require
+from qkv.data.config import absolute_path
 from qkv.data.kinds import KINDS
 from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
@@ -88,7 +90,7 @@ class TrainConfig:
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that decides a training run."""
 
@@ -109,8 +111,8 @@ class Recipe:
     ] = "translate"
     seed: int = 0
     init: str | None = None  # the folder of a model of the same name, whose weights and tokenizer training begins with
-    data: DataConfig = field(default_factory=DataConfig)
-    model: dict[str, Any] = field(default_factory=lambda: {"name": "rnn_seq2seq"})  # also preset: sizes with a name
+    data: DataConfig
+    model: dict[str, Any]  # its name, its config, and `preset`: named sizes
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
@@ -121,7 +123,7 @@ class Recipe:
         )
         task, best_by = TASKS[self.task], self.train.best_by
         require(best_by in task.metrics, f"train.best_by {best_by!r} is not known{nearest(best_by, task.metrics)}")
-        fitting = [name for name, entry in DATA_SETS.items() if entry.kind in task.kinds()]
+        fitting = _data_names(task)
         require(
             self.data.name in fitting,
             f"data.name {self.data.name!r} is not {' or '.join(task.kinds())}, from which {task.title} is learned; "
@@ -151,8 +153,8 @@ class Recipe:
             raise InputError(f"{where}: model.name {name!r} is not known{nearest(str(name), MODELS)}")
         network, config = MODELS[name]
         if not issubclass(network, task.model):
-            fitting = sorted(name for name, (network, _) in MODELS.items() if issubclass(network, task.model))
-            raise InputError(f"{where}: model.name {name!r} cannot learn {task.title}; use {' or '.join(fitting)}")
+            fitting = " or ".join(_model_names(task))
+            raise InputError(f"{where}: model.name {name!r} cannot learn {task.title}; use {fitting}")
         for key in task.from_data:
             if key in table:
                 raise InputError(f"{where}: model.{key} follows from the data; leave it out")
@@ -170,11 +172,33 @@ class Recipe:
 def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     """Read a recipe by its name or its path, and apply `a.b=value` assignments; every key is checked."""
     where = f"recipe {name}"
-    recipe = build(Recipe, override(recipe_table(name), assignments), where)
-    init = None if recipe.init is None else str(Path(recipe.init).expanduser().resolve())
+    table = override(recipe_table(name), assignments)
+    _require_names(table, where)
+    recipe = build(Recipe, table, where)
+    init = None if recipe.init is None else absolute_path(os.path.expanduser(recipe.init))
     recipe = replace(recipe, data=recipe.data.with_whole_paths(), init=init)
     recipe.model_config(where=where)  # a wrong key should be told before any data are loaded
     return recipe
+
+
+def _require_names(table: Mapping[str, Any], where: str) -> None:
+    """Raise unless a recipe names its data and its model; the message lists those that fit its task."""
+    task = TASKS.get(str(table.get("task", Recipe.task)))
+    if task is None:
+        return  # `build` says which tasks there are
+    fitting = {"data": _data_names(task), "model": _model_names(task)}
+    for part, names in fitting.items():
+        section = table.get(part, {})
+        if isinstance(section, Mapping) and "name" not in section:
+            raise InputError(f'{where}: {part}.name is missing: add [{part}] name = "..." with {" or ".join(names)}')
+
+
+def _data_names(task: type[Task]) -> list[str]:
+    return [name for name, entry in DATA_SETS.items() if entry.kind in task.kinds()]
+
+
+def _model_names(task: type[Task]) -> list[str]:
+    return sorted(name for name, (network, _) in MODELS.items() if issubclass(network, task.model))
 
 
 def recipe_table(name: str) -> dict[str, Any]:

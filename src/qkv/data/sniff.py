@@ -1,0 +1,90 @@
+"""Guesses about a user's files from their content: binary formats, headings, swapped columns, CoNLL columns."""
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from qkv.config import shown
+from qkv.errors import InputError
+
+MANY_LABELS = 20  # so many distinct labels are plausible for any number of texts
+MAGIC_NUMBERS = {
+    b"\x89PNG": "PNG image",
+    b"\xff\xd8\xff": "JPEG image",
+    b"GIF8": "GIF image",
+    b"II*\0": "TIFF image",
+    b"MM\0*": "TIFF image",
+    b"RIFF": "RIFF file, such as WebP or WAV",
+    b"%PDF": "PDF document",
+    b"PK\x03\x04": "ZIP archive, such as .docx or .xlsx",
+    b"\xd0\xcf\x11\xe0": "Microsoft Office document",
+    b"\x1f\x8b": "gzip archive",
+    b"BZh": "bzip2 archive",
+    b"\xfd7zXZ": "xz archive",
+    b"(\xb5/\xfd": "zstandard archive",
+    b"7z\xbc\xaf": "7-Zip archive",
+    b"\x7fELF": "executable program",
+    b"SQLite": "SQLite database",
+    b"\x89HDF": "HDF5 file",
+    b"\x93NUMPY": "NumPy array",
+    b"PAR1": "Parquet table",
+    b"ARROW1": "Arrow table",
+}
+COLUMN_NAMES = {  # of texts, labels and languages, in lower case
+    "text", "texts", "sentence", "sentence1", "sentence2", "sentences", "review", "reviews", "comment", "tweet",
+    "document", "doc", "content", "message", "body", "title", "headline", "utterance", "context", "passage", "article",
+    "dialogue", "input", "inputs", "output", "outputs", "source", "sources", "src", "target", "targets", "tgt", "trg",
+    "label", "labels", "class", "classes", "category", "categories", "sentiment", "polarity", "rating", "score",
+    "intent", "topic", "tag", "emotion", "language", "lang", "question", "query", "answer", "premise", "hypothesis",
+    "summary", "highlights", "abstract", "translation", "prompt", "completion", "response", "original", "corrected",
+    "word", "pronunciation", "phonemes", "en", "de", "fr", "es", "it", "pt", "nl", "sv", "da", "fi", "cs", "pl", "ru",
+    "uk", "zh", "ja", "ko", "ar", "hi", "tr", "el", "he", "ro", "hu", "vi", "id", "english", "german", "french",
+    "spanish", "italian", "portuguese", "dutch", "swedish", "danish", "finnish", "czech", "polish", "russian",
+    "ukrainian", "chinese", "japanese", "korean", "arabic", "hindi", "turkish", "greek", "hebrew", "romanian",
+    "hungarian", "vietnamese", "indonesian",
+}  # fmt: skip
+
+
+def binary_kind(data: bytes) -> str | None:
+    """The format of binary data by its magic number."""
+    return next((kind for magic, kind in MAGIC_NUMBERS.items() if data.startswith(magic)), None)
+
+
+def is_heading(source: str, target: str, targets: Collection[str]) -> bool:
+    """Whether the first row of a table is a heading: two different column names, the second not used as a target."""
+    names = [source.strip().lower(), target.strip().lower()]
+    return names[0] != names[1] and COLUMN_NAMES.issuperset(names) and target not in targets
+
+
+def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, what: str = "text") -> None:
+    """Raise if the labels cannot be classes: nearly one for each example, or fewer different examples than labels."""
+    distinct, different = len(set(examples)), len(set(labels))
+    label = "label" if what == "text" else "tag"
+    if different <= MANY_LABELS:
+        return
+    if distinct * 5 < different:
+        raise InputError(
+            f"{where}: there are {different:,} different {label}s but only {distinct:,} different {what}s: the columns "
+            f"are swapped; the {what} comes first"
+        )
+    if different > len(examples) / 2:
+        raise InputError(
+            f"{where}: {len(examples):,} {what}s have {different:,} different {label}s, such as "
+            f"{shown(labels[0], 40)!r}: are the columns swapped, or are these not {label}s?"
+        )
+
+
+def looks_tagged(lines: Sequence[str]) -> bool:
+    """Whether lines are CoNLL columns: a word and a tag in each, few different tags, empty lines between sentences."""
+    rows = [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
+    gaps = sum(not line.strip() and bool(before.strip()) for before, line in pairwise(lines))
+    if not rows or gaps < 2 or gaps < len(rows) / 100 or len(rows[0]) < 2:
+        return False
+    if any(len(row) != len(rows[0]) or len(row[0].split()) != 1 or len(row[-1].split()) != 1 for row in rows):
+        return False
+    tags = {row[-1] for row in rows}
+    return len(tags) < len(rows) and len(tags) <= max(MANY_LABELS, len(rows) / 5)
+
+
+def looks_like_texts(words: Sequence[str]) -> bool:
+    """Whether what should be single words is mostly texts of several words."""
+    return sum(" " in word.strip() for word in words) > len(words) / 2

@@ -1,0 +1,135 @@
+"""Common mistakes with a user's own files, as the commands report them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from .command import TINY
+
+PAIRS = "".join(f"{number} mai\t{number} may\n" for number in range(40))
+LABELLED = "".join(f"text number {number}\t{'good' if number % 2 else 'bad'}\n" for number in range(40))
+CONLL = "".join(f"w{number}\tNOUN\nruns\tVERB\n.\tPUNCT\n\n" for number in range(40))
+TEXT = "5 March 2026"
+
+
+def test_training_notes_a_heading_and_that_pairs_are_few(qkv, tmp_path):
+    (tmp_path / "mine.csv").write_text("de,en\n" + PAIRS.replace("\t", ","))
+    done = qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", "--out", tmp_path / "run", *TINY)
+    assert done.code == 0, done.err
+    notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 2
+    assert "heading" in notes[0]
+    assert "38 training pairs" in notes[1]
+    strict = ("--strict", "--out", tmp_path / "strict", *TINY)
+    assert "heading" in qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", *strict).error
+
+
+def test_thousand_pairs_and_pretrained_weights_bring_no_note_about_few_pairs(qkv, run, tmp_path):
+    begun = ("train", "dates-gru", *TINY, "--set", "train.epochs=1", "--out")
+    done = qkv(*begun, tmp_path / "many", "--set", "data.size=1000")
+    assert (done.code, "training pairs" in done.err) == (0, False), done.err
+    done = qkv(*begun, tmp_path / "tuned", "--set", "data.size=40", "--set", f"init={run}")
+    assert (done.code, "training pairs" in done.err) == (0, False), done.err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "content", "word"),
+    [
+        ("polarity-bert", PAIRS, "columns"),
+        ("polarity-bert", "".join("\t".join(reversed(line.split("\t"))) + "\n" for line in LABELLED.splitlines()) * 2,
+         "swapped"),
+        ("ewt-bert", LABELLED, "CoNLL"),
+        ("pairs-gru", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\xff", "PNG"),
+        ("ewt-bert", "a" * 2**21, "line 1"),
+        ("polarity-bert", f"a\tb\n{'a' * 2**20}\n", "line 2"),
+    ],
+)  # fmt: skip
+def test_training_refuses_files_of_another_kind_in_one_short_line(qkv, tmp_path, recipe, content, word):
+    (tmp_path / "mine.tsv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    error = qkv("train", recipe, "--data", tmp_path / "mine.tsv", "--out", tmp_path / "run").error
+    assert word in error
+    assert len(error) < 500
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_refuses_what_is_not_a_regular_file(qkv, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop.tsv").symlink_to("loop.tsv")
+    for path in (tmp_path / "fifo", tmp_path / "loop.tsv", "/dev/zero"):
+        assert str(path) in qkv("train", "pairs-gru", "--data", path, "--out", tmp_path / "run").error
+
+
+def test_a_recipe_without_data_is_refused(qkv, tmp_path):
+    (tmp_path / "mine.toml").write_text('task = "translate"\n')
+    assert "data.name" in qkv("train", tmp_path / "mine.toml", "--out", tmp_path / "run").error
+    (tmp_path / "mine.toml").write_text('task = "translat"\n')
+    (tmp_path / "mine.tsv").write_text(PAIRS)
+    assert "task" in qkv("train", tmp_path / "mine.toml", "--data", tmp_path / "mine.tsv").error
+
+
+def test_data_show_recognises_formats_by_their_content(qkv, tmp_path):
+    for name, content in (("a.conll", CONLL), ("a.tsv", PAIRS), ("a.txt", "a line\nanother\n")):
+        (tmp_path / name).write_text(content)
+    shown = qkv("data", "show", tmp_path / "a.conll", "--count", 1)
+    assert (shown.code, shown.out) == (0, "w0/NOUN runs/VERB ./PUNCT\n")
+    assert "40 sentences" in shown.err
+    assert json.loads(qkv("data", "show", tmp_path / "a.tsv", "--count", 1, "--json").out)["source"] == "0 mai"
+    assert qkv("data", "show", tmp_path / "a.txt", "--count", 1).out == "a line\n"
+    assert "column" in qkv("data", "show", tmp_path / "a.txt", "--kind", "pairs").error
+    assert "CoNLL" in qkv("data", "show", tmp_path / "a.conll", "--kind", "pairs").err
+    assert "pairs" in qkv("data", "show", tmp_path / "a.tsv", "--kind", "pair").error
+
+
+def test_unknown_characters_in_many_lines_are_one_note(qkv, run, tmp_path):
+    (tmp_path / "a.tsv").write_text(f"{TEXT}\n" + f"{TEXT}\t☃\n" * 30)
+    done = qkv("translate", run, "--file", tmp_path / "a.tsv")
+    assert done.code == 0
+    assert done.err.count("note: ") == done.err.count("\n") == 1
+    assert "30 inputs" in done.err
+    assert "U+2603" in done.err
+    assert len(done.err) < 500
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/0"])
+def test_standard_input_can_be_named(qkv, run, name):
+    expected = qkv("translate", run, TEXT)
+    assert expected.code == 0
+    assert qkv("translate", run, "--input", name, stdin=f"{TEXT}\n".encode()).out == expected.out
+
+
+def test_a_named_pipe_or_a_device_as_input_is_refused(qkv, run, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", "/dev/zero", "/dev/tty"):
+        assert "standard input" in qkv("translate", run, "--input", path).error
+    writing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number in (writing, 987654321):
+            assert f"/dev/fd/{number}" in qkv("translate", run, "--input", f"/dev/fd/{number}").error
+    finally:
+        os.close(writing)
+
+
+def test_process_substitution_is_an_input_but_no_training_data(run, tmp_path):
+    qkv = f"{sys.executable} -m qkv"
+    script = f"""
+        {qkv} translate {run} --input <(printf '{TEXT}\\n') || exit 1
+        {qkv} train pairs-gru --data <(printf 'a\\tb\\n') --out {tmp_path}/run
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.count("\n") == 1
+    assert done.stderr.count("\n") == 1
+    assert "is a pipe" in done.stderr
+
+
+def test_a_pipe_that_the_process_holds_is_read_to_its_end(qkv, run):
+    reading, writing = os.pipe()
+    os.write(writing, f"{TEXT}\n".encode())
+    os.close(writing)
+    try:
+        assert qkv("translate", run, "--input", f"/proc/self/fd/{reading}").out == qkv("translate", run, TEXT).out
+    finally:
+        os.close(reading)

@@ -13,6 +13,7 @@ from numpy import ndarray
 from qkv.data.picture_file import read_picture
 from qkv.errors import InputError
 from qkv.runtime.bars import Bars
+from qkv.runtime.files import open_regular
 
 MOST_BYTES = 2**36  # of the pictures of one split, which are all held in memory
 FLOATS = ("F16", "F32", "F64")
@@ -119,6 +120,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """A safetensors file, or an error that says what is wrong with it."""
     from safetensors import SafetensorError, safe_open
 
+    open_regular(path).close()  # safe_open would wait for a FIFO
     try:
         with safe_open(path, framework="numpy") as file:
             yield file

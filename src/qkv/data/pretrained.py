@@ -1,5 +1,6 @@
 """Tokenizers from the files that models were released with. Nothing in them is trusted, and nothing in them is code."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,13 +47,13 @@ ROLES = {  # what the files call the roles
 
 def read_tokenizer(folder: Path, model_type: str) -> PretrainedTokenizer | TwoTokenizers | None:
     """The tokenizer of a released model, or the two that a translator has; None where it has no files of one."""
-    if model_type == "marian" and (folder / "source.spm").exists():
+    if model_type == "marian" and os.path.lexists(folder / "source.spm"):
         return _marian(folder)
-    if (folder / TOKENIZER).exists():
+    if os.path.lexists(folder / TOKENIZER):
         where = folder / TOKENIZER
         return PretrainedTokenizer.from_json(read_text(where, LARGEST_FILE), str(where), _names(folder))
     for files, read in READERS.get(model_type, ()):
-        if all((folder / name).exists() for name in files):
+        if all(os.path.lexists(folder / name) for name in files):
             return read(folder, *(folder / name for name in files))
     return None
 
@@ -185,7 +186,7 @@ def _flag(config: Mapping[str, Any], key: str, default: T, folder: Path) -> bool
 
 def _object(path: Path) -> dict[str, Any]:
     """The JSON object of a file, or an empty one where there is no file."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
     data = _json(path)
     if not isinstance(data, dict):

@@ -1,5 +1,6 @@
 """From one kind of folder to another: what the weights are stays, how they are written changes."""
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -114,5 +115,5 @@ def _stored_dtype(folder: Path) -> torch.dtype | None:
 
 
 def _copy(path: Path, to: Path) -> None:
-    if path.exists():
+    if os.path.lexists(path):
         to.write_bytes(read_regular(path, LARGEST_FILE))

@@ -4,6 +4,7 @@ Besides those of our own, with "library": "qkv" in config.json, the folders of o
 """
 
 import json
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -98,7 +99,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dt
 
 
 def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
-    if (folder / SEAL).exists():
+    if os.path.lexists(folder / SEAL):
         verify(folder)
     network, config = read_config(folder)
     skeleton = without_memory(network, config, folder / CONFIG)
@@ -107,7 +108,7 @@ def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             stored[name].copy_into(parameter)
-    if (folder / TOKENIZER).exists():
+    if os.path.lexists(folder / TOKENIZER):
         model.tokenizer = read_vocabulary(folder)
         check_room(folder, model.tokenizer, config)
     if isinstance(model, Elmo):

@@ -5,6 +5,7 @@ is told by special_tokens_map.json, which says what its special tokens are for.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ def write_vocabulary(tokenizer: AnyTokenizer, folder: Path) -> None:
 
 def read_vocabulary(folder: Path) -> Any:
     """The tokenizer of a saved model, or the two that it has."""
-    released = (folder / SPECIAL).exists()
+    released = os.path.lexists(folder / SPECIAL)
     source = _read(folder / TOKENIZER, released)
-    if not (folder / TARGET_TOKENIZER).exists():
+    if not os.path.lexists(folder / TARGET_TOKENIZER):
         return source
     target = _read(folder / TARGET_TOKENIZER, released)
     return TwoTokenizers(source, target) if released else TwoVocabularies(source, target)

@@ -1,12 +1,13 @@
 """Pictures from files: any that people have come out as pixels, and what is none ends in one clear error."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from qkv.data.picture_file import MOST_PIXELS, read_picture
+from qkv.data.picture_file import MAX_PIXELS, MAX_SCANS, MAX_SIDE, read_picture
 from qkv.errors import InputError
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -84,7 +85,7 @@ def test_what_is_no_picture_is_said_in_one_line(tmp_path):
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.png").write_text("no picture")
     (tmp_path / "empty.png").write_bytes(b"")
-    side = int(MOST_PIXELS**0.5) + 1
+    side = int(MAX_PIXELS**0.5) + 1
     saved(Image.new("1", (side, side)), tmp_path / "bomb.png")
     saved(Image.new("1", (14_000, 14_000)), tmp_path / "larger.png")
     zero = bytearray(whole)
@@ -92,7 +93,7 @@ def test_what_is_no_picture_is_said_in_one_line(tmp_path):
     (tmp_path / "zero.png").write_bytes(zero)
     for name, words in (
         ("none.png", "no such file"),
-        (".", "is a folder, not a picture"),
+        (".", "folder"),
         ("cut.png", "cut short or altered"),
         ("text.png", "not a picture that can be read"),
         ("empty.png", "not a picture that can be read"),
@@ -105,3 +106,60 @@ def test_what_is_no_picture_is_said_in_one_line(tmp_path):
         assert "\n" not in str(error.value)
     with pytest.raises(InputError, match="this model reads 4"):
         read_picture(tmp_path / "whole.png", 4, 4, 4)
+
+
+@pytest.mark.parametrize("suffix", ["png", "gif", "bmp", "tif"])
+@pytest.mark.parametrize("tall", [False, True])
+def test_a_side_that_is_too_long_is_refused_before_decoding(tmp_path, monkeypatch, suffix, tall):
+    size = (1, MAX_SIDE + 1) if tall else (MAX_SIDE + 1, 1)
+    if suffix == "gif":  # which cannot say so
+        monkeypatch.setattr("qkv.data.picture_file.MAX_SIDE", 100)
+        size = (1, 101) if tall else (101, 1)
+    saved(Image.new("L", size), tmp_path / f"a.{suffix}")
+    monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("decoded"))
+    with pytest.raises(InputError, match="too many"):
+        read_picture(tmp_path / f"a.{suffix}", 3, 4, 4)
+
+
+def test_the_longest_side_is_read(tmp_path):
+    path = saved(Image.new("L", (2, MAX_SIDE), 7), tmp_path / "a.png")
+    assert (read_picture(path, 1, 4, 4) == 7).all()
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L", "1", "I;16"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_converting_in_parts_is_converting_at_once(tmp_path, monkeypatch, mode, channels):
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 30, 4), dtype=np.uint8)
+    image = Image.fromarray(pixels, "RGBA")
+    image = Image.fromarray(pixels.view(np.uint16)[..., 0].copy()) if mode == "I;16" else image.convert(mode)
+    path = saved(image, tmp_path / "a.png")
+    whole = read_picture(path, channels, 20, 20)
+    monkeypatch.setattr("qkv.data.picture_file.ROWS", 7)
+    assert (read_picture(path, channels, 20, 20) == whole).all()
+
+
+def test_only_the_first_frame_is_decoded(tmp_path):
+    frames = [Image.new("L", (8, 8), value) for value in (10, 200, 90)]
+    for suffix in ("gif", "tif", "png", "webp"):
+        options = {"lossless": True} if suffix == "webp" else {}
+        saved(frames[0], tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:], **options)
+        assert (read_picture(tmp_path / f"a.{suffix}", 1, 4, 4) == 10).all()
+
+
+def test_a_jpeg_with_very_many_scans_is_refused(tmp_path):
+    path = saved(Image.effect_noise((64, 64), 50), tmp_path / "a.jpg", progressive=True)
+    data = path.read_bytes()
+    assert read_picture(path, 3, 4, 4).shape == (3, 4, 4)
+    last = data.rindex(b"\xff\xda")
+    path.write_bytes(data[:last] + data[last:-2] * (MAX_SCANS + 1) + data[-2:])
+    with pytest.raises(InputError, match="scans"):
+        read_picture(path, 3, 4, 4)
+
+
+def test_a_picture_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "fifo.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    for name in ("fifo.png", "zero.png", "loop.png"):
+        with pytest.raises(InputError, match=name):
+            read_picture(tmp_path / name, 3, 4, 4)

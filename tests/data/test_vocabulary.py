@@ -215,7 +215,7 @@ def test_a_crafted_tokenizer_is_refused(change: Callable[[Table], None]) -> None
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "{", '{"model": {}}'])
 def test_what_is_no_tokenizer_is_refused(text: str) -> None:
-    with pytest.raises(CheckpointError, match=r"here: not a tokenizer"):
+    with pytest.raises(CheckpointError, match="here"):
         Vocabulary.from_json(text, "here")
 
 

@@ -128,7 +128,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """A safetensors file, or an error that says what is wrong with it."""
     from safetensors import SafetensorError, safe_open
 
-    open_regular(path).close()  # safetensors would wait for a FIFO
+    open_regular(path).close()  # safe_open would wait for a FIFO
     try:
         with safe_open(path, framework="numpy") as file:
             yield file

@@ -1,5 +1,6 @@
 """Tokenizers from the files that models were released with. Nothing in them is trusted, and nothing in them is code."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,9 +9,18 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from qkv.config import shown
 from qkv.data.sentencepiece import SentencePieces
-from qkv.data.tokenizer import Encoded, PretrainedTokenizer, Roles, TwoTokenizers, checked_numbers, of_the_library
+from qkv.data.tokenizer import (
+    Encoded,
+    PretrainedTokenizer,
+    Roles,
+    TwoTokenizers,
+    checked_numbers,
+    of_the_library,
+    parse_large_json,
+)
+from qkv.data.tokenizer_limits import MAX_TOKEN_CHARS, MAX_TOKENS
 from qkv.errors import CheckpointError
-from qkv.runtime.document import parse_json, read_bytes, read_text
+from qkv.runtime.document import read_bytes, read_text
 
 __all__ = ["Encoded", "PretrainedTokenizer", "Roles", "TwoTokenizers", "read_tokenizer"]
 
@@ -22,8 +32,8 @@ TOKENIZER, CONFIG, SPECIAL, ADDED = (
 )
 T = TypeVar("T", bound=bool | None)
 
-LARGEST_FILE = 256 * 2**20  # bytes that are read at all
-LONGEST_TOKEN = 2**10
+LARGEST_FILE = 2**26  # bytes; Gemma's tokenizer.json, with 262,144 tokens, has 33 million
+LARGEST_SPM = 2**24
 ROLES = {  # what the files call the roles
     "pad_token": "pad",
     "unk_token": "unknown",
@@ -37,21 +47,21 @@ ROLES = {  # what the files call the roles
 
 def read_tokenizer(folder: Path, model_type: str) -> PretrainedTokenizer | TwoTokenizers | None:
     """The tokenizer of a released model, or the two that a translator has; None where it has no files of one."""
-    if model_type == "marian" and (folder / "source.spm").exists():
+    if model_type == "marian" and os.path.lexists(folder / "source.spm"):
         return _marian(folder)
-    if (folder / TOKENIZER).exists():
+    if os.path.lexists(folder / TOKENIZER):
         where = folder / TOKENIZER
         return PretrainedTokenizer.from_json(read_text(where, LARGEST_FILE), str(where), _names(folder))
     for files, read in READERS.get(model_type, ()):
-        if all((folder / name).exists() for name in files):
+        if all(os.path.lexists(folder / name) for name in files):
             return read(folder, *(folder / name for name in files))
     return None
 
 
 def _wordpiece(folder: Path, path: Path) -> PretrainedTokenizer:
     """BERT's: words of the vocabulary, and pieces of words that begin with "##" (Devlin et al. 2019)."""
-    tokens = read_text(path, LARGEST_FILE).removesuffix("\n").split("\n")
-    numbers = {token: number for number, token in enumerate(tokens)}
+    tokens = _lines(path)
+    numbers = checked_numbers({token: number for number, token in enumerate(tokens)}, str(path))
     names = {"pad": "[PAD]", "unknown": "[UNK]", "begin": "[CLS]", "end": "[SEP]", "mask": "[MASK]"} | _names(folder)
     for role in ("unknown", "begin", "end"):
         if names[role] not in numbers:
@@ -78,7 +88,7 @@ def _wordpiece(folder: Path, path: Path) -> PretrainedTokenizer:
 def _bytes_bpe(folder: Path, vocabulary: Path, merges: Path) -> PretrainedTokenizer:
     """GPT-2's: pairs of bytes, merged in the order of a list (Radford et al. 2019)."""
     numbers = checked_numbers(_json(vocabulary), str(vocabulary))
-    lines = [line for line in read_text(merges, LARGEST_FILE).split("\n") if line and not line.startswith("#version")]
+    lines = [line for line in _lines(merges) if line and not line.startswith("#version")]
     pairs = []
     for line in lines:
         first, _, second = line.partition(" ")
@@ -118,7 +128,7 @@ def _spm(folder: Path, path: Path, vocabulary: Path) -> PretrainedTokenizer:
         if names[role] not in numbers:
             raise CheckpointError(f"{vocabulary}: has no {names[role]}")
     end = names["end"]
-    tokenizer = SentencePieces.parse(read_bytes(path, LARGEST_FILE), str(path)).tokenizer(str(path))
+    tokenizer = SentencePieces.parse(read_bytes(path, LARGEST_SPM), str(path)).tokenizer(str(path))
     languages = [token for token in numbers if token.startswith(">>") and token.endswith("<<")]
     with of_the_library(str(path)):
         tokenizer.add_special_tokens([name for name in names.values() if name in numbers])
@@ -143,7 +153,7 @@ def _with_special(tokenizer: Tokenizer, names: Mapping[str, str], folder: Path) 
         numbers = checked_numbers(added, str(folder / ADDED))
         later = sorted((number, token) for token, number in numbers.items() if tokenizer.token_to_id(token) is None)
         for number, token in later:
-            if number != tokenizer.get_vocab_size() or not 0 < len(token) <= LONGEST_TOKEN:
+            if number != tokenizer.get_vocab_size() or not 0 < len(token) <= MAX_TOKEN_CHARS:
                 raise CheckpointError(f"{folder / ADDED}: {token[:100]!r} must have the number after the last")
             tokenizer.add_tokens([AddedToken(token, special=token in names.values(), normalized=False)])
     tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
@@ -161,7 +171,7 @@ def _names(folder: Path) -> dict[str, str]:
                 value = value.get("content")
             if value is None:
                 continue
-            if not isinstance(value, str) or not 0 < len(value) <= LONGEST_TOKEN:
+            if not isinstance(value, str) or not 0 < len(value) <= MAX_TOKEN_CHARS:
                 raise CheckpointError(f"{folder / file}: {key} must be the text of a token")
             found[role] = value
     return found
@@ -176,7 +186,7 @@ def _flag(config: Mapping[str, Any], key: str, default: T, folder: Path) -> bool
 
 def _object(path: Path) -> dict[str, Any]:
     """The JSON object of a file, or an empty one where there is no file."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
     data = _json(path)
     if not isinstance(data, dict):
@@ -185,4 +195,12 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _json(path: Path) -> Any:
-    return parse_json(read_text(path, LARGEST_FILE), path)
+    return parse_large_json(read_text(path, LARGEST_FILE), path)
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a vocabulary or a list of merges."""
+    text = read_text(path, LARGEST_FILE).removesuffix("\n")
+    if text.count("\n") >= MAX_TOKENS:
+        raise CheckpointError(f"{path}: has more than {MAX_TOKENS:,} lines")
+    return text.split("\n")

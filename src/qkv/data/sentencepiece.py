@@ -16,9 +16,10 @@ from enum import IntEnum
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
 from qkv.data.tokenizer import SPACE, of_the_library
+from qkv.data.tokenizer_limits import MAX_TOKENS, TRIM, check_charsmap, check_unigram
 from qkv.errors import CheckpointError
 
-MOST_PIECES, LONGEST_PIECE = 2**21, 2**10
+LONGEST_PIECE = 2**10
 UNIGRAM = 1  # of the kinds of model
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5  # wire types
 
@@ -60,8 +61,8 @@ class SentencePieces:
         for number, value in _fields(data):
             if number == 1:
                 pieces.append(_piece(_bytes(value)))
-                if len(pieces) > MOST_PIECES:
-                    raise ValueError(f"more than {MOST_PIECES:,} pieces")
+                if len(pieces) > MAX_TOKENS:
+                    raise ValueError(f"more than {MAX_TOKENS:,} pieces")
             elif number == 2:
                 trainer = dict(_fields(_bytes(value)))
             elif number == 3:
@@ -85,10 +86,14 @@ class SentencePieces:
         if len({text for text, _ in vocabulary} | {unknown[0]}) < len(vocabulary) + 1:
             raise CheckpointError(f"{where}: has a piece twice")
         with of_the_library(where):
+            check_unigram(text for text, _ in vocabulary)
             tokenizer = Tokenizer(models.Unigram([(unknown[0], 0.0), *vocabulary], 0))
-            steps: list[normalizers.Normalizer] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
+            steps: list[normalizers.Normalizer] = []
+            if self.charsmap:
+                check_charsmap(self.charsmap)
+                steps.append(normalizers.Precompiled(self.charsmap))
             if self.trimmed:
-                steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+                steps += [normalizers.Replace(Regex(TRIM), ""), normalizers.Replace(Regex(" {2,}"), " ")]
             if self.prefix:
                 steps.append(normalizers.Prepend(SPACE))
             # A piece may have spaces within it, so the text is not cut at them.

@@ -1,18 +1,31 @@
 """A released tokenizer: text to the numbers that a model was trained on, with the place of each in the text."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
+from qkv.data.tokenizer_limits import (
+    MAX_GROWTH,
+    MAX_TOKEN_CHARS,
+    MAX_TOKENS,
+    OLD_TRIM,
+    TRIM,
+    check_tokenizer_json,
+    encoding_growth,
+    max_text_bytes,
+    steps,
+)
 from qkv.errors import CheckpointError, InputError, QkvError
+from qkv.runtime.document import parse_json
 
 LARGEST_NUMBER = 2**24  # of a token
-MOST_PARTS, LONGEST_REPLACEMENT = 64, 64  # of what a tokenizer.json does to a text; more could make memory of nothing
+MAX_JSON_VALUES = 2**22  # each takes about 70 bytes of memory; Gemma's tokenizer.json has 1.8 million
 SPACE = "▁"  # as SentencePiece writes it
 NUMBERS = "numbers"  # the key of our own in a tokenizer.json, which then is for no other library
 USUAL = {  # the names that released vocabularies have for tokens with a role
@@ -66,19 +79,13 @@ class PretrainedTokenizer:
         usual = {role: next((name for name in some if name in known), None) for role, some in USUAL.items()}
         self.names = {role: name for role, name in (usual | dict(names or {})).items() if name in known}
         self.roles = Roles(**{role: known[name] for role, name in self.names.items()})
+        self.max_bytes = max_text_bytes(encoding_growth(_state(tokenizer.normalizer), _state(tokenizer.pre_tokenizer)))
 
     @classmethod
     def from_json(cls, text: str, where: str, names: Mapping[str, str] | None = None) -> "PretrainedTokenizer":
         """Read a tokenizer.json, here or from another library; `where` opens the messages of errors."""
-        with of_the_library(where):
-            data = json.loads(text)
-            numbers = data.pop(NUMBERS, None) if isinstance(data, dict) else None
-            _tame(data)
-            tokenizer = Tokenizer.from_str(text if numbers is None else json.dumps(data))
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-        checked_numbers(tokenizer.get_vocab(), where)
-        made = cls(tokenizer, names, None if numbers is None else checked_numbers(numbers, where))
+        tokenizer, numbers = load_tokenizer(text, where)
+        made = cls(tokenizer, names, numbers)
         if numbers is not None and (made.roles.unknown is None or tokenizer.decoder is None):
             raise CheckpointError(f"{where}: needs a token for what is unknown, and a decoder")
         with of_the_library(where):
@@ -110,12 +117,14 @@ class PretrainedTokenizer:
 
     def encode_batch(self, texts: Sequence[str | tuple[str, str]], *, specials: bool = True) -> list[Encoded]:
         """The tokens of many texts, or pairs of them."""
+        self._check_lengths(texts)
         with of_the_library("this tokenizer"), _text_alone():
             found = self.tokenizer.encode_batch(list(texts), add_special_tokens=specials)
             return [self._encoded(text, one) for text, one in zip(texts, found, strict=True)]
 
     def encode_ids(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
         """The token numbers of many texts alone, in half the time: where each token stands is not worked out."""
+        self._check_lengths(texts)
         with of_the_library("this tokenizer"), _text_alone():
             # the library's fast way does not say how a token is written, by which numbers of our own are found
             read = self.tokenizer.encode_batch_fast if self.numbers is None else self.tokenizer.encode_batch
@@ -157,6 +166,15 @@ class PretrainedTokenizer:
             return name
         shown = self.tokenizer.decoder.decode([name]) if self.tokenizer.decoder is not None else name
         return f" {shown}" if name.startswith(SPACE) else shown.removeprefix("##")
+
+    def _check_lengths(self, texts: Sequence[str | tuple[str, str]]) -> None:
+        """Raise for a text that could take too much memory with this tokenizer."""
+        if self.max_bytes is None:
+            return
+        for text in texts:
+            for side in (text,) if isinstance(text, str) else text:
+                if 4 * len(side) > self.max_bytes and len(side.encode(errors="replace")) > self.max_bytes:
+                    raise InputError(f"a text is longer than {self.max_bytes:,} bytes, the most for this tokenizer")
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -216,37 +234,47 @@ def _text_alone() -> Iterator[None]:
         raise InputError("half a surrogate pair is no text: it cannot be written as UTF-8") from None
 
 
+def load_tokenizer(text: str, where: str, max_growth: float = MAX_GROWTH) -> tuple[Tokenizer, dict[str, int] | None]:
+    """Check and load a tokenizer.json; also gives the numbers of its tokens where it has a table of its own."""
+    data = parse_large_json(text, Path(where))
+    numbers = data.pop(NUMBERS, None) if isinstance(data, dict) else None
+    with of_the_library(where):
+        if numbers is not None:  # written by qkv
+            for step in steps(data.get("normalizer")):
+                if step.get("pattern") == {"Regex": OLD_TRIM}:
+                    step["pattern"] = {"Regex": TRIM}
+            text = json.dumps(data)
+        check_tokenizer_json(data, max_growth)
+        tokenizer = Tokenizer.from_str(text)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    checked_numbers(tokenizer.get_vocab(), where)
+    return tokenizer, None if numbers is None else checked_numbers(numbers, where)
+
+
+def parse_large_json(text: str, path: Path) -> Any:
+    """Parse the JSON of a vocabulary after its number of values, each of which takes memory, was checked."""
+    if sum(map(text.count, ",[{")) > MAX_JSON_VALUES:
+        raise CheckpointError(f"{path}: has more than {MAX_JSON_VALUES:,} values")
+    return parse_json(text, path)
+
+
+def _state(step: Any) -> Any:
+    """The JSON of a normalizer or pre-tokenizer."""
+    return None if step is None else json.loads(step.__getstate__())
+
+
 def checked_numbers(numbers: Any, where: str) -> dict[str, int]:
     """A vocabulary as a file gave it, if each token has a number of its own that a model could have room for."""
     if not isinstance(numbers, dict) or not numbers:
         raise CheckpointError(f"{where}: must give each token its number")
+    if len(numbers) > MAX_TOKENS:
+        raise CheckpointError(f"{where}: has {len(numbers):,} tokens, at most {MAX_TOKENS:,} are accepted")
     for token, number in numbers.items():
+        if len(token) > MAX_TOKEN_CHARS:
+            raise CheckpointError(f"{where}: {token[:100]!r}... has more than {MAX_TOKEN_CHARS:,} characters")
         if type(number) is not int or not 0 <= number < LARGEST_NUMBER:
             raise CheckpointError(f"{where}: the number of {token!r} is {number!r}, not one below {LARGEST_NUMBER:,}")
     if len(set(numbers.values())) < len(numbers):
         raise CheckpointError(f"{where}: two tokens have the same number")
     return numbers
-
-
-def _tame(data: Any) -> None:
-    """Raise where a tokenizer.json asks for more than any released one: parts on parts could swell a text at each."""
-    steps = [data.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]
-    parts = list(_parts(steps))
-    if len(parts) > MOST_PARTS * len(steps):
-        raise ValueError(f"it has {len(parts)} steps, which is more than any tokenizer needs")
-    for part in parts:
-        for key in ("content", "prepend", "replacement"):
-            value = part.get(key, "")
-            if isinstance(value, str) and len(value) > LONGEST_REPLACEMENT:
-                raise ValueError(f"it would put {len(value)} characters into a text at once")
-
-
-def _parts(value: Any) -> Iterable[dict[str, Any]]:
-    """Every table that has a type, at any depth; what it is made of comes after it."""
-    if isinstance(value, dict):
-        if "type" in value:
-            yield value
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _parts(item)

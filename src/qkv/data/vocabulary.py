@@ -9,6 +9,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from qkv.data.dropout import MergeDropout, Seed
 from qkv.data.kinds import LARGEST, require_kind
+from qkv.data.tokenizer import load_tokenizer, of_the_library
+from qkv.data.tokenizer_limits import FREE_GROWTH
 from qkv.errors import CheckpointError, InputError
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
@@ -60,16 +62,10 @@ class Vocabulary:
     @classmethod
     def from_json(cls, text: str, where: str) -> "Vocabulary":
         """Read a tokenizer.json."""
-        try:
-            tokenizer = Tokenizer.from_str(text)
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-            tokenizer.encode_special_tokens = True  # the file does not keep it
+        tokenizer, _ = load_tokenizer(text, where, max_growth=FREE_GROWTH)  # for texts of any length
+        tokenizer.encode_special_tokens = True  # the file does not keep it
+        with of_the_library(where):
             reads_unknown = UNKNOWN in tokenizer.encode(NEVER_SEEN, add_special_tokens=False).ids
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a crafted file makes the library raise a panic, which is no Exception
-            raise CheckpointError(f"{where}: not a tokenizer: {error}") from None
         if [tokenizer.id_to_token(number) for number in range(len(SPECIAL))] != list(SPECIAL):
             raise CheckpointError(f"{where}: tokens 0 to 3 must be {' '.join(SPECIAL)}")
         if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):

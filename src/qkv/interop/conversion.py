@@ -1,6 +1,6 @@
 """From one kind of folder to another: what the weights are stays, how they are written changes."""
 
-import shutil
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -9,16 +9,17 @@ from typing import Any, Literal
 
 import torch
 
+from qkv.data.pretrained import LARGEST_FILE
 from qkv.errors import InputError
 from qkv.interop.families import FAMILIES
 from qkv.interop.families.elmo import write_elmo
 from qkv.interop.folder import WEIGHTS, load, locate, network_of, save_model
 from qkv.interop.released import released_dtype, write_released
 from qkv.interop.tensors import Progress
-from qkv.interop.vocabularies import LARGEST_TOKENIZER, SPECIAL, TARGET_TOKENIZER, TOKENIZER
+from qkv.interop.vocabularies import SPECIAL, TARGET_TOKENIZER, TOKENIZER
 from qkv.interop.weight_map import Family
 from qkv.models.elmo import Elmo
-from qkv.runtime.files import check_output_folder, folder_written_atomically
+from qkv.runtime.files import check_output_folder, folder_written_atomically, read_regular
 
 # A folder that Hugging Face's transformers loads, one of our own, or one with the two files that ELMo was released in.
 Kind = Literal["hf", "qkv", "elmo"]
@@ -113,7 +114,5 @@ def _stored_dtype(folder: Path) -> torch.dtype | None:
 
 
 def _copy(path: Path, to: Path) -> None:
-    if path.is_file():
-        if path.stat().st_size > LARGEST_TOKENIZER:
-            raise InputError(f"{path}: larger than {LARGEST_TOKENIZER // 2**20} MiB")
-        shutil.copyfile(path, to)
+    if os.path.lexists(path):
+        to.write_bytes(read_regular(path, LARGEST_FILE))

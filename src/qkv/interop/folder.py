@@ -4,6 +4,7 @@ Besides those of our own, with "library": "qkv" in config.json, the folders of o
 """
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict
@@ -114,7 +115,7 @@ def _read_located(folder: str | Path, read: Callable[[Path], T]) -> T:
 
 
 def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
-    if (folder / SEAL).exists():
+    if os.path.lexists(folder / SEAL):
         verify(folder)
     network, config = read_config(folder)
     skeleton = without_memory(network, config, folder / CONFIG)
@@ -123,7 +124,7 @@ def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             stored[name].copy_into(parameter)
-    if (folder / TOKENIZER).exists():
+    if os.path.lexists(folder / TOKENIZER):
         model.tokenizer = read_vocabulary(folder)
         check_room(folder, model.tokenizer, config)
     if isinstance(model, Elmo):

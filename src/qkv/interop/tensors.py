@@ -9,6 +9,7 @@ header with what is expected can read any tensor, and no file takes more memory 
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 
 from qkv.errors import CheckpointError
 from qkv.interop.document import parse_object, read_object, shown
+from qkv.runtime.document import open_bytes
 from qkv.types import Tensor
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -62,7 +64,7 @@ class Stored:
             return torch.empty(self.shape, dtype=DTYPES[self.dtype])
         data = bytearray(self.size)
         try:
-            with self.path.open("rb") as file:
+            with open_bytes(self.path) as file:
                 file.seek(self.start)
                 if file.readinto(data) < self.size:
                     _altered(self.path, "it ends too early")
@@ -95,7 +97,7 @@ class Stored:
 
 def stored_in_folder(folder: Path) -> dict[str, Stored]:
     """The tensors of a saved model by name: of model.safetensors, or of the files that its index names."""
-    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
+    if os.path.lexists(folder / WEIGHTS) or not os.path.lexists(folder / INDEX):
         return stored_in(folder / WEIGHTS)
     index = folder / INDEX
     places = read_object(index).get("weight_map")
@@ -122,11 +124,11 @@ def stored_in_folder(folder: Path) -> dict[str, Stored]:
 
 def stored_in(path: Path) -> dict[str, Stored]:
     """The tensors of one file by name; only its header is read."""
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{path}: no such file{no_pickle(path.parent)}")
     try:
-        if not path.is_file():
-            raise CheckpointError(f"{path}: no such file{no_pickle(path.parent)}")
-        whole = path.stat().st_size
-        with path.open("rb") as file:
+        with open_bytes(path) as file:
+            whole = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(LENGTH), "little")
             if whole < LENGTH or length > whole - LENGTH:
                 _altered(path, "it ends inside its header")

@@ -5,10 +5,11 @@ is told by special_tokens_map.json, which says what its special tokens are for.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from qkv.data.pretrained import PretrainedTokenizer, TwoTokenizers
+from qkv.data.pretrained import LARGEST_FILE, PretrainedTokenizer, TwoTokenizers
 from qkv.data.vocabulary import AnyVocabulary, TwoVocabularies, Vocabulary
 from qkv.errors import CheckpointError
 from qkv.interop.document import read_object, read_text, reading
@@ -16,7 +17,6 @@ from qkv.interop.document import read_object, read_text, reading
 AnyTokenizer = AnyVocabulary | PretrainedTokenizer | TwoTokenizers
 
 TOKENIZER, TARGET_TOKENIZER, SPECIAL = "tokenizer.json", "target_tokenizer.json", "special_tokens_map.json"
-LARGEST_TOKENIZER = 256 * 2**20  # bytes that are read at all
 ROLES = {"pad": "pad_token", "unknown": "unk_token", "begin": "bos_token", "end": "eos_token", "mask": "mask_token"}
 
 
@@ -32,9 +32,9 @@ def write_vocabulary(tokenizer: AnyTokenizer, folder: Path) -> None:
 
 def read_vocabulary(folder: Path) -> Any:
     """The tokenizer of a saved model, or the two that it has."""
-    released = (folder / SPECIAL).exists()
+    released = os.path.lexists(folder / SPECIAL)
     source = _read(folder / TOKENIZER, released)
-    if not (folder / TARGET_TOKENIZER).exists():
+    if not os.path.lexists(folder / TARGET_TOKENIZER):
         return source
     target = _read(folder / TARGET_TOKENIZER, released)
     return TwoTokenizers(source, target) if released else TwoVocabularies(source, target)
@@ -42,7 +42,7 @@ def read_vocabulary(folder: Path) -> Any:
 
 def _read(path: Path, released: bool) -> Any:
     with reading(path):
-        text = read_text(path, LARGEST_TOKENIZER)
+        text = read_text(path, LARGEST_FILE)
         if not released:
             return Vocabulary.from_json(text, str(path))
         said = read_object(path.parent / SPECIAL)

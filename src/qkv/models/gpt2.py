@@ -23,6 +23,8 @@ from qkv.attention import (
     Learned,
     Mask,
     Prefix,
+    ScaledDot,
+    Score,
 )
 from qkv.attention.mask import Not
 from qkv.config import require, require_known
@@ -55,6 +57,8 @@ class Config:
     max_length: int = 1024  # how many tokens it reads together: learned positions end there, the others go on
     position: str = "learned"
     score: str = "scaled_dot"
+    inverse_layer_scale: bool = False  # divide the scores of layer l = 1 ... L by l
+    upcast_scores: bool = False  # for transformers' eager attention; scores are always computed in float32 here
     activation: str = "gelu_tanh"
     dropout: float = 0.1  # of the embeddings, and of what each layer adds
     attention_dropout: float = 0.1  # of the attention weights
@@ -74,6 +78,10 @@ class Config:
         require(
             self.position != "rotary" or self.head_dim % 2 == 0,
             f"position 'rotary' turns pairs of features, but a head has {self.head_dim}: choose dim and heads anew",
+        )
+        require(
+            not self.inverse_layer_scale or self.score in ("dot", "scaled_dot"),
+            f"inverse_layer_scale needs score 'dot' or 'scaled_dot', not {self.score!r}",
         )
         for name in ("dropout", "attention_dropout", "eps"):
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
@@ -106,7 +114,9 @@ class GPT2(LanguageModel[State]):
         self.embed = nn.Embedding(config.vocabulary_size, config.dim)
         self.positions = described_encoding(config)
         self.dropout = Dropout(config.dropout)
-        self.blocks = Stack(described_block(config, norm="pre") for _ in range(config.layers))
+        self.blocks = Stack(
+            described_block(config, norm="pre", score=_score(config, layer)) for layer in range(1, config.layers + 1)
+        )
         self.norm = nn.LayerNorm(config.dim, config.eps)
         self.readout = nn.Linear(config.dim, config.vocabulary_size, bias=False)
         if config.tie:
@@ -182,6 +192,13 @@ class GPT2(LanguageModel[State]):
             x, seen = block(x, mask, before)
             present.append(seen)
         return self.readout(self.norm(x)), tuple(present)
+
+
+def _score(config: Config, layer: int) -> Score | None:
+    """q . k / l, or q . k / (l sqrt(d)), in layer l of a model with inverse_layer_scale; None: the config's score."""
+    if not config.inverse_layer_scale:
+        return None
+    return ScaledDot(1 / layer if config.score == "dot" else 1 / (layer * math.sqrt(config.head_dim)))
 
 
 def _places_within(documents: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:

@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from qkv.attention import SCORES, Encoding, Sizes
+from qkv.attention import SCORES, Encoding, Score, Sizes
 from qkv.nn.block import Block
 from qkv.nn.embed import ENCODINGS, POSITIONS
 from qkv.nn.feedforward import FeedForward
@@ -45,15 +45,15 @@ def described_encoding(config: Description) -> Encoding | None:
     return None if make is None else make(config.dim, config.max_length)
 
 
-def described_block(config: Description, *, norm: str) -> Block:
-    """Self-attention by the config's score and position, and the feed-forward network."""
+def described_block(config: Description, *, norm: str, score: Score | None = None) -> Block:
+    """Self-attention by the config's score, or the given one, and position, and the feed-forward network."""
     sizes = Sizes(config.head_dim, config.head_dim, config.head_dim, config.max_length, config.heads)
     within = POSITIONS.get(config.position)
     attention = MultiHead(
         config.dim,
         config.heads,
         config.attention_dropout,
-        score=SCORES[config.score].sized(sizes),
+        score=SCORES[config.score].sized(sizes) if score is None else score,
         position=None if within is None else within(config.dim, config.heads),
     )
     feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)

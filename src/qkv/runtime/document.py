@@ -1,11 +1,20 @@
 """Small files that may come from anywhere, read with care: never more than asked for, and every fault in one line."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 from qkv.errors import CheckpointError, InputError
-from qkv.runtime.files import read_regular
+from qkv.runtime.files import open_regular, read_regular
+
+
+def open_bytes(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading."""
+    try:
+        return open_regular(path)
+    except InputError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def read_bytes(path: Path, largest: int) -> bytes:

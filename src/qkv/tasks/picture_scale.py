@@ -1,6 +1,7 @@
 """Pictures as the numbers that a model was trained on: a released folder may say which."""
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def model_and_scale(model: str | Path | ViT, device: str) -> tuple[ViT, Scale]:
 def scale_of(folder: Path, channels: int) -> Scale:
     """What the folder of a model says, or the default where it says nothing."""
     path = folder / PREPROCESSOR
-    if not path.is_file():
+    if not os.path.lexists(path):
         return Scale()
     said = read_object(path)
     if said.get("do_rescale", True) is not True or not math.isclose(

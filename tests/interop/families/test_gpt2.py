@@ -9,8 +9,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import qkv
+from qkv.attention import Causal
 from qkv.errors import CheckpointError, InputError
 from qkv.generation import Rules, greedy_search
+from qkv.interop.conversion import convert
 from qkv.interop.families.gpt2 import FAMILY, read_config, write_config
 from qkv.interop.released import write_released
 from qkv.models.gpt2 import GPT2, Config
@@ -32,6 +34,10 @@ ODD: dict[str, dict[str, Any]] = {
     "silu": {"activation_function": "silu"},
     "coarse norms": {"layer_norm_epsilon": 0.1},
     "upcast": {"reorder_and_upcast_attn": True},
+    "unscaled": {"scale_attn_weights": False},
+    "scaled by layer": {"scale_attn_by_inverse_layer_idx": True, "n_layer": 3},
+    "scaled by layer alone": {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False, "n_layer": 3},
+    "scaled by layer and upcast": {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
 }
 
 
@@ -113,6 +119,42 @@ def test_fifty_greedy_tokens_are_theirs_also_after_prompts_of_different_lengths(
     assert len(expected.unique()) > 5
 
 
+ATTENTION = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("by_layer", [True, False])
+@pytest.mark.parametrize("upcast", [True, False])
+def test_conversion_keeps_how_attention_is_scaled(weights, by_layer, upcast, tmp_path):
+    values = dict(zip(ATTENTION, (weights, by_layer, upcast), strict=True))
+    theirs(**values).save_pretrained(tmp_path / "there")
+    convert(tmp_path / "there", tmp_path / "ours", "qkv")
+    convert(tmp_path / "ours", tmp_path / "back", "hf")
+    written = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert {key: written[key] for key in ATTENTION} == values
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_scores_in_half_precision_are_computed_in_float32_as_upcasting_does(dtype, tmp_path):
+    """With scores around 100, of which half precision keeps one digit after the point or none."""
+    hf = theirs(reorder_and_upcast_attn=True, scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False).to(dtype)
+    attention = hf.transformer.h[0].attn
+    attention.c_attn.weight.mul_(3)
+    hf.save_pretrained(tmp_path)
+    model = qkv.load(tmp_path, dtype=dtype)
+    x = torch.randn(2, 10, SIZES["n_embd"], generator=torch.Generator().manual_seed(1)).to(dtype)
+    mask = torch.full((10, 10), -torch.inf).triu(1).to(dtype)
+    expected, weights = attention(x, attention_mask=mask[None, None])
+    with qkv.watch(model) as seen:
+        found, _ = model.blocks[0].attention(x, Causal())
+    torch.testing.assert_close(seen["blocks.0"].weights.to(dtype), weights, rtol=2e-2, atol=1e-3)
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    attention.reorder_and_upcast_attn = False
+    rounded, _ = attention(x, attention_mask=mask[None, None])
+    assert (found - expected).abs().max() < (rounded - expected).abs().max() / 2
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_files_of_any_precision_are_read_exactly(dtype, tmp_path):
     hf = theirs().to(dtype)
@@ -183,8 +225,7 @@ def test_the_files_that_were_first_released_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
-        ({"scale_attn_weights": False}, "scale_attn_weights = False"),
+        ({"scale_attn_by_inverse_layer_idx": 1}, "scale_attn_by_inverse_layer_idx"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),
         ({"activation_function": "quick_gelu"}, "the activation 'quick_gelu' is not known"),
         ({"activation_function": ["gelu"]}, "activation_function must be a text"),
@@ -219,6 +260,6 @@ def test_keys_that_are_left_out_have_their_defaults():
 @pytest.mark.parametrize("changes", [{"position": "rotary"}, {"score": "additive"}])
 def test_a_model_that_they_do_not_have_is_not_written(changes, tmp_path):
     model = GPT2(Config(31, dim=16, heads=2, layers=1, max_length=12, **changes))
-    with pytest.raises(InputError, match="learned positions and the scaled dot product"):
+    with pytest.raises(InputError, match="learned positions"):
         write_released(model, FAMILY, tmp_path)
     assert not any(tmp_path.iterdir())

@@ -59,10 +59,10 @@ def write_labels(names: Sequence[str], count: int) -> dict[str, Any]:
     }
 
 
-def require_theirs(config: Any, family: str) -> None:
+def require_theirs(config: Any, family: str, scores: Sequence[str] = ("scaled_dot",)) -> None:
     """Raise where the attention is one that their library does not have."""
     require(
-        config.position == "learned" and config.score == "scaled_dot",
-        f"Hugging Face's {family} has learned positions and the scaled dot product, "
+        config.position == "learned" and config.score in scores,
+        f"Hugging Face's {family} has learned positions and score {' or '.join(map(repr, scores))}, "
         f"but this model has position {config.position!r} and score {config.score!r}",
     )

@@ -5,6 +5,7 @@ shape, type and place in the file was looked at, and is just what the options as
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from qkv.interop.document import read_object
 from qkv.interop.tensors import Progress
 from qkv.models.elmo import Config, Elmo
 from qkv.runtime.device import pick_device
+from qkv.runtime.document import open_bytes
 from qkv.runtime.files import check_output_folder, folder_written_atomically
 from qkv.types import Tensor
 
@@ -187,14 +189,12 @@ def _read(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor
     """The tensors of an HDF5 file that holds just these, as plain numbers, and nothing besides."""
     h5py = _h5py()
     try:
-        size = path.stat().st_size
-        with h5py.File(path, "r") as file:
+        with open_bytes(path) as opened, h5py.File(opened, "r") as file:
+            size = os.fstat(opened.fileno()).st_size
             _check_group(h5py, file, "", shapes, path)
             for name, shape in shapes.items():
                 _check_dataset(file[name], name, shape, path, size)
             tensors = {name: torch.from_numpy(file[name][()].astype("float32")) for name in shapes}
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # the library has all of these
         raise CheckpointError(f"{path}: cut short or altered: not a readable HDF5 file: {error}") from None
     for name, tensor in tensors.items():

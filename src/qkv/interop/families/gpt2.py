@@ -26,13 +26,14 @@ class Described:
     attn_pdrop: float = 0.1
     layer_norm_epsilon: float = 1e-5
     tie_word_embeddings: bool = True
-    scale_attn_weights: Literal[True] = True
-    scale_attn_by_inverse_layer_idx: Literal[False] = False
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    reorder_and_upcast_attn: bool = False
     add_cross_attention: Literal[False] = False
 
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
-    """Our config; reorder_and_upcast_attn is left alone, for it says in which precision and not what is computed."""
+    """Our config for the config.json of a GPT-2."""
     their = read_described(Described, data, "gpt2")
     return Config(
         their.vocab_size,
@@ -41,6 +42,9 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         layers=their.n_layer,
         feedforward=their.n_inner,
         max_length=their.n_positions,
+        score="scaled_dot" if their.scale_attn_weights else "dot",
+        inverse_layer_scale=their.scale_attn_by_inverse_layer_idx,
+        upcast_scores=their.reorder_and_upcast_attn,
         activation=our_activation(their.activation_function),
         dropout=their.resid_pdrop,
         attention_dropout=their.attn_pdrop,
@@ -50,7 +54,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
 
 
 def write_config(config: Config) -> dict[str, Any]:
-    require_theirs(config, "gpt2")
+    require_theirs(config, "gpt2", scores=("scaled_dot", "dot"))
     end = END_OF_TEXT if config.vocabulary_size > END_OF_TEXT else None
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -66,6 +70,9 @@ def write_config(config: Config) -> dict[str, Any]:
         "attn_pdrop": config.attention_dropout,
         "layer_norm_epsilon": config.eps,
         "tie_word_embeddings": config.tie,
+        "scale_attn_weights": config.score == "scaled_dot",
+        "scale_attn_by_inverse_layer_idx": config.inverse_layer_scale,
+        "reorder_and_upcast_attn": config.upcast_scores,
         "bos_token_id": end,
         "eos_token_id": end,
     }
@@ -73,7 +80,7 @@ def write_config(config: Config) -> dict[str, Any]:
 
 def weights(config: Config) -> WeightMap:
     """Their linear layers have weights [in, out]."""
-    require_theirs(config, "gpt2")
+    require_theirs(config, "gpt2", scores=("scaled_dot", "dot"))
     body = [
         Weight("embed.weight", ("transformer.wte.weight",)),
         Weight("positions.weight", ("transformer.wpe.weight",)),

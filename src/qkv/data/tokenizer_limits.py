@@ -1,0 +1,344 @@
+"""Limits on a tokenizer.json from an unknown source, checked before any text passes through it.
+
+Every step of a tokenizer can make a text longer, and steps multiply: five replacements of one character by 64 turn a
+word into 10^9 characters. The growth of the whole chain is computed here, in the worst case and in bytes of UTF-8:
+
+    bytes after a step <= factor * bytes before it + constant
+
+Only known step types are accepted, because the growth of others is not known, and only regular expressions that match
+in linear time, or that released tokenizers use.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAX_STEPS = 64  # of each of normalizer, pre-tokenizer, post-processor and decoder
+MAX_GROWTH = 2**11  # of normalizer and pre-tokenizer together; ALBERT's is 1,089
+MAX_DECODER_GROWTH = 2**5
+FREE_GROWTH = 20  # up to which a text may have any length; BERT's is 7.5, GPT-2's 4, Llama's 12
+MAX_GROWN_BYTES = 2**22  # of a text after a larger growth, and of all added tokens after normalization
+MAX_SPECIAL_TOKENS = 2**6  # that a post-processor adds to a text
+MAX_AFFIX = 2**6  # characters of "##", "</w>" and the like
+MAX_WORD_CHARS = 1000  # of max_input_chars_per_word: WordPiece takes cubic time in it; released models use 100
+MAX_TOKEN_CHARS = 2**10
+MAX_TOKENS = 2**20  # LaBSE, the largest released BERT vocabulary, has 501,153
+MAX_UNIGRAM_BYTES = 2**22  # of all tokens: the library's trie takes 330 bytes for each; XLM-R has 2.3 million
+MAX_PATTERN_CHARS = 2**10
+
+TRIM = r"^ +|(?<! ) +$"
+OLD_TRIM = r"^ +| +$"  # of tokenizers that qkv wrote: it takes quadratic time where a run of spaces is long
+SPACES = r"\s+(?!\S)|\s+"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d"
+SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+RELEASED_PATTERNS = {  # not linear by their form alone, but linear where white space ends the list of alternatives
+    rf"{GPT2}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{SPACES}",  # GPT-2
+    rf"{GPT2}| ?\p{{L}}+| ?\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+|{SPACES}",
+    *(
+        rf"{SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{SPACES}"
+        for digits in ("", "{1,3}")  # Qwen 2; GPT-4 and Llama 3
+    ),
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{SUFFIXES}?|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{SUFFIXES}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{SPACES}",  # GPT-4o
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*"
+    rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{SPACES}",  # Mistral's Tekken
+    r" ?[^(\s|[.,!?…。，、।۔،])]+",  # BLOOM
+    TRIM,
+}
+ESCAPE = r"\\p\{\^?\w{1,32}\}|\\[^\w]|\\[dDsSwWnrtf]"
+ATOM = rf"(?:{ESCAPE}|\[(?:{ESCAPE}|[^\\\[\]&])+\]|[^\\\[\](){{}}|^$?*+])"
+FIXED = rf"{ATOM}(?:\{{\d{{1,2}}\}})?"
+BOUNDED = rf"{ATOM}(?:\?|\{{\d{{1,2}},\d{{1,2}}\}})"
+WORDS = r"\((?:\?:|\?i:)?[\w' ]+(?:\|[\w' ]+)*\)"
+RUN = rf"{ATOM}(?:\+|\*|\{{\d{{1,2}},\}})"
+# At most one choice that a later mismatch could undo, then a run, after which nothing can fail.
+LINEAR_BRANCH = rf"(?:{FIXED})*(?:(?:{BOUNDED}|{WORDS})(?:{FIXED})*)?(?:{RUN}(?:{ATOM}[*?])*(?:{WORDS}\?)?)?"
+LINEAR_PATTERN = re.compile(rf"{LINEAR_BRANCH}(?:\|{LINEAR_BRANCH})*", re.ASCII)
+SHORTEST_MATCH = {" {2,}": 2, r"\s+": 1, TRIM: 1}  # bytes, of the expressions that released normalizers replace
+
+# The growth in bytes of the steps without parameters. Unicode's own worst cases are U+1D160 (NFC), U+0390 (NFD),
+# U+FDFA (NFKC and NFKD, 3 to 33 bytes) and U+0130 or U+023A (lower case, 2 to 3 bytes).
+UNICODE = {"NFC": 3.0, "NFD": 3.0, "NFKC": 11.0, "NFKD": 11.0, "Lowercase": 1.5}
+SHRINKING = {"Strip", "StripAccents", "Nmt"}
+CUTTING = {
+    "BertPreTokenizer",
+    "CharDelimiterSplit",
+    "Digits",
+    "FixedLength",
+    "Punctuation",
+    "UnicodeScripts",
+    "Whitespace",
+    "WhitespaceSplit",
+}
+SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")  # the keys of their steps
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The most bytes that come out of a step: factor * bytes + constant."""
+
+    factor: float = 1.0
+    constant: float = 0.0
+
+    def then(self, step: "Growth") -> "Growth":
+        return Growth(self.factor * step.factor, self.constant * step.factor + step.constant)
+
+    @property
+    def total(self) -> float:
+        """The factor for a text that steps have cut into pieces of one byte, each of which gets the constant."""
+        return self.factor + self.constant
+
+
+def check_tokenizer_json(data: Any, max_growth: float = MAX_GROWTH) -> None:
+    """Raise ValueError if the content of a tokenizer.json goes beyond a limit."""
+    if not isinstance(data, dict):
+        raise ValueError("it must be a JSON object")
+    growth = encoding_growth(data.get("normalizer"), data.get("pre_tokenizer"))
+    if growth > max_growth:
+        raise ValueError(f"its normalizer and pre-tokenizer can make a text {growth:,.0f} times as long")
+    _check_post_processor(data.get("post_processor"))
+    decoder = Growth()
+    for step in steps(data.get("decoder")):
+        decoder = decoder.then(_decoder_growth(step))
+    if decoder.total > MAX_DECODER_GROWTH:
+        raise ValueError(f"its decoder can make a text {decoder.total:,.0f} times as long")
+    _check_model(data.get("model"))
+    _check_added_tokens(data.get("added_tokens"), growth)
+
+
+def encoding_growth(normalizer: Any, pre_tokenizer: Any) -> float:
+    """The most bytes that normalizer and pre-tokenizer, given as JSON, make of one byte of text."""
+    growth = Growth()
+    for step in steps(normalizer):
+        growth = growth.then(_normalizer_growth(step))
+    total = growth.total
+    for step in steps(pre_tokenizer):
+        total *= _pre_tokenizer_growth(step)
+    return total
+
+
+def max_text_bytes(growth: float) -> int | None:
+    """The longest text for a tokenizer of this growth; None where any length is accepted."""
+    return None if growth <= FREE_GROWTH else int(MAX_GROWN_BYTES / growth)
+
+
+def steps(value: Any) -> list[dict[str, Any]]:
+    """The steps of a normalizer, pre-tokenizer, post-processor or decoder, without the sequences around them."""
+    found = list(_flat(value))
+    if len(found) > MAX_STEPS:
+        raise ValueError(f"it has {len(found)} steps, at most {MAX_STEPS} are accepted")
+    return found
+
+
+def _flat(value: Any) -> Iterator[dict[str, Any]]:
+    if value is None:
+        return
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise ValueError("it has a step without a type")
+    if value["type"] != "Sequence":
+        yield value
+        return
+    parts = next((value[key] for key in SEQUENCES if key in value), None)
+    if not isinstance(parts, list):
+        raise ValueError("it has a sequence without steps")
+    for part in parts:
+        yield from _flat(part)
+
+
+def _normalizer_growth(step: Mapping[str, Any]) -> Growth:
+    match step["type"]:
+        case kind if kind in UNICODE:
+            return Growth(UNICODE[kind])
+        case kind if kind in SHRINKING:
+            return Growth()
+        case "BertNormalizer":  # a space on each side of a Chinese character, NFD for the accents, lower case
+            return Growth(5 / 3 * UNICODE["NFD"] * UNICODE["Lowercase"])
+        case "ByteLevel":
+            return Growth(2.0)
+        case "Prepend":
+            return Growth(1.0, _size(step, "prepend"))
+        case "Replace":
+            return _replacement_growth(step)
+        case "Precompiled":
+            return Growth(_precompiled_growth(step))
+        case kind:
+            raise ValueError(f"it has a normalizer of an unknown type {kind[:100]!r}")
+
+
+def _pre_tokenizer_growth(step: Mapping[str, Any]) -> float:
+    match step["type"]:
+        case kind if kind in CUTTING:
+            return 1.0
+        case "Split":
+            _shortest_match(step.get("pattern"))
+            return 1.0
+        case "ByteLevel":
+            return 2.0 * (1.0 if step.get("add_prefix_space") is False else 2.0)
+        case "Metaspace":
+            return 1.0 + _size(step, "replacement")
+        case kind:
+            raise ValueError(f"it has a pre-tokenizer of an unknown type {kind[:100]!r}")
+
+
+def _decoder_growth(step: Mapping[str, Any]) -> Growth:
+    match step["type"]:
+        case "ByteFallback" | "Fuse" | "Strip" | "Metaspace":
+            return Growth()
+        case "ByteLevel":  # a byte that is not UTF-8 becomes U+FFFD
+            return Growth(3.0)
+        case "WordPiece":  # a space before each word
+            _size(step, "prefix")
+            return Growth(1.0, 1.0)
+        case "BPEDecoder":
+            return Growth(1.0 if _size(step, "suffix") else 2.0, 1.0)
+        case "CTC":
+            _size(step, "pad_token")
+            return Growth(1.0 if _size(step, "word_delimiter_token") else 2.0, 1.0)
+        case "Replace":
+            return _replacement_growth(step)
+        case kind:
+            raise ValueError(f"it has a decoder of an unknown type {kind[:100]!r}")
+
+
+def _replacement_growth(step: Mapping[str, Any]) -> Growth:
+    content = _size(step, "content")
+    shortest = _shortest_match(step.get("pattern"))
+    if shortest:
+        return Growth(max(1.0, content / shortest))
+    return Growth(1.0 + content, content)  # between all characters
+
+
+def _shortest_match(pattern: Any) -> int:
+    """The least bytes that a pattern matches; raises for an expression that could take more than linear time."""
+    match pattern:
+        case {"String": str(literal)} if len(pattern) == 1:
+            return len(literal.encode(errors="replace"))
+        case {"Regex": str(expression)} if len(pattern) == 1:
+            short = len(expression) <= MAX_PATTERN_CHARS
+            if expression not in RELEASED_PATTERNS and not (short and LINEAR_PATTERN.fullmatch(expression)):
+                raise ValueError(f"it has a regular expression that may take too long: {expression[:100]!r}")
+            return SHORTEST_MATCH.get(expression, 0)
+    raise ValueError("it has a step without a pattern")
+
+
+def _precompiled_growth(step: Mapping[str, Any]) -> float:
+    try:
+        return check_charsmap(base64.b64decode(step["precompiled_charsmap"], validate=True))
+    except (KeyError, TypeError, binascii.Error):
+        raise ValueError("its precompiled_charsmap is not in base64") from None
+
+
+def check_charsmap(data: bytes) -> float:
+    """The growth of a SentencePiece table of characters: a size, a trie (Darts) and replacements that end in a zero.
+
+    One byte of text can only be replaced by what the trie has for a key of one ASCII character.
+    """
+    size = int.from_bytes(data[:4], "little")
+    if len(data) < 8 or size % 4 or not 4 <= size <= len(data) - 4:
+        raise ValueError("its precompiled_charsmap is cut short")
+    units = memoryview(data[4 : 4 + size]).cast("I")
+    replacements = data[4 + size :]
+    longest = max(map(len, replacements.split(b"\0")))
+    ascii_values = (_darts_value(units, character) for character in range(1, 128))
+    lengths = (len(replacements[value:].split(b"\0", 1)[0]) for value in ascii_values if value is not None)
+    growth = max(1.0, longest / 2, *lengths)
+    if growth > MAX_AFFIX:
+        raise ValueError(f"its precompiled_charsmap can make a text {growth:,.0f} times as long")
+    return growth
+
+
+def _darts_value(units: "memoryview[int]", character: int) -> int | None:
+    """The value of a key of one byte in a double-array trie."""
+    node = _darts_offset(units[0]) ^ character
+    if node >= len(units) or units[node] & 0x800000FF != character or not units[node] >> 8 & 1:
+        return None
+    leaf = node ^ _darts_offset(units[node])
+    return units[leaf] & 0x7FFFFFFF if leaf < len(units) else None
+
+
+def _darts_offset(unit: int) -> int:
+    return unit >> 10 << ((unit & 0x200) >> 6)
+
+
+def _check_post_processor(value: Any) -> None:
+    """Raise unless each text appears once in the output, with a bounded number of special tokens."""
+    added = 0
+    for step in steps(value):
+        match step["type"]:
+            case "ByteLevel":
+                continue
+            case "BertProcessing" | "RobertaProcessing":
+                added += 4
+            case "TemplateProcessing":
+                added += max(_special_tokens(step, side) for side in ("single", "pair"))
+            case kind:
+                raise ValueError(f"it has a post-processor of an unknown type {kind[:100]!r}")
+    if added > MAX_SPECIAL_TOKENS:
+        raise ValueError(f"it adds {added} special tokens to each text, at most {MAX_SPECIAL_TOKENS} are accepted")
+
+
+def _special_tokens(step: Mapping[str, Any], side: str) -> int:
+    """The number of special tokens in a template, in which each text must appear once at most."""
+    template, known = step.get(side), step.get("special_tokens")
+    if not isinstance(template, list) or not isinstance(known, dict):
+        raise ValueError("it has a template without a list of tokens")
+    added, texts = 0, []
+    for piece in template:
+        match piece:
+            case {"Sequence": {"id": str(text)}} if len(piece) == 1:
+                texts.append(text)
+            case {"SpecialToken": {"id": str(name)}} if len(piece) == 1:
+                ids = known[name].get("ids") if isinstance(known.get(name), dict) else None
+                added += len(ids) if isinstance(ids, list) else 1
+            case _:
+                raise ValueError("it has a template with something other than texts and special tokens")
+    if len(set(texts)) < len(texts):
+        raise ValueError("its template repeats a text")
+    return added
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, dict):
+        raise ValueError("it has no model")
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        _size(model, key)
+    chars = model.get("max_input_chars_per_word")
+    if isinstance(chars, int) and chars > MAX_WORD_CHARS:
+        raise ValueError(f"max_input_chars_per_word is {chars:,}, at most {MAX_WORD_CHARS:,} is accepted")
+    for key in ("vocab", "merges"):
+        entries = model.get(key)
+        if isinstance(entries, dict | list) and len(entries) > MAX_TOKENS:
+            raise ValueError(f"it has {len(entries):,} entries in {key}, at most {MAX_TOKENS:,} are accepted")
+    if isinstance(model.get("vocab"), list):
+        check_unigram(str(entry[0]) for entry in model["vocab"])
+
+
+def check_unigram(tokens: Iterable[str]) -> None:
+    """Raise where the trie of a Unigram model would take too much memory."""
+    total = sum(len(token.encode(errors="replace")) for token in tokens)
+    if total > MAX_UNIGRAM_BYTES:
+        raise ValueError(f"its tokens have {total:,} bytes, at most {MAX_UNIGRAM_BYTES:,} are accepted")
+
+
+def _check_added_tokens(tokens: Any, growth: float) -> None:
+    """Raise where normalization of the added tokens, which happens as they are read, would take too much memory."""
+    contents = [token.get("content") for token in tokens or () if isinstance(token, dict)]
+    total = sum(len(content.encode(errors="replace")) for content in contents if isinstance(content, str))
+    if total * growth > MAX_GROWN_BYTES:
+        raise ValueError(f"it adds {len(contents):,} tokens of {total:,} bytes, which is too much")
+
+
+def _size(step: Mapping[str, Any], key: str) -> int:
+    """The length in bytes of a text that a step inserts or looks for."""
+    value = step.get(key)
+    if value is None:
+        return 0
+    if not isinstance(value, str):
+        raise ValueError(f"{key} must be text")
+    if len(value) > MAX_AFFIX:
+        raise ValueError(f"{key} has {len(value):,} characters, at most {MAX_AFFIX} are accepted")
+    return len(value.encode(errors="replace"))

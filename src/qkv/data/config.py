@@ -7,6 +7,7 @@ from typing import Literal
 from qkv.config import require
 from qkv.data import movie_reviews
 from qkv.data.kinds import require_kind
+from qkv.runtime.files import expand_home, resolve_path
 
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 MEANT_FOR = {  # the keys that mean something for some data sets only
@@ -102,10 +103,10 @@ class DataConfig:
         """The same files, to be found from any folder: a run is resumed and evaluated from elsewhere."""
 
         def whole(paths: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(str(Path(path).resolve()) for path in paths)
+            return tuple(str(resolve_path(path)) for path in paths)
 
-        folder = None if self.folder is None else str(Path(self.folder).expanduser().resolve())
-        features = None if self.features is None else str(Path(self.features).expanduser().resolve())
+        folder = None if self.folder is None else str(resolve_path(expand_home(self.folder)))
+        features = None if self.features is None else str(resolve_path(expand_home(self.features)))
         train, valid, test = whole(self.train), whole(self.valid), whole(self.test)
         return replace(self, train=train, valid=valid, test=test, folder=folder, features=features)
 

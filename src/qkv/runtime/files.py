@@ -53,6 +53,34 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
     return data
 
 
+def expand_home(path: str | Path) -> Path:
+    """The path with a leading ~ or ~user replaced by the home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # no such user
+        raise InputError(f"{path}: {error}") from None
+
+
+def resolve_path(path: str | Path) -> Path:
+    """The absolute path with links followed; the file need not exist."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links is a RuntimeError, a NUL a ValueError
+        raise InputError(f"{path}: is not a usable path: {getattr(error, 'strerror', None) or error}") from None
+
+
+def create_folder(path: Path) -> None:
+    """Create a folder and its parents where they are missing, however many there are."""
+    missing = []
+    while not path.is_dir():  # Path.mkdir(parents=True) would call itself once for each parent
+        missing.append(path)
+        if path == path.parent:
+            break
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+
+
 def check_output_file(path: Path) -> None:
     """Raise unless `path` is free or a regular file, which would be replaced."""
     mode = _lstat_mode(path)
@@ -106,7 +134,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a power cut."""
     with _naming(path):
         check_output_file(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(path.parent)
         scratch = _scratch(path)
         _remove(scratch)
         try:
@@ -131,7 +159,7 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
         mode = _lstat_mode(path)
         if mode is not None and not stat.S_ISDIR(mode) and not (path.is_symlink() and path.is_dir()):
             raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(path.parent)
         scratch = _scratch(path)
         _remove(scratch)
         scratch.mkdir()

@@ -12,6 +12,7 @@ from qkv.data.kinds import KINDS
 from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS, PRESETS
+from qkv.runtime.files import expand_home, resolve_path
 from qkv.tasks.answering import AnsweringTask
 from qkv.tasks.bandit import BanditTask
 from qkv.tasks.captioning import CaptioningTask
@@ -175,7 +176,7 @@ def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     """Read a recipe by its name or its path, and apply `a.b=value` assignments; every key is checked."""
     where = f"recipe {name}"
     recipe = build(Recipe, override(recipe_table(name), assignments), where)
-    init = None if recipe.init is None else str(Path(recipe.init).expanduser().resolve())
+    init = None if recipe.init is None else str(resolve_path(expand_home(recipe.init)))
     recipe = replace(recipe, data=recipe.data.with_whole_paths(), init=init)
     recipe.model_config(where=where)  # a wrong key should be told before any data are loaded
     return recipe

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import difflib
 import json
+import math
 import re
 import tomllib
 import types
@@ -19,6 +20,7 @@ from qkv.errors import InputError
 from qkv.runtime.files import read_regular
 
 LARGEST_TOML = 2**20  # bytes
+LARGEST_INTEGER = 2**53  # every integer up to here is also a float
 
 T = TypeVar("T")
 
@@ -68,13 +70,13 @@ def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
     for assignment in assignments:
         dotted, equals, text = assignment.partition("=")
         if not equals or not all(dotted.strip().split(".")):
-            raise InputError(f"--set {assignment}: expected a.b=value")
+            raise InputError(f"--set {shown(assignment)}: expected a.b=value")
         *parents, last = dotted.strip().split(".")
         table = result
         for parent in parents:
             table = table.setdefault(parent, {})
             if not isinstance(table, dict):
-                raise InputError(f"--set {assignment}: {parent} holds a value, not a table")
+                raise InputError(f"--set {shown(assignment)}: {shown(parent)} holds a value, not a table")
         table[last] = _parse_value(text.strip())
     return result
 
@@ -144,7 +146,7 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
         return build(typing.cast(type, hint), value, where, prefix=f"{key}.")
     if origin is Literal:
         if value not in options:
-            said = _shown_value(value)
+            said = shown_value(value)
             known = nearest(said.strip("'"), map(str, options))
             raise InputError(f"{where}: {key} = {said}{known}")
         return value
@@ -156,20 +158,26 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_convert(options[0], item, where, key) for item in value)
     if origin is dict and isinstance(value, Mapping):
-        return dict(value)
+        return _plain(value, where, key)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return _float(value, where, key)
+        return float(_plain(value, where, key))
     expected = origin or hint
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        raise InputError(f"{where}: {key} must be {_type_name(expected)}, not {_shown_value(value)}")
+        raise InputError(f"{where}: {key} must be {_type_name(expected)}, not {shown_value(value)}")
+    return _plain(value, where, key)
+
+
+def _plain(value: Any, where: str, key: str) -> Any:
+    """Plain data whose numbers are all in range: integers within +-LARGEST_INTEGER, floats not NaN."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item, where, f"{key}.{shown(str(name))}") for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, where, key) for item in value]
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise InputError(f"{where}: {key} is out of range: it must lie between -2^53 and 2^53")
+    if isinstance(value, float) and math.isnan(value):
+        raise InputError(f"{where}: {key} must be a number, not nan")
     return value
-
-
-def _float(value: int, where: str, key: str) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise InputError(f"{where}: {key} is too large a number") from None
 
 
 def _type_name(kind: type) -> str:
@@ -183,7 +191,8 @@ def shown(text: str, longest: int = 200) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in whole)
 
 
-def _shown_value(value: Any) -> str:
+def shown_value(value: Any) -> str:
+    """A value out of a file, fit for one line of an error message."""
     try:
         return shown(repr(value))
     except ValueError:  # Python writes no number of thousands of digits, though TOML can hold it in hexadecimal

@@ -134,7 +134,7 @@ MASKS: dict[str, Factory] = {
 def _lengths(make: Make) -> Tensor:
     """Ragged, the first one nothing at all."""
     lengths = make.whole(0, make.sizes.keys + 1, make.sizes.batch)
-    lengths[0] = 0
+    lengths[:1] = 0
     return lengths
 
 

@@ -84,7 +84,6 @@ def test_a_missing_key_is_named() -> None:
         ({"size": 3, "title": 5}, "title must be a text, not 5"),
         ({"size": 3, "inner": {"rate": "fast"}}, "inner.rate must be a number, not 'fast'"),
         ({"size": 3, "inner": {"rate": True}}, "inner.rate must be a number, not True"),
-        ({"size": 3, "inner": {"rate": 10**400}}, "inner.rate is too large a number"),
         ({"size": 3, "inner": 7}, "inner must be a table of keys and values"),
         ({"size": 3, "free": [1]}, "free must be a table, not [1]"),
         ([], "the top level must be a table of keys and values"),
@@ -116,9 +115,21 @@ def test_a_rule_of_the_dataclass_keeps_its_place_in_the_message() -> None:
     assert refused({"rate": 9, "name": "hard"}, Inner) == "here: a hard one needs a low rate"
 
 
-@pytest.mark.parametrize("rate", [math.nan, -math.inf, 0])
+@pytest.mark.parametrize("rate", [-math.inf, 0])
 def test_rules_refuse_numbers_that_are_none(rate: float) -> None:
     assert refused({"size": 1, "inner": {"rate": rate}}) == "here: inner.rate must be positive"
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 16**5000, 2**53 + 1, math.nan], ids=range(5))
+def test_numbers_out_of_range_are_refused_in_every_field(number: float) -> None:
+    fields = [{"inner": {"rate": number}}, {"free": {"x": [number]}}, {"free": {"x": {"y": number}}}]
+    fields += [{"size": number}] if isinstance(number, int) else []
+    for data in fields:
+        assert len(refused({"size": 1, **data})) < 500
+
+
+def test_the_largest_integer_is_accepted() -> None:
+    assert build(Outer, {"size": -(2**53), "inner": {"rate": 2**53}}, "here").inner.rate == 2.0**53
 
 
 def test_an_absent_optional_value_may_be_none() -> None:

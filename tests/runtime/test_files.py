@@ -16,8 +16,10 @@ from qkv.runtime.files import (
     LOCK,
     OLD,
     WRITING,
+    absolute_path,
     check_output_file,
     check_output_folder,
+    expand_home,
     folder_written_atomically,
     is_leftover,
     only_one_process,
@@ -41,6 +43,32 @@ def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
     write_atomically(path, b"newer")
     assert path.read_bytes() == b"newer"
     assert names(path.parent) == ["page.html"]
+
+
+def test_a_file_is_written_below_two_thousand_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(*["a"] * 1900, "page.html")
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    subprocess.run(["rm", "-r", "a"], check=True)  # shutil.rmtree calls itself once for each folder
+    with pytest.raises(InputError):
+        write_atomically(Path(*["a"] * 3000, "page.html"), b"new")
+
+
+@pytest.mark.parametrize("path", ["loop", "loop/file", "nul\0"])
+def test_a_path_that_leads_nowhere_is_an_input_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    with pytest.raises(InputError):
+        read_regular(absolute_path(path))
+
+
+def test_the_home_of_an_unknown_user_is_an_input_error() -> None:
+    assert expand_home("~/x") == Path.home() / "x"
+    with pytest.raises(InputError):
+        expand_home("~no-such-user/x")
 
 
 def test_a_file_stays_the_old_one_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,8 @@ class LocalPredictive(nn.Module, Align):
         self.weight = nn.Parameter(torch.empty(query_dim, hidden_dim))  # W
         self.vector = nn.Parameter(torch.empty(hidden_dim))  # v
         for parameter, inputs in ((self.weight, query_dim), (self.vector, hidden_dim)):
-            nn.init.uniform_(parameter, -1.0 / math.sqrt(inputs), 1.0 / math.sqrt(inputs))
+            bound = 1.0 / math.sqrt(max(inputs, 1))
+            nn.init.uniform_(parameter, -bound, bound)
 
     def centre(
         self, query: Float[Tensor, "batch heads query dim"], sizes: int | Int[Tensor, "#batch #heads #query"]

@@ -125,6 +125,8 @@ class Cells(Places):
 
     def of_place(self, values: Shaped[Tensor, "batch length"], place: Int[Tensor, "..."]) -> Shaped[Tensor, "..."]:
         self._check_places(values)
+        if values.shape[1] == 0:  # no keys, and no cell to have a value
+            return values.new_zeros(torch.broadcast_shapes(self.batch.shape, place.shape), device=self.extent.device)
         return values.to(self.extent.device)[self.batch, place]
 
     def of_query(

@@ -7,6 +7,9 @@ Every score is a comparison of a transformed query with a transformed key,
 so that keys can be transformed once for a whole sequence (`Keys`), and so that a score whose comparison is a dot
 product runs on the fused kernels, whatever it does to queries and keys before. A new score is one class here; `SCORES`
 finds it by its name.
+
+A sum over 0 features is 0: queries and keys without features score 0 everywhere, which a softmax turns into uniform
+weights. `ScaledDot` divides by the square root of their number and raises a `ShapeError` instead.
 """
 
 import copy
@@ -109,7 +112,7 @@ class DotProduct(Score):
     def checked_scale(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch kv_heads key key_features"]
     ) -> float:
-        """The factor of the dot product, once query and key are seen to have the same features."""
+        """The factor of the dot product, after a check that query and key have the same number of features."""
         if query.shape[-1] != key.shape[-1]:
             raise ShapeError(
                 f"{type(self).__name__} multiplies query and key feature by feature, but the query has "
@@ -135,14 +138,21 @@ class Dot(DotProduct):
 
 @final
 class ScaledDot(DotProduct):
-    """q . k / sqrt(d), or q . k times a given scale (Vaswani et al. 2017)."""
+    """q . k / sqrt(d), or q . k times a given scale (Vaswani et al. 2017).
+
+    With d = 0 features 1 / sqrt(d) is undefined: a `ShapeError`, unless a scale is given.
+    """
 
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()
         self.scale = scale
 
     def scale_for(self, features: int) -> float:
-        return 1.0 / math.sqrt(features) if self.scale is None else self.scale
+        if self.scale is not None:
+            return self.scale
+        if features == 0:
+            raise ShapeError("ScaledDot divides by sqrt(d), but query and key have d = 0 features: give it a scale")
+        return 1.0 / math.sqrt(features)
 
 
 @final
@@ -328,8 +338,8 @@ def _direction(x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "bat
 
 
 def _uniform(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:
-    """Weights uniform in +-1/sqrt(inputs), as PyTorch's linear layers begin."""
-    bound = 1.0 / math.sqrt(inputs)
+    """Weights uniform in +-1/sqrt(inputs), as PyTorch's linear layers begin; none at all for 0 inputs."""
+    bound = 1.0 / math.sqrt(max(inputs, 1))
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 

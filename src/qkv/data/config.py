@@ -1,6 +1,5 @@
 """What a recipe's `data` table may say."""
 
-import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -8,6 +7,7 @@ from typing import Literal
 from qkv.config import require
 from qkv.data import movie_reviews
 from qkv.data.kinds import require_kind
+from qkv.runtime.files import absolute_path
 
 LARGEST = 10_000_000  # pairs that are made; they are all held in memory
 MEANT_FOR = {  # the keys that mean something for some data sets only
@@ -103,18 +103,13 @@ class DataConfig:
         """The same files, to be found from any folder: a run is resumed and evaluated from elsewhere."""
 
         def whole(paths: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(absolute_path(path) for path in paths)
+            return tuple(str(absolute_path(path)) for path in paths)
 
-        folder = None if self.folder is None else absolute_path(os.path.expanduser(self.folder))
-        features = None if self.features is None else absolute_path(os.path.expanduser(self.features))
+        folder = None if self.folder is None else str(absolute_path(self.folder))
+        features = None if self.features is None else str(absolute_path(self.features))
         train, valid, test = whole(self.train), whole(self.valid), whole(self.test)
         return replace(self, train=train, valid=valid, test=test, folder=folder, features=features)
 
     def without_lost_folder(self) -> "DataConfig":
         """The same, but for a folder that is not there any more: the files, known by their hashes, may be elsewhere."""
         return replace(self, folder=None) if self.folder is not None and not Path(self.folder).is_dir() else self
-
-
-def absolute_path(path: str) -> str:
-    """A path that holds from any folder; links stay links, because a link may be broken or a pipe of the shell."""
-    return str(Path(path).absolute())

@@ -9,7 +9,7 @@ from pathlib import Path
 from qkv.errors import InputError
 from qkv.runtime.bars import Bars
 from qkv.runtime.download import download
-from qkv.runtime.files import sha256
+from qkv.runtime.files import expand_home, sha256
 
 VARIABLE = "QKV_DATA"
 
@@ -46,9 +46,9 @@ class Store:
         """The folder that the user chose (--data-dir), that of QKV_DATA, and the cache."""
         named = {"--data-dir, or data.folder of the recipe": chosen, VARIABLE: os.environ.get(VARIABLE)}
         for name, folder in named.items():
-            if folder and not os.path.isdir(os.path.expanduser(folder)):
+            if folder and not expand_home(folder).is_dir():
                 raise InputError(f"{folder}: no such folder (named by {name})")
-        given = [Path(os.path.expanduser(folder)) for folder in named.values() if folder]
+        given = [expand_home(folder) for folder in named.values() if folder]
         return cls((*given, cache_folder()))
 
     def find(self, file: DataFile) -> Path | None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 from qkv.errors import InputError, QkvError
-from qkv.runtime.files import sha256
+from qkv.runtime.files import create_folder, sha256
 
 PART = ".part"
 CHUNK = 1 << 16
@@ -214,7 +214,7 @@ def _length(part: BinaryIO) -> int:
 def _to_be_written(path: Path) -> Iterator[BinaryIO]:
     """The part of a file, for this process alone; what is empty when all is done goes away."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(path.parent)
         part = _locked(_part(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None

@@ -54,6 +54,33 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
     return data
 
 
+def expand_home(path: str | Path) -> Path:
+    """The path with a leading ~ or ~user replaced by the home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # no such user
+        raise InputError(f"{path}: {error}") from None
+
+
+def absolute_path(path: str | Path) -> Path:
+    """The absolute path with ~ expanded; links are kept, for one may be broken or a pipe of the shell."""
+    if "\0" in str(path):
+        raise InputError(f"{str(path)!r}: not a path (it has a NUL character)")
+    return Path(os.path.abspath(expand_home(path)))
+
+
+def create_folder(path: Path) -> None:
+    """Create a folder and its parents where they are missing, however many there are."""
+    missing = []
+    while not path.is_dir():  # Path.mkdir(parents=True) would call itself once for each parent
+        missing.append(path)
+        if path == path.parent:
+            break
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+
+
 def check_output_file(path: Path) -> None:
     """Raise unless `path` is free or a regular file, which would be replaced."""
     mode = _lstat_mode(path)
@@ -110,7 +137,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a power cut."""
     with naming_output(path):
         check_output_file(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(path.parent)
         scratch = _scratch(path)
         _remove(scratch)
         try:
@@ -135,7 +162,7 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
         mode = _lstat_mode(path)
         if mode is not None and not stat.S_ISDIR(mode) and not (path.is_symlink() and path.is_dir()):
             raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(path.parent)
         scratch = _scratch(path)
         _remove(scratch)
         scratch.mkdir()

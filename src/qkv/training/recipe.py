@@ -1,19 +1,18 @@
 """Recipes: what to train on what, as short TOML files that hold only what differs from the defaults."""
 
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from qkv.config import build, merged, nearest, override, read_toml, require
-from qkv.data.config import absolute_path
+from qkv.config import build, merged, nearest, override, read_toml, require, shown_value
 from qkv.data.kinds import KINDS
 from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS, PRESETS
+from qkv.runtime.files import absolute_path
 from qkv.tasks.answering import AnsweringTask
 from qkv.tasks.bandit import BanditTask
 from qkv.tasks.captioning import CaptioningTask
@@ -77,12 +76,14 @@ class TrainConfig:
     patience: int = 0  # stop after so many validations without a better one; 0: never
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_tokens", "length", "validate_every", "valid_size", "save_every", "keep"):
+        for name in ("epochs", "validate_every", "save_every", "keep"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        for name in ("batch_tokens", "length", "valid_size"):  # sizes of what is held in memory at a time
+            require(1 <= getattr(self, name) <= 2**30, f"{name} must lie between 1 and 2^30")
         require(0 < self.lr < math.inf, "lr must be positive and finite")
         require(self.clip > 0, "clip must be positive")
         require(self.warmup >= 0, "warmup must not be negative")
-        require(self.weight_decay >= 0, "weight_decay must not be negative")
+        require(0 <= self.weight_decay < math.inf, "weight_decay must be finite and not negative")
         require(self.patience >= 0, "patience must not be negative")
         for name in ("shift", "cover"):
             require(0 <= getattr(self, name) <= 2**10, f"{name} must lie between 0 and 1,024")
@@ -150,7 +151,7 @@ class Recipe:
         name = table.pop("name", None)
         task = TASKS[self.task]
         if not isinstance(name, str) or name not in MODELS:
-            raise InputError(f"{where}: model.name {name!r} is not known{nearest(str(name), MODELS)}")
+            raise InputError(f"{where}: model.name {shown_value(name)} is not known{nearest(str(name), MODELS)}")
         network, config = MODELS[name]
         if not issubclass(network, task.model):
             fitting = " or ".join(_model_names(task))
@@ -160,8 +161,10 @@ class Recipe:
                 raise InputError(f"{where}: model.{key} follows from the data; leave it out")
         preset, known = table.pop("preset", None), PRESETS.get(name, {})
         if preset is not None:
-            if preset not in known:
-                raise InputError(f"{where}: model.preset {preset!r} is not known{nearest(str(preset), known)}")
+            if not isinstance(preset, str) or preset not in known:
+                raise InputError(
+                    f"{where}: model.preset {shown_value(preset)} is not known{nearest(str(preset), known)}"
+                )
             table = {**known[preset], **table}
         return build(config, {**table, **(sizes or task.provisional(table))}, where, prefix="model.")
 
@@ -175,7 +178,7 @@ def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     table = override(recipe_table(name), assignments)
     _require_names(table, where)
     recipe = build(Recipe, table, where)
-    init = None if recipe.init is None else absolute_path(os.path.expanduser(recipe.init))
+    init = None if recipe.init is None else str(absolute_path(recipe.init))
     recipe = replace(recipe, data=recipe.data.with_whole_paths(), init=init)
     recipe.model_config(where=where)  # a wrong key should be told before any data are loaded
     return recipe
@@ -209,7 +212,8 @@ def recipe_table(name: str) -> dict[str, Any]:
         return table
     known = recipe_names()
     if base not in known:
-        raise InputError(f"recipe {name}: extends {base!r}, which does not come with qkv{nearest(str(base), known)}")
+        close = nearest(str(base), known)
+        raise InputError(f"recipe {name}: extends {shown_value(base)}, which does not come with qkv{close}")
     return merged(recipe_table(base), table)
 
 

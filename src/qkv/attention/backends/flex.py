@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from qkv.attention.align import LocalPredictive, SoftmaxForm
-from qkv.attention.backends.reasons import needs_dropout, needs_the_weights, not_a_dot_product, not_a_softmax
+from qkv.attention.backends.reasons import is_empty, needs_dropout, needs_the_weights, not_a_dot_product, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.extent import Extent, Places
 from qkv.attention.mask import Mask, Padding
@@ -40,11 +40,9 @@ class Flex(Backend):
                 return "LocalPredictive counts the keys that may be seen, which is known beforehand for Padding only"
         elif (reason := not_a_softmax(request)) is not None:
             return reason
-        reason = not_a_dot_product(request) or needs_the_weights(request) or needs_dropout(request)
+        reason = not_a_dot_product(request) or needs_the_weights(request) or needs_dropout(request) or is_empty(request)
         if reason is not None:
             return reason
-        if 0 in request.extent[:4]:
-            return "it computes nothing from nothing: there are no queries, or no keys"
         if request.query.device.type == "cpu" and _needs_gradient(request):
             return "it has no backward pass on the CPU"
         if request.query.device.type not in ("cpu", "cuda"):

@@ -24,3 +24,7 @@ def needs_the_weights(request: Request) -> str | None:
 
 def needs_dropout(request: Request) -> str | None:
     return "it has no dropout" if request.dropout > 0 else None
+
+
+def is_empty(request: Request) -> str | None:
+    return "the batch is empty, or there are no queries or keys" if 0 in request.extent[:4] else None

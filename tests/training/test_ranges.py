@@ -1,0 +1,104 @@
+"""Numbers at the edge of their range: each is accepted or is an input error, in every field of every config."""
+
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+from qkv.config import build
+from qkv.data.registry import DataConfig
+from qkv.errors import InputError, NotFinite
+from qkv.models import MODELS
+from qkv.training import job
+from qkv.training.recipe import Recipe, TrainConfig, read_recipe
+
+from .conftest import TINY
+from .stopping import stop_after
+
+INTEGERS = [10**400, -(10**400), 16**5000, 2**63, 2**62, 2**53, 2**31, -1, 0, 1]
+FLOATS = [math.nan, math.inf, -math.inf, -0.0, 1e308, 5e-324, *INTEGERS]
+
+
+def message(action: Callable[..., object], *arguments: object) -> str | None:
+    """The message of an error that a user can act on; None where there is none. Any other error is raised."""
+    try:
+        action(*arguments)
+    except (InputError, NotFinite) as error:
+        return str(error)
+    return None
+
+
+def is_number(hint: Any, kind: type) -> bool:
+    """Whether a field holds numbers of a kind, one or many."""
+    return hint is kind or (get_origin(hint) is not None and any(is_number(one, kind) for one in get_args(hint)))
+
+
+def edges(config: type) -> list[tuple[str, Any]]:
+    """Each numeric field of a config with each value to try; a list of numbers is given as a list of one."""
+    cases = []
+    for name, hint in get_type_hints(config).items():
+        if not (is_number(hint, int) or is_number(hint, float)):
+            continue
+        values = FLOATS if is_number(hint, float) else INTEGERS
+        cases += [(name, [[value, value]] if "filters" in name else [value] if get_origin(hint) is tuple else value)
+                  for value in values]  # fmt: skip
+    return cases
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_number_in_a_model_config_is_in_range_or_an_input_error(name: str) -> None:
+    _, config = MODELS[name]
+    required = {
+        field.name: 4 for field in fields(config) if field.default is MISSING and field.default_factory is MISSING
+    }
+    messages = [message(build, config, required | {key: value}, "here") for key, value in edges(config)]
+    assert None in messages  # some are in range
+    assert 1 < max(len(words or "") for words in messages) < 500
+
+
+@pytest.mark.parametrize(("table", "config"), [("", Recipe), ("data", DataConfig), ("train", TrainConfig)])
+def test_every_number_in_a_recipe_is_in_range_or_an_input_error(table: str, config: type) -> None:
+    for key, value in edges(config):
+        data = {"model": {"name": "rnn_seq2seq"}} | ({table: {key: value}} if table else {key: value})
+        words = message(lambda data=data: build(Recipe, data, "here").model_config())
+        assert len(words or "") < 500
+
+
+@pytest.mark.parametrize(
+    "key", ["train.epochs", "train.batch_tokens", "model.hidden", "model.name", "model.preset", "seed"]
+)
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "1" + "0" * 5000, "0x" + "f" * 5000, "-0b1" + "0" * 9000, "[1]"])
+def test_an_assignment_of_a_huge_number_is_an_input_error(key: str, value: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_recipe("dates-gru", [f"{key}={value}"])
+    assert len(str(caught.value)) < 500
+
+
+def accepted(kind: type) -> dict[str, list[Any]]:
+    """The values of each field of the train table that are in range, the smallest first."""
+    found: dict[str, list[Any]] = {}
+    for key, value in edges(TrainConfig):
+        if not is_number(get_type_hints(TrainConfig)[key], kind):
+            continue
+        if message(build, TrainConfig, {key: value}, "here") is None:
+            found.setdefault(key, []).append(value)
+    return {key: sorted(values) for key, values in found.items()}
+
+
+EXTREMES = [
+    *([f"{key}={values[end]:#x}" for key, values in accepted(int).items()] for end in (0, -1)),
+    *([f"{key}={values[end]!r}"] for key, values in accepted(float).items() for end in (0, -1)),
+]
+
+
+@pytest.mark.parametrize("assignments", EXTREMES, ids=[numbers[0] for numbers in EXTREMES])
+def test_training_starts_with_every_number_that_is_accepted(
+    assignments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 2)
+    changes = [*TINY, "data.size=40", *(f"train.{one}" for one in assignments)]
+    words = message(lambda: job.begin(read_recipe("dates-gru", changes), tmp_path / "run", "cpu"))
+    assert len(words or "") < 500

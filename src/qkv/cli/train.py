@@ -36,6 +36,7 @@ def train(
     resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Resume a run.")] = None,
     data_dir: options.DataDir = None,
     strict: options.Strict = False,
+    force: Annotated[bool, typer.Option("--force", help="Train even if memory seems too small.")] = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -61,12 +62,12 @@ def train(
                 "with --resume"
             )
         _check_same_recipe(recipe, resume)
-        done = job.resume(resume, device, assignments=assignments or [])
+        done = job.resume(resume, device, assignments=assignments or [], force=force)
     else:
         assert recipe is not None
         wanted = read_recipe(recipe, changes)
         folder = out or Path("runs") / f"{Path(recipe).stem}-{wanted.seed}"
-        done = job.begin(wanted, folder, device)
+        done = job.begin(wanted, folder, device, force=force)
     _tell(done, recipe, json)
 
 

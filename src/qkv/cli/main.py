@@ -87,17 +87,18 @@ def main() -> None:
         # Python would try to write the rest when it ends, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        code = _failed(f"{where}{error.strerror or error}", BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, OSError, RuntimeError) as error:
         from qkv.runtime.memory import is_out_of_memory
 
-        if not is_out_of_memory(error):
+        if is_out_of_memory(error):
+            code = _failed(f"out of memory: {_what_to_lower(sys.argv[1])}", 1)
+        elif isinstance(error, OSError):
+            where = f"{error.filename}: " if error.filename else ""
+            code = _failed(f"{where}{error.strerror or error}", BAD_INPUT)
+        else:
             raise
-        code = _failed(f"out of memory: {_what_to_lower(sys.argv[1])}", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

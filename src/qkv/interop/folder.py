@@ -19,7 +19,7 @@ from qkv.errors import CheckpointError, InputError
 from qkv.interop.document import read_object, reading, shown
 from qkv.interop.families import FAMILIES
 from qkv.interop.families.elmo import elmo_files, load_elmo
-from qkv.interop.hub import fetch, is_hub_name
+from qkv.interop.hub import fetch, is_hub_name, is_shadowed
 from qkv.interop.released import CONFIG as CONFIG
 from qkv.interop.released import load_released
 from qkv.interop.seal import SEAL, read_seal, verify
@@ -184,6 +184,11 @@ def locate(folder: str | Path) -> Path:
     """The model folder that is meant: here, or else on the hub, from where it is fetched."""
     if is_hub_name(str(folder)):
         return fetch(str(folder))
+    if is_shadowed(str(folder)):
+        raise InputError(
+            f"{folder}: no such folder; it is not looked for on the Hugging Face hub, because the folder "
+            f"{Path(folder).parent} exists here"
+        )
     return resolve(Path(folder))
 
 

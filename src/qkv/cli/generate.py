@@ -1,13 +1,13 @@
 """`qkv generate`: a language model goes on with a text."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import note, result, result_json, say
+from qkv.cli.talk import note, result, result_json
+from qkv.cli.texts import read_stdin
 from qkv.cli.translate import never_seen
 from qkv.errors import InputError
 
@@ -77,11 +77,7 @@ def _lines(file: Path) -> list[str]:
 def _text(file: Path | None) -> str:
     from qkv.data.files import decode_text, read_text
 
-    if file is not None:
-        return read_text(file)
-    if sys.stdin.isatty():
-        say("reading the prompt from the keyboard; end with Ctrl-D")
-    return decode_text(sys.stdin.buffer.read(), "standard input")
+    return read_text(file) if file is not None else decode_text(read_stdin("the prompt"), "standard input")
 
 
 def as_dict(one: "Generated") -> dict[str, Any]:

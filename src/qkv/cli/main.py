@@ -27,6 +27,8 @@ from qkv.cli import (
 )
 from qkv.cli.options import INTERRUPTED
 from qkv.errors import InputError, QkvError, Unsupported
+from qkv.runtime.native import reserve_standard_descriptors
+from qkv.runtime.text import message_line
 
 BAD_INPUT = 2
 # Click's UsageError: some versions of typer take it from click, others carry a copy of click inside.
@@ -95,6 +97,9 @@ def main() -> None:
 
 
 def _run() -> Any:
+    reserve_standard_descriptors()
+    if sys.stdout is None:
+        raise InputError("standard output is closed: results have nowhere to go")
     # A terminal that lacks a character shows its code instead of ending the work.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     for number, argument in enumerate(sys.argv[1:], start=1):
@@ -106,7 +111,7 @@ def _run() -> Any:
 
 
 def _failed(message: str, code: int) -> int:
-    talk.say(f"error: {' '.join(message.splitlines())}")
+    talk.say(message_line(f"error: {message}"))
     return code
 
 

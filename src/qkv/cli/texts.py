@@ -74,7 +74,7 @@ def answered(
     doing: str, lines: Sequence[str], answers: Callable[[list[str]], Sequence[T]], together: int = CHUNK
 ) -> Iterator[tuple[int, str, T | None]]:
     """Each line with its number and its answer; a line that is empty has none."""
-    with counting(doing, len(lines)) as progress:
+    with counting(doing, len(lines), streaming=True) as progress:
         for begin in range(0, len(lines), together):
             chunk = lines[begin : begin + together]
             found = iter(answers([line for line in chunk if line.strip()]))
@@ -83,11 +83,16 @@ def answered(
             progress(begin + len(chunk))
 
 
+def read_stdin(what: str) -> bytes:
+    """Read standard input to its end; on a terminal, first say that `what` is read from the keyboard."""
+    if sys.stdin is None:
+        raise InputError("standard input is closed: give the input as arguments or in a file")
+    if sys.stdin.isatty():
+        say(f"reading {what} from the keyboard; end with Ctrl-D")
+    return sys.stdin.buffer.read()
+
+
 def _lines(file: Path | None) -> list[str]:
     from qkv.data.files import decode_lines, read_lines
 
-    if file is not None:
-        return read_lines(file)
-    if sys.stdin.isatty():
-        say("reading lines from the keyboard; end with Ctrl-D")
-    return decode_lines(sys.stdin.buffer.read(), "standard input")
+    return read_lines(file) if file is not None else decode_lines(read_stdin("lines"), "standard input")

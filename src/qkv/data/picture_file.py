@@ -9,6 +9,7 @@ from numpy import ndarray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from qkv.errors import InputError
+from qkv.runtime.native import native_stderr_silenced
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 MOST_PIXELS = 2**26  # that are unpacked: a small file can announce any number
@@ -27,7 +28,8 @@ def read_picture(path: Path, channels: int, height: int, width: int) -> UInt8[nd
             with Image.open(path, formats=FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
                     raise InputError(f"{image.width:,} x {image.height:,} pixels are too many: scale it down")
-                image.load()
+                with native_stderr_silenced():  # libtiff prints its warnings itself
+                    image.load()
                 flat = _on_white(ImageOps.exif_transpose(image)).convert("L" if channels == 1 else "RGB")
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

@@ -9,6 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from qkv.data.dropout import MergeDropout, Seed
 from qkv.data.kinds import LARGEST, require_kind
+from qkv.data.tokenizer import of_the_library
 from qkv.errors import CheckpointError, InputError
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
@@ -60,16 +61,12 @@ class Vocabulary:
     @classmethod
     def from_json(cls, text: str, where: str) -> "Vocabulary":
         """Read a tokenizer.json."""
-        try:
+        with of_the_library(where):
             tokenizer = Tokenizer.from_str(text)
             tokenizer.no_truncation()
             tokenizer.no_padding()
             tokenizer.encode_special_tokens = True  # the file does not keep it
             reads_unknown = UNKNOWN in tokenizer.encode(NEVER_SEEN, add_special_tokens=False).ids
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a crafted file makes the library raise a panic, which is no Exception
-            raise CheckpointError(f"{where}: not a tokenizer: {error}") from None
         if [tokenizer.id_to_token(number) for number in range(len(SPECIAL))] != list(SPECIAL):
             raise CheckpointError(f"{where}: tokens 0 to 3 must be {' '.join(SPECIAL)}")
         if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
@@ -109,7 +106,8 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token numbers."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+        with of_the_library("this vocabulary"):
+            return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def piece(self, number: int) -> str:
         """The text of one token, as a person should see it inside a sequence."""

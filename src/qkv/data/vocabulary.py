@@ -61,12 +61,16 @@ class Vocabulary:
     @classmethod
     def from_json(cls, text: str, where: str) -> "Vocabulary":
         """Read a tokenizer.json."""
-        with of_the_library(where):
+        try:
             tokenizer = Tokenizer.from_str(text)
             tokenizer.no_truncation()
             tokenizer.no_padding()
             tokenizer.encode_special_tokens = True  # the file does not keep it
             reads_unknown = UNKNOWN in tokenizer.encode(NEVER_SEEN, add_special_tokens=False).ids
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a crafted file makes the library raise a panic, which is no Exception
+            raise CheckpointError(f"{where}: not a tokenizer: {error}") from None
         if [tokenizer.id_to_token(number) for number in range(len(SPECIAL))] != list(SPECIAL):
             raise CheckpointError(f"{where}: tokens 0 to 3 must be {' '.join(SPECIAL)}")
         if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):

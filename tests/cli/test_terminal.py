@@ -121,10 +121,13 @@ def ended(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, E
     for name in ("translate", "classify", "evaluate"):
         cases[f"{name}, same"] = Case(arguments[name], **same)
     hostile = ["classify", str(folder / "hostile"), "the cat"]
+    generated = ["generate", str(folder / "lm"), "--prompt", "the\x1b[31m\n\tcat\x9b", "--tokens", "1"]
     cases |= {
         "label on a terminal": Case(hostile, **results),
         "label in a pipe": Case(hostile),
         "label in JSON": Case([*hostile, "--json"], **results),
+        "text on a terminal": Case(generated, **results),
+        "text in a pipe": Case(generated),
         "stdin closed": Case(["translate", str(folder / "run")], stdin="closed"),
         "stdin closed, prompt": Case(["generate", str(folder / "lm")], stdin="closed"),
         "stdin closed, not needed": Case(["translate", str(folder / "run"), "1 May 2020"], stdin="closed"),
@@ -147,9 +150,9 @@ def test_all_results_are_in_a_pipe_while_stderr_is_a_terminal(ended: dict[str, E
     lines, bar = COMMANDS[name]
     one = ended[f"{name}, bar"]
     assert one.code == 0, one
-    assert bar in one.err
-    assert "\x1b" not in one.out
     assert len(one.out.splitlines()) == lines or (lines is None and one.out)
+    assert "\x1b" not in one.out
+    assert bar in one.err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -184,6 +187,11 @@ def test_control_characters_of_a_label_do_not_reach_a_line_of_results(ended: dic
     assert ended["label on a terminal"].out == f"{HOSTILE_ON_A_TERMINAL}\t1.0000\n"
     in_a_pipe = HOSTILE_ON_A_TERMINAL.replace(r"\u202e", "\u202e")
     assert ended["label in a pipe"].out == f"{in_a_pipe}\t1.0000\n"
+
+
+def test_generated_text_keeps_its_newlines_and_tabs_alone_on_a_terminal(ended: dict[str, Ended]) -> None:
+    assert ended["text on a terminal"].out.startswith("the\\x1b[31m\n\tcat\\x9b")
+    assert ended["text in a pipe"].out.startswith("the\x1b[31m\n\tcat\x9b")
 
 
 def test_json_keeps_a_label_exactly_without_control_characters(ended: dict[str, Ended]) -> None:

@@ -26,7 +26,10 @@ from qkv.cli import (
     view,
 )
 from qkv.cli.options import INTERRUPTED
+from qkv.config import shown
 from qkv.errors import InputError, QkvError, Unsupported
+from qkv.runtime.native import reserve_standard_descriptors
+from qkv.runtime.text import message_line
 
 BAD_INPUT = 2
 # Click's UsageError: some versions of typer take it from click, others carry a copy of click inside.
@@ -87,7 +90,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         code = _failed(f"{where}{error.strerror or error}", BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
@@ -95,18 +98,21 @@ def main() -> None:
 
 
 def _run() -> Any:
+    reserve_standard_descriptors()
+    if sys.stdout is None:
+        raise InputError("standard output is closed: results have nowhere to go")
     # A terminal that lacks a character shows its code instead of ending the work.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     for number, argument in enumerate(sys.argv[1:], start=1):
         if not argument.isascii() and any("\ud800" <= character <= "\udfff" for character in argument):
-            raise InputError(f"argument {number} is not UTF-8: {os.fsencode(argument)!r}")
+            raise InputError(f"argument {number} is not UTF-8: {shown(repr(os.fsencode(argument)))}")
     code = app(prog_name="qkv", standalone_mode=False)
     sys.stdout.flush()
     return code
 
 
 def _failed(message: str, code: int) -> int:
-    talk.say(f"error: {' '.join(message.splitlines())}")
+    talk.say(message_line(f"error: {message}"))
     return code
 
 

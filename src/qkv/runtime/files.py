@@ -66,7 +66,7 @@ def absolute_path(path: str | Path) -> Path:
     """The absolute path with ~ expanded; links are kept, for one may be broken or a pipe of the shell."""
     if "\0" in str(path):
         raise InputError(f"{str(path)!r}: not a path (it has a NUL character)")
-    return Path(os.path.abspath(expand_home(path)))
+    return expand_home(path).absolute()
 
 
 def create_folder(path: Path) -> None:

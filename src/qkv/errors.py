@@ -21,6 +21,10 @@ class NotFinite(QkvError):  # noqa: N818  (it names the state of the loss)
     """The loss or the gradient stopped being a finite number."""
 
 
+class OutOfMemory(QkvError):  # noqa: N818  (as torch calls it)
+    """A device has not enough memory for what was asked of it."""
+
+
 class Unsupported(QkvError):  # noqa: N818  (the name the design gives it)
     """A backend that was asked for by name cannot honour the request."""
 

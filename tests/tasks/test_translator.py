@@ -211,7 +211,9 @@ def test_what_no_translation_could_keep_to_is_refused(translator, search, words)
         ({"min_length": 4, "max_length": 3}, "max-length must be 1 or more and no less than min-length 4, not 3"),
         ({"max_length": 0}, "max-length must be 1 or more"),
         ({"beam": 2, "sampling": Sampling()}, "a beam of 2 is not for it"),
-        ({"n_best": 0, "sampling": Sampling()}, "n-best must be 1 or more, not 0"),
+        ({"n_best": 0, "sampling": Sampling()}, "n-best"),
+        ({"n_best": 10**18, "sampling": Sampling()}, "n-best"),
+        ({"beam": 10**18, "n_best": 1}, "beam"),
     ],
 )
 def test_a_search_that_makes_no_sense_is_refused(search, words):

@@ -27,11 +27,20 @@ def answer(
             help='Many of them (- for standard input): on each line {"question": "...", "text": "..."}.',
         ),
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many answers to give for each question.")] = 1,
-    longest: Annotated[int, typer.Option("--longest", min=1, help="How many tokens an answer has at most.")] = 30,
+    top: Annotated[
+        int, typer.Option("--top", min=1, max=options.MOST, help="How many answers to give for each question.")
+    ] = 1,
+    longest: Annotated[
+        int, typer.Option("--longest", min=1, max=options.MOST, help="How many tokens an answer has at most.")
+    ] = 30,
     stride: Annotated[
         int | None,
-        typer.Option("--stride", min=1, help="Of a long text: from window to window, in tokens [half a window]."),
+        typer.Option(
+            "--stride",
+            min=1,
+            max=options.MOST,
+            help="Of a long text: from window to window, in tokens [half a window].",
+        ),
     ] = None,
     batch_tokens: texts.BatchTokens = 8192,
     device: options.Device = "auto",

@@ -20,7 +20,9 @@ def classify(
     text: texts.Texts = None,
     file: texts.Input = None,
     document: texts.Documents = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many labels to give for each text.")] = 1,
+    top: Annotated[
+        int, typer.Option("--top", min=1, max=options.MOST, help="How many labels to give for each text.")
+    ] = 1,
     batch_tokens: texts.BatchTokens = 8192,
     strict: options.Strict = False,
     device: options.Device = "auto",

@@ -114,7 +114,9 @@ def show(
             "--kind", metavar="KIND", help=f"Of your own file: {', '.join(OWN_KINDS)} [guessed from its content]."
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many pairs, or lines of a text, to show.")] = 10,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=options.MOST, help="How many pairs, or lines of a text, to show.")
+    ] = 10,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:

@@ -48,7 +48,9 @@ def evaluate(
         typer.Option("--split", metavar="SPLIT", help="A split of the run's data, or all-tests; repeatable [test]."),
     ] = None,
     data: options.Data = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many pairs.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, max=options.MOST, help="Only the first so many pairs.")
+    ] = None,
     beam: options.Beam = 1,
     length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
     out: Annotated[

@@ -15,7 +15,9 @@ def fill(
     run: options.Folder,
     text: texts.Texts = None,
     file: texts.Input = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many words to give for each mask.")] = 5,
+    top: Annotated[
+        int, typer.Option("--top", min=1, max=options.MOST, help="How many words to give for each mask.")
+    ] = 5,
     batch_tokens: texts.BatchTokens = 8192,
     strict: options.Strict = False,
     device: options.Device = "auto",

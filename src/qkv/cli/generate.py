@@ -25,13 +25,15 @@ def generate(
         Path | None,
         typer.Option("--input", metavar="FILE", help="Each line of the file (- for standard input) is a prompt."),
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="How many tokens to write.")] = 200,
-    samples: Annotated[int, typer.Option("--n", min=1, help="How many texts to write for each prompt.")] = 1,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, max=options.MOST, help="How many tokens to write.")] = 200,
+    samples: Annotated[
+        int, typer.Option("--n", min=1, max=options.MOST, help="How many texts to write for each prompt.")
+    ] = 1,
     temperature: Annotated[
         float, typer.Option("--temperature", help="Below 1 for what is probable, above 1 for surprises.")
     ] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", help="Draw from the so many most probable tokens only.")
+        int | None, typer.Option("--top-k", max=options.MOST, help="Draw from the so many most probable tokens only.")
     ] = None,
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Draw from the fewest tokens with this much probability only.")

@@ -32,6 +32,7 @@ from qkv.runtime.native import reserve_standard_descriptors
 from qkv.runtime.text import message_line
 
 BAD_INPUT = 2
+COSTLY = ("--batch-tokens", "--beam", "--n-best", "--n", "--tokens")  # options that memory grows with
 # Click's UsageError: some versions of typer take it from click, others carry a copy of click inside.
 Misuse: Any = typer.BadParameter.__base__
 
@@ -94,6 +95,12 @@ def main() -> None:
         code = _failed(f"{where}{error.strerror or error}", BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except (MemoryError, RuntimeError) as error:
+        from qkv.runtime.memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        code = _failed(f"out of memory: {_what_to_lower(sys.argv[1])}", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -114,6 +121,16 @@ def _run() -> Any:
 def _failed(message: str, code: int) -> int:
     talk.say(message_line(f"error: {message}"))
     return code
+
+
+def _what_to_lower(command: str) -> str:
+    """The options of a command that decide how much memory it takes."""
+    if command == "train":
+        return "lower train.batch_tokens or the sizes of the model with --set"
+    parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    known = {option for parameter in parameters for option in parameter.opts}
+    names = [option for option in COSTLY if option in known]
+    return f"lower {' or '.join(names)}" if names else "give it smaller inputs, or free some memory"
 
 
 def _misused(error: Any) -> int:

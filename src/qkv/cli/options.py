@@ -15,6 +15,7 @@ def output_file(path: Path | None) -> Path | None:
     return path
 
 
+MOST = 2**30  # of whatever an option counts, where nothing else bounds it
 INTERRUPTED = 130  # the exit code of a command that was stopped by Ctrl-C
 
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]

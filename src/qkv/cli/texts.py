@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from qkv.cli import options
 from qkv.cli.talk import counting, note, say
 from qkv.config import shown
 from qkv.errors import InputError
@@ -37,7 +38,9 @@ Documents = Annotated[
     list[Path] | None,
     typer.Option("--document", metavar="FILE", help="Read a whole file as one text; may be given several times."),
 ]
-BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=1, help="How many tokens to read at once.")]
+BatchTokens = Annotated[
+    int, typer.Option("--batch-tokens", min=1, max=options.MOST, help="How many tokens to read at once.")
+]
 
 T = TypeVar("T")
 

@@ -37,6 +37,7 @@ def train(
     list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes and exit.")] = False,
     data_dir: options.DataDir = None,
     strict: options.Strict = False,
+    force: Annotated[bool, typer.Option("--force", help="Train even if memory seems too small.")] = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -66,12 +67,12 @@ def train(
                 "with --resume"
             )
         _check_same_recipe(recipe, resume)
-        done = job.resume(resume, device, assignments=assignments or [])
+        done = job.resume(resume, device, assignments=assignments or [], force=force)
     else:
         assert recipe is not None
         wanted = read_recipe(recipe, changes)
         folder = out or Path("runs") / f"{Path(recipe).stem}-{wanted.seed}"
-        done = job.begin(wanted, folder, device)
+        done = job.begin(wanted, folder, device, force=force)
     _tell(done, recipe, json)
 
 

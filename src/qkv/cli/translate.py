@@ -37,7 +37,9 @@ def translate(
         ),
     ] = None,
     beam: options.Beam = 1,
-    n_best: Annotated[int, typer.Option("--n-best", min=1, help="How many answers to give for each text.")] = 1,
+    n_best: Annotated[
+        int, typer.Option("--n-best", min=1, max=1000, help="How many answers to give for each text.")
+    ] = 1,
     length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
     coverage_penalty: Annotated[
         float, typer.Option("--coverage-penalty", help="How much a source token that was not read counts against it.")
@@ -45,8 +47,12 @@ def translate(
     exact: Annotated[
         bool, typer.Option("--exact", help="Of --beam: go on while any hypothesis might yet become better.")
     ] = False,
-    min_length: Annotated[int, typer.Option("--min-length", min=0, help="The fewest tokens of an answer.")] = 0,
-    max_length: Annotated[int | None, typer.Option("--max-length", min=1, help="The most tokens of an answer.")] = None,
+    min_length: Annotated[
+        int, typer.Option("--min-length", min=0, max=options.MOST, help="The fewest tokens of an answer.")
+    ] = 0,
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", min=1, max=options.MOST, help="The most tokens of an answer.")
+    ] = None,
     prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="How every answer has to begin.")] = "",
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw --n-best answers instead of looking for them.")
@@ -54,7 +60,9 @@ def translate(
     temperature: Annotated[
         float | None, typer.Option("--temperature", help="Of --sample: below 1 safer, above 1 bolder.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Of --sample: only the K most probable tokens.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", max=options.MOST, help="Of --sample: only the K most probable tokens.")
+    ] = None,
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Of --sample: only the most probable tokens, P of them in all.")
     ] = None,

@@ -41,10 +41,17 @@ def view(
             "--layer", metavar="LAYER", help="The layer to draw [the last that reads the source, else the first]."
         ),
     ] = None,
-    head: Annotated[int | None, typer.Option("--head", min=0, help="The head to draw [their average].")] = None,
+    head: Annotated[
+        int | None, typer.Option("--head", min=0, max=options.MOST, help="The head to draw [their average].")
+    ] = None,
     count: Annotated[
         int,
-        typer.Option("--count", min=1, help="Translators, SNAIL and players without inputs: how many of the test set."),
+        typer.Option(
+            "--count",
+            min=1,
+            max=options.MOST,
+            help="Translators, SNAIL and players without inputs: how many of the test set.",
+        ),
     ] = 20,
     beam: options.Beam = 1,
     device: options.Device = "auto",

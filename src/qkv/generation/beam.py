@@ -12,7 +12,7 @@ import torch
 from qkv.attention.watch import begin_passes
 from qkv.errors import InputError
 from qkv.generation.coverage import Coverage, following
-from qkv.generation.rules import Judge, Rules
+from qkv.generation.rules import MOST_HYPOTHESES, Judge, Rules
 from qkv.generation.search import Speaker, State
 from qkv.generation.trail import Hypothesis, Trail
 from qkv.nn.state import select
@@ -36,8 +36,8 @@ def beam_search(
     one is asked for. A row is done when `beam` hypotheses have ended and none that still runs would score better than
     the worst of them if it ended now; with `exact`, if no way of going on could make it score better.
     """
-    if beam < 1:
-        raise InputError(f"a beam holds one hypothesis at least, not {beam}")
+    if not 1 <= beam <= MOST_HYPOTHESES:
+        raise InputError(f"a beam holds between 1 and {MOST_HYPOTHESES:,} hypotheses, not {beam}")
     if rules.end is None:
         raise InputError("a beam search compares hypotheses that have ended: it needs an end token")
     if not 0 <= length_penalty < torch.inf:

@@ -8,6 +8,7 @@ import torch
 from qkv.errors import InputError
 from qkv.types import Bool, Float, Int, Tensor
 
+MOST_HYPOTHESES = 1000  # of one row, in a beam or side by side
 ANY = -1  # in the place of a forced token: the search is free there
 
 

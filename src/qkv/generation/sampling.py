@@ -31,7 +31,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         require(0 < self.temperature < float("inf"), f"temperature must be positive, not {self.temperature}")
-        require(self.top_k is None or self.top_k >= 1, f"top-k must be 1 or more, not {self.top_k}")
+        require(self.top_k is None or 1 <= self.top_k <= 2**30, f"top-k must lie between 1 and 2^30, not {self.top_k}")
         require(self.top_p is None or 0 < self.top_p <= 1, f"top-p must be above 0 and at most 1, not {self.top_p}")
         require(0 <= self.seed < 2**64, f"seed must lie between 0 and 2^64, not {self.seed}")
 

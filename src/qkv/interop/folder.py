@@ -23,7 +23,7 @@ from qkv.interop.hub import fetch, is_hub_name, is_shadowed
 from qkv.interop.released import CONFIG as CONFIG
 from qkv.interop.released import load_released
 from qkv.interop.seal import SEAL, read_seal, verify
-from qkv.interop.skeleton import unfilled, without_memory
+from qkv.interop.skeleton import require_model_memory, unfilled, without_memory
 from qkv.interop.tensors import WEIGHTS as WEIGHTS
 from qkv.interop.tensors import Progress, no_pickle, stored_weights
 from qkv.interop.tensors import read_tensors as read_tensors
@@ -120,6 +120,7 @@ def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> 
     network, config = read_config(folder)
     skeleton = without_memory(network, config, folder / CONFIG)
     stored = stored_weights(folder / WEIGHTS, {name: weight.shape for name, weight in skeleton.named_parameters()})
+    require_model_memory(skeleton, folder)
     model = unfilled(network, config, dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

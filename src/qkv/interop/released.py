@@ -19,7 +19,7 @@ import torch
 
 from qkv.errors import CheckpointError
 from qkv.interop.document import read_object, reading, shown
-from qkv.interop.skeleton import unfilled, without_memory
+from qkv.interop.skeleton import require_model_memory, unfilled, without_memory
 from qkv.interop.tensors import (
     DTYPES,
     NUMBERS,
@@ -54,6 +54,7 @@ def load_released(
     skeleton = without_memory(family.network, config, folder / CONFIG)
     for name, view in views(table, dict(skeleton.named_parameters())).items():
         found[name].check(view.shape)
+    require_model_memory(skeleton, folder)
     model = unfilled(family.network, config, dtype)
     with torch.no_grad():
         for name, view in views(table, dict(model.named_parameters())).items():

@@ -8,6 +8,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from qkv.errors import CheckpointError
+from qkv.runtime.memory import require_memory
 
 LARGEST_TABLES = 2**30  # bytes of what a network keeps besides its weights: tables of positions, masks
 DRAWING = frozenset(
@@ -23,17 +24,29 @@ DRAWING = frozenset(
 )
 
 
-def without_memory(network: Any, config: Any, path: Path) -> Any:
-    """A network of shapes; a config, read from `path`, that asks for more than there can be is refused."""
+def meta_model(network: Any, config: Any, where: str | Path) -> Any:
+    """A network of shapes, without memory; `where` opens the error for sizes beyond any memory."""
     try:
         with torch.device("meta"):
-            skeleton = network(config)
+            return network(config)
     except (RuntimeError, OverflowError):  # PyTorch counts no further than 2^63
-        raise CheckpointError(f"{path}: asks for a model larger than any memory") from None
+        raise CheckpointError(f"{where}: asks for a model larger than any memory") from None
+
+
+def without_memory(network: Any, config: Any, path: Path) -> Any:
+    """A network of shapes; a config, read from `path`, that asks for more than there can be is refused."""
+    skeleton = meta_model(network, config, path)
     tables = sum(buffer.nbytes for buffer in skeleton.buffers())
     if tables > LARGEST_TABLES:
         raise CheckpointError(f"{path}: asks for tables of {tables:,} bytes besides the weights")
     return skeleton
+
+
+def require_model_memory(skeleton: nn.Module, path: Path) -> None:
+    """Raise where the weights of a network of shapes, in float32, are larger than the memory that is free."""
+    tensors = (*skeleton.parameters(), *skeleton.buffers())
+    parts = {"float32 weights": sum(tensor.nbytes for tensor in tensors)}
+    require_memory(f"{path}: the model", parts, torch.device("cpu"), lambda: "free some memory, or use a smaller model")
 
 
 def unfilled(network: Any, config: Any, dtype: torch.dtype | None) -> Any:

@@ -15,7 +15,7 @@ from qkv.data.tagged import Tagged, text_of
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer, TwoTokenizers
 from qkv.data.vocabulary import AnyVocabulary, Tokens
 from qkv.errors import InputError
-from qkv.generation import Coverage, Hypothesis, Rules, Sampling, beam_search, greedy_search, sample
+from qkv.generation import MOST_HYPOTHESES, Coverage, Hypothesis, Rules, Sampling, beam_search, greedy_search, sample
 from qkv.interop import load_as
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import pick_device
@@ -44,6 +44,9 @@ class Search:
     exact: bool = False  # let a beam go on while one of its hypotheses might yet become better than those that ended
 
     def __post_init__(self) -> None:
+        require(
+            1 <= self.beam <= MOST_HYPOTHESES, f"the beam must lie between 1 and {MOST_HYPOTHESES:,}, not {self.beam}"
+        )
         if self.sampling is None:
             require(
                 1 <= self.n_best <= self.beam,
@@ -51,7 +54,10 @@ class Search:
             )
         else:
             require(self.beam == 1, f"sampling follows one hypothesis at a time: a beam of {self.beam} is not for it")
-            require(self.n_best >= 1, f"n-best must be 1 or more, not {self.n_best}")
+            require(
+                1 <= self.n_best <= MOST_HYPOTHESES,
+                f"n-best must lie between 1 and {MOST_HYPOTHESES:,}, not {self.n_best}",
+            )
         require(0 <= self.length_penalty < math.inf, f"length penalty must be 0 or more, not {self.length_penalty}")
         require(
             0 <= self.coverage_penalty < math.inf, f"coverage penalty must be 0 or more, not {self.coverage_penalty}"

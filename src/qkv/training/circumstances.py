@@ -37,13 +37,18 @@ class Circumstances:
 
 def present_circumstances(device: torch.device, config: TrainConfig, *, capturable: bool) -> Circumstances:
     """Those of this process, for a task whose steps a CUDA graph could hold or not."""
-    on_gpu = device.type == "cuda"
-    automatic = "bfloat16" if on_gpu else "float32"
     return Circumstances(
         device=provenance.device_name(device),
-        precision=automatic if config.precision == "auto" else config.precision,
-        graphs=on_gpu and config.graphs and capturable,
+        precision=precision_on(device, config),
+        graphs=device.type == "cuda" and config.graphs and capturable,
         torch=torch.__version__,
         commit=provenance.commit(),
         source_hash=provenance.source_hash(),
     )
+
+
+def precision_on(device: torch.device, config: TrainConfig) -> str:
+    """The precision of the forward pass on a device: "float32" or "bfloat16"."""
+    if config.precision != "auto":
+        return config.precision
+    return "bfloat16" if device.type == "cuda" else "float32"

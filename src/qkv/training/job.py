@@ -15,6 +15,7 @@ from qkv.runtime.randomness import seed_everything
 from qkv.training.display import Display
 from qkv.training.initial import continued_config, set_aside, start_of, take_over
 from qkv.training.loop import train
+from qkv.training.memory import check_memory, naming_checkpoint
 from qkv.training.recipe import TASKS, Recipe
 from qkv.training.run import Place, Run
 
@@ -27,18 +28,27 @@ class Job:
     place: Place
 
 
-def begin(recipe: Recipe, folder: Path, device: str = "auto", display: Display | None = None) -> Job:
-    """Train a recipe into a new folder."""
-    return _work(Run.new(folder, recipe), device, display or Display())
+def begin(
+    recipe: Recipe, folder: Path, device: str = "auto", display: Display | None = None, *, force: bool = False
+) -> Job:
+    """Train a recipe into a new folder; with `force` also where memory seems too small."""
+    return _work(Run.new(folder, recipe), device, display or Display(), force)
 
 
-def resume(folder: Path, device: str = "auto", display: Display | None = None, assignments: Sequence[str] = ()) -> Job:
+def resume(
+    folder: Path,
+    device: str = "auto",
+    display: Display | None = None,
+    assignments: Sequence[str] = (),
+    *,
+    force: bool = False,
+) -> Job:
     """Resume a run from its newest checkpoint; `assignments` change keys of `train` from there on."""
     run = Run.open(folder)
-    return _work(run.changed(assignments) if assignments else run, device, display or Display())
+    return _work(run.changed(assignments) if assignments else run, device, display or Display(), force)
 
 
-def _work(run: Run, device: str, display: Display) -> Job:
+def _work(run: Run, device: str, display: Display, force: bool) -> Job:
     recipe = run.recipe
     where = pick_device(device)
     kind = TASKS[recipe.task]
@@ -60,6 +70,8 @@ def _work(run: Run, device: str, display: Display) -> Job:
     else:
         config = recipe.model_config(kind.sizes(data, vocabulary))
     task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
+    if not force:
+        check_memory(recipe, network, config, task, where, display.say)
     seed_everything(recipe.seed)
     model: Any = network(config)
     fresh = [] if start is None else take_over(model, start)
@@ -76,7 +88,7 @@ def _work(run: Run, device: str, display: Display) -> Job:
     for note in (*task.notes, *from_scratch, *set_aside(recipe, start)):
         display.say(f"note: {note}")
     # Everything that could be wrong with the input has been checked: only now is the run's folder created.
-    with run.held():
+    with run.held(), naming_checkpoint(run):
         return Job(run, train(run, task, model, data.fingerprint, display))
 
 

@@ -1,0 +1,111 @@
+"""How much memory is free on a device, and errors that say when there is too little."""
+
+import errno
+import re
+import resource
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from qkv.errors import InputError
+
+CGROUP_FILES = (  # limit, usage and the names of reclaimable pages in memory.stat, for version 2 and version 1
+    ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+)
+# What PyTorch and NumPy say where they do not raise their own kind of MemoryError.
+OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory|not enough memory|unable to allocate", re.IGNORECASE)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """How many bytes can still be allocated on a device; None where the system does not tell.
+
+    On the CPU this is the least of what the machine has available and what the limits of the process
+    (RLIMIT_AS, RLIMIT_DATA) and of its cgroup leave.
+    """
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    known = [free for free in (_available(), *_left_by_limits(), *_left_by_cgroups()) if free is not None]
+    return min(known, default=None)
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes in the largest decimal unit: "16.5 TB"."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB", "EB"):
+        if count < 1000 or unit == "EB":
+            break
+        count /= 1000
+    return f"{count:,.0f} bytes" if unit == "bytes" else f"{count:,.1f} {unit}"
+
+
+def require_memory(what: str, parts: Mapping[str, int], device: torch.device, advice: Callable[[], str]) -> None:
+    """Raise where the parts, in bytes, need more memory together than is free on a device."""
+    free, needed = free_memory(device), sum(parts.values())
+    if free is None or needed <= free:
+        return
+    named = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
+    raise InputError(
+        f"{what} needs about {format_bytes(needed)} ({named}) but {format_bytes(free)} are free on {device}: {advice()}"
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
+
+
+def _available() -> int | None:
+    """What the kernel estimates can be allocated without swapping."""
+    return _kilobytes(Path("/proc/meminfo"), "MemAvailable")
+
+
+def _left_by_limits() -> list[int | None]:
+    status = Path("/proc/self/status")
+    used = {resource.RLIMIT_AS: _kilobytes(status, "VmSize"), resource.RLIMIT_DATA: _kilobytes(status, "VmData")}
+    limits = {limit: resource.getrlimit(limit)[0] for limit in used}
+    return [
+        max(0, limits[limit] - (size or 0)) for limit, size in used.items() if limits[limit] != resource.RLIM_INFINITY
+    ]
+
+
+def _left_by_cgroups() -> list[int | None]:
+    """What the memory limits of the process's cgroup and of those above it leave; page cache counts as free."""
+    found: list[int | None] = []
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root = Path("/sys/fs/cgroup") / controllers
+        folder = root / path.lstrip("/")
+        while folder.is_relative_to(root):
+            found.append(_left_by_cgroup(folder))
+            folder = folder.parent
+    return found
+
+
+def _left_by_cgroup(folder: Path) -> int | None:
+    for limit_name, usage_name, reclaimable in CGROUP_FILES:
+        limit, usage = _read(folder / limit_name).strip(), _read(folder / usage_name).strip()
+        if limit.isdigit() and usage.isdigit():
+            pages = re.findall(rf"^(?:{'|'.join(reclaimable)}) (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+            return max(0, int(limit) - int(usage) + sum(map(int, pages)))
+    return None
+
+
+def _kilobytes(path: Path, key: str) -> int | None:
+    match = re.search(rf"^{key}:\s+(\d+) kB$", _read(path), re.MULTILINE)
+    return None if match is None else 1024 * int(match[1])
+
+
+def _read(path: Path) -> str:
+    """The text of a file of the kernel; nothing where there is none."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

@@ -42,6 +42,7 @@ from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.transducer import Transducer
 from qkv.runtime.device import pick_device
+from qkv.runtime.files import file_kind
 
 # Every model there is.
 Network = Writer[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
@@ -226,7 +227,16 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 def checkpoints_in(run: Path) -> list[Path]:
     """The whole checkpoints of a training run, oldest first; what a user keeps beside them is not ours."""
-    return sorted(path for path in run.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir())
+    checkpoints = []
+    for path in sorted(run.glob("step-*")):
+        if CHECKPOINT.fullmatch(path.name):
+            if path.is_dir():
+                checkpoints.append(path)
+            elif os.path.lexists(path):
+                raise CheckpointError(
+                    f"{path}: a checkpoint is a folder, and this is {file_kind(path.lstat().st_mode)}"
+                )
+    return checkpoints
 
 
 def read_config(folder: Path) -> tuple[type[Any], Any]:

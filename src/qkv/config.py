@@ -191,10 +191,10 @@ def shown(text: str, longest: int = 200) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in whole)
 
 
-def shown_value(value: Any) -> str:
+def shown_value(value: Any, longest: int = 200) -> str:
     """A value out of a file, fit for one line of an error message."""
     try:
-        return shown(repr(value))
+        return shown(repr(value), longest)
     except ValueError:  # Python writes no number of thousands of digits, though TOML can hold it in hexadecimal
         return "a number of thousands of digits"
 

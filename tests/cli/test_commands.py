@@ -46,7 +46,8 @@ def test_the_commands_and_their_options_are_these() -> None:
     assert found == {
         "demo": ["--device", "--json", "--out"],
         "train": [
-            "--data", "--data-dir", "--device", "--json", "--out", "--resume", "--set", "--strict", "--test", "--valid",
+            "--data", "--data-dir", "--device", "--json", "--list", "--out", "--resume", "--set", "--strict", "--test",
+            "--valid",
         ],
         "evaluate": [
             "--beam", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--out", "--split",
@@ -330,7 +331,7 @@ def test_data_show_prints_pairs_of_a_set_or_of_files(qkv: Command, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "which recipe? One of bandit-snail, "),
+        ([], "give the name of a recipe"),
         (["date-gru"], "unknown recipe date-gru (did you mean dates-gru?); or give the path of a .toml file"),
         (["none.toml"], "none.toml: no such file"),
         (["pairs-gru"], "no training pairs given: --data pairs.tsv"),

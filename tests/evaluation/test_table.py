@@ -1,6 +1,7 @@
 """Tables: the numbers are those of the records, and each row can be made again."""
 
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -293,6 +294,25 @@ def test_text_cannot_break_out_of_its_cell() -> None:
     text = page(record(changes=('data.source="a|b\\n# c"',)))
     assert sum(line.startswith("|") for line in text.splitlines()) == 3
     assert "a\\|b" in text
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+@pytest.mark.parametrize("command", ["", "`<script>`"])
+def test_nothing_of_a_record_becomes_markup(shipped: bool, command: str) -> None:
+    parser = pytest.importorskip("markdown_it").MarkdownIt("commonmark").enable("table")
+    usual = page(record())
+    hostile = "`<script>alert(1)</script><!-- \x1b | [a](javascript:b) ![c](d) \n# e\n\n|f|\n"
+    texts = {one.name: hostile for one in fields(Record) if one.type is str} | {"task": "translate"}
+    measure = Measure("bleu", 1.0, hostile)
+    changed = record(**texts, changes=(f"data.source={hostile}",), metrics=(measure,), shipped=shipped)
+    text = page(replace(changed, command=command))
+    assert "<script" not in text
+    assert "\x1b" not in text
+    shown = parser.render(text)
+    assert set(re.findall(r"<(\w+)", shown)) == set(re.findall(r"<(\w+)", parser.render(usual)))
+    assert shown.count("<h2") == 1
+    assert shown.count("<tr") == 2
+    assert "alert(1)" in shown
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import json
 import pickle
 import re
+import signal
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -288,10 +290,15 @@ def test_a_model_of_another_kind_is_told_apart_before_its_weights_are_read(folde
             load_as(kind, folder)
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
 def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[dict[str, Any]]:
     """A hub that gives a folder, or raises."""
     import sys
-    from types import ModuleType
+    from types import ModuleType, SimpleNamespace
+
+    from qkv.interop import hub
 
     asked: list[dict[str, Any]] = []
 
@@ -301,10 +308,65 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[dict[str, Any
             raise answer
         return str(answer)
 
-    module = ModuleType("huggingface_hub")
+    def model_info(name: str, revision: str | None = None, timeout: float | None = None) -> Any:
+        assert timeout
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(sha=COMMIT)
+
+    session = SimpleNamespace(timeout=None)
+    module: Any = ModuleType("huggingface_hub")
     module.snapshot_download = snapshot_download
+    module.HfApi = lambda: SimpleNamespace(model_info=model_info)
+    module.constants = SimpleNamespace(HF_HUB_ETAG_TIMEOUT=10)
+    module.get_session = lambda: session
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    hub._download.cache_clear()
     return asked
+
+
+@pytest.mark.parametrize("name", ["owner/name", "owner/name@main", "owner/name@refs/pr/1"])
+def test_all_files_are_downloaded_at_the_commit_of_a_branch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    asked = fake_hub(monkeypatch, folder)
+    qkv.load(name)
+    qkv.load(name)
+    assert [(call["name"], call["revision"]) for call in asked] == [("owner/name", COMMIT)]
+    assert COMMIT in caplog.text
+
+
+def test_a_commit_that_is_given_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = fake_hub(monkeypatch, folder)
+    qkv.load(f"owner/name@{COMMIT[::-1]}")
+    assert [call["revision"] for call in asked] == [COMMIT[::-1]]
+
+
+def test_a_hub_that_accepts_and_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    from huggingface_hub.utils import close_session
+
+    def late(*_: object) -> None:
+        pytest.fail("still waiting")
+
+    before = signal.signal(signal.SIGALRM, late)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        proxy = f"http://127.0.0.1:{server.getsockname()[1]}"
+        for variable in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(variable, proxy)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.setattr(hub.constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
+        monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        close_session()  # a new one reads the environment
+        signal.alarm(20)
+        try:
+            with pytest.raises(InputError, match="could not be fetched"):
+                qkv.load("owner/silent-name")
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+            close_session()
 
 
 def test_a_name_with_an_owner_is_fetched_from_the_hub_without_pickles(
@@ -363,6 +425,6 @@ def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub(
     asked = fake_hub(monkeypatch, tmp_path)
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"no such folder$"):
+    with pytest.raises(InputError, match="no such folder"):
         qkv.load(name)
     assert asked == []

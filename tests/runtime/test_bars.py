@@ -1,10 +1,15 @@
 """What a person sees of long work: a bar on a terminal, and nothing but words elsewhere."""
 
 import io
+import re
+import sys
+from pathlib import Path
 
 from rich.console import Console
 
+from qkv.runtime import bars
 from qkv.runtime.bars import Bars
+from qkv.training.display import Display
 
 
 def drawn(*, terminal: bool) -> str:
@@ -28,3 +33,28 @@ def test_a_terminal_sees_the_file_its_size_its_rate_and_the_time_left() -> None:
 
 def test_elsewhere_there_is_no_bar_and_words_are_printed_as_they_are() -> None:
     assert drawn(terminal=False) == "tiny: licence: [red]yours[/red]\n"
+
+
+def test_a_live_bar_leaves_stdout_and_stderr_alone() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True)
+    before = sys.stdout, sys.stderr
+    with Bars(console).of_things("texts", 3):
+        assert (sys.stdout, sys.stderr) == before
+    with Display(console):
+        assert (sys.stdout, sys.stderr) == before
+
+
+def test_every_progress_display_of_the_package_is_created_in_one_function() -> None:
+    source = Path(bars.__file__).parents[1]
+    created = [path.name for path in source.rglob("*.py") if re.search(r"\b(Progress|Live)\(", path.read_text())]
+    assert created == ["bars.py"]
+
+
+def test_control_characters_of_a_name_or_message_are_escaped() -> None:
+    out = io.StringIO()
+    shown = Bars(Console(file=out, force_terminal=True, width=120, color_system=None))
+    shown.say("a\x1b[2Jb")
+    with shown.of_things("c\x1b[2Jd", 8000):
+        pass
+    assert r"a\x1b[2Jb" in out.getvalue()
+    assert r"c\x1b[2Jd" in out.getvalue()

@@ -157,6 +157,15 @@ def test_a_link_to_a_regular_file_is_read_and_its_size_is_bounded(tmp_path: Path
         read_regular(path, 7)
 
 
+def test_output_into_a_read_only_folder_is_refused_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, *rights, **options: asked.append(path))
+    for check in (check_output_file, check_output_folder):
+        with pytest.raises(InputError, match="read-only"):
+            check(tmp_path / "new" / "out")
+    assert asked == [tmp_path, tmp_path]  # root may write anywhere, so the question itself is what can be tested
+
+
 def test_an_output_folder_is_new_or_empty(tmp_path: Path) -> None:
     check_output_folder(tmp_path / "new")
     check_output_folder(tmp_path)

@@ -79,7 +79,5 @@ def test_errors_of_every_allocator_are_recognised() -> None:
             allocate()
         assert is_out_of_memory(caught.value)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
-    assert is_out_of_memory(OSError(12, "Cannot allocate memory"))
-    assert not is_out_of_memory(OSError(28, "No space left on device"))
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
     assert not is_out_of_memory(ValueError("out of memory"))

@@ -81,6 +81,13 @@ def test_an_edited_recipe_is_refused_and_the_key_is_named(key, value, stopped):
         Run.open(stopped)
 
 
+def test_an_edit_to_a_number_of_thousands_of_digits_is_refused(stopped):
+    text = (stopped / RECIPE).read_text()
+    (stopped / RECIPE).write_text(text.replace("epochs = 3", f"epochs = 0x{'f' * 5000}"))
+    with pytest.raises(InputError, match=r"train\.epochs"):
+        Run.open(stopped)
+
+
 def test_a_recipe_that_was_cut_anywhere_is_refused(stopped):
     lines = (stopped / RECIPE).read_text().splitlines(keepends=True)
     for end in range(len(lines)):
@@ -255,6 +262,19 @@ def test_a_checkpoint_that_is_a_link_does_not_stop_a_run(stopped, tmp_path):
     checkpoint.symlink_to(moved)
     assert job.resume(stopped, "cpu").place.finished
     assert (moved / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["dangling", "file"])
+def test_what_is_not_a_checkpoint_but_has_its_name_is_refused_before_training(kind, stopped):
+    path = checkpoint_path(stopped, 6)
+    if kind == "dangling":
+        path.symlink_to("nothing")
+    else:
+        path.touch()
+    log = (stopped / "log.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match=path.name):
+        job.resume(stopped, "cpu")
+    assert (stopped / "log.jsonl").read_bytes() == log
 
 
 def test_a_run_folder_that_is_a_link_to_an_empty_folder_is_refused(tiny, tmp_path):

@@ -57,3 +57,9 @@ def test_a_caption_without_attention_is_shown_without_tiles(tmp_path: Path):
     page = save_captions([plain], tmp_path / "page.html").read_text()
     assert len(images(page)) == 1
     assert "(nothing)" in page
+
+
+def test_a_very_long_token_is_shown_in_part(tmp_path: Path):
+    page = save_captions([captioned((100_000 * "x",), (0,))], tmp_path / "page.html").read_text()
+    assert f"<figcaption>{80 * 'x'}…</figcaption>" in page
+    assert page.count("x") < 5000

@@ -67,3 +67,11 @@ def test_a_terminal_shows_the_share_of_each_sentence_before_it(colour):
     console.print(document_lines(document("It", " is")))
     assert re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()) == " 25.0%  A film.\n 75.0%  It is  fine\n"
     assert ("\x1b[38;2;0;0;0;48;2;222;232;255mfine" in out.getvalue()) == (colour is not None)  # the lightest of all
+
+
+def test_a_very_long_word_or_label_is_shown_in_part(tmp_path):
+    long = document(100_000 * "x", label=100_000 * "y")
+    page = save_document_page([long], tmp_path / "a.html").read_text(encoding="utf-8")
+    assert f">{80 * 'x'}…</span>" in page
+    assert page.count("y") < 5000
+    assert document_lines(long).plain.count("x") == 80

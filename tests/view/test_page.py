@@ -338,6 +338,32 @@ def test_hostile_tokens_stay_text(driver: webdriver.Chrome, tmp_path: Path) -> N
 
 
 @browser
+def test_very_long_tokens_and_texts_are_shown_in_part(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    tokens = tuple(100_000 * text for text in ("x", "\x1b", "a b", "👩", "e\u0301"))
+    layer = AttentionMap(tokens[0], tokens, tokens, np.eye(5)[None])
+    long = Answer(tokens[0], tokens[2], 0.0, (layer,), unknown=tokens)
+    driver.set_page_load_timeout(30)  # layout of the whole tokens takes minutes
+    try:
+        page = Page(driver, save_page([long, DATE], tmp_path / "page.html"))
+        page.hover(page.tokens("rows")[1])
+    finally:
+        driver.set_page_load_timeout(300)
+    cells = "return [...document.querySelectorAll('#cols [role=option]')]"
+    shown = page.run(f"{cells}.map(c => c.textContent)")
+    assert shown[0] == 80 * "x" + "…"
+    assert max(map(len, shown)) == 81
+    titles = page.run(f"{cells}.map(c => c.title)")
+    assert titles[0].startswith("100000 characters: xxx")
+    assert max(map(len, titles)) < 4000
+    assert len(page.text("heading")) < 5000
+    assert len(page.text("meta")) < 3000
+    assert len(page.text("readout")) < 3000
+    assert (
+        page.run("return document.body.textContent.length - document.querySelector('#data').textContent.length") < 1e5
+    )
+
+
+@browser
 def test_the_policy_stops_any_script_that_is_not_the_pages_own(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([DATE], tmp_path / "page.html"))
     page.run("const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s)")

@@ -50,6 +50,14 @@ def test_without_colours_the_full_block_stands_under_the_token_that_was_read() -
     assert first.count("█") == second.count("█") == 2
 
 
+def test_a_very_long_token_and_layer_name_are_shown_in_part() -> None:
+    assert visible(100_000 * "x") == 80 * "x" + "…"
+    long = AttentionMap(100_000 * "\x1b", (100_000 * "x",), ("y",), np.ones((1, 1, 1)))
+    lines = printed(long)
+    assert max(map(cell_len, lines)) <= 80
+    assert lines[0].startswith(r"\x1b")
+
+
 def test_no_color_in_the_environment_gives_blocks_and_no_escape_codes() -> None:
     console = Console(file=io.StringIO(), color_system="truecolor", force_terminal=True, _environ={"NO_COLOR": "1"})
     with console.capture() as capture:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import counting, note, result, result_json
+from qkv.cli.talk import counting, note, result_json, result_line
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def answer(
     answerer = Answerer(run, device=device)
     if cut := answerer.questions_cut(questions):
         note(f"{len(cut)} question(s) are too long to be read to their end, the first is input {cut[0]}")
-    with counting("answering", len(questions)) as progress:
+    with counting("answering", len(questions), streaming=True) as progress:
         for begin in range(0, len(questions), texts.CHUNK):
             chunk = questions[begin : begin + texts.CHUNK]
             found = answerer.answer(chunk, top, longest=longest, stride=stride, batch_tokens=batch_tokens)
@@ -98,13 +98,11 @@ def _parsed(line: str, where: str) -> "Question":
 
 
 def _print(number: int, found: "Answered", top: int) -> None:
-    lines = [
-        f"{number}\t{one.probability:.4f}\t{one.begin}\t{one.end}\t{_one_line(one.text)}" for one in found.candidates
-    ]
+    rows = [(f"{one.probability:.4f}", str(one.begin), str(one.end), _one_line(one.text)) for one in found.candidates]
     if found.answer is None:
-        lines.insert(0, f"{number}\t{found.no_answer:.4f}\t\t\t")
-    for line in lines[:top]:
-        result(line)
+        rows.insert(0, (f"{found.no_answer:.4f}", "", "", ""))
+    for row in rows[:top]:
+        result_line(str(number), *row)
 
 
 def _one_line(text: str) -> str:

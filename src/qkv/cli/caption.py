@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import counting, note, result, result_json, say
+from qkv.cli.talk import counting, note, result_json, result_line, say
 
 if TYPE_CHECKING:
     from qkv.tasks.captioner import Captioned
@@ -41,14 +41,14 @@ def caption(
 
     captioner = Captioner(run, device=device)
     answers: list[Captioned] = []
-    with counting("captioning", len(pictures)) as progress:
+    with counting("captioning", len(pictures), streaming=True) as progress:
         for begin in range(0, len(pictures), CHUNK):
             found = captioner.caption(pictures[begin : begin + CHUNK], beam=beam)
             for number, answer in enumerate(found, start=len(answers) + 1):
                 if json:
                     result_json({"input": number, **as_dict(answer)})
                 else:
-                    result(answer.text)
+                    result_line(answer.text)
             answers += found
             progress(begin + CHUNK)
     if page is not None:

@@ -1,13 +1,14 @@
 """`qkv classify`: texts or pictures in, labels out."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import note, result, result_json
+from qkv.cli.talk import note, result_json, result_line
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def classify(
             result_json({"input": number, "picture" if pictures else "text": line, **as_dict(answer)})
         else:
             ranked = [] if answer is None else [*answer.probabilities.items()][:top]
-            result("\t".join(f"{label}\t{probability:.4f}" for label, probability in ranked))
+            result_line(*chain.from_iterable((label, f"{probability:.4f}") for label, probability in ranked))
 
 
 def _texts(

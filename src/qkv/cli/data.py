@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import note, result, result_json, say
+from qkv.cli.talk import note, result, result_json, result_line, say
 from qkv.config import build, nearest
 from qkv.errors import InputError
 
@@ -196,7 +196,7 @@ def _show_tagged(name: str, sentences: list["Tagged"], count: int, json: bool) -
         if json:
             result_json({"words": one.words, "tags": one.tags})
         else:
-            result(" ".join(f"{word}/{tag}" for word, tag in zip(one.words, one.tags, strict=True)))
+            result_line(" ".join(f"{word}/{tag}" for word, tag in zip(one.words, one.tags, strict=True)))
 
 
 def _show_pairs(name: str, pairs: list["Pair"], notes: tuple[str, ...], count: int, json: bool) -> None:
@@ -207,4 +207,4 @@ def _show_pairs(name: str, pairs: list["Pair"], notes: tuple[str, ...], count: i
         if json:
             result_json({"source": pair.source, "target": pair.target, "gold": pair.gold})
         else:
-            result("\t".join(" ".join(side.splitlines()) for side in (pair.source, pair.target)))
+            result_line(*(" ".join(side.splitlines()) for side in (pair.source, pair.target)))

@@ -10,6 +10,7 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.talk import counting, note, result, result_json, say
+from qkv.config import shown
 from qkv.errors import InputError
 from qkv.runtime.files import write_atomically
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from qkv.training.run import Run
 
 ALL_TESTS = "all-tests"
+SHOWN = 40  # characters of an unknown token in a note
 TITLES = {
     "exact": "exact match",
     "cer": "character error rate",
@@ -226,7 +228,7 @@ def _tell_unknown(translator: "Translator", pairs: list["Pair"]) -> None:
     vocabulary = translator.vocabulary.source
     unknown = [pieces for pair in pairs if (pieces := vocabulary.unknown(vocabulary.encode(pair.source)))]
     if unknown:
-        names = ", ".join(repr(piece) for piece in list(dict.fromkeys(chain.from_iterable(unknown)))[:10])
+        names = ", ".join(shown(repr(piece), SHOWN) for piece in list(dict.fromkeys(chain.from_iterable(unknown)))[:10])
         note(f"{len(unknown):,} source(s) hold what was never seen in training, read as unknown: {names}")
 
 
@@ -239,7 +241,8 @@ def table(report: "translation.Report | pronunciation.Report") -> str:
     rows.append(f"{'speed':28}  {report.answers / report.seconds:8.0f}   texts/s")
     if report.mistakes:
         rows += ["", f"the first {len(report.mistakes)} mistake(s):"]
-        rows += [f"  {source!r}: {text!r} should be {reference!r}" for source, text, reference in report.mistakes]
+        mistakes = ([shown(repr(text)) for text in mistake] for mistake in report.mistakes)
+        rows += [f"  {source}: {text} should be {reference}" for source, text, reference in mistakes]
     return "\n".join(rows)
 
 

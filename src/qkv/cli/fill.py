@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import result, result_json
+from qkv.cli.talk import result_json, result_line
 
 if TYPE_CHECKING:
     from qkv.tasks.filler import Filled
@@ -42,7 +42,7 @@ def fill(
         elif answer is not None:
             for place, guesses in enumerate(answer.guesses, start=1):
                 for guess in guesses:
-                    result(f"{number}\t{place}\t{guess.probability:.4f}\t{guess.word}")
+                    result_line(str(number), str(place), f"{guess.probability:.4f}", guess.word)
 
 
 def as_dict(answer: "Filled | None") -> dict[str, Any]:

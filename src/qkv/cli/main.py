@@ -1,5 +1,6 @@
 """The command `qkv`."""
 
+import errno
 import os
 import sys
 from typing import Any
@@ -26,7 +27,10 @@ from qkv.cli import (
     view,
 )
 from qkv.cli.options import INTERRUPTED
+from qkv.config import shown
 from qkv.errors import InputError, QkvError, Unsupported
+from qkv.runtime.native import reserve_standard_descriptors
+from qkv.runtime.text import message_line
 
 BAD_INPUT = 2
 COSTLY = ("--batch-tokens", "--beam", "--n-best", "--n", "--tokens")  # options that memory grows with
@@ -87,45 +91,52 @@ def main() -> None:
         # Python would try to write the rest when it ends, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            code = _out_of_memory()
+        else:
+            where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+            code = _failed(f"{where}{error.strerror or error}", BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except (MemoryError, OSError, RuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:
         from qkv.runtime.memory import is_out_of_memory
 
-        if is_out_of_memory(error):
-            code = _failed(f"out of memory: {_what_to_lower(sys.argv[1])}", 1)
-        elif isinstance(error, OSError):
-            where = f"{error.filename}: " if error.filename else ""
-            code = _failed(f"{where}{error.strerror or error}", BAD_INPUT)
-        else:
+        if not is_out_of_memory(error):
             raise
+        code = _out_of_memory()
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _run() -> Any:
+    reserve_standard_descriptors()
+    if sys.stdout is None:
+        raise InputError("standard output is closed: results have nowhere to go")
     # A terminal that lacks a character shows its code instead of ending the work.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     for number, argument in enumerate(sys.argv[1:], start=1):
         if not argument.isascii() and any("\ud800" <= character <= "\udfff" for character in argument):
-            raise InputError(f"argument {number} is not UTF-8: {os.fsencode(argument)!r}")
+            raise InputError(f"argument {number} is not UTF-8: {shown(repr(os.fsencode(argument)))}")
     code = app(prog_name="qkv", standalone_mode=False)
     sys.stdout.flush()
     return code
 
 
 def _failed(message: str, code: int) -> int:
-    talk.say(f"error: {' '.join(message.splitlines())}")
+    talk.say(message_line(f"error: {message}"))
     return code
 
 
-def _what_to_lower(command: str) -> str:
-    """The options of a command that decide how much memory it takes."""
+def _out_of_memory() -> int:
+    """Name the options of the command that decide how much memory it takes."""
+    command = sys.argv[1]
     if command == "train":
-        return "lower train.batch_tokens or the sizes of the model with --set"
+        return _failed("out of memory: lower train.batch_tokens or the sizes of the model with --set", 1)
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
     known = {option for parameter in parameters for option in parameter.opts}
     names = [option for option in COSTLY if option in known]
-    return f"lower {' or '.join(names)}" if names else "give it smaller inputs, or free some memory"
+    advice = f"lower {' or '.join(names)}" if names else "use smaller inputs, or free some memory"
+    return _failed(f"out of memory: {advice}", 1)
 
 
 def _misused(error: Any) -> int:

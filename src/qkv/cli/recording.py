@@ -1,5 +1,6 @@
 """What `qkv evaluate` writes down beside a run."""
 
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,6 @@ from qkv.evaluation.record import Record, append
 from qkv.interop import Network
 from qkv.interop.seal import read_seal
 from qkv.runtime import provenance
-from qkv.runtime.files import absolute_path
 from qkv.training.recipe import Recipe, recipe_names, recipe_table
 from qkv.training.run import Run
 
@@ -27,7 +27,7 @@ def keep_record(run: Run, model: Network, **measured: Any) -> None:
     name, changes = nearest_recipe(recipe.to_dict(), known)
     place = seal["place"]
     record = Record(
-        recipe=name or absolute_path(run.folder).name,
+        recipe=name or os.path.basename(os.path.realpath(run.folder)),
         shipped=bool(name),
         changes=changes,
         seed=recipe.seed,

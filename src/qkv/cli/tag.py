@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import result, result_json
+from qkv.cli.talk import result_json, result_line
 
 if TYPE_CHECKING:
     from qkv.tasks.tagger import TaggedText
@@ -48,7 +48,7 @@ def tag(
             result_json({"input": number, "text": line, **as_dict(answer)})
         else:
             pairs = () if answer is None else zip(answer.words, answer.tags, strict=True)
-            result(" ".join(f"{word}/{tag}" for word, tag in pairs))
+            result_line(" ".join(f"{word}/{tag}" for word, tag in pairs))
 
 
 def as_dict(answer: "TaggedText | None") -> dict[str, Any]:

@@ -100,7 +100,7 @@ def answered(
     doing: str, lines: Sequence[str], answers: Callable[[list[str]], Sequence[T]], together: int = CHUNK
 ) -> Iterator[tuple[int, str, T | None]]:
     """Each line with its number and its answer; a line that is empty has none."""
-    with counting(doing, len(lines)) as progress:
+    with counting(doing, len(lines), streaming=True) as progress:
         for begin in range(0, len(lines), together):
             chunk = lines[begin : begin + together]
             found = iter(answers([line for line in chunk if line.strip()]))

@@ -34,6 +34,7 @@ def train(
         Path | None, typer.Option("--out", metavar="FOLDER", help="The run's folder [runs/RECIPE-SEED].")
     ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Resume a run.")] = None,
+    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes and exit.")] = False,
     data_dir: options.DataDir = None,
     strict: options.Strict = False,
     force: Annotated[bool, typer.Option("--force", help="Train even if memory seems too small.")] = False,
@@ -42,15 +43,19 @@ def train(
 ) -> None:
     """Train a model by a recipe, on its data or your own.
 
-    Ctrl-C saves and says how to go on. Without a recipe, the recipes are named. With --data a recipe trains on your own
-    files instead: pairs-gru on pairs, polarity-bert on texts with labels, ewt-bert on tagged words, questions-bert on
-    questions, shakespeare-gpt and imdb-bert on a running text.
+    Ctrl-C saves and says how to go on. With --data a recipe trains on your own files instead: pairs-gru on pairs,
+    polarity-bert on texts with labels, ewt-bert on tagged words, questions-bert on questions, shakespeare-gpt and
+    imdb-bert on a running text.
     """
     from qkv.training import job
     from qkv.training.recipe import read_recipe, recipe_names
 
+    if list_recipes:
+        for name in recipe_names():
+            result(name)
+        return
     if recipe is None and resume is None:
-        raise InputError(f"which recipe? One of {', '.join(recipe_names())}, or the path of a .toml file")
+        raise InputError("give the name of a recipe (qkv train --list prints them) or the path of a .toml file")
     changes = [*_own_files(recipe, data, valid, test), *(assignments or []), *(["data.strict=true"] if strict else [])]
     changes += [f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []
     if resume is not None:

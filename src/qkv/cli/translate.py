@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import counting, result, result_json, say
+from qkv.cli.talk import counting, result, result_json, result_line, say
 from qkv.cli.texts import CHUNK, note_unknown, parsed_given, texts_given
 from qkv.config import nearest
 from qkv.errors import InputError
@@ -134,7 +134,7 @@ def translate(
     translator.check(sources)
     shown: list[Answer] = []
     unknown: dict[int, Sequence[str]] = {}
-    with counting("translating", len(lines)) as progress:
+    with counting("translating", len(lines), streaming=True) as progress:
         for begin in range(0, len(lines), CHUNK):
             chunk = slice(begin, begin + CHUNK)
             with_attention = asked.form != "none" or attention is not None
@@ -214,7 +214,7 @@ def _print(number: int, line: str, answers: list["Answer"], asked: Alignment, *,
         columns = [answer.text] if n_best == 1 else [str(number), str(rank), f"{answer.score:.4f}", answer.text]
         if asked.form != "none":
             columns.append(asked.of(answer) if asked.form == "pharaoh" else dumps(asked.of(answer)))
-        result("\t".join(columns))
+        result_line(*columns)
 
 
 def as_dict(answer: "Answer", asked: Alignment) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from qkv.cli import options, texts
 from qkv.cli.evaluate import pairs_of, run_and_data
 from qkv.cli.talk import note, result, result_drawn, result_json, say
+from qkv.config import shown
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def view(
         )
 
     first = answers[0]
-    shown = over_patches(first, layer) if isinstance(first, Pictured) else pick_map(first, layer)
-    pick_head(shown, head)  # a wrong one should be told before anything is written
+    drawn = over_patches(first, layer) if isinstance(first, Pictured) else pick_map(first, layer)
+    pick_head(drawn, head)  # a wrong one should be told before anything is written
     written = {"page": str(save_page(answers, page or run / "attention.html"))}
     if png is not None and isinstance(first, Pictured):
         written["png"] = str(save_picture_png(first, png, layer=layer, head=head))
@@ -134,9 +134,9 @@ def view(
     if json:
         result_json(written)
         return
-    source = shorten(first.source, LONGEST_HEADING, placeholder=" …")
-    say(f"{source}  ->  {first.text}" if first.text else source)
-    result_drawn(heat_map(shown, head=head))
+    source = shown(" ".join(first.source.split()), LONGEST_HEADING)
+    say(f"{source}  ->  {shown(first.text)}" if first.text else source)
+    result_drawn(heat_map(drawn, head=head))
     for path in written.values():
         result(path)
 
@@ -184,7 +184,7 @@ def _documents(run: Path, given: list[str], page: Path | None, device: str, json
         result_json({"page": str(written)})
         return
     first = found[0]
-    say(f"{first.label}  {first.probabilities[first.label]:.1%}")
+    say(f"{shown(first.label)}  {first.probabilities[first.label]:.1%}")
     result_drawn(document_lines(first))
     result(str(written))
 
@@ -229,7 +229,9 @@ def _games(run: Path, given: list[str], count: int, layer: str | None, device: s
 
 def _numbers(run: Path, given: list[str], count: int, what: str) -> Sequence[int]:
     if not all(number.isdecimal() and len(number) < 10 for number in given):
-        raise InputError(f"{run}: looks at {what} of its test set, by their numbers from 0 on, not at {given}")
+        raise InputError(
+            f"{run}: looks at {what} of its test set, by their numbers from 0 on, not at {shown(str(given))}"
+        )
     return [int(number) for number in given] or range(count)
 
 

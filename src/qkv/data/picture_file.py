@@ -12,6 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from qkv.errors import InputError
 from qkv.runtime.files import open_regular
+from qkv.runtime.native import native_stderr_silenced
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 MAX_PIXELS = 2**26  # a small file can announce any number
@@ -54,7 +55,8 @@ def _decoded(file: io.BufferedReader, mode: str) -> Image.Image:
             raise InputError(f"{image.width:,} x {image.height:,} pixels are too many: scale it down")
         if image.format in ("JPEG", "MPO"):
             _check_scans(file)
-        image.load()
+        with native_stderr_silenced():  # libtiff prints its warnings itself
+            image.load()
         ImageOps.exif_transpose(image, in_place=True)
         flat = Image.new(mode, image.size)
         for top in range(0, image.height, ROWS):  # in parts, for a conversion takes several copies

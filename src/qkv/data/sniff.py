@@ -58,7 +58,7 @@ def is_heading(source: str, target: str, targets: Collection[str]) -> bool:
 def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, what: str = "text") -> None:
     """Raise if the labels cannot be classes: nearly one for each example, or fewer different examples than labels."""
     distinct, different = len(set(examples)), len(set(labels))
-    label = "label" if what == "text" else "tag"
+    label, other = ("label", "pairs") if what == "text" else ("tag", "another kind")
     if different <= MANY_LABELS:
         return
     if distinct * 5 < different:
@@ -69,7 +69,7 @@ def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, wha
     if different > len(examples) / 2:
         raise InputError(
             f"{where}: {len(examples):,} {what}s have {different:,} different {label}s, such as "
-            f"{shown(labels[0], 40)!r}: are the columns swapped, or are these not {label}s?"
+            f"{shown(labels[0], 40)!r}: are the columns swapped, or is this a file of {other}?"
         )
 
 

@@ -23,6 +23,7 @@ from qkv.data.tokenizer_limits import (
 )
 from qkv.errors import CheckpointError, InputError, QkvError
 from qkv.runtime.document import parse_json
+from qkv.runtime.native import native_stderr_silenced
 
 LARGEST_NUMBER = 2**24  # of a token
 MAX_JSON_VALUES = 2**22  # each takes about 70 bytes of memory; Gemma's tokenizer.json has 1.8 million
@@ -136,11 +137,12 @@ class PretrainedTokenizer:
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
         """The text of tokens; those with a role are left out, unless `specials` asks for them."""
-        if self.numbers is None:
-            return self.tokenizer.decode(list(ids), skip_special_tokens=not specials)
-        hidden = set() if specials else set(self.names.values())
-        names = [self.name(number) for number in ids]
-        return self.tokenizer.decoder.decode([name for name in names if name not in hidden]).strip()
+        with of_the_library("this tokenizer"):
+            if self.numbers is None:
+                return self.tokenizer.decode(list(ids), skip_special_tokens=not specials)
+            hidden = set() if specials else set(self.names.values())
+            names = [self.name(number) for number in ids]
+            return self.tokenizer.decoder.decode([name for name in names if name not in hidden]).strip()
 
     def unknown(self, tokens: "Encoded") -> tuple[str, ...]:
         """The pieces of a text that stand for nothing that the model knows, each once, in order."""
@@ -164,7 +166,8 @@ class PretrainedTokenizer:
         name = self.name(number)
         if number in self._special:
             return name
-        shown = self.tokenizer.decoder.decode([name]) if self.tokenizer.decoder is not None else name
+        with of_the_library("this tokenizer"):
+            shown = self.tokenizer.decoder.decode([name]) if self.tokenizer.decoder is not None else name
         return f" {shown}" if name.startswith(SPACE) else shown.removeprefix("##")
 
     def _check_lengths(self, texts: Sequence[str | tuple[str, str]]) -> None:
@@ -219,7 +222,8 @@ class TwoTokenizers:
 def of_the_library(where: str) -> Iterator[None]:
     """One clear error for whatever the library does not like; at a crafted file it panics, which is no Exception."""
     try:
-        yield
+        with native_stderr_silenced():  # a panic prints its message itself
+            yield
     except (KeyboardInterrupt, SystemExit, QkvError):
         raise
     except BaseException as error:

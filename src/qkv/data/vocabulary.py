@@ -105,7 +105,8 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token numbers."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+        with of_the_library("this vocabulary"):
+            return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def piece(self, number: int) -> str:
         """The text of one token, as a person should see it inside a sequence."""

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from qkv.evaluation.labels import FOLD as FOLD_KEY
 from qkv.evaluation.labels import fold_of, published_changes
+from qkv.evaluation.markdown import code, plain
 from qkv.evaluation.record import Record
 
 SHOWN_OF_A_HASH = 12
@@ -15,7 +16,7 @@ FROM_FOLDERS = ("flickr8k", "coco")  # data that a user has, and no one else kno
 
 
 def how_made(records: Sequence[Record]) -> list[str]:
-    """The runs of a row, by the commands that make them again, and then where that was done."""
+    """The runs of a row as lines of Markdown: the commands that make them again, then where that was done."""
     runs: dict[tuple[int, tuple[str, ...]], list[Record]] = {}
     for record in sorted(records, key=lambda record: (record.seed, fold_of(record) or 0)):
         runs.setdefault((record.seed, record.changes), []).append(record)
@@ -23,14 +24,14 @@ def how_made(records: Sequence[Record]) -> list[str]:
     for run in runs.values():
         alike.setdefault(_commands(run, SEED, FOLD), []).append(run)
     made = [line for group in alike.values() for line in _told(group)]
-    return [*made, *sorted({_circumstances(record) for record in records})]
+    return [*made, *sorted({plain(_circumstances(record)) for record in records})]
 
 
 def _told(runs: Sequence[Sequence[Record]]) -> list[str]:
     """Runs that differ in nothing but seed and fold: as a loop over these, or each by itself."""
     first = runs[0]
     if first[0].command:
-        return [f"`{first[0].command}`"]
+        return [code(first[0].command)]
     seeds = sorted({run[0].seed for run in runs})
     folds = [fold for fold in sorted({fold_of(run[0]) for run in runs}, key=str) if fold is not None]
     if len(runs) != len(seeds) * max(1, len(folds)):
@@ -55,10 +56,10 @@ def _commands(records: Sequence[Record], seed: str, fold: str) -> str:
     if first.command:
         return first.command
     if first.shipped:
-        return f"`{train_command(first, seed, fold)}`, then `{evaluate_command(records, seed, fold)}`"
+        return f"{code(train_command(first, seed, fold))}, then {code(evaluate_command(records, seed, fold))}"
     return (
         "trained by the recipe.toml in its folder, for no recipe that comes with qkv gives it; "
-        f"evaluated with `{_evaluate_options(records)}`"
+        f"evaluated with {code(_evaluate_options(records))}"
     )
 
 
@@ -68,7 +69,8 @@ def train_command(record: Record, seed: str, fold: str = "") -> str:
     folder = ["--set data.folder=FOLDER"] if record.data in FROM_FOLDERS else []
     named = [f"--out {_folder(record, seed, fold)}"] if changes else []  # else it is what `train` takes
     told = [change if change.endswith(FOLD) else shlex.quote(change) for change in changes]  # a loop fills it in
-    return " ".join(["qkv train", record.recipe, *(f"--set {one}" for one in [*told, f"seed={seed}"]), *folder, *named])
+    recipe = shlex.quote(record.recipe)
+    return " ".join(["qkv train", recipe, *(f"--set {one}" for one in [*told, f"seed={seed}"]), *folder, *named])
 
 
 def evaluate_command(records: Sequence[Record], seed: str, fold: str = "") -> str:
@@ -83,7 +85,7 @@ def _changes(record: Record, fold: str) -> list[str]:
 
 def _evaluate_options(records: Sequence[Record]) -> str:
     first = records[0]
-    splits = [f"--split {split}" for split in sorted({record.split for record in records})]
+    splits = [f"--split {shlex.quote(split)}" for split in sorted({record.split for record in records})]
     beam = [f"--beam {first.beam}"] if first.task == "translate" else []
     penalty = [] if first.length_penalty == 1.0 else [f"--length-penalty {first.length_penalty:g}"]
     return " ".join([*splits, *beam, *penalty])

@@ -5,9 +5,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from urllib.parse import quote
 
 from qkv.evaluation.labels import fold_of, row_label
 from qkv.evaluation.making import SHOWN_OF_A_HASH, how_made
+from qkv.evaluation.markdown import code, plain
 from qkv.evaluation.record import Record
 
 UNFINISHED = "training not finished"
@@ -174,14 +176,14 @@ def markdown(found: Sequence[Table], command: str, figure: str | None = None) ->
     """The tables as a page, with all that is needed to make each row again."""
     parts = [
         "# Results",
-        f"Written by `{command}` from the records of the runs: do not edit it, run that again.",
+        f"Written by {code(command)} from the records of the runs: do not edit it, run that again.",
         "Where there are several seeds or folds, a cell gives their mean, and in brackets the lowest and the highest.",
     ]
     titles = [table.title for table in found]
     for table in found:
         parts += _section(table, others=titles.count(table.title) > 1)
     if figure is not None:
-        parts += ["## BLEU by the length of the source", f"![BLEU by the length of the source]({figure})"]
+        parts += ["## BLEU by the length of the source", f"![BLEU by the length of the source]({quote(figure)})"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -230,11 +232,12 @@ def _table(where: Place, records: list[Record]) -> Table:
 
 
 def _section(table: Table, *, others: bool) -> list[str]:
-    parts = [f"## {table.title}"]
+    title = plain(table.title)
+    parts = [f"## {title}"]
     if others:
         parts.append(
-            f"There is more than one table of {table.title}, for the runs had different data. These had the data with "
-            f"the hash {table.data_hash[:SHOWN_OF_A_HASH]}: compare rows inside a table only."
+            f"There is more than one table of {title}, for the runs had different data. These had the data with "
+            f"the hash {plain(table.data_hash[:SHOWN_OF_A_HASH])}: compare rows inside a table only."
         )
     parts.append(_grid(table))
     if (table.data, table.languages) in REMARKS:
@@ -242,8 +245,12 @@ def _section(table: Table, *, others: bool) -> list[str]:
     folds = table.rows[0].folds
     data = f"SHA-256 of the hashes of {len(folds)} folds" if len(folds) > 1 else "SHA-256"
     tested = [f"- tested on fold {', '.join(map(str, folds))}"] if folds else []
-    parts.append("\n".join([f"- data: {data} {table.data_hash}", *tested, *_signatures(table)]))
-    made = [line for row in table.rows for line in (f"- {row.label}", *(f"  - {how}" for how in how_made(row.records)))]
+    parts.append("\n".join([f"- data: {data} {plain(table.data_hash)}", *tested, *_signatures(table)]))
+    made = [
+        line
+        for row in table.rows
+        for line in (f"- {plain(row.label)}", *(f"  - {how}" for how in how_made(row.records)))
+    ]
     parts.append("How each row was made:\n\n" + "\n".join(made))
     return parts
 
@@ -258,11 +265,7 @@ def _grid(table: Table) -> str:
         runs = f"{len(row.seeds)} x {len(row.folds)} folds" if len(row.folds) > 1 else str(len(row.seeds))
         parameters = " / ".join(sorted({f"{record.parameters / 1e6:.2f} M" for record in row.records}))
         lines.append([f"{row.label}{_reservations(row)}", parameters, runs, *cells, minutes])
-    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return "\n".join(f"| {' | '.join(map(plain, line))} |" for line in lines)
 
 
 def _reservations(row: Row) -> str:
@@ -288,5 +291,5 @@ def _signatures(table: Table) -> list[str]:
     for column in table.columns:
         measured = (record.score(column.metric) for row in table.rows for record in row.records)
         signatures = {one.signature for one in measured if one is not None and one.signature}
-        lines += [f"- {column.title}: `{signature}`" for signature in sorted(signatures)]
+        lines += [f"- {column.title}: {code(signature)}" for signature in sorted(signatures)]
     return lines

@@ -19,7 +19,7 @@ from qkv.errors import CheckpointError, InputError
 from qkv.interop.document import read_object, reading, shown
 from qkv.interop.families import FAMILIES
 from qkv.interop.families.elmo import elmo_files, load_elmo
-from qkv.interop.hub import fetch, is_hub_name
+from qkv.interop.hub import fetch, is_hub_name, is_shadowed
 from qkv.interop.released import CONFIG as CONFIG
 from qkv.interop.released import load_released
 from qkv.interop.seal import SEAL, read_seal, verify
@@ -42,6 +42,7 @@ from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.transducer import Transducer
 from qkv.runtime.device import pick_device
+from qkv.runtime.files import file_kind
 
 # Every model there is.
 Network = Writer[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
@@ -185,6 +186,11 @@ def locate(folder: str | Path) -> Path:
     """The model folder that is meant: here, or else on the hub, from where it is fetched."""
     if is_hub_name(str(folder)):
         return fetch(str(folder))
+    if is_shadowed(str(folder)):
+        raise InputError(
+            f"{folder}: no such folder; it is not looked for on the Hugging Face hub, because the folder "
+            f"{Path(folder).parent} exists here"
+        )
     return resolve(Path(folder))
 
 
@@ -221,7 +227,16 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 def checkpoints_in(run: Path) -> list[Path]:
     """The whole checkpoints of a training run, oldest first; what a user keeps beside them is not ours."""
-    return sorted(path for path in run.glob("step-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir())
+    checkpoints = []
+    for path in sorted(run.glob("step-*")):
+        if CHECKPOINT.fullmatch(path.name):
+            if path.is_dir():
+                checkpoints.append(path)
+            elif os.path.lexists(path):
+                raise CheckpointError(
+                    f"{path}: a checkpoint is a folder, and this is {file_kind(path.lstat().st_mode)}"
+                )
+    return checkpoints
 
 
 def read_config(folder: Path) -> tuple[type[Any], Any]:

@@ -1,4 +1,4 @@
-"""What a person sees of work that takes long: on a terminal a bar with its rate and the time left, else nothing."""
+"""Progress bars and messages on stderr: a bar with its rate and the remaining time on a terminal, else nothing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,38 +16,62 @@ from rich.progress import (
 )
 
 from qkv.runtime import download
+from qkv.runtime.text import escape_controls
+
+BAR_WIDTH = 24
+
+
+def live_progress(console: Console, *columns: ProgressColumn, transient: bool = True, hidden: bool = False) -> Progress:
+    """A progress display that leaves stdout alone and is disabled where the console is no terminal.
+
+    By default rich replaces sys.stdout and sys.stderr while a display is live and prints to its own console, here
+    stderr: results would never reach a redirected stdout. Every `Progress` of the package is created here.
+    """
+    return Progress(
+        *columns,
+        console=console,
+        disable=hidden or not console.is_terminal,
+        transient=transient,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+def print_message(console: Console, text: str) -> None:
+    """Print text above a live bar: no markup, no wrapping, control characters escaped."""
+    console.print(escape_controls(text, keep="\n\t"), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Bars:
-    """Talks on stderr."""
+    """Bars and messages on a console, by default stderr."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        print_message(self.console, text)
 
     @contextmanager
     def of_bytes(self, name: str, size: int) -> Iterator[download.Progress]:
-        """For a file; it is told how many bytes are there."""
+        """A bar for a file; it is called with the number of bytes so far."""
         with self._bar(name, size, DownloadColumn(), TransferSpeedColumn()) as progress:
             yield progress
 
     @contextmanager
-    def of_things(self, name: str, count: int) -> Iterator[download.Progress]:
-        """For anything that is counted; it is told how many are done."""
-        with self._bar(name, count, MofNCompleteColumn()) as progress:
+    def of_things(self, name: str, count: int, *, hidden: bool = False) -> Iterator[download.Progress]:
+        """A bar for anything that is counted; it is called with the number that is done."""
+        with self._bar(name, count, MofNCompleteColumn(), hidden=hidden) as progress:
             yield progress
 
     @contextmanager
-    def _bar(self, name: str, size: int, *amount: ProgressColumn) -> Iterator[download.Progress]:
+    def _bar(self, name: str, size: int, *amount: ProgressColumn, hidden: bool = False) -> Iterator[download.Progress]:
         columns = (
             TextColumn("{task.description}", markup=False),  # the name itself would be taken for a format
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=BAR_WIDTH),
             *amount,
             TextColumn("eta"),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=self.console, disable=not self.console.is_terminal, transient=True) as progress:
-            task = progress.add_task(name, total=size)
+        with live_progress(self.console, *columns, hidden=hidden) as progress:
+            task = progress.add_task(escape_controls(name), total=size)
             yield lambda done: progress.update(task, completed=done)

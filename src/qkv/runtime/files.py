@@ -66,7 +66,7 @@ def absolute_path(path: str | Path) -> Path:
     """The absolute path with ~ expanded; links are kept, for one may be broken or a pipe of the shell."""
     if "\0" in str(path):
         raise InputError(f"{str(path)!r}: not a path (it has a NUL character)")
-    return Path(os.path.abspath(expand_home(path)))
+    return expand_home(path).absolute()
 
 
 def create_folder(path: Path) -> None:
@@ -86,6 +86,7 @@ def check_output_file(path: Path) -> None:
     mode = _lstat_mode(path)
     if mode is not None and not stat.S_ISREG(mode):
         raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or regular file")
+    _check_writable(path)
 
 
 def check_output_folder(path: Path, ignore: Callable[[str], bool] = lambda name: False) -> None:
@@ -94,12 +95,11 @@ def check_output_folder(path: Path, ignore: Callable[[str], bool] = lambda name:
     A folder also counts as empty if `ignore` holds for the names of all files in it.
     """
     mode = _lstat_mode(path)
-    if mode is None:
-        return
-    if not stat.S_ISDIR(mode):
+    if mode is not None and not stat.S_ISDIR(mode):
         raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
-    if not all(ignore(name) for name in os.listdir(path)):
+    if mode is not None and not all(ignore(name) for name in os.listdir(path)):
         raise InputError(f"{path}: is not empty; choose the name of a new or empty folder")
+    _check_writable(path)
 
 
 def open_in_folder(path: Path) -> io.BufferedWriter:
@@ -262,6 +262,15 @@ def _lstat_mode(path: Path) -> int | None:
             return path.lstat().st_mode
         except FileNotFoundError:
             return None
+
+
+def _check_writable(path: Path) -> None:
+    """Raise unless files can be created in the nearest folder above `path` that exists."""
+    parent = path.parent
+    while not os.path.lexists(parent) and parent != parent.parent:
+        parent = parent.parent
+    if parent.is_dir() and not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
+        raise InputError(f"{path}: cannot be written: {parent} is read-only")
 
 
 def _require_regular(path: Path, mode: int) -> None:

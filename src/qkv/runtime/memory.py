@@ -1,6 +1,5 @@
 """How much memory is free on a device, and errors that say when there is too little."""
 
-import errno
 import re
 import resource
 from collections.abc import Callable, Mapping
@@ -55,8 +54,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
 
 

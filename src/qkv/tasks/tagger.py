@@ -6,6 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qkv.config import shown
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError
 from qkv.metrics.tagging import entities, names_entities
@@ -85,7 +86,7 @@ class _Words:
         if isinstance(text, Tagged):
             return replace(cls.of(text.words), heads=text.heads)
         if not all(word.strip() for word in text):
-            raise InputError(f"a word has at least one letter or mark, but one of {list(text)} has none")
+            raise InputError(f"a word has at least one letter or mark, but one of {shown(str(list(text)))} has none")
         ends = accumulate(len(word) + 1 for word in text)
         return cls(" ".join(text), [(end - 1 - len(word), end - 1) for word, end in zip(text, ends, strict=True)])
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qkv.attention import watch
-from qkv.config import require
+from qkv.config import require, shown
 from qkv.data.batching import Batch, EncodedPair, by_length, collate
 from qkv.data.tagged import Tagged, text_of
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer, TwoTokenizers
@@ -236,7 +236,7 @@ class Translator:
             what = "min-length" if search.min_length == least else f"the prefix {search.prefix!r}"
             raise InputError(f"{what} asks for {least} tokens or more, but a translation may have {most} at most")
         if self.marks.unknown in prefix:
-            raise InputError(f"the prefix {search.prefix!r} holds what the model never saw, and cannot say")
+            raise InputError(f"the prefix {shown(repr(search.prefix))} holds what the model never saw, and cannot say")
         usual = [max(2 * len(source.ids) + 50, least) for source in sources]
         return Rules(
             batch=len(sources),

@@ -4,9 +4,11 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from qkv.metrics import Metric
+from qkv.runtime.bars import BAR_WIDTH, live_progress, print_message
+from qkv.runtime.text import message_line
 from qkv.training.run import Best
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -17,14 +19,13 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self._live = Progress(
+        self._live = live_progress(
+            self.console,
             TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=BAR_WIDTH),
             TextColumn("{task.percentage:3.0f} %  loss {task.fields[loss]}{task.fields[valid]}  {task.fields[rate]}"),
             TextColumn("eta"),
             TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.console.is_terminal,
             transient=False,
         )
         self._task = self._live.add_task("", total=1.0, epoch="", loss="...", valid="", rate="...")
@@ -33,8 +34,8 @@ class Display:
         self._last_line = 0.0
 
     def say(self, text: str) -> None:
-        """Say something that stays on the screen."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """Print a message that stays on the screen."""
+        print_message(self.console, message_line(text))
 
     def step(self, epoch: int, epochs: int, done: float, loss: float, speed: float, unit: str) -> None:
         """Show where training stands."""

@@ -84,7 +84,7 @@ def _work(run: Run, device: str, display: Display, force: bool) -> Job:
     if start is not None:
         new = f"new are {', '.join(fresh)}" if fresh else "nothing is new"
         display.say(f"begins with the weights of {recipe.init}; {new}")
-    from_scratch = task.notes_from_scratch() if recipe.init is None else ()
+    from_scratch = () if resumed or recipe.init is not None else task.notes_from_scratch()
     for note in (*task.notes, *from_scratch, *set_aside(recipe, start)):
         display.say(f"note: {note}")
     # Everything that could be wrong with the input has been checked: only now is the run's folder created.

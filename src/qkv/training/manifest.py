@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qkv.config import build, read_toml, shown, write_toml
+from qkv.config import build, read_toml, shown, shown_value, write_toml
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.seal import parse_with_digest, with_digest
 from qkv.runtime.document import read_text
@@ -94,7 +94,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
         elif key not in old:
             yield f"{shown(key, 60)} was added"
         elif old[key] != new[key] or type(old[key]) is not type(new[key]):
-            yield f"{shown(key, 60)} is {shown(repr(new[key]), 60)} instead of {shown(repr(old[key]), 60)}"
+            yield f"{shown(key, 60)} is {shown_value(new[key], 60)} instead of {shown_value(old[key], 60)}"
 
 
 def _without_none(value: Any) -> Any:

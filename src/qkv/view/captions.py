@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from qkv.tasks.captioner import Captioned
-from qkv.view.glyphs import visible
+from qkv.view.glyphs import clipped, visible
 from qkv.view.picture import coloured
 from qkv.view.selection import pick_head
 from qkv.view.template import write_page
@@ -27,7 +27,7 @@ def save_captions(answers: Sequence[Captioned], path: str | os.PathLike[str], *,
 
 
 def _section(answer: Captioned) -> str:
-    said = html.escape(answer.text) or "(nothing)"
+    said = html.escape(clipped(answer.text)) or "(nothing)"
     original = _img(_scaled(answer.pixels, _SIDE), f"The picture {answer.source}")
     head = f"<h2>{said}</h2><p>{html.escape(answer.source)} · score {answer.score:.3f}</p>"
     return f"<section>{original}<div>{head}{_tiles(answer)}</div></section>\n"
@@ -43,9 +43,9 @@ def _tiles(answer: Captioned) -> str:
     for token, row in zip(answer.maps[0].rows, pick_head(answer.maps[0], None), strict=True):
         weights: Float[np.ndarray, "rows columns"] = row.reshape(answer.grid)
         peak = float(weights.max(initial=0.0))
-        word = html.escape(visible(token.strip()) or "␣")
-        image = _img(coloured(grey, weights), f"What was read for {token.strip()}; the most of one place is {peak:.2g}")
-        tiles.append(f"<li><figure><figcaption>{word}</figcaption>{image}</figure></li>")
+        word = visible(token.strip())
+        image = _img(coloured(grey, weights), f"What was read for {word}; the most of one place is {peak:.2g}")
+        tiles.append(f"<li><figure><figcaption>{html.escape(word)}</figcaption>{image}</figure></li>")
     return f"<ol>{''.join(tiles)}</ol>"
 
 

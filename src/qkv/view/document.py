@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from qkv.tasks.document_observer import WeighedDocument, WeighedSentence
-from qkv.view.glyphs import visible
+from qkv.view.glyphs import clipped, visible
 from qkv.view.ink import ON_DARK, ON_LIGHT, readable_on, shade
 from qkv.view.template import write_page
 
@@ -67,14 +67,14 @@ def _article(document: WeighedDocument) -> str:
     label, probability = next(iter(document.probabilities.items()))
     others = list(document.probabilities.items())[1:]
     left_out = f"{document.left_out} more sentence(s) were not read" if document.left_out else ""
-    meta = " · ".join(filter(None, [*(f"{name} {share:.1%}" for name, share in others), left_out]))
+    meta = " · ".join(filter(None, [*(f"{clipped(name)} {share:.1%}" for name, share in others), left_out]))
     rows = "\n".join(
         f'<li><span class="{_class(sentence.weight / of_sentences)}" title="{sentence.weight:.4f}">'
         f'{sentence.weight:.1%}</span><p class="words" dir="auto">{_marked(sentence, of_words)}</p></li>'
         for sentence in document.sentences
     )
     return (
-        f'<article>\n<h2><bdi>{html.escape(label)}</bdi> <span class="number">{probability:.1%}</span></h2>\n'
+        f'<article>\n<h2><bdi>{html.escape(clipped(label))}</bdi> <span class="number">{probability:.1%}</span></h2>\n'
         f'<p class="meta">{html.escape(meta)}</p>\n<ol>\n{rows}\n</ol>\n</article>'
     )
 

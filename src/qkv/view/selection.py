@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
+from qkv.config import shown
 from qkv.errors import InputError
 from qkv.tasks.answer import Answer, AttentionMap
 
@@ -49,7 +50,7 @@ def sound_weights(attention_map: AttentionMap) -> Float[np.ndarray, "heads rows 
 
 def caption(attention_map: AttentionMap, head: int | None) -> str:
     """What is shown, in words: the layer, and the head where there is more than one."""
-    heads = len(attention_map.weights)
+    heads, layer = len(attention_map.weights), shown(attention_map.layer)
     if heads == 1:
-        return attention_map.layer
-    return f"{attention_map.layer} · " + (f"average of {heads} heads" if head is None else f"head {head} of {heads}")
+        return layer
+    return f"{layer} · " + (f"average of {heads} heads" if head is None else f"head {head} of {heads}")

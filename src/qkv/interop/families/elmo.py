@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qkv.config import build, nearest
+from qkv.config import build, nearest, shown
 from qkv.data.characters import CHARACTERS, Characters
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.document import read_object
@@ -132,13 +132,13 @@ def read_options(path: Path) -> Config:
         numbers = characters.pop("n_characters", CHARACTERS)
         if numbers not in (CHARACTERS, CHARACTERS - 1):  # files differ in whether 0, for no character, is counted
             raise InputError(
-                f"{path}: char_cnn.n_characters = {numbers!r}: only {CHARACTERS}, bytes and marks, is known"
+                f"{path}: char_cnn.n_characters = {shown(repr(numbers))}: only {CHARACTERS}, bytes and marks, is known"
             )
         values = {"character_dim": embedding.get("dim"), "skip": False, "cell_clip": None, "projection_clip": None}
         for name, table, known in (("char_cnn", characters, CHARACTER_OPTIONS), ("lstm", lstm, LSTM_OPTIONS)):
             for key in table.keys() - {"embedding"}:
                 if key not in known:
-                    raise InputError(f"{path}: {name}.{key} is not known{nearest(key, known)}")
+                    raise InputError(f"{path}: {name}.{shown(key)} is not known{nearest(key, known)}")
                 values[known[key]] = table[key]
         for key in (*CHARACTER_OPTIONS.values(), "dim", "hidden", "layers"):
             if key not in values:

@@ -43,9 +43,12 @@ def plan(seed: int) -> list[tuple[Scenario, str]]:
 
 
 def sample(seed: int) -> list[int]:
-    """The numbers of the first cases whose subjects are built quickly."""
-    quick = [number for number, (scenario, _) in enumerate(plan(seed)) if scenario.subject.startswith(QUICK)]
-    return quick[:SAMPLE]
+    """The numbers of a few cases of each group, whose subjects are built quickly."""
+    quick: dict[str, list[int]] = defaultdict(list)
+    for number, (scenario, _) in enumerate(plan(seed)):
+        if scenario.subject.startswith(QUICK):
+            quick[scenario.group].append(number)
+    return sorted(number for numbers in quick.values() for number in numbers[: SAMPLE // len(SHARES)])
 
 
 @dataclass
@@ -198,7 +201,8 @@ def summary(outcomes: Iterable[Outcome]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, help="run the first N cases", metavar="N")
+    parser.add_argument("--cases", type=int, help="run the cases below this number", metavar="NUMBER")
+    parser.add_argument("--start", type=int, default=0, help="the first of these cases", metavar="NUMBER")
     parser.add_argument("--case", type=int, action="append", help="run one case, and keep its sandbox")
     parser.add_argument("--sample", action="store_true", help="run the cases of the test suite")
     parser.add_argument("--seed", type=int, default=SEED)
@@ -211,7 +215,9 @@ def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "HOME": str(folder), "OMP_NUM_THREADS": "1"}
     os.environ.pop("QKV_DATA", None)
     process.warm()
-    numbers = options.case or (sample(options.seed) if options.sample else range(options.cases or SAMPLE))
+    numbers = options.case or (
+        sample(options.seed) if options.sample else range(options.start, options.cases or SAMPLE)
+    )
     print(f"seed {options.seed}, sandboxes in {folder}", flush=True)
     outcomes = run(numbers, folder, seed=options.seed, jobs=options.jobs, keep=bool(options.case))
     if options.report:

@@ -83,6 +83,8 @@ def check_refused(ended: Ended, recipe: Path, original: Path) -> list[str]:
 
 
 def _toml(path: Path) -> str:
+    if not path.is_file():  # it may be a FIFO
+        return str(path)
     try:
         return json.dumps(tomllib.loads(path.read_text()), default=str)
     except (OSError, ValueError, RecursionError):

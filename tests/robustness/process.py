@@ -21,7 +21,7 @@ SECONDS = 20.0  # that a command may take
 MEMORY = 2 << 30  # bytes of resident memory that it may take
 IMPORTED = 256 << 20  # bytes of it for Python, torch and the package, which a forked child shares with its parent
 ADDRESSES = 8 << 30  # bytes of address space, in case memory grows faster than it is polled
-INTERRUPT_AFTER = 6.0  # seconds until training gets SIGINT: a recipe may ask for any number of steps
+INTERRUPT_AFTER = 4.0  # seconds until training gets SIGINT: a recipe may ask for any number of steps
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -20,10 +20,9 @@ def _png(width: int, height: int, *, color: int = 0, rows: int | None = None) ->
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     channels = {0: 1, 2: 3}[color]
-    packer, packed = zlib.compressobj(9), b""
-    row = bytes(1 + width * channels)
-    for _ in range(height if rows is None else rows):
-        packed += packer.compress(row)
+    packer = zlib.compressobj(9)
+    size = (1 + width * channels) * (height if rows is None else rows)
+    packed = b"".join(packer.compress(bytes(min(1 << 20, size - done))) for done in range(0, size, 1 << 20))
     head = struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0)
     ends = chunk(b"IDAT", packed + packer.flush()) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + ends

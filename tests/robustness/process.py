@@ -21,7 +21,7 @@ SECONDS = 20.0  # that a command may take
 MEMORY = 2 << 30  # bytes of resident memory that it may take
 IMPORTED = 256 << 20  # bytes of it for Python, torch and the package, which a forked child shares with its parent
 ADDRESSES = 8 << 30  # bytes of address space, in case memory grows faster than it is polled
-INTERRUPT_AFTER = 4.0  # seconds until training gets SIGINT: a recipe may ask for any number of steps
+INTERRUPT_AFTER = 4.0  # seconds until a command that trains gets SIGINT: a recipe may ask for any number of steps
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -61,6 +61,7 @@ class Child:
     """A running process, killed when it exceeds the limits of time or memory."""
 
     pid: int
+    errors: Path  # what it writes to stderr
     may_train: bool = False
     seconds: float = SECONDS
     began: float = field(default_factory=time.monotonic)
@@ -90,13 +91,16 @@ class Child:
         with suppress(OSError, IndexError, ValueError):
             self._waited_for_others = int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
         elapsed = time.monotonic() - self.began - self._waited_for_others
-        if self.may_train and not self.interrupted and elapsed > INTERRUPT_AFTER:
+        if self.may_train and not self.interrupted and elapsed > INTERRUPT_AFTER and self._trains():
             self.interrupted = elapsed
             os.kill(self.pid, signal.SIGINT)
         if elapsed > self.seconds + self.interrupted:
             self._stop(f"still running after {elapsed:.0f} s")
         elif (grown := IMPORTED + _resident(self.pid) - self.inherited) > MEMORY + (256 << 20):
             self._stop(f"killed at {grown / 2**30:.1f} GiB")
+
+    def _trains(self) -> bool:
+        return b"epoch " in self.errors.read_bytes()
 
     def _stop(self, why: str) -> None:
         if not self.stopped:
@@ -118,7 +122,7 @@ def start(
     sys.stderr.flush()
     pid = os.fork()
     if pid:
-        return Child(pid, may_train, seconds, inherited=_resident(pid))
+        return Child(pid, Path(f"{output}.stderr"), may_train, seconds, inherited=_resident(pid))
     try:
         _prepare_child(output, environment or {}, working)
         code = _exit_code(work)

@@ -1,5 +1,6 @@
 """Sizes beyond any memory: one clear line, whichever option or key they come from."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
@@ -10,7 +11,7 @@ import torch
 from qkv.cli.main import app
 from qkv.tasks.translator import Translator
 
-from .command import Ended, process
+from .command import TINY, Ended, process
 
 ALLOCATION = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
 
@@ -80,3 +81,12 @@ def test_a_process_with_little_memory_refuses_a_large_model(tmp_path: Path) -> N
     ended = process(*arguments, "--out", tmp_path / "run", code=command)
     assert "free" in ended.error
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_can_have_a_path_of_two_thousand_folders(
+    qkv: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert qkv("train", "dates-gru", "--set", "data.size=60", *TINY, "--out", "a/" * 1900).code == 0
+    subprocess.run(["rm", "-rf", "a"], check=True)  # shutil.rmtree calls itself once for each folder
+    assert len(qkv("train", "dates-gru", "--set", "data.size=60", *TINY, "--out", "a/" * 3000).error) <= 500

@@ -128,9 +128,14 @@ def naming_checkpoint(run: Run) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         lower = f"lower train.batch_tokens ({run.recipe.train.batch_tokens:,}) or the sizes of the model"
-        folder = shlex.quote(str(run.folder))
-        saved = f"the last checkpoint is {run.checkpoints[-1]}" if run.checkpoints else "there is no checkpoint yet"
-        raise OutOfMemory(f"out of memory: {lower}; {saved}; resume with: qkv train --resume {folder}") from None
+        saved = "no checkpoint was written yet"
+        if run.checkpoints:
+            folder = shlex.quote(str(run.folder))
+            saved = (
+                f"the last checkpoint is {run.checkpoints[-1]}: with more memory, qkv train --resume {folder} resumes "
+                f"from it; a new run with a smaller batch can start from it with --set init={folder}"
+            )
+        raise OutOfMemory(f"out of memory: {lower}; {saved}") from None
 
 
 def _what_to_lower(recipe: Recipe, network: Any, config: Any) -> str:

@@ -28,8 +28,10 @@ from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer
 from qkv.runtime.files import (
     check_output_file,
     check_output_folder,
+    create_folder,
     folder_written_atomically,
     is_leftover,
+    naming_output,
     only_one_process,
     read_regular,
     remove_folder,
@@ -127,7 +129,8 @@ class Run:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep the folder to this process; the manifest is written, and leftovers of a killed process are removed."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with naming_output(self.folder):
+            create_folder(self.folder)
         with only_one_process(self.folder):
             # Another process may have been here since the folder was looked at.
             if self.opened is None:

@@ -19,6 +19,7 @@ from qkv.config import build, nearest, shown
 from qkv.data.characters import CHARACTERS, Characters
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.document import read_object
+from qkv.interop.skeleton import meta_model, require_model_memory
 from qkv.interop.tensors import Progress
 from qkv.models.elmo import Config, Elmo
 from qkv.runtime.device import pick_device
@@ -66,8 +67,9 @@ def load_elmo(
     where = pick_device(device)
     options, weights = (Path(source[0]), Path(source[1])) if isinstance(source, tuple) else _found(Path(source))
     config = read_options(options)
-    with torch.device("meta"):
-        places = dict(_places(Elmo(config)))
+    skeleton = meta_model(Elmo, config, options)
+    require_model_memory(skeleton, options)
+    places = dict(_places(skeleton))
     stored = _read(weights, {name: tuple(form.theirs(part).shape) for name, (form, part) in places.items()})
     model = Elmo(config)
     with torch.no_grad():

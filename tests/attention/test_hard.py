@@ -84,7 +84,7 @@ class TestGumbel:
     """Sample forward, softmax of the noisy scores backward."""
 
     def test_gradient_at_high_temperature_is_independent_of_the_noise(self):
-        # softmax((s + noise) / T) goes to 1 / n as T grows, so T times its gradient goes to (aim - mean aim) / n.
+        # softmax((s + noise) / T) goes to 1 / n as T grows, so T times its gradient goes to (c - mean(c)) / n.
         torch.manual_seed(0)
         scores = torch.randn(2, 1, 3, 5, dtype=torch.float64, requires_grad=True)
         coefficients = torch.randn(2, 1, 3, 5, dtype=torch.float64)

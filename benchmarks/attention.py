@@ -1,13 +1,13 @@
-"""How fast the operator is, beside what it is built on. A speed is printed only for a result that was found right.
+"""Speed of the attention operator compared with the kernels it uses. Speeds are printed only for correct results.
 
     python -m benchmarks.attention                    every section that this machine can run
     python -m benchmarks.attention additive kernels   some of them
     python -m benchmarks.attention --crossovers       the figures of qkv/attention/backends/measured.py, for this GPU
 
-overhead   what `attend` adds to the kernel it calls, for tensors so small that nothing else counts (CPU)
-kernels    `attend` with the backend left to it, beside flash, cuDNN and FlexAttention called directly (GPU)
-additive   the fused additive attention beside torch.compile of its formula: time and memory (GPU)
-watch      what it costs to see one head of every layer of a 12-layer model at 1,024 tokens (CPU, GPU)
+overhead   overhead of `attend` over the kernel it calls, for tiny tensors (CPU)
+kernels    `attend` with backend="auto" compared with direct calls of flash, cuDNN and FlexAttention (GPU)
+additive   fused additive attention compared with torch.compile of its formula: time and memory (GPU)
+watch      cost of watching one head of a 12-layer model at 1,024 tokens (CPU, GPU)
 """
 
 import argparse
@@ -36,7 +36,7 @@ from qkv.attention import (
     attend,
     plan,
 )  # fmt: skip
-from qkv.attention.watch import Seen
+from qkv.attention.watch import Recording
 from qkv.nn.feedforward import FeedForward
 from qkv.nn.heads import MultiHead
 
@@ -45,8 +45,8 @@ Call = Callable[[], Tensor]
 Shape = tuple[int, int, int, int]  # batch, heads, length, features
 
 
-def with_gradients(call: Call, leaves: list[Tensor], slope: Tensor) -> Contender:
-    return lambda: torch.autograd.grad(call(), leaves, slope)
+def with_gradients(call: Call, leaves: list[Tensor], grad_output: Tensor) -> Contender:
+    return lambda: torch.autograd.grad(call(), leaves, grad_output)
 
 
 # ------------------------------------------------------------------------------------------------------- overhead
@@ -74,19 +74,19 @@ def overhead() -> None:
         if not right(operator(), kernel().double(), 1e-6):
             refuse("overhead", name, error(operator(), kernel().double()))
             continue
-        least = [_least_microseconds(call) for call in (kernel, operator)]
+        least = [_min_microseconds(call) for call in (kernel, operator)]
         tell("overhead", name, kernel_us=round(least[0], 1), added_us=round(least[1] - least[0], 1))
     torch.set_num_threads(threads)
 
 
-def _least_microseconds(call: Call, calls: int = 3000) -> float:
-    taken = []
+def _min_microseconds(call: Call, calls: int = 3000) -> float:
+    times = []
     for _ in range(7):
         begin = time.perf_counter()
         for _ in range(calls):
             call()
-        taken.append((time.perf_counter() - begin) / calls * 1e6)
-    return min(taken)
+        times.append((time.perf_counter() - begin) / calls * 1e6)
+    return min(times)
 
 
 # -------------------------------------------------------------------------------------------------------- kernels
@@ -101,21 +101,23 @@ def kernels() -> None:
 def _kernels_at(shape: Shape, causal: bool) -> None:
     batch, heads, length, dim = shape
     leaves = [torch.randn(shape, device="cuda", dtype=HALF, requires_grad=True) for _ in range(3)]
-    slope, mask = torch.randn_like(leaves[0]), Causal() if causal else None
+    grad_output, mask = torch.randn_like(leaves[0]), Causal() if causal else None
     calls = _direct_calls(*leaves, causal)
     calls["auto"] = lambda: attend(*leaves, mask=mask).output
-    truth = _one_head_exactly(leaves, slope, causal)
+    truth = _one_head_float64(leaves, grad_output, causal)
     for name, call in list(calls.items()):
-        found = call()
-        slopes = torch.autograd.grad(found, leaves, slope)
-        worst = max(error(one[0, 0], other) for one, other in zip([found, *slopes], truth, strict=True))
+        actual = call()
+        grads = torch.autograd.grad(actual, leaves, grad_output)
+        worst = max(error(a[0, 0], b) for a, b in zip([actual, *grads], truth, strict=True))
         if not worst <= MOST_ERROR:
             refuse("kernels", f"{name} {list(shape)}", worst)
             del calls[name]
     del truth
-    many = max(3, 2**14 // length)  # of the short calls, as many as take a millisecond or two
+    many = max(3, 2**14 // length)  # enough calls to take a millisecond or two
     forward = milliseconds(calls, rounds=20, calls=many)
-    both = milliseconds({n: with_gradients(call, leaves, slope) for n, call in calls.items()}, rounds=12, calls=many)
+    both = milliseconds(
+        {n: with_gradients(call, leaves, grad_output) for n, call in calls.items()}, rounds=12, calls=many
+    )
     operations = 4 * batch * heads * length**2 * dim * (0.5 if causal else 1.0)
     for timed, direction, factor in ((forward, "forward", 1.0), (both, "forward and backward", 3.5)):
         best = min(taken for name, taken in timed.items() if name != "auto")
@@ -145,14 +147,14 @@ def _direct_calls(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> di
     }
 
 
-def _one_head_exactly(leaves: list[Tensor], slope: Tensor, causal: bool) -> list[Tensor]:
+def _one_head_float64(leaves: list[Tensor], grad_output: Tensor, causal: bool) -> list[Tensor]:
     """Output and gradients of the first head of the first item, in float64."""
     query, key, value = (leaf[0, 0].detach().double().requires_grad_() for leaf in leaves)
     scores = query @ key.t() / query.shape[-1] ** 0.5
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
     output = scores.softmax(dim=-1) @ value
-    return [output.detach(), *torch.autograd.grad(output, (query, key, value), slope[0, 0].double())]
+    return [output.detach(), *torch.autograd.grad(output, (query, key, value), grad_output[0, 0].double())]
 
 
 # ------------------------------------------------------------------------------------------------------- additive
@@ -168,22 +170,22 @@ def _additive_at(batch: int, queries: int, keys: int, dim: int) -> None:
     lengths = (queries, keys, keys)
     leaves = [torch.randn(batch, 1, length, dim, device="cuda", dtype=HALF, requires_grad=True) for length in lengths]
     leaves.append(torch.randn(dim, device="cuda", dtype=HALF, requires_grad=True))  # v
-    slope = torch.randn_like(leaves[0])
+    grad_output = torch.randn_like(leaves[0])
     formula = torch.compile(_additive_formula, dynamic=False)
     calls: dict[str, Call] = {
         "ours": lambda: _fused_additive(*leaves),
         "compile": lambda: formula(*(leaf[:, 0] for leaf in leaves[:3]), leaves[3])[:, None],
     }
-    truth = _additive_exactly(leaves, slope)
-    found = calls["ours"]()
-    everything = [found, *torch.autograd.grad(found, leaves, slope)]
-    worst = max(error(one, other) for one, other in zip(everything, truth, strict=True))
-    del found, everything, truth
+    truth = _additive_float64(leaves, grad_output)
+    actual = calls["ours"]()
+    everything = [actual, *torch.autograd.grad(actual, leaves, grad_output)]
+    worst = max(error(a, b) for a, b in zip(everything, truth, strict=True))
+    del actual, everything, truth
     if not worst <= MOST_ERROR:
         refuse("additive", what, worst)
         return
     forward = milliseconds(calls)
-    both = milliseconds({name: with_gradients(call, leaves, slope) for name, call in calls.items()}, rounds=9)
+    both = milliseconds({name: with_gradients(call, leaves, grad_output) for name, call in calls.items()}, rounds=9)
     tell(
         "additive",
         what,
@@ -193,12 +195,12 @@ def _additive_at(batch: int, queries: int, keys: int, dim: int) -> None:
         both_ratio=round(both["compile"] / both["ours"], 2),
         tanh_per_second=f"{batch * queries * keys * dim / forward['ours'] * 1e3:.2e}",
         worst_error=f"{worst:.1e}",
-        **_memory(calls["ours"], leaves, slope),
+        **_memory(calls["ours"], leaves, grad_output),
     )
 
 
 def _fused_additive(query: Tensor, key: Tensor, value: Tensor, vector: Tensor) -> Tensor:
-    """What the backend `triton` runs after the projections, which are no part of the comparison."""
+    """The kernel of the `triton` backend, without the projections."""
     from qkv.attention.backends.additive import additive_attention
 
     return additive_attention(query.transpose(-1, -2), key.transpose(-1, -2), vector[None], value)[0]
@@ -209,8 +211,8 @@ def _additive_formula(query: Tensor, key: Tensor, value: Tensor, vector: Tensor)
     return torch.softmax(scores.float(), dim=-1).to(value.dtype) @ value
 
 
-def _additive_exactly(leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
-    """Output and gradients in float64, a few queries at a time, or the tensor of all of them would fill the device."""
+def _additive_float64(leaves: list[Tensor], grad_output: Tensor) -> list[Tensor]:
+    """Output and gradients in float64, a few queries at a time to limit memory."""
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     query, key, value, vector = exact
     totals, outputs = [torch.zeros_like(leaf) for leaf in exact], []
@@ -218,18 +220,18 @@ def _additive_exactly(leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
         for first in range(0, query.shape[2], 256):
             hidden = torch.tanh(query[row, 0, first : first + 256, None] + key[row, 0])  # q k d
             output = torch.softmax(hidden @ vector, dim=-1) @ value[row, 0]
-            slopes = torch.autograd.grad(output, exact, slope[row, 0, first : first + 256].double())
-            totals = [total.add_(one) for total, one in zip(totals, slopes, strict=True)]
+            grads = torch.autograd.grad(output, exact, grad_output[row, 0, first : first + 256].double())
+            totals = [total.add_(grad) for total, grad in zip(totals, grads, strict=True)]
             outputs.append(output.detach())
-    return [torch.cat(outputs).view(*slope.shape), *totals]
+    return [torch.cat(outputs).view(*grad_output.shape), *totals]
 
 
-def _memory(call: Call, leaves: list[Tensor], slope: Tensor) -> dict[str, float]:
-    """The peak of memory over that of inputs and outputs: of a forward pass alone, and with the backward pass."""
-    inputs, output = sum(leaf.nbytes for leaf in leaves), slope.nbytes
+def _memory(call: Call, leaves: list[Tensor], grad_output: Tensor) -> dict[str, float]:
+    """Peak memory relative to inputs and outputs, for the forward pass alone and with the backward pass."""
+    inputs, output = sum(leaf.nbytes for leaf in leaves), grad_output.nbytes
     with torch.no_grad():
         forward = _peak(call)
-    both = _peak(with_gradients(call, leaves, slope))
+    both = _peak(with_gradients(call, leaves, grad_output))
     return {
         "forward_memory_ratio": round((inputs + forward) / (inputs + output), 2),
         "both_memory_ratio": round((inputs + output + both) / (2 * inputs + 2 * output), 2),
@@ -237,7 +239,7 @@ def _memory(call: Call, leaves: list[Tensor], slope: Tensor) -> dict[str, float]
 
 
 def _peak(call: Contender) -> int:
-    """The bytes that a call allocates at most, beside what was there before it."""
+    """Peak number of bytes allocated by a call."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -249,7 +251,7 @@ def _peak(call: Contender) -> int:
 
 
 class Block(nn.Module):
-    """A layer of the size of GPT-2's smallest."""
+    """A block of the size of GPT-2 small."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -283,78 +285,78 @@ def watch() -> None:
 @torch.inference_mode()
 def _watch_at(model: nn.Module, x: Tensor) -> None:
     what = f"one head of 12 layers, 1,024 tokens, batch {x.shape[0]}, {str(x.dtype)[6:]} on {x.device.type}"
-    found, truth = _weights_seen(model, x), _weights_exactly(model, x)
-    if not right(found, truth, 1e-4 if x.dtype == torch.float32 else 5e-2):
-        refuse("watch", what, error(found, truth))
+    actual, truth = _recorded_weights(model, x), _weights_float64(model, x)
+    if not right(actual, truth, 1e-4 if x.dtype == torch.float32 else 5e-2):
+        refuse("watch", what, error(actual, truth))
         return
     models = {
         "plain": model,
-        "plain, again": _twin(model),  # what costs nothing, as this clock sees it
-        "watched": _twin(model),
-        "watched and looked at": _twin(model),
-        "watched in every layer": _twin(model),
-        "reference": _twin(model),
+        "plain, again": _shared_copy(model),  # measures the noise
+        "watched": _shared_copy(model),
+        "watched and read": _shared_copy(model),
+        "watched in every layer": _shared_copy(model),
+        "reference": _shared_copy(model),
     }
     for layer in _attention(models["reference"]):
         layer.backend = "reference"
     with (
         qkv.watch(models["watched"], layers=[5], heads=[3]) as one_layer,
-        qkv.watch(models["watched and looked at"], layers=[5], heads=[3]) as looked_at,
+        qkv.watch(models["watched and read"], layers=[5], heads=[3]) as read_layer,
         qkv.watch(models["watched in every layer"], heads=[3]) as every_layer,
     ):
-        seen = {"watched": one_layer, "watched and looked at": looked_at, "watched in every layer": every_layer}
+        recordings = {"watched": one_layer, "watched and read": read_layer, "watched in every layer": every_layer}
         calls: dict[str, Contender] = {
-            name: partial(_anew, one, x, seen.get(name), look=name == "watched and looked at")
-            for name, one in models.items()
+            name: partial(_forward, watched, x, recordings.get(name), read=name == "watched and read")
+            for name, watched in models.items()
         }
         if GPU:
-            calls |= {f"{name}, in a graph": _captured(one, x) for name, one in models.items()}
+            calls |= {f"{name}, in a graph": _captured(watched, x) for name, watched in models.items()}
         taken = milliseconds(calls, rounds=21 if GPU else 11, calls=3 if GPU else 1)
     tell(
         "watch",
         what,
-        ms={name: round(one, 2) for name, one in taken.items()},
+        ms={name: round(ms, 2) for name, ms in taken.items()},
         costs={
-            name: f"{one / taken['plain, in a graph' if 'graph' in name else 'plain'] - 1:+.1%}"
-            for name, one in taken.items()
+            name: f"{ms / taken['plain, in a graph' if 'graph' in name else 'plain'] - 1:+.1%}"
+            for name, ms in taken.items()
             if name not in ("plain", "plain, in a graph")
         },
-        off_by=f"{error(found, truth):.1e}",
+        off_by=f"{error(actual, truth):.1e}",
     )
 
 
-def _anew(model: nn.Module, x: Tensor, seen: Seen | None, *, look: bool) -> None:
-    """A forward pass whose weights take the place of those seen before; they are rebuilt when they are looked at."""
-    if seen is not None:
-        seen.forget()
+def _forward(model: nn.Module, x: Tensor, recording: Recording | None, *, read: bool) -> None:
+    """Run a forward pass that replaces the recorded weights; reading them computes them."""
+    if recording is not None:
+        recording.reset()
     model(x)
-    for record in seen.values() if seen is not None and look else ():
+    for record in recording.values() if recording is not None and read else ():
         _ = record.weights
 
 
-def _weights_seen(model: nn.Module, x: Tensor) -> Tensor:
-    with qkv.watch(model, heads=[3]) as seen:
+def _recorded_weights(model: nn.Module, x: Tensor) -> Tensor:
+    with qkv.watch(model, heads=[3]) as recording:
         model(x)
-    return torch.cat([record.weights for record in seen.values()])
+    return torch.cat([record.weights for record in recording.values()])
 
 
-def _weights_exactly(model: nn.Module, x: Tensor) -> Tensor:
-    """The weights of the same model, all of it in float64 and in plain PyTorch."""
-    exact = _twin(model).double()
+def _weights_float64(model: nn.Module, x: Tensor) -> Tensor:
+    """Weights of the same model in float64 and plain PyTorch."""
+    exact = _shared_copy(model).double()
     for layer in _attention(exact):
         layer.backend = "reference"
-    return _weights_seen(exact, x.double())
+    return _recorded_weights(exact, x.double())
 
 
-def _twin(model: nn.Module) -> nn.Module:
-    """Another model with the same weights, not copies of them."""
-    twin = Decoder().to(next(model.parameters()).device).eval()
-    twin.load_state_dict(model.state_dict(), assign=True)
-    return twin
+def _shared_copy(model: nn.Module) -> nn.Module:
+    """Another model that shares the weights."""
+    copy = Decoder().to(next(model.parameters()).device).eval()
+    copy.load_state_dict(model.state_dict(), assign=True)
+    return copy
 
 
 def _captured(model: nn.Module, x: Tensor) -> Contender:
-    """The model in a CUDA graph: launches cost nothing there, and what is left is the work itself."""
+    """The model in a CUDA graph, which removes the launch overhead."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         model(x)
@@ -369,11 +371,11 @@ def _attention(model: nn.Module) -> Iterator[Attend]:
 
 
 def crossovers() -> None:
-    """sdpa beside flex over sizes, and what a new shape costs: the two figures of `measured.py`."""
+    """sdpa compared with flex over sizes, and the cost of a new shape for cuDNN: the values of `measured.py`."""
     for shape in ((8, 12, 512, 64), (16, 12, 1024, 64), (4, 16, 2048, 128), (4, 16, 4096, 128)):
         for name, mask, position in _masks_and_biases(*shape):
             try:
-                _flex_beside_sdpa(f"{name} {list(shape)}", shape, mask, position)
+                _compare_flex_sdpa(f"{name} {list(shape)}", shape, mask, position)
             except RuntimeError as failure:
                 tell("crossovers", f"{name} {list(shape)}", failed=str(failure).splitlines()[0][:160])
     for length in (301, 302):
@@ -399,19 +401,19 @@ def _masks_and_biases(
     yield "Shaw, keys only", None, Relative(dim, 16, values=False).to("cuda", HALF)
 
 
-def _flex_beside_sdpa(what: str, shape: Shape, mask: Mask | None, position: Position | None) -> None:
+def _compare_flex_sdpa(what: str, shape: Shape, mask: Mask | None, position: Position | None) -> None:
     leaves = [torch.randn(shape, device="cuda", dtype=HALF, requires_grad=True) for _ in range(3)]
-    slope = torch.randn_like(leaves[0])
+    grad_output = torch.randn_like(leaves[0])
     calls: dict[str, Call] = {
         "sdpa": lambda: attend(*leaves, mask=mask, position=position, backend="sdpa").output,
         "flex": lambda: attend(*leaves, mask=mask, position=position, backend="flex").output,
     }
-    found, truth = calls["flex"](), calls["sdpa"]().double()
-    if not right(found, truth):
-        refuse("crossovers", what, error(found, truth))
+    actual, truth = calls["flex"](), calls["sdpa"]().double()
+    if not right(actual, truth):
+        refuse("crossovers", what, error(actual, truth))
         return
     forward = milliseconds(calls, rounds=7)
-    both = milliseconds({name: with_gradients(call, leaves, slope) for name, call in calls.items()}, rounds=5)
+    both = milliseconds({name: with_gradients(call, leaves, grad_output) for name, call in calls.items()}, rounds=5)
     batch, heads, length, _ = shape
     tell(
         "crossovers",
@@ -422,7 +424,7 @@ def _flex_beside_sdpa(what: str, shape: Shape, mask: Mask | None, position: Posi
     )
 
 
-SECTIONS: dict[str, tuple[Callable[[], None], bool]] = {  # and whether they need a GPU
+SECTIONS: dict[str, tuple[Callable[[], None], bool]] = {  # and whether it needs a GPU
     "overhead": (overhead, False),
     "kernels": (kernels, True),
     "additive": (additive, True),
@@ -432,8 +434,8 @@ SECTIONS: dict[str, tuple[Callable[[], None], bool]] = {  # and whether they nee
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all that this machine can run if none")
-    parser.add_argument("--crossovers", action="store_true", help="measure where one backend overtakes another")
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all that this machine can run")
+    parser.add_argument("--crossovers", action="store_true", help="measure the crossovers between backends")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.sections if name not in SECTIONS]
     if unknown:
@@ -447,7 +449,7 @@ def main() -> None:
     for name in arguments.sections or SECTIONS:
         section, needs_gpu = SECTIONS[name]
         if needs_gpu and not GPU:
-            tell(name, "skipped", reason="it needs a CUDA device")
+            tell(name, "skipped", reason="needs a CUDA device")
         else:
             section()
 

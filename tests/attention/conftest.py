@@ -1,4 +1,4 @@
-"""Tests of small tensors run on one thread: two that wait for each other take longer."""
+"""Attention tests use small tensors and run on one thread, which is faster than synchronizing two."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Every term of the operator, ready to be made for given sizes: what the conformance matrix multiplies out."""
+"""Factories of all terms of the operator, for the conformance matrix."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,13 +49,13 @@ class Sizes:
 
     @property
     def weighted_heads(self) -> int:
-        """A score with weights for each head compares as many heads of keys: where heads share keys, it has one set."""
+        """Heads of the score parameters: 1 if query heads share keys, since per-head parameters need as many keys."""
         return self.heads if self.heads == self.kv_heads else 1
 
 
 @dataclass(frozen=True)
 class Make:
-    """Makes terms whose numbers are those that `low` can hold, in the precision and on the device asked for."""
+    """Builds terms with values representable in `low`, in the given dtype and on the given device."""
 
     sizes: Sizes
     low: torch.dtype
@@ -69,10 +69,10 @@ class Make:
         return module.to(self.low).to(self.device, self.dtype)
 
     def tensor(self, *shape: int, seed: int = 0) -> Tensor:
-        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        return drawn.to(self.low).to(self.device, self.dtype)
+        values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return values.to(self.low).to(self.device, self.dtype)
 
-    def whole(self, low: int, high: int, *shape: int) -> Tensor:
+    def integers(self, low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(2)).to(self.device)
 
 
@@ -94,7 +94,7 @@ SCORES: dict[str, Factory] = {
 
 ALIGNS: dict[str, Factory] = {
     "softmax": lambda make: Softmax(),
-    "softmax, cooler": lambda make: Softmax(temperature=0.7),
+    "softmax, temperature 0.7": lambda make: Softmax(temperature=0.7),
     "uniform": lambda make: Uniform(),
     "local-m": lambda make: LocalMonotonic(window=1),
     "local-p": lambda make: make.module(LocalPredictive(make.sizes.dim, window=2)),
@@ -107,7 +107,7 @@ ALIGNS: dict[str, Factory] = {
 }
 
 POSITIONS: dict[str, Factory] = {
-    "nowhere": lambda make: None,
+    "none": lambda make: None,
     "rotary": lambda make: Rotary(make.sizes.dim),
     "alibi": lambda make: ALiBi(make.sizes.heads),
     "shaw": lambda make: make.module(Relative(make.sizes.dim, 2, make.sizes.value_dim)),
@@ -117,14 +117,14 @@ POSITIONS: dict[str, Factory] = {
 }
 
 MASKS: dict[str, Factory] = {
-    "everything": lambda make: None,
+    "none": lambda make: None,
     "causal": lambda make: Causal(),
     "padding": lambda make: Padding(_lengths(make)),
     "window": lambda make: Window(1, 2),
     "prefix": lambda make: Causal() | Prefix(2),
-    "documents": lambda make: Documents(make.whole(0, 2, make.sizes.batch, make.sizes.keys)),
+    "documents": lambda make: Documents(make.integers(0, 2, make.sizes.batch, make.sizes.keys)),
     "dense": lambda make: Dense(
-        make.whole(0, 3, make.sizes.batch, make.sizes.heads, make.sizes.queries, make.sizes.keys) > 0
+        make.integers(0, 3, make.sizes.batch, make.sizes.heads, make.sizes.queries, make.sizes.keys) > 0
     ),
     "causal and padding": lambda make: Causal() & Padding(_lengths(make)),
     "not causal": lambda make: ~Causal(),
@@ -132,8 +132,8 @@ MASKS: dict[str, Factory] = {
 
 
 def _lengths(make: Make) -> Tensor:
-    """Ragged, the first one nothing at all."""
-    lengths = make.whole(0, make.sizes.keys + 1, make.sizes.batch)
+    """Random lengths, the first one 0."""
+    lengths = make.integers(0, make.sizes.keys + 1, make.sizes.batch)
     lengths[:1] = 0
     return lengths
 
@@ -153,5 +153,7 @@ def _tree(make: Make, *, values: bool) -> object:
     head_of = [
         [(word + row) * 7 % (word or 1) + bool(word) for word in range(words)] for row in range(make.sizes.batch)
     ]
-    distances = Trees.of_heads(torch.tensor(head_of)).path()[:, : make.sizes.queries, : make.sizes.keys].to(make.device)
-    return make.module(TreeRelative(make.sizes.dim, 2, make.sizes.value_dim, values=values)).between(distances)
+    distances = (
+        Trees.from_heads(torch.tensor(head_of)).path()[:, : make.sizes.queries, : make.sizes.keys].to(make.device)
+    )
+    return make.module(TreeRelative(make.sizes.dim, 2, make.sizes.value_dim, values=values)).with_distances(distances)

@@ -1,4 +1,4 @@
-"""Heads that are switched off read zeros, and come back."""
+"""Ablated heads output zeros until they are restored."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def make() -> nn.Sequential:
     return nn.Sequential(Layer(), Layer())
 
 
-def test_ablating_all_heads_but_one_leaves_what_that_head_alone_contributes():
+def test_ablating_all_other_heads_leaves_the_contribution_of_one():
     layer, x = make()[0], torch.randn(2, 5, 12)
     heads = layer.attention
     query, key, value = (part[..., 4:8] for part in heads.project(x).chunk(3, dim=-1))  # of head 1
@@ -37,7 +37,7 @@ def test_ablating_all_heads_but_one_leaves_what_that_head_alone_contributes():
         torch.testing.assert_close(layer(x), alone)
 
 
-def test_the_weights_that_are_seen_do_not_change():
+def test_recorded_weights_do_not_change():
     model, x = make(), torch.randn(2, 5, 12)
     with qkv.watch(model) as before:
         plain = model(x)
@@ -48,7 +48,7 @@ def test_the_weights_that_are_seen_do_not_change():
         assert after[layer].weights.equal(before[layer].weights)
 
 
-def test_no_gradient_flows_through_a_head_that_is_off():
+def test_no_gradient_flows_through_ablated_heads():
     model, x = make(), torch.randn(2, 5, 12)
     with qkv.ablate(model, 0, [1]):
         model(x).sum().backward()
@@ -59,7 +59,7 @@ def test_no_gradient_flows_through_a_head_that_is_off():
         assert part[8:].abs().sum() > 0
 
 
-def test_what_is_not_finite_goes_no_further_than_the_head_that_is_off():
+def test_non_finite_outputs_of_ablated_heads_become_zero():
     attend, x = Attend(), torch.randn(1, 2, 3, 4)
     value = x.clone()
     value[:, 1] = torch.nan
@@ -67,28 +67,28 @@ def test_what_is_not_finite_goes_no_further_than_the_head_that_is_off():
         assert attend(x, x, value).output[:, 1].eq(0).all()
 
 
-def test_ablations_add_up_and_are_undone_in_any_order():
+def test_ablations_accumulate_and_are_restored_in_any_order():
     model, x = make(), torch.randn(1, 4, 12)
     plain = model(x)
     with qkv.ablate(model, 0, [0]):
         first = model(x)
     with qkv.ablate(model, 0, [0, 1]):
         both = model(x)
-    one = qkv.ablate(model, 0, [0])
-    other = qkv.ablate(model, 0, [0, 1])
+    first_ablation = qkv.ablate(model, 0, [0])
+    second_ablation = qkv.ablate(model, 0, [0, 1])
     assert model(x).equal(both)
-    one.restore()
+    first_ablation.restore()
     assert model(x).equal(both)
-    one.restore()  # a second time does nothing
+    first_ablation.restore()  # the second call has no effect
     assert model(x).equal(both)
-    again = qkv.ablate(model, 0, [0])
-    other.restore()
+    third_ablation = qkv.ablate(model, 0, [0])
+    second_ablation.restore()
     assert model(x).equal(first)
-    again.restore()
+    third_ablation.restore()
     assert model(x).equal(plain)
 
 
-def test_heads_come_back_even_if_the_block_fails():
+def test_heads_are_restored_if_the_block_raises():
     model, x = make(), torch.randn(1, 4, 12)
     plain = model(x)
     with pytest.raises(ZeroDivisionError), qkv.ablate(model, 0, [0]):
@@ -96,14 +96,14 @@ def test_heads_come_back_even_if_the_block_fails():
     assert model(x).equal(plain)
 
 
-def test_a_name_may_stand_for_several_layers():
+def test_a_name_may_match_several_layers():
     model, x = nn.ModuleDict({"encoder": make()}), torch.randn(1, 4, 12)
     with qkv.ablate(model, "encoder", [0, 1, 2]):
         for layer in model["encoder"]:
             torch.testing.assert_close(layer(x), layer.attention.output.bias.expand(1, 4, 12))
 
 
-def test_ablation_is_no_part_of_what_is_saved_and_follows_the_model_to_another_type():
+def test_ablation_is_not_in_the_state_dict_and_survives_a_dtype_change():
     model = make()
     names = list(model.state_dict())
     with qkv.ablate(model, 0, [2]):
@@ -114,7 +114,7 @@ def test_ablation_is_no_part_of_what_is_saved_and_follows_the_model_to_another_t
         assert model(x).equal(expected)
 
 
-# What checks shapes in tests cannot be compiled: this runs in a process of its own.
+# The run-time shape checks of the tests cannot be compiled, so this runs in a separate process.
 COMPILED = """
 import torch
 from torch import nn
@@ -133,8 +133,8 @@ class Layer(nn.Module):
 model, x = nn.Sequential(Layer(), Layer()), torch.randn(1, 4, 12)
 compiled = torch.compile(model, fullgraph=True, backend="eager")
 plain = compiled(x)
-for given in (model, compiled):
-    with qkv.ablate(given, 0, [2]):
+for target in (model, compiled):
+    with qkv.ablate(target, 0, [2]):
         expected = model(x)
         torch.testing.assert_close(compiled(x), expected)
     assert not expected.allclose(plain)
@@ -142,27 +142,27 @@ for given in (model, compiled):
 """
 
 
-def test_a_compiled_model_ablates_too():
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+def test_compiled_models_can_be_ablated():
+    process = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
-    ("layer", "heads", "words"),
+    ("layer", "heads", "message"),
     [
-        (0, [3], "no head 3 in 0: its heads are numbered from 0 to 2"),
-        (0, [-1], "numbers from 0 on"),
-        (0, [1, 1], "none twice"),
-        (0, [], "at least one"),
-        (7, [0], "no attention layer matches 7 .layers: 0, 1."),
+        (0, [3], "head 3"),
+        (0, [-1], "distinct"),
+        (0, [1, 1], "distinct"),
+        (0, [], "non-empty"),
+        (7, [0], "no attention layer"),
     ],
 )
-def test_heads_and_layers_that_are_not_there_are_refused_in_words(layer, heads, words):
-    with pytest.raises(InputError, match=words):
+def test_invalid_heads_and_layers_raise(layer, heads, message):
+    with pytest.raises(InputError, match=message):
         qkv.ablate(make(), layer, heads)
 
 
-def test_a_layer_that_learns_of_its_heads_from_its_inputs_refuses_at_the_first_call():
+def test_unknown_head_count_is_checked_at_the_first_call():
     attend, x = Attend(), torch.randn(1, 2, 3, 4)
-    with qkv.ablate(attend, "", [2]), pytest.raises(InputError, match="numbered from 0 to 1"):
+    with qkv.ablate(attend, "", [2]), pytest.raises(InputError, match="head 2"):
         attend(x, x, x)

@@ -1,6 +1,6 @@
-"""The Triton kernels of additive attention against the plain formula in float64.
+"""Triton kernels of additive attention against the plain formula in float64.
 
-Without a GPU they run in Triton's interpreter, slowly, so the sizes are small; on one, the same cases run compiled.
+Without a GPU they run in Triton's slow interpreter, so the sizes are small; on a GPU, the same cases run compiled.
 """
 
 from unittest import mock
@@ -25,21 +25,21 @@ TOLERANCE = {dtype: times * torch.finfo(dtype).eps for dtype, times in ROUNDING.
 
 
 def reference(query, key, vector, value, lengths=None, allowed=None):
-    """The formula, every term of it."""
+    """The formula with all intermediate tensors."""
     hidden = torch.tanh(query.unsqueeze(-1) + key.unsqueeze(-2))  # b h d q k
     scores = (hidden * vector[..., None, None]).sum(dim=2)
-    seen = torch.ones_like(scores, dtype=torch.bool)
+    visible = torch.ones_like(scores, dtype=torch.bool)
     if lengths is not None:
-        seen &= (torch.arange(key.shape[-1]) < lengths[:, None])[:, None, None]
+        visible &= (torch.arange(key.shape[-1]) < lengths[:, None])[:, None, None]
     if allowed is not None:
-        seen = seen & allowed
-    lse = scores.masked_fill(~seen, -torch.inf).logsumexp(-1)
-    weights = torch.softmax(scores.masked_fill(~seen, -1e300), dim=-1).masked_fill(~seen, 0.0)
+        visible = visible & allowed
+    lse = scores.masked_fill(~visible, -torch.inf).logsumexp(-1)
+    weights = torch.softmax(scores.masked_fill(~visible, -1e300), dim=-1).masked_fill(~visible, 0.0)
     return weights @ value, lse
 
 
 def inputs(batch=1, heads=1, vectors=1, queries=3, keys=5, hidden=8, values=4, scale=1.0):
-    """Query, key, vector and value in float64, such that bfloat16 holds them exactly."""
+    """Query, key, vector and value in float64, with values representable in bfloat16."""
     generator = torch.Generator().manual_seed(0)
     shapes = [
         (batch, heads, hidden, queries),
@@ -47,9 +47,9 @@ def inputs(batch=1, heads=1, vectors=1, queries=3, keys=5, hidden=8, values=4, s
         (vectors, hidden),
         (batch, heads, keys, values),
     ]
-    drawn = [torch.randn(shape, generator=generator) for shape in shapes]
+    tensors = [torch.randn(shape, generator=generator) for shape in shapes]
     scales = (scale, scale, 2.0 * hidden**-0.5, 1.0)
-    return [(x * s).bfloat16().double().requires_grad_() for x, s in zip(drawn, scales, strict=True)]
+    return [(x * s).bfloat16().double().requires_grad_() for x, s in zip(tensors, scales, strict=True)]
 
 
 def assert_same(exact, device, dtype, lengths=None, allowed=None, prepare=lambda x: x):
@@ -58,17 +58,17 @@ def assert_same(exact, device, dtype, lengths=None, allowed=None, prepare=lambda
     masks = [None if mask is None else mask.to(device) for mask in (lengths, allowed)]
     truth, truth_lse = reference(*exact, lengths, allowed)
     tolerance = TOLERANCE[dtype]
-    for little in (0, 2**60):  # by tiles, where there is more than one query, and one query at a time
-        with mock.patch.object(additive, "LITTLE", little):
-            found, found_lse = additive_attention(*(prepare(x) for x in leaves), *masks)
-        assert found.dtype == dtype
-        assert found_lse.dtype == torch.float32
-        torch.testing.assert_close(found.cpu().double(), truth, rtol=tolerance, atol=tolerance)
-        torch.testing.assert_close(found_lse.cpu().double(), truth_lse, rtol=tolerance, atol=tolerance)
+    for max_tanhs in (0, 2**60):  # tiled (if there is more than one query), and one query at a time
+        with mock.patch.object(additive, "ONE_QUERY_MAX_TANHS", max_tanhs):
+            actual, actual_lse = additive_attention(*(prepare(x) for x in leaves), *masks)
+        assert actual.dtype == dtype
+        assert actual_lse.dtype == torch.float32
+        torch.testing.assert_close(actual.cpu().double(), truth, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(actual_lse.cpu().double(), truth_lse, rtol=tolerance, atol=tolerance)
 
     weight = torch.randn(truth.shape, generator=torch.Generator().manual_seed(1)).bfloat16().double()
     truth.backward(weight)
-    found.backward(weight.to(device, dtype))
+    actual.backward(weight.to(device, dtype))
     for name, one, other in zip(("query", "key", "vector", "value"), leaves, exact, strict=True):
         size = max(other.grad.abs().max().item(), 1e-3)
         error = (one.grad.cpu().double() - other.grad).abs().max().item()
@@ -93,43 +93,43 @@ def assert_same(exact, device, dtype, lengths=None, allowed=None, prepare=lambda
         pytest.param({"scale": 8.0}, id="saturated"),
     ],
 )
-def test_output_lse_and_gradients_equal_the_formula(sizes, device, dtype):
+def test_output_lse_and_gradients_match_the_formula(sizes, device, dtype):
     assert_same(inputs(**sizes), device, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("queries", [1, 3])
-def test_half_precision_is_as_exact_as_it_can_be(queries, dtype):
+def test_half_precision_is_accurate(queries, dtype):
     assert_same(inputs(queries=queries), "cuda" if torch.cuda.is_available() else "cpu", dtype)
 
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
-def test_results_span_several_tiles_in_every_dimension(device, dtype, monkeypatch):
+def test_several_tiles_in_every_dimension(device, dtype, monkeypatch):
     tiles = Tiles(
         score_query=16, score_key=32, gradient_position=16, gradient_hidden=16,
         context_query=16, context_value_bytes=64, score_gradient_value_bytes=64, one_query_value=16,
     )  # fmt: skip
     monkeypatch.setattr(additive, "TILES", tiles)
-    monkeypatch.setattr(additive, "ENOUGH", 1)
+    monkeypatch.setattr(additive, "MIN_PROGRAMS", 1)
     lengths = torch.tensor([43, 33])  # in the middle of a tile, and one past the end of another
     assert_same(inputs(batch=2, queries=18, keys=43, hidden=18, values=19), device, dtype, lengths)
 
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
 @pytest.mark.parametrize("queries", [1, 2])
-def test_queries_see_all_of_4097_keys(queries, device, dtype, monkeypatch):
-    monkeypatch.setattr(additive, "LITTLE", 0)
+def test_queries_attend_to_all_of_4097_keys(queries, device, dtype, monkeypatch):
+    monkeypatch.setattr(additive, "ONE_QUERY_MAX_TANHS", 0)
     exact = [x.detach() for x in inputs(queries=queries, keys=4097)]
     truth, truth_lse = reference(*exact)
-    found, found_lse = additive_attention(*(x.to(device, dtype) for x in exact))
+    actual, actual_lse = additive_attention(*(x.to(device, dtype) for x in exact))
     tolerance = TOLERANCE[dtype]
-    torch.testing.assert_close(found.cpu().double(), truth, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(found_lse.cpu().double(), truth_lse, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(actual.cpu().double(), truth, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(actual_lse.cpu().double(), truth_lse, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
 @pytest.mark.parametrize("queries", [1, 3])
-def test_keys_at_or_beyond_the_length_are_not_seen(queries, device, dtype):
+def test_keys_at_or_beyond_the_length_are_masked(queries, device, dtype):
     lengths = torch.tensor([0, 1, 18, 33])
     leaves = assert_same(inputs(batch=4, heads=2, queries=queries, keys=33), device, dtype, lengths)
     for leaf, axis in zip((leaves[1], leaves[3]), (-1, -2), strict=True):
@@ -148,7 +148,7 @@ def test_a_dense_mask_broadcasts_in_every_dimension(shape, device, dtype):
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
 @pytest.mark.parametrize("queries", [1, 4])
-def test_a_row_that_sees_nothing_gives_zeros_and_no_gradient(queries, device, dtype):
+def test_fully_masked_rows_have_zero_output_and_gradient(queries, device, dtype):
     allowed = torch.ones(2, 1, queries, 6, dtype=torch.bool)
     allowed[0, 0, -1] = False
     lengths = torch.tensor([6, 4])
@@ -162,7 +162,7 @@ def test_a_row_that_sees_nothing_gives_zeros_and_no_gradient(queries, device, dt
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
 @pytest.mark.parametrize("queries", [1, 5])
-def test_any_strides_will_do(queries, device, dtype):
+def test_any_strides_are_supported(queries, device, dtype):
     def strided(x):
         return torch.stack([x.mT, torch.full_like(x.mT, torch.nan)], dim=-1)[..., 0].mT
 
@@ -173,7 +173,7 @@ def test_any_strides_will_do(queries, device, dtype):
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
 @pytest.mark.parametrize("queries", [1, 19])
-def test_memory_that_was_never_written_does_not_leak_into_results(queries, device, dtype, monkeypatch):
+def test_uninitialized_memory_does_not_leak_into_results(queries, device, dtype, monkeypatch):
     def poison(make):
         def poisoned(*args, **kwargs):
             tensor = make(*args, **kwargs)
@@ -190,7 +190,7 @@ def test_memory_that_was_never_written_does_not_leak_into_results(queries, devic
 
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
-def test_work_done_in_chunks_gives_the_same_results(device, dtype, monkeypatch):
+def test_chunks_give_the_same_results(device, dtype, monkeypatch):
     monkeypatch.setattr(additive, "SCRATCH_FLOOR", 0)
     monkeypatch.setattr(additive, "SCRATCH_SHARE", 0.0)  # one item at a time, and one block of its queries
     monkeypatch.setattr(additive, "TILES", Tiles(block=16))
@@ -198,14 +198,14 @@ def test_work_done_in_chunks_gives_the_same_results(device, dtype, monkeypatch):
     assert_same(inputs(batch=2, heads=2, vectors=2, queries=20, keys=9), device, dtype, lengths)
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered")  # the interpreter's, on the way to a minimum
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # in the interpreter, before a minimum
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
-def test_activations_far_out_of_range_stay_finite(device, dtype, monkeypatch):
+def test_huge_activations_stay_finite(device, dtype, monkeypatch):
     exact = inputs(scale=MAX_MAGNITUDE)
     for x in exact[:2]:
         x.detach().clamp_(min=-MAX_MAGNITUDE, max=MAX_MAGNITUDE)
     assert_same(exact, device, dtype)
-    monkeypatch.setattr(additive, "LITTLE", 0)
+    monkeypatch.setattr(additive, "ONE_QUERY_MAX_TANHS", 0)
     huge = [(x.detach() * s).to(device, dtype) for x, s in zip(exact, (1e30, 1.0, 1.0, 1.0), strict=True)]
     assert additive_attention(*huge)[0].isfinite().all()
 
@@ -221,7 +221,7 @@ def test_without_keys_the_output_is_zero(device, dtype):
 
 
 @pytest.mark.parametrize(("device", "dtype"), SETTINGS)
-def test_the_operator_keeps_what_it_promises_to_the_compiler(device, dtype):
+def test_opcheck(device, dtype):
     leaves = [x.detach().to(device, dtype).requires_grad_() for x in inputs(batch=2, heads=2, vectors=2)]
     lengths = torch.tensor([2, 5], device=device)
     torch.library.opcheck(
@@ -234,7 +234,7 @@ def test_the_operator_keeps_what_it_promises_to_the_compiler(device, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_it_compiles_as_one_graph_and_is_captured_in_a_cuda_graph(dtype):
+def test_compiles_as_one_graph_and_runs_in_a_cuda_graph(dtype):
     leaves = [x.detach().to("cuda", dtype).requires_grad_() for x in inputs(batch=2, queries=70, keys=130, hidden=64)]
 
     def step(*tensors):
@@ -248,15 +248,15 @@ def test_it_compiles_as_one_graph_and_is_captured_in_a_cuda_graph(dtype):
     with torch.cuda.graph(graph):
         captured = step(*leaves)
     graph.replay()
-    for one, two, three in zip(eager, compiled, captured, strict=True):
-        torch.testing.assert_close(two, one, rtol=0, atol=0)
-        torch.testing.assert_close(three, one, rtol=0, atol=0)
+    for expected, from_compile, from_graph in zip(eager, compiled, captured, strict=True):
+        torch.testing.assert_close(from_compile, expected, rtol=0, atol=0)
+        torch.testing.assert_close(from_graph, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(8, 1024, 1024), (64, 64, 64), (64, 1, 64)])
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_memory_stays_within_one_and_a_half_times_what_goes_in_and_out(shape):
+def test_peak_memory_is_at_most_1_5_times_inputs_and_outputs(shape):
     batch, queries, keys = shape
 
     def new(*sizes):
@@ -264,8 +264,10 @@ def test_memory_stays_within_one_and_a_half_times_what_goes_in_and_out(shape):
 
     leaves = [new(batch, 1, 512, queries), new(batch, 1, 512, keys), new(1, 512), new(batch, 1, keys, 512)]
     weight = torch.randn(batch, 1, queries, 512, device="cuda", dtype=torch.bfloat16)
-    torch.autograd.grad(additive_attention(*leaves)[0], leaves, weight)  # libraries take their workspace at first use
-    given = sum(x.nbytes for x in leaves)
+    torch.autograd.grad(
+        additive_attention(*leaves)[0], leaves, weight
+    )  # libraries allocate their workspace on first use
+    input_bytes = sum(x.nbytes for x in leaves)
     for backward in (False, True):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -274,7 +276,7 @@ def test_memory_stays_within_one_and_a_half_times_what_goes_in_and_out(shape):
             output, lse = additive_attention(*leaves)
         if backward:
             torch.autograd.grad(output, leaves, weight)
-        made = output.nbytes + lse.nbytes + (given if backward else 0)
-        extra = torch.cuda.max_memory_allocated() - before - made
-        assert extra <= 0.5 * (given + made + (weight.nbytes if backward else 0))
+        output_bytes = output.nbytes + lse.nbytes + (input_bytes if backward else 0)
+        extra = torch.cuda.max_memory_allocated() - before - output_bytes
+        assert extra <= 0.5 * (input_bytes + output_bytes + (weight.nbytes if backward else 0))
         del output, lse

@@ -1,4 +1,4 @@
-"""Alignments, against loops and closed forms written here; and what holds of every one of them."""
+"""Alignments against loops and closed forms, and properties of all of them."""
 
 import itertools
 import math
@@ -67,7 +67,7 @@ def in_bfloat16(align: Align) -> Align:
 
 
 class TestEveryAlignment:
-    """What holds whatever the scores are."""
+    """Properties of all alignments."""
 
     @pytest.mark.parametrize("name", ALIGNS)
     @settings(max_examples=5, deadline=None)
@@ -75,17 +75,17 @@ class TestEveryAlignment:
         batch=st.integers(1, 2), heads=st.integers(1, 2), queries=st.integers(1, 3), keys=st.integers(1, 5),
         seed=st.integers(0, 2**16),
     )  # fmt: skip
-    def test_weights_are_shares_of_what_may_be_seen(self, name, batch, heads, queries, keys, seed):
+    def test_weights_are_a_distribution_over_the_unmasked_keys(self, name, batch, heads, queries, keys, seed):
         torch.manual_seed(seed)
         sizes = (batch, heads, queries, keys)
         mask = Padding(torch.randint(0, keys + 1, (batch,))) & Dense(torch.rand(batch, 1, queries, keys) > 0.2)
         inputs = terms(*sizes)
         align = in_float64(ALIGNS[name](*sizes))
-        read = attend(*inputs, align=align, mask=mask, backend="reference", need_weights=True)
-        allowed = mask.materialise(build_request(*inputs).extent).expand(sizes)
-        assert (read.weights >= 0).all()
-        assert (read.weights[~allowed] == 0).all()
-        total = read.weights.sum(dim=-1)
+        result = attend(*inputs, align=align, mask=mask, backend="reference", need_weights=True)
+        allowed = mask.to_dense(build_request(*inputs).shape).expand(sizes)
+        assert (result.weights >= 0).all()
+        assert (result.weights[~allowed] == 0).all()
+        total = result.weights.sum(dim=-1)
         if name == "local-p":
             assert (total <= 1 + 1e-12).all()
         else:
@@ -93,25 +93,25 @@ class TestEveryAlignment:
                 1 if name == "local-m" else queries + keys
             )
             torch.testing.assert_close(total, (allowed & within).any(dim=-1).double())
-        if read.output.requires_grad:
-            slopes = torch.autograd.grad(read.output.sin().sum(), inputs, allow_unused=True, materialize_grads=True)
-            assert all(slope.isfinite().all() for slope in slopes)
-            assert (slopes[0][~allowed.any(dim=-1)] == 0).all()
+        if result.output.requires_grad:
+            grads = torch.autograd.grad(result.output.sin().sum(), inputs, allow_unused=True, materialize_grads=True)
+            assert all(grad.isfinite().all() for grad in grads)
+            assert (grads[0][~allowed.any(dim=-1)] == 0).all()
 
     @pytest.mark.parametrize("name", ALIGNS)
-    def test_a_query_that_may_see_nothing_reads_zeros_and_sends_back_zero_gradients(self, name):
+    def test_fully_masked_queries_have_zero_output_and_gradient(self, name):
         torch.manual_seed(0)
         inputs = [tensor.detach().float().requires_grad_() for tensor in terms(2, 2, 3, 4)]
         align = ALIGNS[name](2, 2, 3, 4)
         output = attend(*inputs, align=align, mask=Padding(torch.tensor([0, 3])), backend="reference").output
         assert (output[0] == 0).all()
         assert (output[1] != 0).any()
-        for slope in torch.autograd.grad(output.sin().sum(), inputs, allow_unused=True, materialize_grads=True):
-            assert slope.isfinite().all()
-            assert (slope[0] == 0).all()
+        for grad in torch.autograd.grad(output.sin().sum(), inputs, allow_unused=True, materialize_grads=True):
+            assert grad.isfinite().all()
+            assert (grad[0] == 0).all()
 
     @pytest.mark.parametrize("name", [name for name in ALIGNS if not name.startswith("hard")])
-    def test_gradients_pass_the_numerical_check(self, name):
+    def test_gradcheck(self, name):
         torch.manual_seed(3)
         align = in_float64(ALIGNS[name](2, 1, 2, 4))
         learned = list(align.parameters()) if isinstance(align, torch.nn.Module) else []
@@ -122,9 +122,9 @@ class TestEveryAlignment:
         )
 
     @pytest.mark.parametrize("name", [name for name in ALIGNS if name not in ("hard, gumbel", "hard, reinforce")])
-    def test_low_precision_stays_near_the_float64_truth(self, name):
+    def test_low_precision_is_close_to_float64(self, name):
         torch.manual_seed(1)
-        # Keys are the unit vectors, so the scores are the queries, exact in bfloat16: what differs is the alignment.
+        # Keys are unit vectors, so the scores are the queries, exact in bfloat16: only the alignment rounds.
         query = (4 * torch.randn(2, 2, 3, 5)).bfloat16()
         eye = torch.eye(5).expand(2, 2, 5, 5).bfloat16()
         align = in_bfloat16(LocalPredictive(5, 2) if name == "local-p" else ALIGNS[name](2, 2, 3, 5))
@@ -135,22 +135,22 @@ class TestEveryAlignment:
         torch.testing.assert_close(low.double(), truth, rtol=0, atol=8 * torch.finfo(torch.bfloat16).eps)
 
     @pytest.mark.parametrize("name", ["sparsemax", "entmax 1.5", "local-p", "addressing", "hard"])
-    def test_what_no_fused_kernel_computes_is_left_to_the_reference(self, name):
+    def test_fused_kernels_reject_non_softmax_alignments(self, name):
         x = torch.randn(1, 1, 3, DIM)
         request = build_request(x, x, x, align=ALIGNS[name](1, 1, 3, 3))
         assert "is not a softmax" in BACKENDS["sdpa"].supports(request)
 
 
 class TestLocalMonotonic:
-    """Softmax within a window that moves with time."""
+    """Softmax within a window around the time step."""
 
     @pytest.mark.parametrize("start", [None, 0, 2, 9, torch.tensor(1), torch.tensor([0, 3])], ids=str)
-    @pytest.mark.parametrize("mask", [None, Padding(torch.tensor([6, 2]))], ids=["whole", "ragged"])
+    @pytest.mark.parametrize("mask", [None, Padding(torch.tensor([6, 2]))], ids=["full", "ragged"])
     @pytest.mark.parametrize("backend", ["sdpa", "reference"])
-    def test_it_is_the_softmax_over_the_keys_near_the_time_step(self, backend, mask, start):
+    def test_softmax_over_the_keys_near_the_time_step(self, backend, mask, start):
         torch.manual_seed(0)
         inputs = [torch.randn(2, 2, n, 4, dtype=torch.float64) for n in (3, 6, 6)]
-        read = attend(*inputs, align=LocalMonotonic(2), mask=mask, start=start, backend=backend, need_weights=True)
+        result = attend(*inputs, align=LocalMonotonic(2), mask=mask, start=start, backend=backend, need_weights=True)
         scores = inputs[0] @ inputs[1].transpose(-1, -2) / 2
         expected = torch.zeros(2, 2, 3, 6, dtype=torch.float64)
         for b, h, q in itertools.product(range(2), range(2), range(3)):
@@ -159,41 +159,41 @@ class TestLocalMonotonic:
             near = [k for k in range(length) if abs(k - (first + q)) <= 2]
             if near:
                 expected[b, h, q, near] = scores[b, h, q, near].softmax(dim=0)
-        torch.testing.assert_close(read.weights, expected)
-        torch.testing.assert_close(read.output, expected @ inputs[2])
+        torch.testing.assert_close(result.weights, expected)
+        torch.testing.assert_close(result.output, expected @ inputs[2])
 
-    def test_a_decoder_that_goes_step_by_step_reads_what_one_call_reads(self):
+    def test_decoding_step_by_step_matches_one_call(self):
         query, key = torch.randn(1, 1, 4, 3), torch.randn(1, 1, 7, 3)
-        whole = attend(query, key, key, align=LocalMonotonic(1)).output
+        full = attend(query, key, key, align=LocalMonotonic(1)).output
         steps = [attend(query[:, :, [t]], key, key, align=LocalMonotonic(1), start=t).output for t in range(4)]
-        torch.testing.assert_close(torch.cat(steps, dim=2), whole)
+        torch.testing.assert_close(torch.cat(steps, dim=2), full)
 
-    def test_the_fused_kernel_serves_it(self):
+    def test_sdpa_supports_it(self):
         x = torch.randn(1, 1, 3, 4)
         assert BACKENDS["sdpa"].supports(build_request(x, x, x, align=LocalMonotonic(1))) is None
 
     @pytest.mark.parametrize("backend", ["sdpa", "reference"])
-    def test_a_step_beyond_the_last_window_reads_zeros_and_sends_back_zero_gradients(self, backend):
+    def test_steps_beyond_the_last_window_have_zero_output_and_gradient(self, backend):
         inputs = [torch.randn(1, 1, 3, 4, requires_grad=True) for _ in range(3)]
         output = attend(*inputs, align=LocalMonotonic(1), start=7, backend=backend).output
         assert (output == 0).all()
-        assert all((slope == 0).all() for slope in torch.autograd.grad(output.sum(), inputs))
+        assert all((grad == 0).all() for grad in torch.autograd.grad(output.sum(), inputs))
 
-    def test_a_negative_window_is_refused(self):
-        with pytest.raises(InputError, match="0 or more keys"):
+    def test_negative_windows_raise(self):
+        with pytest.raises(InputError, match="window"):
             LocalMonotonic(-1)
 
 
 class TestLocalPredictive:
-    """A Gaussian around a place that the query predicts."""
+    """A Gaussian around a position predicted from the query."""
 
-    def test_weights_are_those_of_the_paper(self):
+    def test_weights_match_the_paper(self):
         torch.manual_seed(0)
         align = LocalPredictive(4, 2, hidden_dim=5).double().requires_grad_(False)
         query, key = torch.randn(2, 2, 3, 4, dtype=torch.float64), torch.randn(2, 2, 9, 4, dtype=torch.float64)
         lengths = torch.tensor([9, 5])
-        found = attend(query, key, key, score=DOT, align=align, mask=Padding(lengths), need_weights=True).weights
-        expected = torch.zeros_like(found)
+        actual = attend(query, key, key, score=DOT, align=align, mask=Padding(lengths), need_weights=True).weights
+        expected = torch.zeros_like(actual)
         for b, h, q in itertools.product(range(2), range(2), range(3)):
             logit = sum(
                 float(align.vector[j]) * math.tanh(sum(float(query[b, h, q, i] * align.weight[i, j]) for i in range(4)))
@@ -205,13 +205,13 @@ class TestLocalPredictive:
             for k in near:
                 share = math.exp(float(query[b, h, q] @ key[b, h, k])) / total
                 expected[b, h, q, k] = share * math.exp(-((k - centre) ** 2) / (2 * (2 / 2) ** 2))
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(actual, expected)
 
-    def test_what_the_gaussian_takes_is_nothing_at_the_centre_and_all_but_exp_minus_2_at_the_rim(self):
+    def test_gaussian_is_1_at_the_centre_and_exp_minus_2_at_the_edge(self):
         torch.manual_seed(0)
         align, keys = LocalPredictive(3, 3).double(), 8
         with torch.no_grad():
-            align.vector.zero_()  # sigmoid(0) = 1/2: the centre is the place 4
+            align.vector.zero_()  # sigmoid(0) = 1/2: the centre is at position 4
         query, key = torch.randn(1, 1, 2, 3, dtype=torch.float64), torch.randn(1, 1, keys, 3, dtype=torch.float64)
         assert align.centre(query, keys).flatten().tolist() == [4.0, 4.0]
         weights = attend(query, key, key, align=align, need_weights=True).weights
@@ -225,7 +225,7 @@ class TestLocalPredictive:
         torch.testing.assert_close(ratio[..., 3], torch.ones(1, 1, 2, dtype=torch.float64))
         torch.testing.assert_close(ratio[..., 6], torch.full((1, 1, 2), math.exp(-2), dtype=torch.float64))
 
-    def test_the_centre_lies_among_the_keys_that_may_be_seen(self):
+    def test_centre_is_within_the_unmasked_keys(self):
         torch.manual_seed(0)
         align = LocalPredictive(3, 1)
         query = 10 * torch.randn(2, 2, 50, 3)
@@ -235,17 +235,17 @@ class TestLocalPredictive:
         assert (centres[1] <= 5).all()
         torch.testing.assert_close(centres[0] / 20, align.centre(query, 1)[0])
 
-    def test_the_centre_is_exact_to_a_part_of_a_place_in_low_precision(self):
+    def test_centre_has_subposition_precision_in_bfloat16(self):
         torch.manual_seed(0)
         align, query = LocalPredictive(8, 4), torch.randn(1, 1, 100, 8)
         with torch.no_grad():
-            align.vector.fill_(0.01)  # all centres near the middle, at 500, where bfloat16 counts in steps of 2
+            align.vector.fill_(0.01)  # all centres are near 500, where the spacing of bfloat16 is 2
         assert len(align.bfloat16().centre(query.bfloat16(), 1000).unique()) > 20
 
-    def test_the_window_follows_the_gradient(self):
+    def test_window_position_is_learned(self):
         torch.manual_seed(0)
         align = LocalPredictive(2, 4)
-        query, key = torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 40, 2)  # all keys score alike: only places count
+        query, key = torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 40, 2)  # equal scores: only positions matter
         value = torch.zeros(1, 1, 40, 1)
         value[0, 0, 24] = 1.0
         optimizer = torch.optim.Adam(align.parameters(), lr=0.03)
@@ -255,19 +255,19 @@ class TestLocalPredictive:
             optimizer.step()
         assert align.centre(query, 40).item() == pytest.approx(24, abs=0.6)
 
-    def test_what_cannot_be_is_refused(self):
-        with pytest.raises(InputError, match="1 or more keys"):
+    def test_window_must_be_positive(self):
+        with pytest.raises(InputError, match="window"):
             LocalPredictive(4, 0)
 
     @pytest.mark.usefixtures("unchecked")
-    def test_a_query_of_another_size_is_refused(self):
+    def test_queries_of_the_wrong_size_raise(self):
         x = torch.randn(1, 1, 3, 5)
-        with pytest.raises(ShapeError, match="made for a query of 4 features, but it has 5"):
+        with pytest.raises(ShapeError, match="4 features"):
             attend(x, x, x, align=LocalPredictive(4, 2))
 
 
 def nearest_distribution(scores: list[float]) -> list[float]:
-    """The projection onto the simplex, by trying every support."""
+    """Projection onto the simplex by enumerating all supports."""
     best, least = [], math.inf
     for size in range(1, len(scores) + 1):
         for support in itertools.combinations(range(len(scores)), size):
@@ -280,20 +280,20 @@ def nearest_distribution(scores: list[float]) -> list[float]:
 
 
 class TestSparse:
-    """Entmax and sparsemax, against the problems that define them."""
+    """Entmax and sparsemax against their optimization problems."""
 
     @settings(max_examples=30, deadline=None)
     @given(st.lists(st.floats(-3, 3), min_size=1, max_size=6))
     def test_sparsemax_is_the_nearest_distribution(self, scores):
-        found = entmax(torch.tensor(scores, dtype=torch.float64), 2.0)
-        assert found.tolist() == pytest.approx(nearest_distribution(scores), abs=1e-12)
+        actual = entmax(torch.tensor(scores, dtype=torch.float64), 2.0)
+        assert actual.tolist() == pytest.approx(nearest_distribution(scores), abs=1e-12)
 
     @pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 1.8, 2.0, 2.5, 4.0, 9.0])
     @settings(max_examples=8, deadline=None)
     @given(scores=st.lists(st.floats(-8, 8), min_size=1, max_size=40))
-    def test_no_key_could_gain_from_any_other(self, alpha, scores):
-        # The conditions of Karush, Kuhn and Tucker for max p . s + H(p), H(p) = sum (p - p^a) / (a (a - 1)): what one
-        # more unit of weight would gain is the same on all of the support, and no more anywhere else.
+    def test_entmax_satisfies_the_kkt_conditions(self, alpha, scores):
+        # KKT conditions of max p . s + H(p), H(p) = sum (p - p^a) / (a (a - 1)): the gradient is constant on the
+        # support and not larger elsewhere.
         s = torch.tensor(scores, dtype=torch.float64)
         p = entmax(s, alpha)
         assert float(p.sum()) == pytest.approx(1, abs=1e-12)
@@ -310,14 +310,14 @@ class TestSparse:
             torch.testing.assert_close(entmax(scores, alpha + 1e-12), entmax(scores, alpha), rtol=0, atol=1e-9)
         assert ((entmax(scores, 1.5) == 0).sum(-1) > 0).all()
 
-    def test_near_1_it_is_softmax(self):
+    def test_entmax_approaches_softmax(self):
         torch.manual_seed(0)
         scores = torch.randn(20, 10, dtype=torch.float64)
         torch.testing.assert_close(entmax(scores, 1 + 1e-6), scores.softmax(-1), rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("alpha", [1.0, 0.5, -1.0, math.nan, math.inf])
-    def test_at_1_and_below_it_is_refused(self, alpha):
-        with pytest.raises(InputError, match="alpha above 1"):
+    def test_alpha_must_be_above_1(self, alpha):
+        with pytest.raises(InputError, match="alpha"):
             Entmax(alpha)
 
     @pytest.mark.parametrize("alpha", [1.01, 1.5, 2.0, 3.0, 20.0])
@@ -326,56 +326,58 @@ class TestSparse:
         rows = [[lowest] * 4, [lowest, highest, lowest, 0.0], [highest] * 4, [1e-30, 0.0, -1e30, lowest], [0.0] * 4]
         scores = torch.tensor(rows, requires_grad=True)
         weights = entmax(scores, alpha)
-        (slope,) = torch.autograd.grad((weights * torch.arange(4.0)).sum(), scores)
-        assert slope.isfinite().all()
+        (grad,) = torch.autograd.grad((weights * torch.arange(4.0)).sum(), scores)
+        assert grad.isfinite().all()
         torch.testing.assert_close(weights.sum(-1), torch.ones(5))
         assert weights[1].tolist() == [0, 1, 0, 0]
         torch.testing.assert_close(weights[4], torch.full((4,), 0.25))
 
     @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0, 3.0, 20.0])
-    def test_equal_scores_have_the_gradient_of_the_closed_form(self, alpha):
-        scores, aims = torch.zeros(4, requires_grad=True), torch.tensor([1.0, -2.0, 0.5, 3.0])
-        (slope,) = torch.autograd.grad(entmax(scores, alpha) @ aims, scores)
-        torch.testing.assert_close(slope, 0.25 ** (2 - alpha) * (aims - aims.mean()))  # p = 1/4, so r is all the same
+    def test_gradient_of_equal_scores_matches_the_closed_form(self, alpha):
+        scores, coefficients = torch.zeros(4, requires_grad=True), torch.tensor([1.0, -2.0, 0.5, 3.0])
+        (grad,) = torch.autograd.grad(entmax(scores, alpha) @ coefficients, scores)
+        torch.testing.assert_close(
+            grad, 0.25 ** (2 - alpha) * (coefficients - coefficients.mean())
+        )  # p = 1/4, so r is constant
 
     @pytest.mark.parametrize("alpha", [1.2, 1.5, 1.7, 2.0, 3.0])
-    def test_many_small_weights_are_as_exact_as_few_large_ones(self, alpha):
+    def test_many_small_weights_are_accurate(self, alpha):
         for spread in (1e-6, 1e-4, 1e-2):
             scores = spread * torch.linspace(-1, 1, 1000)
             truth = entmax(scores.double(), alpha)
             error = (entmax(scores, alpha).double() - truth).abs().max() / truth.max()
             assert error < 32 * torch.finfo(torch.float32).eps
 
-    def test_a_gradient_beyond_all_numbers_is_kept_finite(self):
+    def test_overflowing_gradients_are_clamped(self):
         scores = torch.zeros(1000, requires_grad=True)  # with weights of 1/1000, r = 1000^18
-        (slope,) = torch.autograd.grad(entmax(scores, 20.0) @ torch.linspace(-1, 1, 1000), scores)
-        assert slope.isfinite().all()
+        (grad,) = torch.autograd.grad(entmax(scores, 20.0) @ torch.linspace(-1, 1, 1000), scores)
+        assert grad.isfinite().all()
 
     @pytest.mark.parametrize("alpha", [1.4, 1.5, 2.0])
-    def test_second_derivatives_pass_the_numerical_check(self, alpha):
+    def test_gradgradcheck(self, alpha):
         torch.manual_seed(0)
         scores = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradgradcheck(lambda s: entmax(s, alpha), scores)
 
-    def test_a_key_that_is_far_behind_gets_exactly_nothing(self):
+    def test_low_scores_get_weight_exactly_zero(self):
         query, eye = torch.tensor([[[[3.0, 2.9, 0.0]]]]), torch.eye(3).view(1, 1, 3, 3)
         weights = attend(query, eye, eye, score=DOT, align=Sparsemax(), need_weights=True).weights
         torch.testing.assert_close(weights, torch.tensor([[[[0.55, 0.45, 0.0]]]]))
         assert weights[..., 2] == 0
 
-    def test_any_score_will_do(self):
+    def test_works_with_any_score(self):
         x = torch.randn(1, 1, 3, 4)
         assert attend(x, x, x, score=Additive(4, 4, 4), align=Entmax()).output.shape == x.shape
 
 
-def test_alignments_are_watched_as_they_ran():
+def test_alignments_can_be_watched():
     torch.manual_seed(0)
     x = torch.randn(2, 2, 5, DIM)
     for name in ("local-m", "local-p", "entmax 1.5", "hard, in evaluation", "addressing"):
         layer = Attend(align=ALIGNS[name](2, 2, 5, 5), backend="reference")
-        with watch(torch.nn.ModuleDict({"layer": layer}), heads=[1]) as seen:
+        with watch(torch.nn.ModuleDict({"layer": layer}), heads=[1]) as recorded:
             output = layer(x, x, x).output
-        torch.testing.assert_close(seen["layer"].weights @ x[:, [1]], output[:, [1]])
+        torch.testing.assert_close(recorded["layer"].weights @ x[:, [1]], output[:, [1]])
 
 
 COMPILED = """
@@ -385,21 +387,21 @@ from qkv.attention.hard import Hard
 from qkv.attention.sparse import Entmax, Sparsemax
 
 for align in (Sparsemax(), Entmax(), Entmax(1.3), Hard(), Hard("gumbel"), Hard().eval()):
-    def read(query, key, align=align):
+    def forward(query, key, align=align):
         return attend(query, key, key, align=align, backend="reference").output
 
     inputs = [torch.randn(2, 2, n, 4, requires_grad=True) for n in (3, 5)]
-    found = []
-    for function in (read, torch.compile(read, fullgraph=True, backend="aot_eager")):
+    results = []
+    for function in (forward, torch.compile(forward, fullgraph=True, backend="aot_eager")):
         torch.manual_seed(0)
         output = function(*inputs)
-        slopes = torch.autograd.grad(output.sin().sum(), inputs, allow_unused=True, materialize_grads=True)
-        found.append((output, *slopes))
-    torch.testing.assert_close(*found)
+        grads = torch.autograd.grad(output.sin().sum(), inputs, allow_unused=True, materialize_grads=True)
+        results.append((output, *grads))
+    torch.testing.assert_close(*results)
 """
 
 
 @pytest.mark.slow
-def test_sparse_and_hard_alignments_compile_without_a_break():
-    # In a process of its own: the run-time checks of shapes that these tests run under cannot be compiled.
+def test_sparse_and_hard_alignments_compile_without_graph_breaks():
+    # In a separate process: the run-time shape checks of the tests cannot be compiled.
     subprocess.run([sys.executable, "-c", COMPILED], check=True)

@@ -1,4 +1,4 @@
-"""Caches keep what was put into them, and show nothing else."""
+"""Key-value caches return exactly what was appended."""
 
 import subprocess
 import sys
@@ -27,11 +27,11 @@ KINDS = ["growing", "number", "tensor"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_put_in_piece_by_piece_is_what_comes_out(kind):
+def test_appended_chunks_are_returned_in_order(kind):
     key, value = sequence()
     cache = empty(kind)
     for first, last in ((0, 1), (1, 4), (4, 6)):
-        cache = cache.followed_by(Keys(key[:, :, first:last]), value[:, :, first:last])
+        cache = cache.append(Keys(key[:, :, first:last]), value[:, :, first:last])
     assert int(cache.length) == 6
     assert cache.keys.tensor[:, :, :6].equal(key)
     assert cache.values[:, :, :6].equal(value)
@@ -41,54 +41,54 @@ def test_what_was_put_in_piece_by_piece_is_what_comes_out(kind):
 
 @pytest.mark.parametrize("mask", [Causal(), None, Window(1, 1)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_queries_meet_the_tokens_so_far_and_no_memory_behind_them(kind, mask):
+def test_queries_attend_only_to_the_filled_part(kind, mask):
     key, value = sequence()
     query = key.flip(0)
     cache = empty(kind)
     for first, last in ((0, 2), (2, 3), (3, 6)):
-        cache = cache.followed_by(Keys(key[:, :, first:last]), value[:, :, first:last])
-        found = attend(
+        cache = cache.append(Keys(key[:, :, first:last]), value[:, :, first:last])
+        actual = attend(
             query[:, :, first:last],
             cache.keys,
             cache.values,
-            mask=cache.masked(mask),
-            start=cache.start(last - first),
+            mask=cache.mask_unfilled(mask),
+            start=cache.first_position(last - first),
         )
         expected = attend(query[:, :, first:last], key[:, :, :last], value[:, :, :last], mask=mask)
-        torch.testing.assert_close(found.output, expected.output)
+        torch.testing.assert_close(actual.output, expected.output)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_can_be_picked_and_go_their_own_ways(kind):
+def test_selected_rows_are_independent_of_the_original(kind):
     key, value = sequence()
-    cache = empty(kind).followed_by(Keys(key[:, :, :3]), value[:, :, :3])
-    picked = select(cache, torch.tensor([1, 1, 0]))
-    assert int(picked.length) == 3
-    assert picked.keys.tensor[:, :, :3].equal(key[[1, 1, 0], :, :3])
-    further = picked.followed_by(Keys(key[[0, 1, 0], :, 3:4]), value[[0, 1, 0], :, 3:4])
-    assert further.values[:, :, 3].equal(value[[0, 1, 0], :, 3])
+    cache = empty(kind).append(Keys(key[:, :, :3]), value[:, :, :3])
+    selected = select(cache, torch.tensor([1, 1, 0]))
+    assert int(selected.length) == 3
+    assert selected.keys.tensor[:, :, :3].equal(key[[1, 1, 0], :, :3])
+    extended = selected.append(Keys(key[[0, 1, 0], :, 3:4]), value[[0, 1, 0], :, 3:4])
+    assert extended.values[:, :, 3].equal(value[[0, 1, 0], :, 3])
     assert cache.values[:, :, 3:].eq(0).all()
 
 
 @pytest.mark.parametrize("kind", ["number", "tensor"])
-def test_static_memory_is_never_allocated_again(kind):
+def test_static_cache_is_never_reallocated(kind):
     key, value = sequence()
     cache = empty(kind)
     memory = cache.key.data_ptr(), cache.value.data_ptr()
-    for place in range(6):
-        cache = cache.followed_by(Keys(key[:, :, place : place + 1]), value[:, :, place : place + 1])
+    for position in range(6):
+        cache = cache.append(Keys(key[:, :, position : position + 1]), value[:, :, position : position + 1])
         assert (cache.keys.tensor.data_ptr(), cache.values.data_ptr()) == memory
 
 
-def test_what_does_not_fit_is_refused_in_words():
+def test_appending_beyond_the_capacity_raises():
     key, value = sequence()
-    cache = empty("number", capacity=7).followed_by(Keys(key), value)
-    with pytest.raises(InputError, match="room for 7 tokens, 6 are in it, and 6 more do not fit"):
-        cache.followed_by(Keys(key), value)
+    cache = empty("number", capacity=7).append(Keys(key), value)
+    with pytest.raises(InputError, match="capacity 7"):
+        cache.append(Keys(key), value)
     assert cache.values.equal(value)
 
 
-# What checks shapes in tests cannot be compiled: this runs in a process of its own.
+# The run-time shape checks of the tests cannot be compiled, so this runs in a separate process.
 COMPILED = """
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -99,18 +99,19 @@ counter = CompileCounter()
 
 @torch.compile(fullgraph=True, backend=counter)
 def step(cache, key, value):
-    cache = cache.followed_by(Keys(key), value)
-    return attend(key, cache.keys, cache.values, mask=cache.masked(Causal()), start=cache.start(1)).output, cache
+    cache = cache.append(Keys(key), value)
+    mask, start = cache.mask_unfilled(Causal()), cache.first_position(1)
+    return attend(key, cache.keys, cache.values, mask=mask, start=start).output, cache
 
-cache, found = StaticKeyValue.like(Keys(key), value, 8, torch.tensor(0)), []
-for place in range(6):
-    output, cache = step(cache, key[:, :, place : place + 1], value[:, :, place : place + 1])
-    found.append(output)
-torch.testing.assert_close(torch.cat(found, dim=2), attend(key, key, value, mask=Causal()).output)
+cache, outputs = StaticKeyValue.like(Keys(key), value, 8, torch.tensor(0)), []
+for i in range(6):
+    output, cache = step(cache, key[:, :, i : i + 1], value[:, :, i : i + 1])
+    outputs.append(output)
+torch.testing.assert_close(torch.cat(outputs, dim=2), attend(key, key, value, mask=Causal()).output)
 assert counter.frame_count == 1, counter.frame_count
 """
 
 
-def test_one_compilation_serves_every_length_that_is_a_tensor():
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+def test_tensor_lengths_compile_only_once():
+    process = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""The operator inside one compiled graph, for sizes that change from call to call."""
+"""The operator in a compiled graph with dynamic shapes."""
 
 import pytest
 import torch
@@ -9,17 +9,17 @@ from qkv.attention import ALiBi, Causal, Documents, LocalPredictive, Padding, Pr
 pytestmark = pytest.mark.compiled
 
 
-def test_one_graph_serves_sizes_that_change():
+def test_one_graph_supports_dynamic_shapes():
     torch.manual_seed(0)
     local = LocalPredictive(8, 2)
 
-    def read(query: Tensor, key: Tensor, lengths: Tensor, ids: Tensor) -> Tensor:
+    def forward(query: Tensor, key: Tensor, lengths: Tensor, ids: Tensor) -> Tensor:
         fused = attend(query, key, key, mask=Causal() & Padding(lengths)).output
         biased = attend(query, key, key, mask=Documents(ids) | Prefix(lengths), position=ALiBi(2)).output
         return fused + biased + attend(query, key, key, mask=Padding(lengths), align=local).output
 
-    compiled = torch.compile(read, fullgraph=True, dynamic=True, backend="aot_eager")
+    compiled = torch.compile(forward, fullgraph=True, dynamic=True, backend="aot_eager")
     for batch, queries, keys in ((2, 3, 5), (3, 4, 9), (4, 6, 7), (1, 1, 1), (2, 1, 6)):
         query, key = torch.randn(batch, 2, queries, 8), torch.randn(batch, 2, keys, 8)
         lengths, ids = torch.randint(0, keys + 1, (batch,)), torch.randint(0, 2, (batch, keys))
-        torch.testing.assert_close(compiled(query, key, lengths, ids), read(query, key, lengths, ids))
+        torch.testing.assert_close(compiled(query, key, lengths, ids), forward(query, key, lengths, ids))

@@ -1,4 +1,4 @@
-"""Sizes of zero: the float64 reference's result, or an error that says why not, on every backend."""
+"""Sizes of zero: every backend matches the float64 reference or raises an error."""
 
 from dataclasses import replace
 
@@ -22,17 +22,17 @@ EMPTY = {
     "all features": replace(Sizes(), dim=0, value_dim=0),
 }
 CASES = [
-    *((score, "softmax", "nowhere", "everything") for score in SCORES),
-    *((score, align, "nowhere", "everything") for score in ("dot", "scaled dot", "additive") for align in ALIGNS),
-    *((score, "softmax", position, "everything") for score in ("dot", "scaled dot") for position in POSITIONS),
-    *((score, "softmax", "nowhere", mask) for score in ("dot", "scaled dot", "additive") for mask in MASKS),
+    *((score, "softmax", "none", "none") for score in SCORES),
+    *((score, align, "none", "none") for score in ("dot", "scaled dot", "additive") for align in ALIGNS),
+    *((score, "softmax", position, "none") for score in ("dot", "scaled dot") for position in POSITIONS),
+    *((score, "softmax", "none", mask) for score in ("dot", "scaled dot", "additive") for mask in MASKS),
 ]
-FEW = [case for case in CASES if case[1:] == ("softmax", "nowhere", "everything")]  # for backends slow on the CPU
-NEVER_EMPTY = ("tree", "tree, keys only", "alibi", "rotary")  # positions that cannot be made for every size of zero
+FEW = [case for case in CASES if case[1:] == ("softmax", "none", "none")]  # for backends that are slow on the CPU
+NEVER_EMPTY = ("tree", "tree, keys only", "alibi", "rotary")  # positions that do not exist for every size of zero
 
 
 def output(make: Make, case: tuple[str, str, str, str], backend: str, *, gradient: bool = False) -> Tensor | None:
-    """What attention gives for tensors of these sizes; None where it is refused with a reason."""
+    """Output of attention for tensors of these sizes; None if it raises."""
     score, align, position, mask = case
     sizes = make.sizes
     try:
@@ -44,36 +44,36 @@ def output(make: Make, case: tuple[str, str, str, str], backend: str, *, gradien
         key = make.tensor(sizes.batch, sizes.kv_heads, sizes.keys, sizes.dim, seed=8)
         value = make.tensor(sizes.batch, sizes.kv_heads, sizes.keys, sizes.value_dim, seed=9)
         with torch.set_grad_enabled(gradient):
-            found = attend(query, key, value, backend=backend, need_weights=not gradient, **terms).output
+            actual = attend(query, key, value, backend=backend, need_weights=not gradient, **terms).output
     except (ShapeError, Unsupported):
         return None
-    if found.requires_grad:
-        found.sum().backward()
+    if actual.requires_grad:
+        actual.sum().backward()
         assert query.grad is None or query.grad.isfinite().all()
-    return found.detach().double()
+    return actual.detach().double()
 
 
 @pytest.mark.parametrize("backend", ["auto", *BACKENDS])
 @pytest.mark.parametrize("empty", EMPTY)
-def test_a_size_of_zero_gives_the_result_of_the_reference_or_a_reason(empty: str, backend: str) -> None:
-    served = 0
+def test_sizes_of_zero_match_the_reference_or_raise(empty: str, backend: str) -> None:
+    supported = 0
     for case in FEW if backend in ("flex", "triton") else CASES:
         if case[2] in NEVER_EMPTY and empty not in ("queries", "value features"):
             continue
         expected = output(Make(EMPTY[empty], torch.float32, torch.float64), case, "reference")
         make = Make(EMPTY[empty], torch.float32, torch.float32)
         for gradient in (False, True):
-            found = output(make, case, backend, gradient=gradient)
-            if found is not None:
+            actual = output(make, case, backend, gradient=gradient)
+            if actual is not None:
                 assert expected is not None, case
-                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=str(case))
-                served += 1
+                torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5, msg=str(case))
+                supported += 1
     if backend in ("auto", "reference", "sdpa"):
-        assert bool(served) == (empty != "heads")
+        assert bool(supported) == (empty != "heads")
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference", "sdpa", "flex"])
-def test_without_features_a_dot_product_gives_uniform_weights_and_a_scaled_one_is_refused(backend: str) -> None:
+def test_without_features_dot_gives_uniform_weights_and_scaled_dot_raises(backend: str) -> None:
     query, key, value = torch.randn(1, 1, 2, 0), torch.randn(1, 1, 4, 0), torch.randn(1, 1, 4, 3)
     mean = value.mean(dim=2, keepdim=True).expand(1, 1, 2, 3)
     for score in (Dot(), ScaledDot(scale=2.0)):

@@ -1,4 +1,4 @@
-"""Hard attention: what it chooses, and that each estimator's gradient is what it claims to be."""
+"""Hard attention: its choices and the gradient of each estimator."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.attention import Attended, Dense, Dot, Padding, Softmax, attend, watch
+from qkv.attention import AttentionOutput, Dense, Dot, Padding, Softmax, attend, watch
 from qkv.attention.hard import Hard
 from qkv.attention.operator import Attend
 from qkv.errors import InputError, ShapeError
@@ -14,8 +14,8 @@ from qkv.errors import InputError, ShapeError
 DOT = Dot()
 
 
-def choose(scores: Tensor, align: Hard, **terms: object) -> Attended:
-    """Attend with the given scores: the keys are unit vectors, and so are the values, so what is read is the choice."""
+def choose(scores: Tensor, align: Hard, **terms: object) -> AttentionOutput:
+    """Attend with the given scores: keys and values are unit vectors, so the output is the choice."""
     keys = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(*scores.shape[:2], -1, -1)
     return attend(scores, keys, keys, score=DOT, align=align, need_weights=True, **terms)
 
@@ -25,7 +25,7 @@ def is_one_hot(weights: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("estimator", ["straight-through", "gumbel", "reinforce"])
-def test_in_evaluation_all_weight_is_on_the_best_key(estimator):
+def test_evaluation_uses_the_argmax(estimator):
     torch.manual_seed(0)
     scores = torch.randn(3, 2, 4, 5)
     weights = choose(scores, Hard(estimator).eval()).weights
@@ -34,13 +34,13 @@ def test_in_evaluation_all_weight_is_on_the_best_key(estimator):
 
 
 @pytest.mark.parametrize("estimator", ["straight-through", "gumbel", "reinforce"])
-def test_in_training_too_all_weight_is_on_one_key(estimator):
+def test_training_weights_are_one_hot(estimator):
     torch.manual_seed(0)
     assert is_one_hot(choose(torch.randn(3, 2, 4, 5, requires_grad=True), Hard(estimator)).weights)
 
 
 @pytest.mark.parametrize("estimator", ["gumbel", "reinforce"])
-def test_keys_are_drawn_as_often_as_softmax_says_and_forbidden_ones_never(estimator):
+def test_keys_are_sampled_from_the_softmax_and_masked_ones_never(estimator):
     torch.manual_seed(0)
     scores, draws = torch.tensor([0.0, 1.0, 5.0, -1.0, 2.0]), 20_000
     allowed = torch.tensor([True, True, False, True, True])
@@ -49,65 +49,67 @@ def test_keys_are_drawn_as_often_as_softmax_says_and_forbidden_ones_never(estima
     )
     p = scores.masked_fill(~allowed, -torch.inf).softmax(dim=0)
     error = (p * (1 - p) / draws).sqrt()
-    found = weights.weights[0, 0].mean(dim=0)
-    assert ((found - p).abs() <= 4 * error).all()
-    assert found[2] == 0
+    actual = weights.weights[0, 0].mean(dim=0)
+    assert ((actual - p).abs() <= 4 * error).all()
+    assert actual[2] == 0
 
 
-def test_draws_come_from_the_global_generator():
+def test_samples_use_the_global_generator():
     scores = torch.randn(2, 2, 10, 5)
-    reads = []
+    outputs = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        reads.append(choose(scores, Hard("reinforce")).output)
-    assert reads[0].equal(reads[1])
-    assert not reads[0].equal(reads[2])
+        outputs.append(choose(scores, Hard("reinforce")).output)
+    assert outputs[0].equal(outputs[1])
+    assert not outputs[0].equal(outputs[2])
 
 
 class TestStraightThrough:
-    """Forward a choice, backward a softmax."""
+    """Argmax forward, softmax backward."""
 
-    @pytest.mark.parametrize("mask", [None, Padding(torch.tensor([5, 2]))], ids=["whole", "ragged"])
-    def test_the_gradient_with_respect_to_the_scores_is_that_of_softmax(self, mask):
+    @pytest.mark.parametrize("mask", [None, Padding(torch.tensor([5, 2]))], ids=["full", "ragged"])
+    def test_gradient_matches_softmax(self, mask):
         torch.manual_seed(0)
         scores = torch.randn(2, 2, 3, 5, dtype=torch.float64, requires_grad=True)
-        aims = torch.randn(2, 2, 3, 5, dtype=torch.float64)
-        slopes = [
-            torch.autograd.grad((choose(scores, align, mask=mask).weights * aims).sum(), scores)[0]
+        coefficients = torch.randn(2, 2, 3, 5, dtype=torch.float64)
+        grads = [
+            torch.autograd.grad((choose(scores, align, mask=mask).weights * coefficients).sum(), scores)[0]
             for align in (Hard(), Softmax())
         ]
-        torch.testing.assert_close(*slopes)
-        assert (slopes[0] != 0).any()
+        torch.testing.assert_close(*grads)
+        assert (grads[0] != 0).any()
 
 
 class TestGumbel:
-    """Forward a draw, backward a softmax with noise."""
+    """Sample forward, softmax of the noisy scores backward."""
 
-    def test_at_a_high_temperature_its_gradient_no_longer_depends_on_the_noise(self):
-        # softmax((s + noise) / T) goes to 1 / n as T grows, so T times its gradient goes to (aim - mean aim) / n.
+    def test_gradient_at_high_temperature_is_independent_of_the_noise(self):
+        # softmax((s + noise) / T) goes to 1 / n as T grows, so T times its gradient goes to (c - mean(c)) / n.
         torch.manual_seed(0)
         scores = torch.randn(2, 1, 3, 5, dtype=torch.float64, requires_grad=True)
-        aims = torch.randn(2, 1, 3, 5, dtype=torch.float64)
+        coefficients = torch.randn(2, 1, 3, 5, dtype=torch.float64)
         weights = choose(scores, Hard("gumbel", temperature=1e6), mask=Padding(torch.tensor([5, 2]))).weights
-        (slope,) = torch.autograd.grad((weights * aims).sum(), scores)
-        expected = torch.zeros_like(slope)
+        (grad,) = torch.autograd.grad((weights * coefficients).sum(), scores)
+        expected = torch.zeros_like(grad)
         for row, n in enumerate((5, 2)):
-            expected[row, ..., :n] = (aims[row, ..., :n] - aims[row, ..., :n].mean(dim=-1, keepdim=True)) / n
-        torch.testing.assert_close(1e6 * slope, expected, rtol=0, atol=1e-4)
+            expected[row, ..., :n] = (
+                coefficients[row, ..., :n] - coefficients[row, ..., :n].mean(dim=-1, keepdim=True)
+            ) / n
+        torch.testing.assert_close(1e6 * grad, expected, rtol=0, atol=1e-4)
 
-    def test_its_gradient_is_that_of_the_softmax_of_the_scores_with_the_noise_that_chose(self):
+    def test_gradient_matches_the_softmax_of_the_noisy_scores(self):
         scores = torch.randn(2, 1, 3, 5, dtype=torch.float64, requires_grad=True)
-        aims = torch.randn(2, 1, 3, 5, dtype=torch.float64)
+        coefficients = torch.randn(2, 1, 3, 5, dtype=torch.float64)
         torch.manual_seed(0)
         weights = choose(scores, Hard("gumbel", temperature=0.7)).weights
         torch.manual_seed(0)
         noisy = scores - torch.empty_like(scores).exponential_().log()
         assert weights.argmax(dim=-1).equal(noisy.argmax(dim=-1))
-        (slope,) = torch.autograd.grad((weights * aims).sum(), scores)
-        (expected,) = torch.autograd.grad(((noisy / 0.7).softmax(dim=-1) * aims).sum(), scores)
-        torch.testing.assert_close(slope, expected)
+        (grad,) = torch.autograd.grad((weights * coefficients).sum(), scores)
+        (expected,) = torch.autograd.grad(((noisy / 0.7).softmax(dim=-1) * coefficients).sum(), scores)
+        torch.testing.assert_close(grad, expected)
 
-    def test_a_temperature_is_positive(self):
+    def test_temperature_must_be_positive(self):
         with pytest.raises(InputError, match="temperature must be positive"):
             Hard("gumbel", temperature=0.0)
 
@@ -117,45 +119,45 @@ LOGITS = torch.tensor([0.3, -0.5, 0.8, 0.0], dtype=torch.float64)
 
 
 def estimates(align: Hard, draws: int, offset: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Many estimates of d E[R] / ds, [draws, key], and the variance that was reported with them."""
+    """Many estimates of d E[R] / ds, [draws, key], and their reported variance."""
     scores = LOGITS.expand(draws, 1, 1, 4).clone().requires_grad_()
     choice = choose(scores, align).output[:, 0, 0]
     surrogate = align.loss(choice.detach() @ (REWARDS + offset))
-    (slope,) = torch.autograd.grad(surrogate.loss, scores)
-    return -draws * slope[:, 0, 0], surrogate.variance
+    (grad,) = torch.autograd.grad(surrogate.loss, scores)
+    return -draws * grad[:, 0, 0], surrogate.variance
 
 
 class TestReinforce:
-    """On average, the gradient of the expected reward."""
+    """The expectation is the gradient of the expected reward."""
 
     @pytest.mark.parametrize("offset", [0.0, 10.0])
     @pytest.mark.parametrize("baseline", [None, "moving-average", "learned"])
-    def test_it_is_unbiased_with_and_without_a_baseline(self, baseline, offset):
+    def test_unbiased_with_and_without_a_baseline(self, baseline, offset):
         torch.manual_seed(0)
         align = Hard("reinforce", baseline=baseline, query_dim=4).double()
         if baseline == "moving-average":
-            estimates(align, 50, offset)  # so that it has seen rewards
+            estimates(align, 50, offset)  # initialize the average
         if baseline == "learned":
             align.baseline.linear.bias.data.fill_(offset)
         draws = 40_000
-        found, _ = estimates(align, draws, offset)
+        actual, _ = estimates(align, draws, offset)
         p = LOGITS.softmax(dim=0)
         exact = p * (REWARDS - p @ REWARDS)  # of sum p_k r_k
-        error = found.std(dim=0) / math.sqrt(draws)
-        assert ((found.mean(dim=0) - exact).abs() <= 4 * error).all()
-        assert (error < 0.25 * exact.abs().max()).all()  # or the line above would say little
+        error = actual.std(dim=0) / math.sqrt(draws)
+        assert ((actual.mean(dim=0) - exact).abs() <= 4 * error).all()
+        assert (error < 0.25 * exact.abs().max()).all()  # otherwise the check above would be too weak
 
-    def test_the_reported_variance_is_that_of_the_estimates_and_of_theory(self):
+    def test_reported_variance_matches_the_estimates_and_theory(self):
         torch.manual_seed(0)
-        found, variance = estimates(Hard("reinforce", baseline=None), 20_000)
-        torch.testing.assert_close(variance, found.var(dim=0).sum())
+        actual, variance = estimates(Hard("reinforce", baseline=None), 20_000)
+        torch.testing.assert_close(variance, actual.var(dim=0).sum())
         p = LOGITS.softmax(dim=0)
         each = REWARDS[:, None] * (torch.eye(4, dtype=torch.float64) - p)  # R (z - p) for each z
         theory = (p @ each.square()).sum() - (p @ each).square().sum()
         assert float(variance) == pytest.approx(float(theory), rel=0.05)
 
     @pytest.mark.parametrize("baseline", ["moving-average", "learned"])
-    def test_a_baseline_that_knows_what_to_expect_makes_it_vary_less(self, baseline):
+    def test_a_good_baseline_reduces_the_variance(self, baseline):
         torch.manual_seed(0)
         _, without = estimates(Hard("reinforce", baseline=None), 1000, offset=10.0)
         align = Hard("reinforce", baseline=baseline, query_dim=4).double()
@@ -172,7 +174,7 @@ class TestReinforce:
         _, after = estimates(align, 1000, offset=10.0)
         assert after < without / 5
 
-    def test_the_moving_average_is_of_the_rewards_so_far_and_not_of_this_one(self):
+    def test_moving_average_excludes_the_current_reward(self):
         align = Hard("reinforce", decay=0.8)
         baselines = []
         for reward in (1.0, 2.0, 5.0):
@@ -180,22 +182,22 @@ class TestReinforce:
             baselines.append(float(align.loss(torch.full((2,), reward)).baseline))
         assert baselines == pytest.approx([0.0, 1.0, (0.8 * 1.0 + 2.0) / 1.8])
 
-    def test_a_learned_baseline_does_not_move_the_queries(self):
+    def test_learned_baseline_has_no_gradient_for_the_queries(self):
         torch.manual_seed(0)
         align = Hard("reinforce", baseline="learned", query_dim=4).double()
         torch.nn.init.normal_(align.baseline.linear.weight)
         scores = torch.randn(5, 1, 1, 4, dtype=torch.float64, requires_grad=True)
-        read, reward = choose(scores, align), torch.randn(5, dtype=torch.float64)
+        result, reward = choose(scores, align), torch.randn(5, dtype=torch.float64)
         expected = align.baseline(scores)[:, 0, 0].detach()
         loss = align.loss(reward).loss
-        (slope,) = torch.autograd.grad(loss, scores, retain_graph=True)
-        by_hand = -(reward - expected)[:, None] * (read.weights - scores.softmax(dim=-1))[:, 0, 0] / 5
-        torch.testing.assert_close(slope[:, 0, 0], by_hand.detach())
+        (grad,) = torch.autograd.grad(loss, scores, retain_graph=True)
+        by_hand = -(reward - expected)[:, None] * (result.weights - scores.softmax(dim=-1))[:, 0, 0] / 5
+        torch.testing.assert_close(grad[:, 0, 0], by_hand.detach())
         (bias,) = torch.autograd.grad(loss, align.baseline.linear.bias)
         torch.testing.assert_close(bias, 2 * (expected - reward).mean().view(1))  # of (R - b)^2
 
     @pytest.mark.parametrize("length", [4, 2])
-    def test_the_gradient_of_the_entropy_is_exact(self, length):
+    def test_entropy_gradient_is_exact(self, length):
         torch.manual_seed(0)
         align = Hard("reinforce", baseline=None, entropy=0.7)
         scores = torch.randn(3, 2, 2, 4, dtype=torch.float64, requires_grad=True)
@@ -204,37 +206,37 @@ class TestReinforce:
         p = scores[..., :length].softmax(dim=-1)
         entropy = -(p * p.log()).sum(dim=-1, keepdim=True)
         torch.testing.assert_close(surrogate.loss, -0.7 * entropy.sum() / 3)
-        (slope,) = torch.autograd.grad(surrogate.loss, scores)
-        torch.testing.assert_close(slope[..., :length], (0.7 * p * (p.log() + entropy) / 3).detach())
-        assert (slope[..., length:] == 0).all()
+        (grad,) = torch.autograd.grad(surrogate.loss, scores)
+        torch.testing.assert_close(grad[..., :length], (0.7 * p * (p.log() + entropy) / 3).detach())
+        assert (grad[..., length:] == 0).all()
 
-    def test_queries_of_several_calls_are_counted_one_after_another(self):
+    def test_queries_of_several_calls_are_concatenated(self):
         torch.manual_seed(0)
         align = Hard("reinforce", baseline=None)
         steps = [torch.randn(2, 1, 1, keys, requires_grad=True) for keys in (3, 4, 5)]  # the keys grow, as in decoding
-        reads = [choose(step, align) for step in steps]
+        outputs = [choose(step, align) for step in steps]
         reward = torch.tensor([[0.0, 0.0, 6.0], [0.0, -4.0, 0.0]])
-        slopes = torch.autograd.grad(align.loss(reward).loss, steps)
-        for t, (step, read, slope) in enumerate(zip(steps, reads, slopes, strict=True)):
-            by_hand = -reward[:, t, None] * (read.weights - step.softmax(dim=-1))[:, 0, 0] / 2
-            torch.testing.assert_close(slope[:, 0, 0], by_hand.detach())
+        grads = torch.autograd.grad(align.loss(reward).loss, steps)
+        for t, (step, result, grad) in enumerate(zip(steps, outputs, grads, strict=True)):
+            by_hand = -reward[:, t, None] * (result.weights - step.softmax(dim=-1))[:, 0, 0] / 2
+            torch.testing.assert_close(grad[:, 0, 0], by_hand.detach())
 
-    def test_steps_that_are_not_counted_teach_nothing_and_are_in_no_average(self):
+    def test_masked_steps_have_no_gradient_and_no_effect_on_averages(self):
         torch.manual_seed(0)
         align = Hard("reinforce", baseline="moving-average", entropy=1.0)
         scores = torch.randn(2, 1, 3, 4, requires_grad=True)
-        counted = torch.tensor([[True, True, False], [True, False, False]])
+        mask = torch.tensor([[True, True, False], [True, False, False]])
         choose(scores, align)
         reward = torch.tensor([[1.0, 2.0, 100.0], [6.0, 100.0, 100.0]])
-        surrogate = align.loss(reward, counted)
-        (slope,) = torch.autograd.grad(surrogate.loss, scores)
-        assert (slope[:, 0][~counted] == 0).all()
-        assert (slope[:, 0][counted] != 0).any(dim=-1).all()
+        surrogate = align.loss(reward, mask)
+        (grad,) = torch.autograd.grad(surrogate.loss, scores)
+        assert (grad[:, 0][~mask] == 0).all()
+        assert (grad[:, 0][mask] != 0).any(dim=-1).all()
         assert float(surrogate.advantage) == pytest.approx(3.0)
         choose(scores, align)
-        assert float(align.loss(reward, counted).baseline) == pytest.approx(3.0)
+        assert float(align.loss(reward, mask).baseline) == pytest.approx(3.0)
 
-    def test_of_a_reward_over_several_steps_as_many_are_expected(self):
+    def test_baseline_scales_with_the_number_of_steps(self):
         torch.manual_seed(0)
         align, scores = Hard("reinforce", decay=0.8), torch.randn(2, 1, 3, 4, requires_grad=True)
         steps = torch.tensor([[3.0, 2.0, 1.0], [1.0, 0.0, 0.0]])
@@ -243,10 +245,10 @@ class TestReinforce:
             surrogate = align.loss(5.0 * steps, steps > 0, steps)
         assert float(surrogate.baseline) == pytest.approx(5.0 * (3 + 2 + 1 + 1) / 4)
         assert float(surrogate.advantage) == pytest.approx(0.0, abs=1e-5)
-        (slope,) = torch.autograd.grad(surrogate.loss, scores)
-        assert slope.abs().max() < 1e-5  # what came was what was expected, whatever was drawn
+        (grad,) = torch.autograd.grad(surrogate.loss, scores)
+        assert grad.abs().max() < 1e-5  # the reward equals the baseline for every sample
 
-    def test_a_query_that_may_see_nothing_reads_zeros_and_counts_for_nothing(self):
+    def test_fully_masked_queries_have_zero_output_and_no_effect(self):
         torch.manual_seed(0)
         scores, mask = torch.randn(2, 1, 3, 4), Padding(torch.tensor([0, 4]))
         surrogates = []
@@ -254,23 +256,23 @@ class TestReinforce:
             align, part = Hard("reinforce", baseline=None, entropy=1.0), scores[rows].clone().requires_grad_()
             torch.manual_seed(1)
             if rows.start == 0:
-                read = choose(part, align, mask=mask)
-                assert (read.output[0] == 0).all()
+                result = choose(part, align, mask=mask)
+                assert (result.output[0] == 0).all()
                 draws = align._draws[0]
                 assert (draws.log_probability[0] == 0).all()
                 assert (draws.entropy[0] == 0).all()
             else:
-                torch.empty(1, 1, 3, 4).exponential_()  # the noise of the row that is not here
+                torch.empty(1, 1, 3, 4).exponential_()  # consume the noise of the missing row
                 choose(part, align)
             surrogates.append((align.loss(torch.full((len(part),), 3.0)), part))
         (both, scores_of_both), (one, _) = surrogates
         torch.testing.assert_close(2 * both.loss, one.loss)
         torch.testing.assert_close(both.variance, one.variance)
-        (slope,) = torch.autograd.grad(both.loss, scores_of_both)
-        assert slope.isfinite().all()
-        assert (slope[0] == 0).all()
+        (grad,) = torch.autograd.grad(both.loss, scores_of_both)
+        assert grad.isfinite().all()
+        assert (grad[0] == 0).all()
 
-    def test_where_no_query_counts_there_is_nothing_to_learn_and_no_average_moves(self):
+    def test_all_queries_masked_gives_zero_loss_and_no_update(self):
         align = Hard("reinforce")
         scores = torch.randn(2, 1, 3, 4, requires_grad=True)
         choose(scores, align)
@@ -278,7 +280,7 @@ class TestReinforce:
         assert [each.item() for each in surrogate] == [0.0, 0.0, 0.0, 0.0]
         assert float(align.baseline.mass) == 0.0
 
-    def test_it_learns_to_look_where_the_reward_is(self):
+    def test_learns_to_attend_to_the_rewarded_key(self):
         torch.manual_seed(0)
         align, scores = Hard("reinforce"), torch.zeros(1, 1, 1, 4, requires_grad=True)
         optimizer = torch.optim.SGD([scores], lr=3.0)
@@ -290,42 +292,42 @@ class TestReinforce:
         assert scores.softmax(dim=-1).flatten()[2] > 0.9
 
 
-class TestMemory:
-    """Draws are remembered from call to call, and only those that can learn."""
+class TestStoredSamples:
+    """Samples are stored until `loss` is called, and only if they can receive gradients."""
 
-    def test_a_loss_takes_the_draws_with_it(self):
+    def test_loss_consumes_the_samples(self):
         align = Hard("reinforce")
         choose(torch.randn(2, 1, 1, 3), align)
         align.loss(torch.ones(2))
-        with pytest.raises(InputError, match="no draws to reward"):
+        with pytest.raises(InputError, match="no samples"):
             align.loss(torch.ones(2))
 
-    def test_nothing_is_remembered_in_evaluation_or_without_gradients_or_by_another_estimator(self):
+    def test_samples_are_stored_only_by_reinforce_in_training_with_gradients(self):
         scores = torch.randn(2, 1, 1, 3)
         choose(scores, align := Hard("reinforce").eval())
         with torch.no_grad():
             choose(scores, align.train())
-        with pytest.raises(InputError, match="in training mode, with gradients"):
+        with pytest.raises(InputError, match="training mode"):
             align.loss(torch.ones(2))
         choose(scores, other := Hard())
-        with pytest.raises(InputError, match=r"this one is 'straight-through'"):
+        with pytest.raises(InputError, match="straight-through"):
             other.loss(torch.ones(2))
 
-    def test_a_step_that_was_given_up_can_be_forgotten(self):
+    def test_samples_of_an_aborted_step_can_be_discarded(self):
         align = Hard("reinforce")
         choose(torch.randn(2, 1, 1, 3), align)
-        align.forget()
+        align.discard_draws()
         choose(torch.randn(3, 1, 1, 3), align)
         assert align.loss(torch.ones(3)).loss.isfinite()
 
-    def test_watching_adds_no_draws(self):
+    def test_watching_adds_no_samples(self):
         layer = Attend(align=Hard("reinforce"))
         x = torch.randn(2, 1, 3, 4)
         with watch(torch.nn.ModuleDict({"layer": layer})):
             layer(x, x, x)
         assert layer.align.loss(torch.ones(2, 3)).loss.isfinite()
 
-    def test_the_moving_average_is_saved_with_the_model(self):
+    def test_moving_average_is_in_the_state_dict(self):
         align, again = Hard("reinforce"), Hard("reinforce")
         choose(torch.randn(2, 1, 1, 3), align)
         align.loss(torch.full((2,), 4.0))
@@ -334,54 +336,54 @@ class TestMemory:
         assert float(again.loss(torch.ones(2)).baseline) == pytest.approx(4.0)
 
 
-class TestWhatCannotBe:
-    """Refused in words."""
+class TestInvalidArguments:
+    """Invalid arguments raise."""
 
-    def test_an_unknown_name_is_answered_with_the_nearest(self):
+    def test_unknown_names_suggest_the_nearest(self):
         with pytest.raises(InputError, match="did you mean straight-through"):
             Hard("straight_through")
         with pytest.raises(InputError, match="did you mean moving-average"):
             Hard("reinforce", baseline="moving_average")
 
-    def test_a_learned_baseline_needs_the_size_of_the_query(self):
-        with pytest.raises(InputError, match="give Hard its query_dim"):
+    def test_learned_baseline_needs_query_dim(self):
+        with pytest.raises(InputError, match="query_dim"):
             Hard("reinforce", baseline="learned")
 
     @pytest.mark.parametrize("entropy", [-0.1, math.inf, math.nan])
-    def test_a_bonus_for_staying_undecided_is_finite_and_no_punishment(self, entropy):
-        with pytest.raises(InputError, match="entropy must be 0 or more, and finite"):
+    def test_entropy_must_be_finite_and_non_negative(self, entropy):
+        with pytest.raises(InputError, match="entropy"):
             Hard("reinforce", entropy=entropy)
 
     @pytest.mark.parametrize("discount", [-0.1, 1.1, math.nan])
-    def test_a_discount_leaves_less_and_not_less_than_nothing(self, discount):
-        with pytest.raises(InputError, match=r"discount must lie in \[0, 1\]"):
+    def test_discount_must_be_between_0_and_1(self, discount):
+        with pytest.raises(InputError, match="discount"):
             Hard("reinforce", discount=discount)
 
-    def test_a_decay_lies_below_1(self):
+    def test_decay_must_be_below_1(self):
         with pytest.raises(InputError, match="decay"):
             Hard("reinforce", decay=1.0)
 
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize("shape", [(3,), (2, 2), (2, 3, 1), ()])
-    def test_a_reward_is_of_each_row_or_of_each_query(self, shape):
+    def test_reward_must_be_per_row_or_per_query(self, shape):
         align = Hard("reinforce")
         choose(torch.randn(2, 1, 3, 4), align)
-        with pytest.raises(ShapeError, match=r"one for each row, \[2\], or one for each query of all calls, \[2, 3\]"):
+        with pytest.raises(ShapeError, match="reward has shape"):
             align.loss(torch.ones(shape))
-        assert align.loss(torch.ones(2)).loss.isfinite()  # nothing was lost
+        assert align.loss(torch.ones(2)).loss.isfinite()  # the samples are kept
 
     @pytest.mark.usefixtures("unchecked")
-    def test_what_is_counted_is_queries(self):
+    def test_mask_and_steps_must_be_per_query(self):
         align = Hard("reinforce")
         choose(torch.randn(2, 1, 3, 4), align)
-        with pytest.raises(ShapeError, match="counted has shape"):
+        with pytest.raises(ShapeError, match="mask has shape"):
             align.loss(torch.ones(2), torch.ones(2, 4, dtype=torch.bool))
         with pytest.raises(ShapeError, match="steps has shape"):
             align.loss(torch.ones(2), steps=torch.ones(2, 4))
 
-    def test_calls_of_several_batches_have_no_reward_in_common(self):
+    def test_calls_with_different_batch_sizes_raise(self):
         align = Hard("reinforce")
         for batch in (2, 3):
             choose(torch.randn(batch, 1, 3, 4), align)
-        with pytest.raises(ShapeError, match=r"call loss\(\) after each"):
+        with pytest.raises(ShapeError, match="differ"):
             align.loss(torch.ones(2))

@@ -6,34 +6,34 @@ import torch
 from qkv.attention import Sinusoidal, attend
 
 
-def test_the_exercise_on_one_attention_head_comes_out_as_the_notes_say():
+def test_the_attention_head_exercise_matches_the_notes():
     # 000_8ed1d82cc176d1c8.txt, Problem 1: "Awful plot and actors. The movie is", the last word's attention.
     embedded = torch.tensor(
         [[0, 0, 0], [0, -5, 1], [1, 0, 2], [0, 0, 3], [-1, 0, 4], [0, 0, 5], [-2, 0, 6], [0, 0, 7]], dtype=torch.float64
     )
     projection = torch.tensor([[0.1, 0], [0, -0.1], [0, 0.1]], dtype=torch.float64)
     x = (embedded @ projection)[None, None]
-    read = attend(x[:, :, -1:], x, x, need_weights=True)
+    result = attend(x[:, :, -1:], x, x, need_weights=True)
     expected = torch.tensor([0.101, 0.136, 0.112, 0.118, 0.124, 0.130, 0.136, 0.143], dtype=torch.float64)
-    torch.testing.assert_close(read.weights[0, 0, 0], expected, rtol=0, atol=5e-4)
-    z = read.output[0, 0, 0]
+    torch.testing.assert_close(result.weights[0, 0, 0], expected, rtol=0, atol=5e-4)
+    z = result.output[0, 0, 0]
     torch.testing.assert_close(z, torch.tensor([-0.028, 0.436], dtype=torch.float64), rtol=0, atol=5e-4)
     good, bad = (z[0] - z[1]).item(), (z[1] - z[0]).item()
     assert (good, bad) == pytest.approx((-0.464, 0.464), abs=1e-3)
     assert bad > good  # the prediction is negative
 
 
-def test_sinusoidal_positions_are_those_of_the_notes():
+def test_sinusoidal_positions_match_the_notes():
     # 003_a2b3da42bd43b09f.txt. Its formula has i/d in the exponent for even and odd i alike, which would give
-    # cos(1 / 10000^(1/512)) = 0.5553 in the second place; its numbers, like the paper, use one exponent for each pair.
-    # The notes cut digits off where we round: 0.8414 is sin(1) = 0.84147, 0.8218 is 0.82186.
+    # cos(1 / 10000^(1/512)) = 0.5553 in the second column; its numbers, like the paper, use one exponent per pair.
+    # The notes truncate instead of rounding: 0.8414 is sin(1) = 0.84147, 0.8218 is 0.82186.
     table = Sinusoidal(512)(2)
     assert table[0, :4].tolist() == [0, 1, 0, 1]
     assert table[1, :3].tolist() == pytest.approx([0.8414, 0.5403, 0.8218], abs=1e-4)
     assert table[1, -2:].tolist() == pytest.approx([0.0001, 0.9999], abs=1e-4)
 
 
-def test_an_offset_turns_sinusoidal_positions_by_a_rotation_that_does_not_depend_on_the_place():
+def test_an_offset_is_a_rotation_independent_of_the_position():
     table = Sinusoidal(16)(50).double()
     pairs = table.unflatten(1, (8, 2))
     for offset in (1, 7):
@@ -41,12 +41,12 @@ def test_an_offset_turns_sinusoidal_positions_by_a_rotation_that_does_not_depend
         rotation = torch.stack(
             (torch.stack((angle.cos(), angle.sin()), -1), torch.stack((-angle.sin(), angle.cos()), -1)), dim=-2
         )
-        turned = torch.einsum("fij,pfj->pfi", rotation, pairs[:-offset])
-        torch.testing.assert_close(turned, pairs[offset:], rtol=0, atol=1e-5)
+        rotated = torch.einsum("fij,pfj->pfi", rotation, pairs[:-offset])
+        torch.testing.assert_close(rotated, pairs[offset:], rtol=0, atol=1e-5)
 
 
-def test_sinusoidal_positions_begin_anywhere_and_reach_any_length():
-    whole = Sinusoidal(8)(1000)
+def test_sinusoidal_supports_any_offset_and_length():
+    full = Sinusoidal(8)(1000)
     late = Sinusoidal(8)
-    torch.testing.assert_close(late(3, offset=997), whole[997:])
-    torch.testing.assert_close(late(5), whole[:5])
+    torch.testing.assert_close(late(3, offset=997), full[997:])
+    torch.testing.assert_close(late(5), full[:5])

@@ -1,4 +1,4 @@
-"""The operator against an oracle written out by hand, on every backend that claims support."""
+"""The operator against a hand-written oracle, on every backend that supports it."""
 
 import math
 
@@ -26,15 +26,15 @@ from qkv.attention import (
     attend,
 )
 from qkv.attention.backends import BACKENDS, choose
-from qkv.attention.extent import Extent
 from qkv.attention.operator import build_request
 from qkv.attention.position import Bias
+from qkv.attention.score_shape import ScoreShape
 from qkv.errors import InputError, ShapeError, Unsupported
 from tests.attention.terms import ALIGNS, Make, Sizes
 
-EAGER = ("reference", "sdpa")  # Triton's interpreter is too slow for all of this; both others are in test_conformance
+EAGER = ("reference", "sdpa")  # Triton's interpreter is too slow here; it and flex are in test_conformance
 
-# Rounding grows with the number of terms that are summed; this many units of the dtype's precision allows for ours.
+# Rounding errors grow with the number of summands; this many units of the dtype's precision are enough here.
 ROUNDING_UNITS = 256
 
 
@@ -45,16 +45,16 @@ def tolerance(dtype: torch.dtype) -> float:
 def by_hand(
     query: Tensor, key: Tensor, value: Tensor, score: Score, allowed: Tensor | None, temperature: float
 ) -> Tensor:
-    """Attention with loops and scalars, in float64: one query at a time, only over the keys it may see."""
+    """Attention with loops and scalars, in float64: one query at a time, over its unmasked keys only."""
     batch, heads, queries, _ = query.shape
     output = torch.zeros(batch, heads, queries, value.shape[-1], dtype=torch.float64)
     for b in range(batch):
         for h in range(heads):
             for q in range(queries):
-                seen = [k for k in range(key.shape[2]) if allowed is None or allowed[b, h, q, k]]
-                scores = [one_score(score, query[b, h, q], key[b, h, k], h) / temperature for k in seen]
+                visible = [k for k in range(key.shape[2]) if allowed is None or allowed[b, h, q, k]]
+                scores = [one_score(score, query[b, h, q], key[b, h, k], h) / temperature for k in visible]
                 total = sum((s.exp() for s in scores), torch.zeros((), dtype=torch.float64))
-                for k, s in zip(seen, scores, strict=True):
+                for k, s in zip(visible, scores, strict=True):
                     output[b, h, q] = output[b, h, q] + s.exp() / total * value[b, h, k]
     return output
 
@@ -86,16 +86,16 @@ MASKS = {
 
 
 def gradients(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """The gradients of a sum whose terms all differ, so that no error can cancel."""
+    """Gradients of a sum with distinct coefficients, so that errors cannot cancel."""
     weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
-    if not output.requires_grad:  # every query of the hand-written oracle saw nothing
+    if not output.requires_grad:  # all queries of the oracle are fully masked
         return [torch.zeros_like(tensor) for tensor in inputs]
     return list(torch.autograd.grad((output * weight).sum(), inputs, allow_unused=True, materialize_grads=True))
 
 
 @pytest.mark.parametrize("backend", EAGER)
-@pytest.mark.parametrize("masked", MASKS)
-@pytest.mark.parametrize("scored", SCORES)
+@pytest.mark.parametrize("mask_name", MASKS)
+@pytest.mark.parametrize("score_name", SCORES)
 @settings(max_examples=6, deadline=None)
 @given(
     batch=st.integers(1, 3),
@@ -106,13 +106,13 @@ def gradients(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     temperature=st.sampled_from([1.0, 0.5]),
     seed=st.integers(0, 2**16),
 )
-def test_output_and_gradients_equal_the_formula_written_out_by_hand(
-    backend, masked, scored, batch, heads, queries, keys, dim, temperature, seed
+def test_output_and_gradients_match_the_hand_written_formula(
+    backend, mask_name, score_name, batch, heads, queries, keys, dim, temperature, seed
 ):
     torch.manual_seed(seed)
-    score = SCORES[scored](dim, heads)
+    score = SCORES[score_name](dim, heads)
     lengths = torch.randint(0, keys + 1, (batch,))
-    mask = MASKS[masked](lengths)
+    mask = MASKS[mask_name](lengths)
     shapes = [(batch, heads, queries, dim), (batch, heads, keys, dim), (batch, heads, keys, 4)]
     inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
     terms = {"score": score, "mask": mask, "align": Softmax(temperature)}
@@ -121,43 +121,43 @@ def test_output_and_gradients_equal_the_formula_written_out_by_hand(
         with pytest.raises(Unsupported, match="is not a dot product"):
             attend(*inputs, backend=backend, **terms)
         return
-    found = attend(*inputs, backend=backend, **terms).output
-    slopes = gradients(found, inputs)
+    actual = attend(*inputs, backend=backend, **terms).output
+    grads = gradients(actual, inputs)
 
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    allowed = None if mask is None else mask.materialise(request.extent).expand(batch, heads, queries, keys)
+    allowed = None if mask is None else mask.to_dense(request.shape).expand(batch, heads, queries, keys)
     expected = by_hand(*exact, score.double(), allowed, temperature)
     close = {"rtol": tolerance(torch.float32), "atol": tolerance(torch.float32)}
-    torch.testing.assert_close(found.double(), expected, **close)
-    for slope, truth in zip(slopes, gradients(expected, exact), strict=True):
-        torch.testing.assert_close(slope.double(), truth, **close)
+    torch.testing.assert_close(actual.double(), expected, **close)
+    for grad, truth in zip(grads, gradients(expected, exact), strict=True):
+        torch.testing.assert_close(grad.double(), truth, **close)
 
 
 @pytest.mark.parametrize("backend", EAGER)
 @pytest.mark.parametrize("mask", [Padding(torch.tensor([0, 3])), Dense(torch.zeros(2, 1, 4, 5, dtype=torch.bool))])
-def test_a_query_that_may_see_nothing_reads_zeros_and_sends_back_zero_gradients(backend, mask):
+def test_fully_masked_queries_have_zero_output_and_gradient(backend, mask):
     torch.manual_seed(0)
     inputs = [torch.randn(2, 2, n, 8, requires_grad=True) for n in (4, 5, 5)]
     output = attend(*inputs, mask=mask, backend=backend).output
     assert (output[0] == 0).all()
-    for slope in gradients(output, inputs):
-        assert slope.isfinite().all()
-        assert (slope[0] == 0).all()
+    for grad in gradients(output, inputs):
+        assert grad.isfinite().all()
+        assert (grad[0] == 0).all()
 
 
 @pytest.mark.parametrize("backend", EAGER)
-def test_causal_masking_equals_recomputing_each_prefix(backend):
+def test_causal_masking_matches_recomputing_each_prefix(backend):
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 6, 8) for _ in range(3))
-    whole = attend(query, key, value, mask=Causal(), backend=backend).output
+    full = attend(query, key, value, mask=Causal(), backend=backend).output
     for length in range(1, 7):
         prefix = attend(query[:, :, :length], key[:, :, :length], value[:, :, :length], mask=Causal(), backend=backend)
         last = attend(query[:, :, length - 1 : length], key[:, :, :length], value[:, :, :length], mask=Causal())
-        torch.testing.assert_close(whole[:, :, :length], prefix.output)
-        torch.testing.assert_close(whole[:, :, length - 1 : length], last.output)
+        torch.testing.assert_close(full[:, :, :length], prefix.output)
+        torch.testing.assert_close(full[:, :, length - 1 : length], last.output)
 
 
-def test_causal_lets_the_last_query_stand_at_the_last_key():
+def test_causal_aligns_the_last_query_with_the_last_key():
     query, key = torch.randn(1, 1, 2, 4), torch.randn(1, 1, 5, 4)
     weights = attend(query, key, key, mask=Causal(), need_weights=True).weights
     assert (weights[0, 0] > 0).tolist() == [[True, True, True, True, False], [True, True, True, True, True]]
@@ -165,32 +165,32 @@ def test_causal_lets_the_last_query_stand_at_the_last_key():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("backend", EAGER)
-def test_weights_are_a_distribution_and_rebuild_the_output_from_the_log_sum_exp(backend, temperature):
+def test_weights_sum_to_one_and_match_output_and_log_sum_exp(backend, temperature):
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 5, 8, dtype=torch.float64) for _ in range(3))
     mask = Causal() & Padding(torch.tensor([5, 2]))
-    read = attend(query, key, value, mask=mask, align=Softmax(temperature), backend=backend, need_weights=True)
-    torch.testing.assert_close(read.weights.sum(-1), torch.ones(2, 3, 5, dtype=torch.float64))
-    torch.testing.assert_close(read.weights @ value, read.output)
+    result = attend(query, key, value, mask=mask, align=Softmax(temperature), backend=backend, need_weights=True)
+    torch.testing.assert_close(result.weights.sum(-1), torch.ones(2, 3, 5, dtype=torch.float64))
+    torch.testing.assert_close(result.weights @ value, result.output)
     scores = query @ key.transpose(-1, -2) / math.sqrt(8) / temperature
-    rebuilt = (scores - read.lse[..., None]).exp() * (read.weights > 0)
-    torch.testing.assert_close(rebuilt, read.weights)
+    rebuilt = (scores - result.lse[..., None]).exp() * (result.weights > 0)
+    torch.testing.assert_close(rebuilt, result.weights)
 
 
-def test_weights_come_only_when_they_are_asked_for():
+def test_weights_are_returned_only_if_requested():
     x = torch.randn(1, 1, 3, 4)
     assert attend(x, x, x).weights is None
     assert attend(x, x, x, backend="reference").lse is None
 
 
-def test_self_attention_without_positions_does_not_care_about_order():
+def test_self_attention_without_positions_is_permutation_equivariant():
     torch.manual_seed(0)
     x = torch.randn(1, 2, 6, 8)
     order = torch.randperm(6)
     torch.testing.assert_close(attend(x, x, x).output[:, :, order], attend(*(x[:, :, order],) * 3).output)
 
 
-def test_keys_prepared_once_give_what_raw_keys_give():
+def test_transformed_keys_match_raw_keys():
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 1, 1, 6), torch.randn(2, 1, 5, 4), torch.randn(2, 1, 5, 3)
     score = Additive(6, 4, 7)
@@ -199,7 +199,7 @@ def test_keys_prepared_once_give_what_raw_keys_give():
     )
 
 
-def test_gradients_of_the_additive_score_pass_the_numerical_check():
+def test_gradcheck_of_the_additive_score():
     torch.manual_seed(0)
     score = Additive(3, 4, 5, heads=2).double()
     query, key, value = (
@@ -212,18 +212,18 @@ def test_gradients_of_the_additive_score_pass_the_numerical_check():
     )
 
 
-def test_dropout_scales_what_it_keeps_so_that_the_mean_stays():
+def test_dropout_preserves_the_mean():
     torch.manual_seed(0)
     query, key = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1000, 4)
     value = torch.ones(1, 1, 1000, 1)
     for backend in EAGER:
-        reads = [attend(query, key, value, dropout=0.3, backend=backend).output.item() for _ in range(30)]
-        # Each read is a mean of 1,000 draws of 0 or 1/0.7: its standard deviation is 0.0207.
-        assert abs(sum(reads) / 30 - 1) < 4 * 0.0207 / math.sqrt(30)
-        assert max(reads) != min(reads)
+        outputs = [attend(query, key, value, dropout=0.3, backend=backend).output.item() for _ in range(30)]
+        # Each output is a mean of 1,000 draws of 0 or 1/0.7: its standard deviation is 0.0207.
+        assert abs(sum(outputs) / 30 - 1) < 4 * 0.0207 / math.sqrt(30)
+        assert max(outputs) != min(outputs)
 
 
-def test_low_precision_stays_near_the_float64_truth():
+def test_low_precision_is_close_to_float64():
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, 2, 40, 16, dtype=torch.float64) for _ in range(3))
     truth = attend(query, key, value, mask=Causal()).output
@@ -233,48 +233,48 @@ def test_low_precision_stays_near_the_float64_truth():
 
 
 class TestBackends:
-    """A backend asked for by name serves or says why not; auto always finds one."""
+    """A named backend runs or raises; auto always finds one."""
 
-    def test_auto_takes_the_fused_kernel_for_dot_products_and_the_reference_for_the_rest(self):
+    def test_auto_uses_sdpa_for_dot_products_and_else_the_reference(self):
         x = torch.randn(1, 1, 3, 4)
         dot = build_request(x, x, x, mask=Causal())
         additive = build_request(x, x, x, score=Additive(4, 4, 4))
         assert choose(dot).name == "sdpa"
         assert choose(additive).name == "reference"
 
-    def test_a_named_backend_never_gives_way_to_another(self):
+    def test_a_named_backend_never_falls_back(self):
         x = torch.randn(1, 1, 3, 4)
         with pytest.raises(Unsupported) as caught:
             attend(x, x, x, score=Additive(4, 4, 4), backend="sdpa")
         assert caught.value.backend == "sdpa"
         assert "Additive" in caught.value.reason
 
-    def test_an_unknown_backend_is_told_the_known_ones(self):
+    def test_unknown_backends_list_the_known_ones(self):
         x = torch.randn(1, 1, 3, 4)
         with pytest.raises(InputError, match="auto, sdpa, flex, triton, reference"):
             attend(x, x, x, backend="flash")
 
 
 class Nearness(Position):
-    """A position term that takes off one for each step between query and key."""
+    """A position term that subtracts the distance between query and key."""
 
-    biases = True
+    adds_bias = True
 
-    def bias(self, query: Tensor, extent: Extent) -> Bias:
-        return lambda at: -(at.place - at.key).abs()
+    def bias(self, query: Tensor, shape: ScoreShape) -> Bias:
+        return lambda index: -(index.query_position - index.key).abs()
 
 
 class Manhattan(Score):
-    """A score that is no dot product: minus the city-block distance."""
+    """A score that is not a dot product: minus the Manhattan distance."""
 
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
         return -(query.unsqueeze(-2) - key.unsqueeze(-3)).abs().sum(dim=-1)
 
 
 class TestNewTerms:
-    """A new term is one class."""
+    """Custom terms."""
 
-    def test_a_new_score_runs_where_it_can_and_is_refused_where_it_cannot(self):
+    def test_a_custom_score_runs_on_the_reference_and_is_rejected_by_sdpa(self):
         torch.manual_seed(0)
         x = torch.randn(1, 2, 4, 3)
         expected = torch.softmax(-torch.cdist(x, x, p=1), dim=-1) @ x
@@ -282,20 +282,20 @@ class TestNewTerms:
         with pytest.raises(Unsupported, match="Manhattan is not a dot product"):
             attend(x, x, x, score=Manhattan(), backend="sdpa")
 
-    def test_a_new_position_acts_on_the_scores_before_the_mask(self):
+    def test_a_custom_position_is_applied_before_the_mask(self):
         torch.manual_seed(0)
         x = torch.randn(1, 2, 4, 8)
         bias = -(torch.arange(4.0)[:, None] - torch.arange(4.0)).abs()
         bias = bias.masked_fill(~torch.ones(4, 4).tril().bool(), -torch.inf)
         expected = torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=bias)
         for backend in EAGER:
-            read = attend(x, x, x, position=Nearness(), mask=Causal(), backend=backend)
-            torch.testing.assert_close(read.output, expected)
+            result = attend(x, x, x, position=Nearness(), mask=Causal(), backend=backend)
+            torch.testing.assert_close(result.output, expected)
 
-    def test_a_new_mask_combines_with_the_others(self):
+    def test_a_custom_mask_combines_with_built_in_ones(self):
         class EverySecond(Mask):
-            def allows(self, at):
-                return at.key % 2 == 0
+            def allows(self, index):
+                return index.key % 2 == 0
 
         x = torch.randn(1, 1, 4, 4)
         weights = attend(x, x, x, mask=EverySecond() & Causal(), need_weights=True).weights
@@ -304,109 +304,109 @@ class TestNewTerms:
 
 @pytest.mark.usefixtures("unchecked")
 class TestWrongShapes:
-    """Tensors that do not fit are refused in words."""
+    """Incompatible shapes raise."""
 
     def test_query_key_and_value_need_four_dimensions(self):
         with pytest.raises(ShapeError, match="4 dimensions"):
             attend(torch.randn(3, 4), torch.randn(3, 4), torch.randn(3, 4))
 
-    def test_batch_and_heads_must_agree(self):
-        with pytest.raises(ShapeError, match="batch and heads must agree"):
+    def test_batch_and_heads_must_match(self):
+        with pytest.raises(ShapeError, match="batch and heads"):
             attend(torch.randn(2, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4))
 
-    def test_each_key_needs_its_value(self):
+    def test_keys_and_values_must_have_the_same_length(self):
         with pytest.raises(ShapeError, match="3 keys and 2 values"):
             attend(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 2, 4))
 
     @pytest.mark.parametrize("backend", EAGER)
     @pytest.mark.parametrize("mask", [Padding(torch.tensor([1, 2, 3])), Dense(torch.ones(1, 3, 5, 3).bool())])
-    def test_a_mask_must_fit_the_scores(self, backend, mask):
+    def test_a_mask_must_broadcast_to_the_scores(self, backend, mask):
         x = torch.randn(2, 1, 3, 4)
-        with pytest.raises(ShapeError, match=r"does not broadcast to scores of shape \[2, 1, 3, 3\]"):
+        with pytest.raises(ShapeError, match="broadcast"):
             attend(x, x, x, mask=mask, backend=backend)
 
-    def test_masks_take_what_they_are_made_for(self):
-        with pytest.raises(ShapeError, match="true and false"):
+    def test_masks_check_their_dtype(self):
+        with pytest.raises(ShapeError, match="boolean"):
             Dense(torch.ones(1, 1, 3, 3))
-        with pytest.raises(ShapeError, match="whole numbers"):
+        with pytest.raises(ShapeError, match="integer"):
             Padding([3, 2])
 
     @pytest.mark.parametrize("backend", EAGER)
-    def test_a_dot_product_needs_queries_and_keys_of_one_size(self, backend):
-        with pytest.raises(ShapeError, match="the query has 4 to compare and the key 5"):
+    def test_a_dot_product_needs_queries_and_keys_of_the_same_size(self, backend):
+        with pytest.raises(ShapeError, match="same size"):
             attend(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 5), torch.randn(1, 1, 3, 5), backend=backend)
 
 
 @pytest.mark.usefixtures("unchecked")
 class TestWrongTerms:
-    """What is no term is refused in words, and so are tensors of two kinds."""
+    """Terms of the wrong type and mixed dtypes raise."""
 
     @pytest.mark.parametrize(
         ("term", "message"),
         [
-            ({"score": "dot"}, "score takes an object of qkv.attention.Score, not a str"),
-            ({"score": Dot}, r"score takes an object of qkv.attention.Score, not the class Dot: write Dot\(...\)"),
-            ({"mask": torch.ones(1, 1, 3, 3).bool()}, "mask takes an object of qkv.attention.Mask, not a Tensor"),
-            ({"align": None}, "align takes an object of qkv.attention.Align, not a NoneType"),
-            ({"start": 1.5}, "start takes a whole number or a tensor of them, not a float"),
+            ({"score": "dot"}, "score must be .* not a str"),
+            ({"score": Dot}, "the class Dot"),
+            ({"mask": torch.ones(1, 1, 3, 3).bool()}, "mask must be .* not a Tensor"),
+            ({"align": None}, "align must be .* not a NoneType"),
+            ({"start": 1.5}, "start must be .* not a float"),
         ],
     )
-    def test_something_else_in_place_of_a_term(self, term, message):
+    def test_terms_of_the_wrong_type_raise(self, term, message):
         x = torch.randn(1, 1, 3, 4)
         with pytest.raises(InputError, match=message):
             attend(x, x, x, **term)
 
-    def test_tensors_of_two_dtypes(self):
+    def test_mixed_dtypes_raise(self):
         x = torch.randn(1, 1, 3, 4)
-        with pytest.raises(ShapeError, match="one device, but they are float32 on cpu, float64 on cpu"):
+        with pytest.raises(ShapeError, match="same dtype"):
             attend(x, x.double(), x)
 
-    def test_a_dense_mask_names_all_four_dimensions(self):
-        with pytest.raises(ShapeError, match=r"Dense takes a tensor \[batch, heads, query, key\]"):
+    def test_a_dense_mask_needs_four_dimensions(self):
+        with pytest.raises(ShapeError, match="Dense"):
             Dense(torch.ones(3, 3).bool())
 
 
-def test_half_precision_scores_neither_overflow_nor_leak_what_is_masked():
+def test_half_precision_scores_neither_overflow_nor_leak_masked_keys():
     query, key = torch.full((1, 1, 4, 64), -300.0), torch.full((1, 1, 4, 64), 300.0)
     value = torch.arange(4.0).view(1, 1, 4, 1)
     expected = torch.tensor([0.0, 0.5, 1.0, 1.5])
     for dtype in (torch.float16, torch.bfloat16):
         for backend in EAGER:
-            read = attend(query.to(dtype), key.to(dtype), value.to(dtype), mask=Causal(), backend=backend)
-            torch.testing.assert_close(read.output.flatten().float(), expected)
+            result = attend(query.to(dtype), key.to(dtype), value.to(dtype), mask=Causal(), backend=backend)
+            torch.testing.assert_close(result.output.flatten().float(), expected)
 
 
 @pytest.mark.parametrize("align", ALIGNS)
-def test_where_there_are_no_keys_nothing_is_read(align):
+def test_without_keys_the_output_is_zero(align):
     make = Make(Sizes(keys=0), torch.float32, torch.float32)
     query, none = torch.randn(2, 2, 4, 6), torch.randn(2, 2, 0, 6)
     assert attend(query, none, none, align=ALIGNS[align](make), backend="reference").output.eq(0).all()
 
 
 @pytest.mark.usefixtures("unchecked")
-class TestWrongNumbers:
-    """Numbers that make no sense are refused in words, before anything is computed."""
+class TestInvalidValues:
+    """Invalid values raise before anything is computed."""
 
     @pytest.mark.parametrize("dropout", [-0.1, 1.5, math.nan])
-    def test_dropout_is_a_share(self, dropout):
+    def test_dropout_must_be_a_probability(self, dropout):
         x = torch.randn(1, 1, 3, 4)
-        with pytest.raises(InputError, match="dropout is a share of the weights, from 0 to 1"):
+        with pytest.raises(InputError, match="dropout"):
             attend(x, x, x, dropout=dropout)
 
-    def test_a_module_knows_its_backend_when_it_is_made(self):
-        with pytest.raises(InputError, match="unknown backend 'sdp'"):
+    def test_a_module_checks_its_backend_on_construction(self):
+        with pytest.raises(InputError, match="unknown backend"):
             Attend(backend="sdp")
 
-    def test_a_window_reaches_over_whole_keys(self):
-        with pytest.raises(InputError, match=r"whole and not negative, not 1\.5, 0"):
+    def test_window_sizes_must_be_integers(self):
+        with pytest.raises(InputError, match="integers"):
             Window(1.5, 0)
 
     @pytest.mark.parametrize("make", [Padding, Prefix])
-    def test_lengths_are_numbers_and_not_answers(self, make):
-        with pytest.raises(ShapeError, match="whole numbers"):
+    def test_boolean_lengths_raise(self, make):
+        with pytest.raises(ShapeError, match="integer"):
             make(torch.tensor([True, False]))
 
-    def test_a_position_that_reads_says_how_long_its_vectors_are(self):
+    def test_value_vectors_of_the_wrong_size_raise(self):
         x, value = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 4)
-        with pytest.raises(ShapeError, match="make it with value_dim=4"):
+        with pytest.raises(ShapeError, match="value_dim=4"):
             attend(x, x, value, position=Relative(8, 2))

@@ -347,7 +347,7 @@ def test_the_weights_of_every_hypothesis_can_be_read_from_the_search_itself(modu
                 model(source[row : row + 1], torch.tensor([[BEGIN, *h.tokens]]), lengths[row : row + 1])
             assert seen.keys() == forced.keys()
             for layer in seen:
-                followed = seen[layer].along(h.rows)
+                followed = seen[layer].for_hypothesis(h.rows)
                 torch.testing.assert_close(followed, forced[layer].weights[0], rtol=0, atol=1e-9)
 
 
@@ -477,7 +477,7 @@ def test_a_search_that_ranks_by_coverage_leaves_the_layer_unwatched():
     coverage = Coverage(0.2, model.alignment_layers[0], lengths)
     with qkv.watch(model, layers=["decoder"]) as seen:
         (found,) = beam_search(model, begun(model, source, lengths), rules, beam=2, coverage=coverage)
-    assert seen[coverage.layer].along(found[0].rows).shape == (1, len(found[0].tokens) + 1, 2)
+    assert seen[coverage.layer].for_hypothesis(found[0].rows).shape == (1, len(found[0].tokens) + 1, 2)
     assert not any(getattr(module, "watchers", ()) for module in model.modules())
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.attention import TreePlaces, Trees
+from qkv.attention import TreePositions, Trees
 from qkv.errors import InputError
 from qkv.interop import load, save_model
 from qkv.interop.families import marian
@@ -33,8 +33,8 @@ WORDS = torch.tensor([[0, 1, 1, 2, 3, 0], [0, 1, 2, 0, 0, 0]])  # of which the t
 HEADS = torch.tensor([[2, 0, 2], [0, 1, 0]])
 
 
-def trees() -> TreePlaces:
-    return TreePlaces.of_tokens(Trees.of_heads(HEADS, torch.tensor([3, 2])), WORDS)
+def trees() -> TreePositions:
+    return TreePositions.from_tokens(Trees.from_heads(HEADS, torch.tensor([3, 2])), WORDS)
 
 
 def a_bert(**changes: Any) -> bert.Bert:
@@ -165,9 +165,9 @@ def test_depths_are_added_to_the_embeddings(tree, position):
 
 def test_deeper_words_than_are_told_apart_are_read_as_the_deepest():
     model = a_bert(tree="depth", max_length=64)
-    chain = TreePlaces.of_tokens(Trees.of_heads(torch.arange(50)[None]), torch.arange(1, 51)[None])
+    chain = TreePositions.from_tokens(Trees.from_heads(torch.arange(50)[None]), torch.arange(1, 51)[None])
     assert int(chain.depth.max()) == 50
-    flat = TreePlaces(chain.depth.clamp(max=32), chain.distance)
+    flat = TreePositions(chain.depth.clamp(max=32), chain.distance)
     tokens = torch.randint(13, (1, 50))
     assert model(tokens, tree=chain).equal(model(tokens, tree=flat))
 
@@ -338,7 +338,7 @@ def test_one_graph_reads_trees_alike():
     expected = model(TOKENS, lengths=LENGTHS, tree=places)
 
     def read(tokens: Tensor, depth: Tensor, distance: Tensor) -> Tensor:
-        return model(tokens, lengths=LENGTHS, tree=TreePlaces(depth, distance))
+        return model(tokens, lengths=LENGTHS, tree=TreePositions(depth, distance))
 
     found = torch.compile(read, fullgraph=True, backend="aot_eager")(TOKENS, places.depth, places.distance)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -182,7 +182,7 @@ def test_relative_positions_have_vectors_of_their_own_in_every_layer():
 def test_learned_positions_have_room_for_the_longest_text_and_the_token_before_it():
     model = model_with(position="learned", max_length=5)
     assert model(SOURCE, TARGET[:, [0, 1, 2, 3, 4, 4]], LENGTHS).shape == (3, 6, 10)
-    with pytest.raises(InputError, match="place 6 has no position"):
+    with pytest.raises(InputError, match="position 6"):
         model(SOURCE, TARGET[:, [0, 1, 2, 3, 4, 4, 4]], LENGTHS)
 
 

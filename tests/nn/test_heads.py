@@ -19,10 +19,10 @@ from qkv.nn.state import select
 class Turn(Position):
     """Multiplies queries and keys by cos(place / 3), which tells any two places apart."""
 
-    turns = True
+    rotates_qk = True
     extrapolates = True
 
-    def turn(self, x, places):
+    def apply_to_qk(self, x, places):
         return x * torch.cos(places.to(x.dtype) / 3)[:, None, :, None]
 
 
@@ -157,10 +157,10 @@ def test_keys_are_prepared_once_for_a_memory():
     calls = []
 
     class Counted(Position):
-        turns = True
+        rotates_qk = True
         extrapolates = True
 
-        def turn(self, x, places):
+        def apply_to_qk(self, x, places):
             calls.append(x.shape[2])
             return x
 

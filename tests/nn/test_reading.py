@@ -55,7 +55,7 @@ def test_with_coverage_the_additive_score_is_that_of_the_paper():
 @pytest.mark.parametrize("score", sorted(set(SCORES) - {"location"}))
 def test_what_is_covered_is_the_sum_of_the_weights_so_far(score, align):
     torch.manual_seed(0)
-    made = SCORES[score].sized(Sizes(HIDDEN, FEATURES, 5, SOURCE))
+    made = SCORES[score].from_sizes(Sizes(HIDDEN, FEATURES, 5, SOURCE))
     reader = Reader(made, named(align), FEATURES, coverage=True).double().eval()
     values, _, found, weights = steps_of(reader)
     for t, (context, covered) in enumerate(found):

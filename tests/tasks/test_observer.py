@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from qkv.attention import TreePlaces, Trees, watch
+from qkv.attention import TreePositions, Trees, watch
 from qkv.cli.main import app
 from qkv.data.characters import Characters
 from qkv.data.tagged import Tagged
@@ -193,9 +193,9 @@ def test_a_model_of_trees_is_seen_with_the_heads_of_a_sentence(tmp_path):
     for heads, answer in seen.items():
         assert (answer.source, answer.maps[0].rows, answer.maps[0].columns) == ("the cats sat", pieces, pieces)
         ids = torch.tensor([tokenizer.encode("the cats sat").ids])
-        trees = Trees.of_heads(torch.tensor([heads]))
+        trees = Trees.from_heads(torch.tensor([heads]))
         with torch.no_grad(), watch(model) as record:
-            model(ids, tree=TreePlaces.of_tokens(trees, torch.tensor([[0, 1, 2, 2, 3, 0]])))
+            model(ids, tree=TreePositions.from_tokens(trees, torch.tensor([[0, 1, 2, 2, 3, 0]])))
         for one in answer.maps:
             torch.testing.assert_close(torch.from_numpy(one.weights), record[one.layer].weights[0])
     assert not np.allclose(*(answer.maps[0].weights for answer in seen.values()))

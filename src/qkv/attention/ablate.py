@@ -1,4 +1,4 @@
-"""Switch heads of attention off, to see what they were good for."""
+"""Ablation of attention heads."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -6,28 +6,28 @@ from typing import final
 
 from torch import nn
 
-from qkv.attention.extent import indices
-from qkv.attention.layers import Layer, check_heads, chosen_layers, numbered
+from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
 from qkv.attention.operator import Attend
+from qkv.attention.score_shape import index_tensor
 from qkv.types import Float, Tensor
 
 
 def ablate(model: nn.Module, layer: Layer, heads: Sequence[int]) -> "Ablation":
-    """Switch heads of a layer off, at once: they read zeros, whatever they attend to.
+    """Zero the output of attention heads, effective immediately.
 
-    `layer` is named as in `watch`: a number or a name, which may stand for several layers. What this returns switches
-    the heads on again, by `.restore()` or at the end of a with block. Ablations of one layer add up.
+    `layer` selects layers as in `watch`: an index or a name, which may match several layers. The returned `Ablation`
+    restores the heads with `.restore()` or at the end of a with block. Ablations of the same layer accumulate.
     """
-    heads = numbered("heads", heads)
-    chosen = chosen_layers(model, [layer])
-    for name, attend in chosen.items():
+    heads = checked_indices("heads", heads)
+    layers = select_layers(model, [layer])
+    for name, attend in layers.items():
         check_heads(heads, name, attend.heads)
-    return Ablation({attend: SwitchedOff(name, heads) for name, attend in chosen.items()})
+    return Ablation({attend: ZeroedHeads(name, heads) for name, attend in layers.items()})
 
 
 @final
-class SwitchedOff:
-    """Heads of one layer whose output is zero."""
+class ZeroedHeads:
+    """Sets the output of some heads of a layer to zero."""
 
     def __init__(self, layer: str, heads: tuple[int, ...]) -> None:
         self.layer = layer
@@ -36,24 +36,24 @@ class SwitchedOff:
     def __call__(
         self, output: Float[Tensor, "batch heads query value_dim"]
     ) -> Float[Tensor, "batch heads query value_dim"]:
-        """What the heads read, zeros for those that are off."""
+        """Return the output with the ablated heads set to zero."""
         check_heads(self.heads, self.layer, output.shape[1])
-        return output.index_fill(1, indices(self.heads, output.device), 0.0)
+        return output.index_fill(1, index_tensor(self.heads, output.device), 0.0)
 
 
 @final
 class Ablation:
-    """Heads that are switched off until `restore`, or until the end of a with block."""
+    """Heads that are ablated until `restore` is called or the with block ends."""
 
-    def __init__(self, off: dict[Attend, SwitchedOff]) -> None:
-        self._off = off
-        for attend, switched_off in off.items():
-            attend.ablations = (*attend.ablations, switched_off)
+    def __init__(self, zeroed: dict[Attend, ZeroedHeads]) -> None:
+        self._zeroed = zeroed
+        for attend, heads in zeroed.items():
+            attend.ablations = (*attend.ablations, heads)
 
     def restore(self) -> None:
-        """Switch the heads on again, unless another ablation keeps them off; a second time does nothing."""
-        for attend, switched_off in self._off.items():
-            attend.ablations = tuple(other for other in attend.ablations if other is not switched_off)
+        """Restore the heads, except those that another ablation still covers; calling it again has no effect."""
+        for attend, heads in self._zeroed.items():
+            attend.ablations = tuple(ablation for ablation in attend.ablations if ablation is not heads)
 
     def __enter__(self) -> "Ablation":
         return self

@@ -1,4 +1,4 @@
-"""Alignments: from the scores of a query to the weights of its keys."""
+"""Alignments: map the scores of each query to attention weights."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,56 +8,56 @@ from typing import NamedTuple, final
 import torch
 from torch import nn
 
-from qkv.attention.extent import Cells, Extent, Places
 from qkv.attention.mask import Mask
 from qkv.attention.precision import at_least_float32
+from qkv.attention.score_shape import CellIndex, Index, ScoreShape
 from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Float, Int, Tensor
 
 
 class SoftmaxForm(NamedTuple):
-    """An alignment as the fused kernels can compute it: a softmax of scores / temperature, over the keys of a mask."""
+    """An alignment as fused kernels compute it: softmax(scores / temperature) over the keys allowed by a mask."""
 
     temperature: float = 1.0
     mask: Mask | None = None
 
 
-class Scored(NamedTuple):
-    """What an alignment may look at. Keys that the mask forbids come with the lowest finite score."""
+class AlignInput(NamedTuple):
+    """Inputs of an alignment. Masked keys have the lowest finite score."""
 
     scores: Float[Tensor, "batch heads query key"]
-    allowed: Bool[Tensor, "#batch #heads #query #key"] | None  # what may be seen; None: everything
+    allowed: Bool[Tensor, "#batch #heads #query #key"] | None  # the mask; None allows everything
     query: Float[Tensor, "batch heads query dim"]
-    extent: Extent
+    shape: ScoreShape
 
 
 class Align(ABC):
-    """Turns scores into weights."""
+    """Maps scores to attention weights."""
 
-    clears_the_lowest = False  # whether a key with the lowest score gets weight 0 exactly, if another is seen
+    zeroes_masked = False  # whether masked keys already get weight 0 exactly, unless the whole row is masked
 
     @abstractmethod
-    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
-        """The weights of each query; those of keys that the mask forbids are set to zero afterwards."""
+    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+        """Return the attention weights; the weights of masked keys are set to zero afterwards."""
 
     def as_softmax(self) -> SoftmaxForm | None:
-        """How a fused softmax computes these weights; None where it cannot."""
+        """Return the parameters with which a fused softmax computes these weights; None if it cannot."""
         return None
 
 
 @final
 class Softmax(Align):
-    """exp(s / T) / sum exp(s / T): every key gets a share (soft attention)."""
+    """exp(s / T) / sum exp(s / T): soft attention."""
 
-    clears_the_lowest = True
+    zeroes_masked = True
 
     def __init__(self, temperature: float = 1.0) -> None:
         if not temperature > 0:
             raise InputError(f"temperature must be positive, not {temperature}")
         self.temperature = temperature
 
-    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
-        return torch.softmax(cooled(scored.scores, self.temperature, scored.allowed), dim=-1)
+    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+        return torch.softmax(apply_temperature(inputs.scores, self.temperature, inputs.allowed), dim=-1)
 
     def as_softmax(self) -> SoftmaxForm:
         return SoftmaxForm(self.temperature)
@@ -65,12 +65,12 @@ class Softmax(Align):
 
 @final
 class Uniform(Align):
-    """1 / n for each of the n keys that are seen, whatever they score: mean pooling."""
+    """1 / n for each of the n unmasked keys, independent of the scores: mean pooling."""
 
-    clears_the_lowest = True
+    zeroes_masked = True
 
-    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
-        return torch.softmax(cooled(scored.scores, math.inf, scored.allowed), dim=-1)
+    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+        return torch.softmax(apply_temperature(inputs.scores, math.inf, inputs.allowed), dim=-1)
 
     def as_softmax(self) -> SoftmaxForm:
         return SoftmaxForm(temperature=math.inf)
@@ -78,52 +78,51 @@ class Uniform(Align):
 
 @final
 @dataclass(frozen=True)
-class AroundStep(Mask):
-    """A query sees the keys at most so many places from its own time step, on both sides."""
+class StepWindow(Mask):
+    """A query attends to the keys within `window` positions of its time step, on both sides."""
 
     window: int
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return (at.key - at.step).abs() <= self.window
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return (index.key - index.step).abs() <= self.window
 
 
 @final
 class LocalMonotonic(Align):
     """softmax over the keys in [t - D, t + D], at time step t: local-m (Luong, Pham and Manning 2015).
 
-    The first query of a call is at the step that `attend` is given as `start`, or at step 0. A step so late that no
-    key is left in its window reads zeros.
+    The first query is at time step `start` (see `attend`), or 0. If no key is left in the window, the output is zero.
     """
 
     def __init__(self, window: int) -> None:
         if window < 0:
-            raise InputError(f"a window reaches 0 or more keys to each side, not {window}")
+            raise InputError(f"window must be 0 or more, not {window}")
         self.window = window
 
-    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
-        return softmax_among(AroundStep(self.window).allows(Cells(scored.extent)), scored.scores)
+    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+        return masked_softmax(StepWindow(self.window).allows(CellIndex(inputs.shape)), inputs.scores)
 
     def as_softmax(self) -> SoftmaxForm:
-        return SoftmaxForm(mask=AroundStep(self.window))
+        return SoftmaxForm(mask=StepWindow(self.window))
 
 
 @final
 class LocalPredictive(nn.Module, Align):
-    """Softmax in a window around a place that the query predicts: local-p (Luong, Pham and Manning 2015).
+    """Softmax in a window around a position predicted from the query: local-p (Luong, Pham and Manning 2015).
 
-        p_t = S sigmoid(v . tanh(W q_t))                               the centre, among S keys numbered from 0
+        p_t = S sigmoid(v . tanh(W q_t))                               the centre, among S keys indexed from 0
         a_ts = softmax(s : |s - p_t| <= D) exp(-(s - p_t)^2 / (2 sigma^2)),   sigma = D / 2
 
-    As in the paper, the weights are not normalised again after the Gaussian: they sum to at most 1. It is through the
-    Gaussian that W and v learn. S is the number of keys that the query may see, so it is the length of the sentence
-    where the mask is `Padding`; where a mask has holes, S counts what may be seen, and the centre is still a place
-    among all keys. W and v serve all heads.
+    As in the paper, the weights are not renormalized after the Gaussian: they sum to at most 1. W and v receive their
+    gradient through the Gaussian. S is the number of unmasked keys of the query, i.e. the sentence length for a
+    `Padding` mask; if the mask has gaps, S still counts unmasked keys, while the centre is a position among all keys.
+    W and v are shared by all heads.
     """
 
     def __init__(self, query_dim: int, window: int, hidden_dim: int | None = None) -> None:
         super().__init__()
         if window < 1:
-            raise InputError(f"a predicted window reaches 1 or more keys to each side, not {window}")
+            raise InputError(f"window must be 1 or more, not {window}")
         hidden_dim = query_dim if hidden_dim is None else hidden_dim
         self.window = window
         self.weight = nn.Parameter(torch.empty(query_dim, hidden_dim))  # W
@@ -135,36 +134,36 @@ class LocalPredictive(nn.Module, Align):
     def centre(
         self, query: Float[Tensor, "batch heads query dim"], sizes: int | Int[Tensor, "#batch #heads #query"]
     ) -> Float[Tensor, "batch heads query"]:
-        """p_t, among so many keys; in float32 at least, for bfloat16 cannot tell place 257 from 258."""
+        """p_t among `sizes` keys, at least in float32: bfloat16 cannot represent all positions above 256."""
         if query.shape[-1] != self.weight.shape[0]:
             raise ShapeError(
-                f"LocalPredictive was made for a query of {self.weight.shape[0]} features, but it has {query.shape[-1]}"
+                f"LocalPredictive expects queries of {self.weight.shape[0]} features, not {query.shape[-1]}"
             )
-        share = torch.tanh(query @ self.weight) @ self.vector
-        return sizes * at_least_float32(share).sigmoid()
+        logit = torch.tanh(query @ self.weight) @ self.vector
+        return sizes * at_least_float32(logit).sigmoid()
 
-    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
-        scores, allowed, query, extent = scored
-        sizes = extent.keys if allowed is None else allowed.expand(*allowed.shape[:3], extent.keys).sum(dim=-1)
-        distance = Cells(extent).key - self.centre(query, sizes).unsqueeze(-1)  # s - p_t
+    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+        scores, allowed, query, shape = inputs
+        sizes = shape.keys if allowed is None else allowed.expand(*allowed.shape[:3], shape.keys).sum(dim=-1)
+        distance = CellIndex(shape).key - self.centre(query, sizes).unsqueeze(-1)  # s - p_t
         gaussian = torch.exp(-2.0 * (distance / self.window).square())  # with sigma = D / 2
-        return softmax_among(distance.abs() <= self.window, scores) * gaussian.to(scores.dtype)
+        return masked_softmax(distance.abs() <= self.window, scores) * gaussian.to(scores.dtype)
 
 
-def softmax_among(
-    near: Bool[Tensor, "#batch #heads #query #key"], scores: Float[Tensor, "batch heads query key"]
+def masked_softmax(
+    allowed: Bool[Tensor, "#batch #heads #query #key"], scores: Float[Tensor, "batch heads query key"]
 ) -> Float[Tensor, "batch heads query key"]:
-    """softmax over the near keys; the others get exactly nothing, also in a row that has none near."""
+    """Softmax over the allowed keys; the others get exactly 0, also in rows without any allowed key."""
     lowest = torch.finfo(scores.dtype).min
-    return scores.masked_fill(~near, lowest).softmax(dim=-1).masked_fill(~near, 0.0)
+    return scores.masked_fill(~allowed, lowest).softmax(dim=-1).masked_fill(~allowed, 0.0)
 
 
-def cooled(
+def apply_temperature(
     scores: Float[Tensor, "batch heads query key"],
     temperature: float,
     allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
 ) -> Float[Tensor, "batch heads query key"]:
-    """scores / T, forbidden ones still at the lowest finite number: a row of nothing but -inf has no softmax."""
+    """Return scores / T, with masked scores kept at the lowest finite value: softmax of a row of -inf is NaN."""
     if temperature == 1.0:
         return scores
     scores = scores / temperature

@@ -1,7 +1,7 @@
-"""What later queries need of the tokens so far: their keys, as the score compares them, and their values.
+"""Key-value caches for incremental decoding: transformed keys and values of the tokens so far.
 
-A cache that grows suits training and short sequences; one that is allocated once (static) suits long ones, and with a
-length that is a tensor, compiled code and CUDA graphs, whose memory and shapes may not change from token to token.
+A growing cache suits training and short sequences. A static cache is allocated once and suits long sequences; with a
+tensor as its length it also works in compiled code and CUDA graphs, where memory and shapes must not change.
 """
 
 from abc import ABC, abstractmethod
@@ -17,37 +17,37 @@ from qkv.types import Float, Int, Tensor
 
 
 class Cache(ABC):
-    """The keys and values of a sequence, split into heads."""
+    """Keys and values of a sequence, split into heads."""
 
-    length: int | Int[Tensor, ""]  # how many tokens there are: the place of the next
+    length: int | Int[Tensor, ""]  # number of tokens, i.e. the position of the next one
 
     @abstractmethod
-    def followed_by(self, keys: Keys, value: Float[Tensor, "batch kv_heads further value_dim"]) -> "Cache":
-        """These tokens and then further ones."""
+    def append(self, keys: Keys, value: Float[Tensor, "batch kv_heads new value_dim"]) -> "Cache":
+        """Return the cache extended by new tokens."""
 
     @property
     @abstractmethod
     def keys(self) -> Keys:
-        """What there is to compare queries with."""
+        """The transformed keys."""
 
     @property
     @abstractmethod
     def values(self) -> Float[Tensor, "batch kv_heads key value_dim"]:
-        """What there is to read."""
+        """The values."""
 
-    def start(self, queries: int) -> int | Int[Tensor, ""]:
-        """The place of the first of so many queries that stand at the last tokens."""
+    def first_position(self, queries: int) -> int | Int[Tensor, ""]:
+        """Position of the first query, if `queries` queries belong to the last tokens."""
         return self.length - queries
 
-    def masked(self, mask: Mask | None) -> Mask | None:
-        """A mask that hides, beside what the given one does, the memory where no token stands yet."""
+    def mask_unfilled(self, mask: Mask | None) -> Mask | None:
+        """Combine a mask with one that hides the unfilled part of the cache."""
         return mask
 
 
 @final
 @dataclass(frozen=True)
 class KeyValue(Cache):
-    """A cache that grows: each further token makes a longer one, and this one stays as it is."""
+    """A growing cache: `append` returns a longer copy and leaves this one unchanged."""
 
     key: Float[Tensor, "batch kv_heads length features"]
     value: Float[Tensor, "batch kv_heads length value_dim"]
@@ -56,7 +56,7 @@ class KeyValue(Cache):
     def length(self) -> int:  # type: ignore[override]
         return self.key.shape[2]
 
-    def followed_by(self, keys: Keys, value: Float[Tensor, "batch kv_heads further value_dim"]) -> "KeyValue":
+    def append(self, keys: Keys, value: Float[Tensor, "batch kv_heads new value_dim"]) -> "KeyValue":
         return KeyValue(torch.cat((self.key, keys.tensor), dim=2), torch.cat((self.value, value), dim=2))
 
     @property
@@ -71,15 +71,15 @@ class KeyValue(Cache):
 @final
 @dataclass(frozen=True)
 class StaticKeyValue(Cache):
-    """A cache in memory that is allocated once; further tokens are written into it, behind those that it shows.
+    """A cache of fixed capacity, allocated once; `append` writes new tokens in place.
 
-    With a length that is a number, queries meet the filled part only. With a length that is a tensor, they meet all of
-    the memory, with what is not filled yet behind a mask: nothing then depends on the length but numbers on the device.
-    Going over the capacity is noticed in time only where the length is a number.
+    With an integer length, queries attend to the filled part only. With a tensor as length, they attend to the whole
+    buffer, its unfilled part masked, so that no shape depends on the length. Exceeding the capacity is detected only
+    if the length is an integer.
     """
 
-    key: Float[Tensor, "batch kv_heads capacity features"]  # zeros where nothing stands yet: what is masked
-    value: Float[Tensor, "batch kv_heads capacity value_dim"]  # must still be finite
+    key: Float[Tensor, "batch kv_heads capacity features"]  # zero where unfilled, because masked
+    value: Float[Tensor, "batch kv_heads capacity value_dim"]  # keys and values must be finite
     length: int | Int[Tensor, ""] = 0
 
     @classmethod
@@ -90,39 +90,39 @@ class StaticKeyValue(Cache):
         capacity: int,
         length: int | Int[Tensor, ""] = 0,
     ) -> "StaticKeyValue":
-        """Room for so many keys and values of the kind of these; give the length as a tensor to keep it on a device."""
-        room = (*value.shape[:2], capacity)
-        return cls(keys.tensor.new_zeros(*room, keys.tensor.shape[-1]), value.new_zeros(*room, value.shape[-1]), length)
+        """Allocate an empty cache for keys and values like these; a tensor as `length` stays on its device."""
+        size = (*value.shape[:2], capacity)
+        return cls(keys.tensor.new_zeros(*size, keys.tensor.shape[-1]), value.new_zeros(*size, value.shape[-1]), length)
 
-    def followed_by(self, keys: Keys, value: Float[Tensor, "batch kv_heads further value_dim"]) -> "StaticKeyValue":
-        further, capacity = value.shape[2], self.value.shape[2]
+    def append(self, keys: Keys, value: Float[Tensor, "batch kv_heads new value_dim"]) -> "StaticKeyValue":
+        new, capacity = value.shape[2], self.value.shape[2]
         if isinstance(self.length, int):
-            if self.length + further > capacity:
+            if self.length + new > capacity:
                 raise InputError(
-                    f"this cache has room for {capacity} tokens, {self.length} are in it, and {further} more do not "
-                    "fit: make it larger"
+                    f"cannot append {new} tokens to a cache of capacity {capacity} that holds {self.length}: "
+                    "allocate a larger one"
                 )
-            self.key[:, :, self.length : self.length + further] = keys.tensor
-            self.value[:, :, self.length : self.length + further] = value
+            self.key[:, :, self.length : self.length + new] = keys.tensor
+            self.value[:, :, self.length : self.length + new] = value
         else:
-            places = self.length + torch.arange(further, device=value.device)
-            self.key.index_copy_(2, places, keys.tensor)
-            self.value.index_copy_(2, places, value)
-        return replace(self, length=self.length + further)
+            positions = self.length + torch.arange(new, device=value.device)
+            self.key.index_copy_(2, positions, keys.tensor)
+            self.value.index_copy_(2, positions, value)
+        return replace(self, length=self.length + new)
 
     @property
     def keys(self) -> Keys:
-        return Keys(self._filled(self.key), lasting=False)
+        return Keys(self._filled(self.key), immutable=False)
 
     @property
     def values(self) -> Float[Tensor, "batch kv_heads key value_dim"]:
         return self._filled(self.value)
 
-    def masked(self, mask: Mask | None) -> Mask | None:
-        if isinstance(self.length, int) or isinstance(mask, Causal):  # no query of a causal mask sees what comes later
+    def mask_unfilled(self, mask: Mask | None) -> Mask | None:
+        if isinstance(self.length, int) or isinstance(mask, Causal):  # a causal mask hides later positions already
             return mask
         filled = Prefix(self.length.view(1))
         return filled if mask is None else mask & filled
 
-    def _filled(self, memory: Float[Tensor, "batch kv_heads capacity dim"]) -> Float[Tensor, "batch kv_heads key dim"]:
-        return memory[:, :, : self.length] if isinstance(self.length, int) else memory
+    def _filled(self, buffer: Float[Tensor, "batch kv_heads capacity dim"]) -> Float[Tensor, "batch kv_heads key dim"]:
+        return buffer[:, :, : self.length] if isinstance(self.length, int) else buffer

@@ -1,15 +1,14 @@
-"""Hard attention: all of a query's weight on one key (Xu et al. 2015).
+"""Hard attention: each query attends to a single key (Xu et al. 2015).
 
-A choice has no slope, so training needs an estimate of the gradient. With p = softmax(s) and a one-hot choice z:
+A discrete choice has no gradient, so training needs an estimator. With p = softmax(s) and a one-hot choice z:
 
-    straight-through    z is the best key; backward, as if the weights had been p
-    gumbel              z is the best key after noise; backward, as if softmax((s + noise) / T) (Jang et al. 2017)
-    reinforce           z is drawn from p; what it led to is rewarded afterwards (Williams 1992), and on average
+    straight-through    z is the argmax; the backward pass uses p
+    gumbel              z is the argmax after noise; the backward pass uses softmax((s + noise) / T) (Jang et al. 2017)
+    reinforce           z is sampled from p and rewarded afterwards (Williams 1992); in expectation
 
         d E[R] / ds = E[(R - b) d log p(z) / ds] = E[(R - b) (z - p)]
 
-    for any baseline b that does not know z: the nearer b is to the reward that was to be expected, the less the
-    estimate varies.
+    for any baseline b that does not depend on z: the closer b is to the expected reward, the lower the variance.
 """
 
 import math
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention.align import Align, Scored, cooled
+from qkv.attention.align import Align, AlignInput, apply_temperature
 from qkv.attention.precision import at_least_float32
 from qkv.attention.replay import in_backward
 from qkv.config import nearest
@@ -32,33 +31,33 @@ BASELINES = ("moving-average", "learned")
 
 
 class Surrogate(NamedTuple):
-    """What to add to the training loss, whose gradient estimates that of the expected reward, and how good it is."""
+    """Surrogate loss whose gradient estimates that of the expected reward, and statistics of the estimate."""
 
     loss: Float[Tensor, ""]
-    variance: Float[Tensor, ""]  # of the estimates (R - b) (z - p) over the draws, summed over the keys
-    baseline: Float[Tensor, ""]  # b, averaged over the draws
-    advantage: Float[Tensor, ""]  # R - b, averaged over the draws
+    variance: Float[Tensor, ""]  # of the estimates (R - b) (z - p) over the samples, summed over the keys
+    baseline: Float[Tensor, ""]  # mean b over the samples
+    advantage: Float[Tensor, ""]  # mean R - b over the samples
 
 
 class Draws(NamedTuple):
-    """The choices of one call, or of several one after another."""
+    """Sampled choices of one call, or of several concatenated calls."""
 
     log_probability: Float[Tensor, "batch heads query"]  # log p(z)
     entropy: Float[Tensor, "batch heads query"]  # of p
-    slope: Float[Tensor, "batch heads query key"]  # z - p, the gradient of log p(z) with respect to the scores
+    score_grad: Float[Tensor, "batch heads query key"]  # z - p, the gradient of log p(z) with respect to the scores
     expected: Float[Tensor, "batch heads query"]  # b
-    made: Bool[Tensor, "batch heads query"]  # false where there was nothing to choose from
+    valid: Bool[Tensor, "batch heads query"]  # false for fully masked queries
 
 
 @final
 class Hard(nn.Module, Align):
-    """One key for each query: the best one in evaluation; in training, one that an estimator can learn from.
+    """One key per query: the argmax in evaluation, and a choice with a gradient estimator in training.
 
-    With "reinforce", the module remembers the draws of each call in training until `loss` is called with the reward
-    they earned. `temperature` is of "gumbel" alone; `baseline` ("moving-average", "learned" or None), `decay` (of the
-    moving average), `query_dim` (of the learned baseline) and `entropy` (the weight of a bonus for staying undecided)
-    are of "reinforce" alone, and so is `discount`: how much a step counts for the draws of the step before it, where a
-    task rewards them for all that comes. 1 is exact; less varies less, but is blind to what a draw does much later.
+    With "reinforce", the module keeps the samples of each training call until `loss` is called with their reward.
+    `temperature` applies to "gumbel" only. `baseline` ("moving-average", "learned" or None), `decay` (of the moving
+    average), `query_dim` (of the learned baseline), `entropy` (weight of an entropy bonus) and `discount` (discount
+    factor of future rewards, for tasks that reward a step for all later ones) apply to "reinforce" only. A discount of
+    1 is unbiased; smaller values reduce the variance but ignore long-term effects.
     """
 
     def __init__(
@@ -88,134 +87,134 @@ class Hard(nn.Module, Align):
         self.baseline = _baseline(baseline, decay, query_dim) if estimator == "reinforce" else None
         self._draws: list[Draws] = []  # since the last loss
 
-    def weigh(self, scored: Scored) -> Float[Tensor, "batch heads query key"]:
-        scores, allowed, query, _ = scored
-        exact = at_least_float32(scores)
+    def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
+        scores, allowed, query, _ = inputs
+        scores32 = at_least_float32(scores)
         if not self.training:
-            weights = _best(exact)
+            weights = _one_hot_argmax(scores32)
         elif self.estimator == "straight-through":
-            weights = _with_slope_of(exact.softmax(dim=-1), _best(exact))
+            weights = _straight_through(scores32.softmax(dim=-1), _one_hot_argmax(scores32))
         else:
-            noisy = exact + _gumbel_noise(exact)
-            weights = _best(noisy)  # a draw from p: noise of this kind makes the best key a random one, as p says
+            noisy = scores32 + _gumbel_noise(scores32)
+            weights = _one_hot_argmax(noisy)  # a sample from p (Gumbel-max trick)
             if self.estimator == "gumbel":
-                weights = _with_slope_of(cooled(noisy, self.temperature, allowed).softmax(dim=-1), weights)
+                weights = _straight_through(
+                    apply_temperature(noisy, self.temperature, allowed).softmax(dim=-1), weights
+                )
             elif torch.is_grad_enabled() and not in_backward():
-                self._remember(exact, weights, allowed, query)
+                self._store_draws(scores32, weights, allowed, query)
         return weights.to(scores.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_draws": []}  # a copy has drawn nothing
+        return {**self.__dict__, "_draws": []}  # copies start without samples
 
     def loss(
         self,
         reward: Float[Tensor, "batch"] | Float[Tensor, "batch query"],
-        counted: Bool[Tensor, "batch query"] | None = None,
+        mask: Bool[Tensor, "batch query"] | None = None,
         steps: Float[Tensor, "batch query"] | None = None,
     ) -> Surrogate:
-        """What the draws since the last call have to learn from their reward, of which more is better.
+        """Return the surrogate loss of the samples since the last call, given their reward (higher is better).
 
             loss = -(R - b) log p(z) - entropy H(p), summed over heads and queries, averaged over the batch
 
-        and, with a learned baseline, (R - b)^2 beside it. The reward is that of a whole row, or of each query; queries
-        of several calls are counted one after another. `counted` leaves out queries, such as steps beyond the end.
+        plus (R - b)^2 for a learned baseline. The reward is given per batch row or per query; the queries of several
+        calls are concatenated. `mask` is false for queries to ignore, such as steps beyond the end.
 
-        Where a reward is the sum of what came in some `steps`, fewer towards the end, the baseline learns what one of
-        them is worth, and b is that times their number: it is known before the draw, so the estimate stays unbiased.
+        If the reward is a sum over `steps` remaining steps, the baseline estimates the reward per step and b is that
+        times the number of steps, which is known before sampling, so the estimate stays unbiased.
         """
         if not self._draws:
             raise InputError(
-                "there are no draws to reward: loss() needs a forward pass before it, in training mode, with gradients "
-                f'and with estimator="reinforce" (this one is {self.estimator!r})'
+                "there are no samples to reward: call loss() after a forward pass in training mode with gradients "
+                f'enabled and estimator="reinforce" (not {self.estimator!r})'
             )
-        draws = _one_after_another(self._draws)
-        batch, _, queries = draws.made.shape
+        draws = _concatenate(self._draws)
+        batch, _, queries = draws.valid.shape
         if tuple(reward.shape) not in ((batch,), (batch, queries)):
             raise ShapeError(
-                f"the reward has shape {list(reward.shape)}, but the draws since the last loss() take one for each "
-                f"row, {[batch]}, or one for each query of all calls, {[batch, queries]}"
+                f"reward has shape {list(reward.shape)}, but must be {[batch]} [batch] or "
+                f"{[batch, queries]} [batch, query], for the queries of all calls since the last loss()"
             )
-        for name, given in (("counted", counted), ("steps", steps)):
-            if given is not None and tuple(given.shape) != (batch, queries):
-                raise ShapeError(
-                    f"{name} has shape {list(given.shape)}, but there were {[batch, queries]} [batch, query] draws"
-                )
-        self.forget()
+        for name, tensor in (("mask", mask), ("steps", steps)):
+            if tensor is not None and tuple(tensor.shape) != (batch, queries):
+                raise ShapeError(f"{name} has shape {list(tensor.shape)}, not {[batch, queries]} [batch, query]")
+        self.discard_draws()
 
-        made = draws.made if counted is None else draws.made & counted[:, None]
-        count = made.sum().clamp(min=1)
+        valid = draws.valid if mask is None else draws.valid & mask[:, None]
+        count = valid.sum().clamp(min=1)
         reward = reward.to(draws.expected.dtype).view(batch, 1, -1).expand_as(draws.expected).detach()
-        worth = torch.ones_like(reward) if steps is None else steps.to(reward.dtype)[:, None].clamp(min=1.0)
-        expected = (draws.expected * worth).detach()
+        step_count = torch.ones_like(reward) if steps is None else steps.to(reward.dtype)[:, None].clamp(min=1.0)
+        expected = (draws.expected * step_count).detach()
         advantage = reward - expected
-        each = -advantage * draws.log_probability - self.entropy * draws.entropy
+        loss = -advantage * draws.log_probability - self.entropy * draws.entropy
         if self.baseline is not None:
-            each = each + self.baseline.learn(reward / worth, draws.expected, made)
-        rows = made.unsqueeze(-1)
-        estimates = advantage.unsqueeze(-1) * draws.slope
+            loss = loss + self.baseline.update(reward / step_count, draws.expected, valid)
+        rows = valid.unsqueeze(-1)
+        estimates = advantage.unsqueeze(-1) * draws.score_grad
         mean = estimates.masked_fill(~rows, 0.0).sum(dim=(0, 1, 2)) / count
         return Surrogate(
-            loss=each.masked_fill(~made, 0.0).sum() / batch,
+            loss=loss.masked_fill(~valid, 0.0).sum() / batch,
             variance=(estimates - mean).square().masked_fill(~rows, 0.0).sum() / (count - 1).clamp(min=1),
-            baseline=expected.masked_fill(~made, 0.0).sum() / count,
-            advantage=advantage.masked_fill(~made, 0.0).sum() / count,
+            baseline=expected.masked_fill(~valid, 0.0).sum() / count,
+            advantage=advantage.masked_fill(~valid, 0.0).sum() / count,
         )
 
-    def forget(self) -> None:
-        """Drop the draws since the last loss, as after a step that was given up."""
+    def discard_draws(self) -> None:
+        """Discard the samples since the last loss, e.g. of an aborted step."""
         self._draws = []
 
-    def _remember(
+    def _store_draws(
         self,
         scores: Float[Tensor, "batch heads query key"],
         choice: Float[Tensor, "batch heads query key"],
         allowed: Bool[Tensor, "#batch #heads #query #key"] | None,
         query: Float[Tensor, "batch heads query dim"],
     ) -> None:
-        log_p, made = scores.log_softmax(dim=-1), torch.ones_like(scores[..., 0], dtype=torch.bool)
-        if allowed is not None:  # p log p of what is forbidden is 0, and a choice of it, in a row of nothing else, too
-            log_p, made = log_p.masked_fill(~allowed, 0.0), made & allowed.any(dim=-1)
+        log_p, valid = scores.log_softmax(dim=-1), torch.ones_like(scores[..., 0], dtype=torch.bool)
+        if allowed is not None:  # masked keys contribute p log p = 0, also if chosen in a fully masked row
+            log_p, valid = log_p.masked_fill(~allowed, 0.0), valid & allowed.any(dim=-1)
         p = scores.softmax(dim=-1)
-        expected = made.new_zeros(made.shape) if self.baseline is None else self.baseline(query)
+        expected = valid.new_zeros(valid.shape) if self.baseline is None else self.baseline(query)
         self._draws.append(
             Draws(
                 log_probability=(choice * log_p).sum(dim=-1),
                 entropy=-(p * log_p).sum(dim=-1),
-                slope=(choice - p).detach(),
+                score_grad=(choice - p).detach(),
                 expected=expected.to(scores.dtype),
-                made=made,
+                valid=valid,
             )
         )
 
 
 class Baseline(nn.Module, ABC):
-    """The reward to be expected before a choice is known."""
+    """Expected reward, independent of the choice."""
 
     @abstractmethod
     def forward(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query"]:
-        """The reward that each query may expect."""
+        """Return the expected reward of each query."""
 
     @abstractmethod
-    def learn(
+    def update(
         self,
         reward: Float[Tensor, "batch heads query"],
         expected: Float[Tensor, "batch heads query"],
-        made: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*each"]:
-        """Take in the rewards that came; gives what to add to the loss of each draw, for gradients to do the rest."""
+        valid: Bool[Tensor, "batch heads query"],
+    ) -> Float[Tensor, "*loss"]:
+        """Update the baseline with the observed rewards; returns the term to add to the loss of each sample."""
 
 
 @final
 class MovingAverage(Baseline):
-    """b = decay b + (1 - decay) R, over the steps of training; like any average, it is of what was seen so far."""
+    """b = decay b + (1 - decay) R, over the training steps, with bias correction."""
 
     total: Float[Tensor, ""]
-    mass: Float[Tensor, ""]  # how much of the average is filled: it begins at 0 and nears 1
+    mass: Float[Tensor, ""]  # total weight of the average, from 0 towards 1
 
     def __init__(self, decay: float) -> None:
         super().__init__()
         if not 0.0 <= decay < 1.0:
-            raise InputError(f"the decay of a moving average lies in [0, 1), not {decay}")
+            raise InputError(f"decay must be in [0, 1), not {decay}")
         self.decay = decay
         self.register_buffer("total", torch.zeros(()))
         self.register_buffer("mass", torch.zeros(()))
@@ -224,14 +223,14 @@ class MovingAverage(Baseline):
         return (self.total / self.mass.where(self.mass > 0, 1.0)).expand(query.shape[:3])
 
     @torch.no_grad()
-    def learn(
+    def update(
         self,
         reward: Float[Tensor, "batch heads query"],
         expected: Float[Tensor, "batch heads query"],
-        made: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*each"]:
-        count = made.sum()
-        mean = reward.masked_fill(~made, 0.0).sum() / count.clamp(min=1)
+        valid: Bool[Tensor, "batch heads query"],
+    ) -> Float[Tensor, "*loss"]:
+        count = valid.sum()
+        mean = reward.masked_fill(~valid, 0.0).sum() / count.clamp(min=1)
         rate = (1.0 - self.decay) * (count > 0).to(self.mass.dtype)
         self.total.lerp_(mean.to(self.total.dtype), rate)
         self.mass.lerp_(torch.ones_like(self.mass), rate)
@@ -239,24 +238,24 @@ class MovingAverage(Baseline):
 
 
 @final
-class Predicted(Baseline):
-    """b = w . q + c, fitted to the rewards by least squares; it does not move the queries themselves."""
+class LearnedBaseline(Baseline):
+    """b = w . q + c, fitted to the rewards by least squares; no gradient flows into the queries."""
 
     def __init__(self, query_dim: int) -> None:
         super().__init__()
         self.linear = nn.Linear(query_dim, 1)
-        nn.init.zeros_(self.linear.weight)  # no reward is expected before one has come
+        nn.init.zeros_(self.linear.weight)  # the initial estimate is 0
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query"]:
         return self.linear(query.detach()).squeeze(-1)
 
-    def learn(
+    def update(
         self,
         reward: Float[Tensor, "batch heads query"],
         expected: Float[Tensor, "batch heads query"],
-        made: Bool[Tensor, "batch heads query"],
-    ) -> Float[Tensor, "*each"]:
+        valid: Bool[Tensor, "batch heads query"],
+    ) -> Float[Tensor, "*loss"]:
         return (reward - expected).square()
 
 
@@ -266,33 +265,33 @@ def _baseline(name: str | None, decay: float, query_dim: int | None) -> Baseline
     if name == "moving-average":
         return MovingAverage(decay)
     if name != "learned":
-        raise InputError(f"unknown baseline {name!r}{nearest(name, BASELINES)}; None is for no baseline")
+        raise InputError(f"unknown baseline {name!r}{nearest(name, BASELINES)}; use None for no baseline")
     if query_dim is None:
-        raise InputError("a learned baseline is a function of the query: give Hard its query_dim")
-    return Predicted(query_dim)
+        raise InputError("a learned baseline needs query_dim")
+    return LearnedBaseline(query_dim)
 
 
-def _best(scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query key"]:
-    """1 for the best key of each query, 0 for the others."""
+def _one_hot_argmax(scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query key"]:
+    """One-hot argmax over the keys."""
     return torch.zeros_like(scores).scatter(-1, scores.argmax(dim=-1, keepdim=True), 1.0)
 
 
-def _with_slope_of(
+def _straight_through(
     soft: Float[Tensor, "batch heads query key"], choice: Float[Tensor, "batch heads query key"]
 ) -> Float[Tensor, "batch heads query key"]:
-    """The choice, to the last bit; backward, the soft weights."""
+    """Return the choice exactly, with the gradient of the soft weights."""
     return choice + (soft - soft.detach())
 
 
 def _gumbel_noise(scores: Float[Tensor, "batch heads query key"]) -> Float[Tensor, "batch heads query key"]:
-    """-log of exponential noise; never infinite, or a forbidden key could win."""
+    """Gumbel noise, clamped to finite values so that a masked key cannot win."""
     return -torch.empty_like(scores).exponential_().clamp_(min=torch.finfo(scores.dtype).tiny).log()
 
 
-def _one_after_another(calls: list[Draws]) -> Draws:
-    """The draws of several calls, their queries in one row; where the keys grew, early slopes end in zeros."""
-    if len({call.made.shape[:2] for call in calls}) > 1:
+def _concatenate(calls: list[Draws]) -> Draws:
+    """Concatenate the samples of several calls along the queries, zero-padding the keys if their number grew."""
+    if len({call.valid.shape[:2] for call in calls}) > 1:
         raise ShapeError("the calls since the last loss() differ in batch or heads: call loss() after each of them")
-    keys = max(call.slope.shape[-1] for call in calls)
-    calls = [call._replace(slope=F.pad(call.slope, (0, keys - call.slope.shape[-1]))) for call in calls]
+    keys = max(call.score_grad.shape[-1] for call in calls)
+    calls = [call._replace(score_grad=F.pad(call.score_grad, (0, keys - call.score_grad.shape[-1]))) for call in calls]
     return Draws(*(torch.cat(parts, dim=2) for parts in zip(*calls, strict=True)))

@@ -1,8 +1,7 @@
-"""Masks: which key each query may attend to.
+"""Masks: which keys each query may attend to.
 
-A mask is a symbolic value, combined with `&`, `|` and `~`. It says of a cell of the scores whether it is allowed
-(`allows`), and from that one sentence becomes, as late as possible, whatever a backend wants: a tensor, a block mask,
-or a kernel's flag and no tensor at all.
+Masks are symbolic and combine with `&`, `|` and `~`. Each one defines `allows(index)` for a cell of the scores; a
+backend turns that into a dense tensor, a block mask or a kernel flag as late as possible.
 """
 
 from abc import ABC, abstractmethod
@@ -11,48 +10,48 @@ from typing import NamedTuple, final
 
 import torch
 
-from qkv.attention.extent import Cells, Extent, Places
+from qkv.attention.score_shape import CellIndex, Index, ScoreShape
 from qkv.errors import InputError, ShapeError
 from qkv.types import Bool, Int, Tensor
 
 
 class Mask(ABC):
-    """Says which key each query may attend to; a query that may attend to nothing reads zeros.
+    """Defines which keys each query may attend to; the output of a fully masked query is zero.
 
-    It is a value: the tensors it holds are not to be changed, for what was made of them may be kept.
+    Masks are immutable: their tensors must not be modified, because results computed from them may be cached.
     """
 
     @abstractmethod
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        """Whether attention is allowed, at each of the cells."""
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        """Whether each of the cells may be attended to."""
 
-    def empty(
-        self, extent: Extent, allowed: Bool[Tensor, "#batch #heads #query #key"]
+    def fully_masked(
+        self, shape: ScoreShape, allowed: Bool[Tensor, "#batch #heads #query #key"]
     ) -> Bool[Tensor, "#batch #heads #query 1"] | None:
-        """Which queries may attend to nothing; None where the mask knows that each sees something."""
+        """Which queries have no allowed key; None if the mask guarantees that there are none."""
         return ~allowed.any(dim=-1, keepdim=True)
 
-    def materialise(self, extent: Extent) -> Bool[Tensor, "#batch #heads #query #key"]:
-        """The mask as a tensor that broadcasts to the scores, true where attention is allowed."""
-        allowed = self.allows(Cells(extent))
-        if not broadcasts(allowed.shape, extent):
+    def to_dense(self, shape: ScoreShape) -> Bool[Tensor, "#batch #heads #query #key"]:
+        """Return the mask as a tensor that broadcasts to the scores, true where attention is allowed."""
+        allowed = self.allows(CellIndex(shape))
+        if not broadcasts(allowed.shape, shape):
             raise ShapeError(
                 f"the mask {type(self).__name__} has shape {list(allowed.shape)}, which does not broadcast to "
-                f"scores of shape {list(extent[:4])} [batch, heads, query, key]"
+                f"scores of shape {list(shape[:4])} [batch, heads, query, key]"
             )
         return allowed
 
-    def on(self, device: torch.device) -> "Mask":
-        """This mask with the tensors it holds on a device; kernels, unlike `materialise`, need them there."""
+    def to(self, device: torch.device) -> "Mask":
+        """Move the tensors of this mask to a device, as kernels (unlike `to_dense`) require."""
         if not is_dataclass(self):
             return self
-        held = ((field.name, getattr(self, field.name)) for field in fields(self))
-        moved = {name: x.to(device) if isinstance(x, Tensor) else x.on(device) for name, x in held if _movable(x)}
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        moved = {name: x.to(device) for name, x in values if isinstance(x, Tensor | Mask)}
         return replace(self, **moved)
 
-    def visible(self, extent: Extent) -> "Visible":
-        """The mask as a tensor, for one call."""
-        return Visible(self, extent, self.materialise(extent))
+    def materialize(self, shape: ScoreShape) -> "MaterializedMask":
+        """Compute the mask tensor of one call."""
+        return MaterializedMask(self, shape, self.to_dense(shape))
 
     def __and__(self, other: "Mask") -> "Mask":
         return Both(self, other) if isinstance(other, Mask) else NotImplemented
@@ -67,82 +66,88 @@ class Mask(ABC):
 @final
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A query sees the keys up to its own place; unless told otherwise, the last query stands at the last key."""
+    """A query attends to the keys up to its own position; by default the last query is aligned with the last key."""
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return at.key <= at.place
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return index.key <= index.query_position
 
-    def empty(self, extent: Extent, allowed: Bool[Tensor, "#batch 1 query key"]) -> Bool[Tensor, "#b 1 q 1"] | None:
-        known = isinstance(extent.first_place, int) and extent.first_place >= 0
-        return None if known else super().empty(extent, allowed)
+    def fully_masked(
+        self, shape: ScoreShape, allowed: Bool[Tensor, "#batch 1 query key"]
+    ) -> Bool[Tensor, "#b 1 q 1"] | None:
+        never = isinstance(shape.first_position, int) and shape.first_position >= 0
+        return None if never else super().fully_masked(shape, allowed)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Each sequence of the batch has its own length; keys beyond it are not seen."""
+    """Masks the keys beyond the length of each sequence."""
 
     lengths: Int[Tensor, "batch"]
 
     def __post_init__(self) -> None:
-        if not _whole_numbers(self.lengths, dims=1):
-            raise ShapeError("Padding takes the length of each sequence, as a tensor of whole numbers [batch]")
+        if not _is_integer(self.lengths, dims=1):
+            raise ShapeError("Padding takes the length of each sequence, as an integer tensor [batch]")
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return at.key < at.of_batch(self.lengths)
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return index.key < index.per_batch(self.lengths)
 
-    def empty(self, extent: Extent, allowed: Bool[Tensor, "batch 1 1 key"]) -> Bool[Tensor, "batch 1 1 1"]:
-        return self.lengths.to(extent.device).view(-1, 1, 1, 1) <= 0
+    def fully_masked(self, shape: ScoreShape, allowed: Bool[Tensor, "batch 1 1 key"]) -> Bool[Tensor, "batch 1 1 1"]:
+        return self.lengths.to(shape.device).view(-1, 1, 1, 1) <= 0
 
 
 @final
 @dataclass(frozen=True)
 class Window(Mask):
-    """A query sees so many keys to the left of its place, so many to the right, and the one at it."""
+    """A query attends to `left` keys before its position, the key at it, and `right` keys after it."""
 
     left: int
     right: int
 
     def __post_init__(self) -> None:
         if not all(isinstance(reach, int) and reach >= 0 for reach in (self.left, self.right)):
-            raise InputError(f"Window takes two numbers of keys, whole and not negative, not {self.left}, {self.right}")
+            raise InputError(f"Window takes two non-negative integers, not {self.left}, {self.right}")
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return (at.key >= at.place - self.left) & (at.key <= at.place + self.right)
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return (index.key >= index.query_position - self.left) & (index.key <= index.query_position + self.right)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
-    """Every query sees the first keys, so many for all or for each sequence: `Causal() | Prefix(n)` is a prefix LM."""
+    """Every query attends to the first `length` keys, shared or per sequence: `Causal() | Prefix(n)` is a prefix LM."""
 
     length: int | Int[Tensor, "batch"]
 
     def __post_init__(self) -> None:
         if isinstance(self.length, int) and self.length < 0:
-            raise InputError(f"Prefix takes a number of keys, not {self.length}")
-        if not isinstance(self.length, int) and not _whole_numbers(self.length, dims=1):
-            raise ShapeError("Prefix takes a number, or a tensor of whole numbers [batch]")
+            raise InputError(f"Prefix takes a non-negative number of keys, not {self.length}")
+        if not isinstance(self.length, int) and not _is_integer(self.length, dims=1):
+            raise ShapeError("Prefix takes an integer or an integer tensor [batch]")
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return at.key < (self.length if isinstance(self.length, int) else at.of_batch(self.length))
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return index.key < (self.length if isinstance(self.length, int) else index.per_batch(self.length))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Several documents packed into one sequence: a query sees the keys of its own document."""
+    """Several documents packed into one sequence: a query attends to the keys of its own document."""
 
-    ids: Int[Tensor, "batch length"]  # which document stands at each place
+    ids: Int[Tensor, "batch length"]  # document id at each position
 
     def __post_init__(self) -> None:
-        if not _whole_numbers(self.ids, dims=2):
-            raise ShapeError("Documents takes the document at each place, as a tensor of whole numbers [batch, length]")
+        if not _is_integer(self.ids, dims=2):
+            raise ShapeError("Documents takes the document id at each position, as an integer tensor [batch, length]")
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
         last = self.ids.shape[1] - 1
-        document = at.of_place(self.ids, at.place.clamp(0, last))
-        return (document == at.of_place(self.ids, at.key)) & (at.place >= 0) & (at.place <= last)
+        document = index.per_position(self.ids, index.query_position.clamp(0, last))
+        return (
+            (document == index.per_position(self.ids, index.key))
+            & (index.query_position >= 0)
+            & (index.query_position <= last)
+        )
 
 
 @final
@@ -154,81 +159,77 @@ class Dense(Mask):
 
     def __post_init__(self) -> None:
         if self.allowed.dtype != torch.bool:
-            raise ShapeError(f"Dense takes a tensor of true and false, not one of {self.allowed.dtype}")
+            raise ShapeError(f"Dense takes a boolean tensor, not {self.allowed.dtype}")
         if self.allowed.ndim != 4:
             raise ShapeError(
-                "Dense takes a tensor [batch, heads, query, key], with a 1 for what does not matter, "
+                "Dense takes a tensor [batch, heads, query, key], with size 1 for broadcast dimensions, "
                 f"but it has shape {list(self.allowed.shape)}"
             )
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return at.of_cell(self.allowed)
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return index.per_cell(self.allowed)
 
 
 @final
 @dataclass(frozen=True)
 class Both(Mask):
-    """Allowed by the one mask and by the other."""
+    """Intersection of two masks."""
 
     left: Mask
     right: Mask
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return self.left.allows(at) & self.right.allows(at)
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return self.left.allows(index) & self.right.allows(index)
 
 
 @final
 @dataclass(frozen=True)
 class Either(Mask):
-    """Allowed by the one mask or by the other."""
+    """Union of two masks."""
 
     left: Mask
     right: Mask
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return self.left.allows(at) | self.right.allows(at)
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return self.left.allows(index) | self.right.allows(index)
 
 
 @final
 @dataclass(frozen=True)
 class Not(Mask):
-    """Allowed where the mask forbids."""
+    """Complement of a mask."""
 
     mask: Mask
 
-    def allows(self, at: Places) -> Bool[Tensor, "..."]:
-        return ~self.mask.allows(at)
+    def allows(self, index: Index) -> Bool[Tensor, "..."]:
+        return ~self.mask.allows(index)
 
 
-def _movable(x: object) -> bool:
-    return isinstance(x, Tensor | Mask)
-
-
-def _whole_numbers(x: object, dims: int) -> bool:
+def _is_integer(x: object, dims: int) -> bool:
     return isinstance(x, Tensor) and x.ndim == dims and x.dtype != torch.bool and not x.is_floating_point()
 
 
-def broadcasts(shape: torch.Size, extent: Extent) -> bool:
+def broadcasts(size: torch.Size, shape: ScoreShape) -> bool:
     """Whether a tensor of this shape broadcasts to the scores."""
-    if len(shape) != 4:
+    if len(size) != 4:
         return False
-    batch, heads, queries, keys = shape
+    batch, heads, queries, keys = size
     return (
-        (batch == 1 or batch == extent.batch)
-        and (heads == 1 or heads == extent.heads)
-        and (queries == 1 or queries == extent.queries)
-        and (keys == 1 or keys == extent.keys)
+        (batch == 1 or batch == shape.batch)
+        and (heads == 1 or heads == shape.heads)
+        and (queries == 1 or queries == shape.queries)
+        and (keys == 1 or keys == shape.keys)
     )
 
 
-class Visible(NamedTuple):
-    """A mask as it applies to one call."""
+class MaterializedMask(NamedTuple):
+    """The mask tensor of one call."""
 
     mask: Mask
-    extent: Extent
+    shape: ScoreShape
     allowed: Bool[Tensor, "#batch #heads #query #key"]
 
     @property
-    def empty(self) -> Bool[Tensor, "#batch #heads #query 1"] | None:
-        """Which queries may attend to nothing; None where there is no such query."""
-        return self.mask.empty(self.extent, self.allowed)
+    def fully_masked(self) -> Bool[Tensor, "#batch #heads #query 1"] | None:
+        """Which queries have no allowed key; None if there is no such query."""
+        return self.mask.fully_masked(self.shape, self.allowed)

@@ -1,4 +1,4 @@
-"""The one attention operator: as a function, as a plan to keep, and as a module that holds its terms."""
+"""The attention operator: as a function, as a reusable plan, and as a module."""
 
 from collections.abc import Callable
 from typing import TypedDict, Unpack, final
@@ -6,13 +6,13 @@ from typing import TypedDict, Unpack, final
 from torch import nn
 
 from qkv.attention.align import Align, Softmax
-from qkv.attention.backends import Explanation, checked_name, choose, explained
+from qkv.attention.backends import Explanation, check_backend, choose, explain_choice
 from qkv.attention.backends.reference import REFERENCE
-from qkv.attention.extent import Extent
 from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
-from qkv.attention.spec import Attended, Backend, Request, check_shapes, check_terms, prepare
+from qkv.attention.score_shape import ScoreShape
+from qkv.attention.spec import AttentionOutput, Backend, Request, check_shapes, check_terms, transform_keys
 from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 
@@ -33,23 +33,23 @@ def attend(
     backend: str = "auto",
     need_weights: bool = False,
     start: int | Int[Tensor, "*batch"] | None = None,
-) -> Attended:
-    """Read from the values, by how well each query fits each key.
+) -> AttentionOutput:
+    """Compute attention with the given score, position, mask and alignment.
 
     scores = mask(position(score(query, key))),   weights = align(scores),   output = weights @ value
 
-    `start` is the place of the first query among the keys, a number or a tensor (one for all rows, or one each); unless
-    it is given, the last query stands at the last key. Several heads of queries may share one of keys and values.
-    `dropout` acts on the weights and is applied whenever it is positive; the weights returned are those before it.
-    A query whose every key is masked reads zeros. What stands behind a mask must still be finite: it counts zero times.
-    `backend` is "auto" or a name, which raises `Unsupported` where that backend cannot serve the request.
+    `start` is the position of the first query among the keys, an integer or a tensor (shared or one per batch row); by
+    default the last query is aligned with the last key. Query heads may share heads of keys and values (GQA).
+    `dropout` is applied to the weights whenever it is positive; the returned weights are those before dropout.
+    The output of a fully masked query is zero. Masked keys and values must be finite: they are multiplied by zero.
+    `backend` is "auto" or a name; a named backend that does not support the request raises `Unsupported`.
     """
     request = build_request(query, key, value, score, position, mask, align, dropout, backend, need_weights, start)
     return choose(request, backend).run(request)
 
 
 class Terms(TypedDict, total=False):
-    """What `attend` takes by name."""
+    """Keyword arguments of `attend`."""
 
     score: Score
     position: Position | None
@@ -63,18 +63,18 @@ class Terms(TypedDict, total=False):
 
 @final
 class Plan:
-    """A call of `attend` with everything settled but the tensors: terms, backend, and the mask as it will be used.
+    """A call of `attend` with fixed terms, backend and mask tensor, to be applied to new tensors.
 
-    It is for tensors of the same sizes, dtype and device, with gradients asked of them or not as when it was made.
+    The tensors must have the same shapes, dtype, device and `requires_grad` as those it was created with.
     """
 
     def __init__(self, request: Request, backend: Backend) -> None:
         self.backend = backend
-        self.extent = request.extent
-        live = isinstance(request.extent.start, Tensor)  # it may change between calls, and the mask with it
+        self.shape = request.shape
+        dynamic = isinstance(request.shape.start, Tensor)  # it may change between calls, and the mask with it
         self._terms = (
             request.score, request.position, request.mask, request.align, request.dropout, request.need_weights,
-            request.extent, None if live else request.see(),
+            request.shape, None if dynamic else request.materialize_mask(),
         )  # fmt: skip
 
     def __call__(
@@ -82,13 +82,13 @@ class Plan:
         query: Float[Tensor, "batch heads query dim"],
         key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
         value: Float[Tensor, "batch kv_heads key value_dim"],
-    ) -> Attended:
-        """`attend`, for tensors of the sizes that the plan was made with."""
+    ) -> AttentionOutput:
+        """Run `attend` on tensors of the shapes that the plan was created for."""
         check_shapes(query, key, value)
-        if (*query.shape[:3], value.shape[2]) != self.extent[:4]:
+        if (*query.shape[:3], value.shape[2]) != self.shape[:4]:
             raise ShapeError(
-                f"the plan was made for {list(self.extent[:4])} [batch, heads, query, key], but was given "
-                f"{[*query.shape[:3], value.shape[2]]}: make another"
+                f"the plan is for {list(self.shape[:4])} [batch, heads, query, key], not "
+                f"{[*query.shape[:3], value.shape[2]]}: create a new plan"
             )
         return self.backend.run(Request(query, key, value, *self._terms))
 
@@ -99,7 +99,7 @@ def plan(
     value: Float[Tensor, "batch kv_heads key value_dim"],
     **terms: Unpack[Terms],
 ) -> Plan:
-    """Settle a call of `attend` once, to make it many times with tensors of the same sizes, as a decoding loop does."""
+    """Prepare a call of `attend` once, to run it many times on tensors of the same shapes, e.g. when decoding."""
     request = build_request(query, key, value, **terms)
     return Plan(request, choose(request, terms.get("backend", "auto")))
 
@@ -110,8 +110,8 @@ def explain(
     value: Float[Tensor, "batch kv_heads key value_dim"],
     **terms: Unpack[Terms],
 ) -> Explanation:
-    """Which backend a call of `attend` would run on, and why the others would not; print it, or read its fields."""
-    return explained(build_request(query, key, value, **terms), terms.get("backend", "auto"))
+    """Return which backend a call of `attend` would use, and why the others would not be used."""
+    return explain_choice(build_request(query, key, value, **terms), terms.get("backend", "auto"))
 
 
 def build_request(
@@ -127,17 +127,17 @@ def build_request(
     need_weights: bool = False,
     start: int | Int[Tensor, "*batch"] | None = None,
 ) -> Request:
-    """What `attend` takes, as one value."""
+    """Check the arguments of `attend` and pack them into a `Request`."""
     check_shapes(query, key, value)
     check_terms(score, position, mask, align, start)
     if dropout and not 0.0 < dropout <= 1.0:
-        raise InputError(f"dropout is a share of the weights, from 0 to 1, not {dropout}")
-    extent = Extent(query.shape[0], query.shape[1], query.shape[2], value.shape[2], query.device, start)
-    return Request(query, key, value, score, position, mask, align, dropout, need_weights, extent)
+        raise InputError(f"dropout must be between 0 and 1, not {dropout}")
+    shape = ScoreShape(query.shape[0], query.shape[1], query.shape[2], value.shape[2], query.device, start)
+    return Request(query, key, value, score, position, mask, align, dropout, need_weights, shape)
 
 
 class Attend(nn.Module):
-    """The operator with its terms: what a model calls, what `watch` looks at, and where `ablate` switches heads off."""
+    """The operator as a module with fixed terms, to which `watch` and `ablate` can attach."""
 
     def __init__(
         self,
@@ -153,8 +153,8 @@ class Attend(nn.Module):
         self.align = align or Softmax()
         self.position = position
         self.dropout = dropout
-        self.backend = checked_name(backend)
-        self.heads = heads  # where it is known before the first call: who asks for a head that is not there hears of it
+        self.backend = check_backend(backend)
+        self.heads = heads  # if known, `watch` and `ablate` check head indices before the first call
         self.watchers: tuple[Callable[[Request, Tensor | None], None], ...] = ()
         self.ablations: tuple[Callable[[Tensor], Tensor], ...] = ()
 
@@ -168,8 +168,8 @@ class Attend(nn.Module):
         position: Position | None = None,
         align: Align | None = None,
         start: int | Int[Tensor, "*batch"] | None = None,
-    ) -> Attended:
-        """`attend` with the module's terms; a position or alignment given here takes the place of the module's."""
+    ) -> AttentionOutput:
+        """Run `attend` with the module's terms; `position` and `align` override the module's."""
         request = build_request(
             query,
             key,
@@ -182,15 +182,15 @@ class Attend(nn.Module):
             start=start,
         )
         backend = choose(request, self.backend)
-        if self.watchers and backend is REFERENCE:  # it has the weights in hand: exact also where they are drawn
+        if self.watchers and backend is REFERENCE:  # it computes the weights anyway: exact even if they are sampled
             request.need_weights = True
-        attended = backend.run(request)
+        result = backend.run(request)
         for watcher in self.watchers:
-            watcher(request, attended.weights)
-        output = attended.output
+            watcher(request, result.weights)
+        output = result.output
         for ablation in self.ablations:
             output = ablation(output)
-        return Attended(output)
+        return AttentionOutput(output)
 
     def keys(
         self,
@@ -199,5 +199,5 @@ class Attend(nn.Module):
         *,
         position: Position | None = None,
     ) -> Keys:
-        """The keys of a sequence as this attention compares them, computed once; the first stands at place `start`."""
-        return prepare(key, self.score, position or self.position, start)
+        """Transform the keys of a sequence once for all later queries; the first key is at position `start`."""
+        return transform_keys(key, self.score, position or self.position, start)

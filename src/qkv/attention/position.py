@@ -1,7 +1,6 @@
-"""Positions inside the operator: terms that turn queries and keys, shift scores, or add to what is read.
+"""Position terms of the operator: they rotate queries and keys, add a bias to the scores, or add to the output.
 
-Positions that are added to embeddings are in `qkv.attention.encoding`, those that learn a vector for each distance in
-`qkv.attention.relative`.
+Encodings added to embeddings are in `qkv.attention.encoding`, learned relative positions in `qkv.attention.relative`.
 """
 
 from abc import ABC
@@ -12,70 +11,70 @@ from typing import final
 import torch
 
 from qkv.attention.encoding import angles
-from qkv.attention.extent import Extent, Places
-from qkv.attention.precision import exact
+from qkv.attention.precision import upcast_dtype
+from qkv.attention.score_shape import Index, ScoreShape
 from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 
-Bias = Callable[[Places], Float[Tensor, "..."]]
+Bias = Callable[[Index], Float[Tensor, "..."]]
 
 
 class Position(ABC):
-    """What the places of queries and keys have to say. A term overrides what it does, and says that it does."""
+    """Position term. A subclass sets the flags of what it does and overrides the corresponding methods."""
 
-    turns = False  # queries and keys before they are compared
-    biases = False  # adds to the scores
-    reads = False  # adds to what is read
-    looks_up = False  # what it adds to the scores stands in a table, with a row for each query
-    extrapolates: bool  # whether it is defined at places beyond those that it was trained on
+    rotates_qk = False  # transforms queries and keys before the score
+    adds_bias = False  # adds a bias to the scores
+    adds_to_output = False  # adds to the output
+    gathers_bias = False  # gathers its bias from a table with one row per query
+    extrapolates: bool  # whether it is defined at positions beyond those seen in training
 
-    def turn(
-        self, x: Float[Tensor, "batch heads length dim"], places: Int[Tensor, "#batch length"]
+    def apply_to_qk(
+        self, x: Float[Tensor, "batch heads length dim"], positions: Int[Tensor, "#batch length"]
     ) -> Float[Tensor, "batch heads length dim"]:
-        """Queries or keys, transformed by the places they stand at."""
+        """Transform queries or keys according to their positions."""
         return x
 
-    def bias(self, query: Float[Tensor, "batch heads query dim"], extent: Extent) -> Bias:
-        """What to add to the score of a cell; `query` is what came out of `turn`."""
+    def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
+        """Return the bias as a function of the index; `query` is the output of `apply_to_qk`."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing to the scores")
 
-    def read(
-        self, weights: Float[Tensor, "batch heads query key"], extent: Extent
+    def add_to_output(
+        self, weights: Float[Tensor, "batch heads query key"], shape: ScoreShape
     ) -> Float[Tensor, "batch heads query value_dim"]:
-        """What to add to the output, given the weights behind it."""
+        """Return the term to add to the output, given the attention weights."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing to the output")
 
 
 @final
 @dataclass(frozen=True)
 class Rotary(Position):
-    """Turns each pair of features by an angle that grows with the place, so that only distances are left in q . k.
+    """Rotates each pair of features by an angle proportional to the position, so that q . k depends on distances only.
 
-    (x_i, x_{i+d/2}) -> (x_i cos a - x_{i+d/2} sin a, x_i sin a + x_{i+d/2} cos a),   a = place * base^(-2i/d)
+    (x_i, x_{i+d/2}) -> (x_i cos a - x_{i+d/2} sin a, x_i sin a + x_{i+d/2} cos a),   a = position * base^(-2i/d)
 
-    (Su et al. 2021.) A pair is a feature of the first half and its fellow of the second, as in GPT-NeoX and Llama; the
-    paper pairs neighbours, which is the same up to the order in which the projections write their features. It is
-    defined at any place, but models soon read worse beyond the length they were trained on (Press et al. 2022).
+    (Su et al. 2021.) Feature i of the first half is paired with feature i of the second half, as in GPT-NeoX and Llama;
+    the paper pairs neighbours, which is equivalent up to a permutation of the projected features. It is defined at any
+    position, but models degrade soon beyond the length they were trained on (Press et al. 2022).
     """
 
     dim: int
     base: float = 10000.0
 
-    turns = True
+    rotates_qk = True
     extrapolates = True
 
     def __post_init__(self) -> None:
         if self.dim < 2 or self.dim % 2:
-            raise InputError(f"Rotary turns pairs of features: dim must be even and positive, not {self.dim}")
+            raise InputError(f"Rotary rotates pairs of features: dim must be even and positive, not {self.dim}")
         if not self.base > 0:
             raise InputError(f"the base of Rotary must be positive, not {self.base}")
 
-    def turn(
-        self, x: Float[Tensor, "batch heads length dim"], places: Int[Tensor, "#batch length"]
+    def apply_to_qk(
+        self, x: Float[Tensor, "batch heads length dim"], positions: Int[Tensor, "#batch length"]
     ) -> Float[Tensor, "batch heads length dim"]:
         if x.shape[-1] != self.dim:
-            raise ShapeError(f"Rotary was made for heads of {self.dim} features, but they have {x.shape[-1]}")
-        angle = angles(places, self.dim, exact(x.dtype), self.base)[:, None]  # b 1 l d/2
+            raise ShapeError(f"Rotary expects heads of {self.dim} features, not {x.shape[-1]}")
+        angle = angles(positions, self.dim, upcast_dtype(x.dtype), self.base)[:, None]  # b 1 l d/2
         cos, sin = angle.cos(), angle.sin()
         first, second = x.to(angle.dtype).chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
@@ -84,30 +83,30 @@ class Rotary(Position):
 @final
 @dataclass(frozen=True)
 class ALiBi(Position):
-    """Takes m_h |i - j| off the score of a query at place i and a key at place j (Press, Smith and Lewis 2022).
+    """Subtracts m_h |i - j| from the score of a query at position i and a key at position j (Press et al. 2022).
 
-    Of n heads, n a power of two, the h-th has the slope m_h = 2^(-8h/n), h = 1 ... n: for 8 heads 1/2, 1/4 ... 1/256.
-    Other numbers of heads take the slopes of the power of two below, then every second one of the power above. Models
-    trained with it kept their perplexity at several times the training length; they do so by looking nearby.
+    With n heads, n a power of two, head h has the slope m_h = 2^(-8h/n), h = 1 ... n: for 8 heads 1/2, 1/4 ... 1/256.
+    Other numbers of heads take the slopes of the next lower power of two, then every second one of the next higher.
+    Models trained with it keep their perplexity at several times the training length, by attending to nearby keys.
     """
 
     heads: int
 
-    biases = True
+    adds_bias = True
     extrapolates = True
 
     def __post_init__(self) -> None:
         if self.heads < 1:
-            raise InputError(f"ALiBi has a slope for each head: there must be at least one, not {self.heads}")
+            raise InputError(f"ALiBi needs at least one head, not {self.heads}")
 
-    def bias(self, query: Float[Tensor, "batch heads query dim"], extent: Extent) -> Bias:
-        if extent.seen_heads is None and extent.heads != self.heads:
-            raise ShapeError(f"ALiBi was made for {self.heads} heads, but there are {extent.heads}")
-        slopes = self.slopes(extent.device, exact(query.dtype))
-        return lambda at: -(at.of_head(slopes) * (at.place - at.key).abs()).to(query.dtype)
+    def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
+        if shape.head_subset is None and shape.heads != self.heads:
+            raise ShapeError(f"ALiBi expects {self.heads} heads, not {shape.heads}")
+        slopes = self.slopes(shape.device, upcast_dtype(query.dtype))
+        return lambda index: -(index.per_head(slopes) * (index.query_position - index.key).abs()).to(query.dtype)
 
     def slopes(self, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "heads"]:
-        """m_h of each head, computed where it is needed: nothing has to be moved there."""
+        """Slope m_h of each head, computed on the device to avoid a copy."""
         below = 2 ** (self.heads.bit_length() - 1)  # the power of two at or below the number of heads
         head = torch.arange(self.heads, device=device, dtype=dtype)
         return torch.exp2(torch.where(head < below, -8 / below * (head + 1), -4 / below * (2 * (head - below) + 1)))

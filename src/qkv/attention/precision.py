@@ -1,15 +1,15 @@
-"""Half precision is for storing; what would round or overflow in it is computed in float32 at least."""
+"""Upcasting: values that would round or overflow in half precision are computed at least in float32."""
 
 import torch
 
 from qkv.types import Float, Tensor
 
 
-def exact(dtype: torch.dtype) -> torch.dtype:
-    """The dtype, or float32 in place of a shorter one."""
+def upcast_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype, or float32 if it has less precision."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def at_least_float32(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The tensor, in float32 where its numbers are shorter."""
-    return x.to(exact(x.dtype))
+    """Cast the tensor to float32 if its dtype has less precision."""
+    return x.to(upcast_dtype(x.dtype))

@@ -1,15 +1,14 @@
-"""Scores: how well each query fits each key.
+"""Score functions between queries and keys.
 
-Every score is a comparison of a transformed query with a transformed key,
+Every score compares a transformed query with a transformed key,
 
-    score(q, k) = compare(of_query(q), of_key(k)),
+    score(q, k) = compare(transform_query(q), transform_key(k)),
 
-so that keys can be transformed once for a whole sequence (`Keys`), and so that a score whose comparison is a dot
-product runs on the fused kernels, whatever it does to queries and keys before. A new score is one class here; `SCORES`
-finds it by its name.
+so that keys can be transformed once per sequence (`Keys`), and so that scores whose comparison is a dot product run on
+the fused kernels, whatever their transformations. A new score is one class here; `SCORES` maps names to classes.
 
-A sum over 0 features is 0: queries and keys without features score 0 everywhere, which a softmax turns into uniform
-weights. `ScaledDot` divides by the square root of their number and raises a `ShapeError` instead.
+Queries and keys with 0 features have score 0 everywhere, which a softmax turns into uniform weights. `ScaledDot` would
+divide by the square root of 0 and raises a `ShapeError` instead.
 """
 
 import copy
@@ -23,39 +22,43 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention.extent import pick
 from qkv.attention.precision import at_least_float32
+from qkv.attention.score_shape import select_along
 from qkv.errors import InputError, ShapeError
 from qkv.types import Float, Tensor
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that the position and the score have transformed already: what later queries need of a sequence."""
+    """Keys already transformed by the position and the score, to be reused by later queries."""
 
     tensor: Float[Tensor, "batch kv_heads key features"]
-    lasting: bool = True  # false where the memory they are in will be written to again
+    immutable: bool = True  # false if their memory will be overwritten, as in a static cache
 
 
 class Sizes(NamedTuple):
-    """What a score may need to know of the model it is made for."""
+    """Sizes from which `Score.from_sizes` builds a score."""
 
     query: int
     key: int
-    hidden: int  # of a network inside the score, or the rank of its matrix
-    max_keys: int  # the longest sequence it will be asked to look at
+    hidden: int  # hidden size of an additive score, or the rank of a bilinear one
+    max_keys: int  # maximum number of keys
     heads: int = 1
 
 
 class Score(nn.Module, ABC):
-    """Compares queries with keys; the weights of a score, if it has any, are those of each head or one for all."""
+    """Score function between queries and keys; its parameters, if any, are per head or shared by all heads."""
 
-    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query features"]:
-        """What of a query takes part in the comparison."""
+    def transform_query(
+        self, query: Float[Tensor, "batch heads query dim"]
+    ) -> Float[Tensor, "batch heads query features"]:
+        """Transform the queries before the comparison."""
         return query
 
-    def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key features"]:
-        """What of a key takes part in the comparison: computed once per sequence."""
+    def transform_key(
+        self, key: Float[Tensor, "batch kv_heads key dim"]
+    ) -> Float[Tensor, "batch kv_heads key features"]:
+        """Transform the keys before the comparison, once per sequence."""
         return key
 
     @abstractmethod
@@ -64,47 +67,49 @@ class Score(nn.Module, ABC):
     ) -> Float[Tensor, "batch heads query key"]:
         """Score each transformed query against each transformed key.
 
-        In a new tensor, for a mask may be written into it; in float32 where half precision would round or overflow.
+        Returns a new tensor, which masking may modify in place; in float32 if half precision would round or overflow.
         """
 
     def keys(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Keys:
-        """Transform the keys of a sequence once, for many queries to come."""
-        return Keys(self.of_key(key))
+        """Transform the keys of a sequence once for all later queries."""
+        return Keys(self.transform_key(key))
 
     def forward(
         self, query: Float[Tensor, "batch heads query dim"], key: Float[Tensor, "batch heads key key_dim"]
     ) -> Float[Tensor, "batch heads query key"]:
-        return self.compare(self.of_query(query), self.of_key(key))
+        return self.compare(self.transform_query(query), self.transform_key(key))
 
-    def of_heads(self, heads: tuple[int, ...]) -> "Score":
-        """This score as some of the heads have it, with the same weights and not copies of them."""
+    def select_heads(self, heads: tuple[int, ...]) -> "Score":
+        """Return this score restricted to some heads, sharing its parameters."""
         if not self._parameters:
             return self
-        part = copy.copy(self)
-        part._parameters = {
-            name: weight if weight is None or weight.shape[0] == 1 else pick(weight, 0, heads)  # type: ignore[misc]
+        subset = copy.copy(self)
+        subset._parameters = {
+            name: weight if weight is None or weight.shape[0] == 1 else select_along(weight, 0, heads)  # type: ignore[misc]
             for name, weight in self._parameters.items()
         }
-        return part
+        return subset
 
     @classmethod
-    def sized(cls, sizes: Sizes) -> "Score":
-        """Make this score for the given sizes, as a recipe that names it does; scores without weights ignore them."""
+    def from_sizes(cls, sizes: Sizes) -> "Score":
+        """Build this score for the given sizes; scores without parameters ignore them."""
         return cls()
 
 
 class DotProduct(Score):
-    """A score that is a scaled dot product, whatever it does to queries and keys before: fused kernels serve it."""
+    """A score that is a scaled dot product of transformed queries and keys, which fused kernels support."""
 
     @abstractmethod
     def scale_for(self, features: int) -> float:
-        """The factor of the dot product over so many features."""
+        """Scale of the dot product over `features` features."""
 
     def compare(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
         scale = self.checked_scale(query, key)
-        if query.is_cuda and query.dtype == key.dtype and _can_widen(query):  # the same numbers in half the kernels
+        if (
+            query.is_cuda and query.dtype == key.dtype and _float32_output(query)
+        ):  # same result with half the kernel launches
             products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2), out_dtype=torch.float32)
             return products.mul_(scale).unflatten(0, query.shape[:2])
         return (at_least_float32(query) * scale) @ at_least_float32(key).transpose(-1, -2)
@@ -112,20 +117,19 @@ class DotProduct(Score):
     def checked_scale(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch kv_heads key key_features"]
     ) -> float:
-        """The factor of the dot product, after a check that query and key have the same number of features."""
+        """Return the scale of the dot product after checking that query and key have the same number of features."""
         if query.shape[-1] != key.shape[-1]:
             raise ShapeError(
-                f"{type(self).__name__} multiplies query and key feature by feature, but the query has "
-                f"{query.shape[-1]} to compare and the key {key.shape[-1]}: make them alike, or use a score "
-                "made for both sizes (Bilinear, Additive)"
+                f"{type(self).__name__} needs queries and keys of the same size, but the query has "
+                f"{query.shape[-1]} features and the key {key.shape[-1]}: use Bilinear or Additive for different sizes"
             )
         return self.scale_for(query.shape[-1])
 
 
-def _can_widen(x: Float[Tensor, "..."]) -> bool:
-    """Whether the GPU can multiply these numbers as they are and sum the products in float32; no gradient follows."""
-    short = x.dtype in (torch.bfloat16, torch.float16)
-    return short and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+def _float32_output(x: Float[Tensor, "..."]) -> bool:
+    """Whether bmm can multiply these half-precision inputs into a float32 output, which has no gradient."""
+    half = x.dtype in (torch.bfloat16, torch.float16)
+    return half and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 @final
@@ -140,7 +144,7 @@ class Dot(DotProduct):
 class ScaledDot(DotProduct):
     """q . k / sqrt(d), or q . k times a given scale (Vaswani et al. 2017).
 
-    With d = 0 features 1 / sqrt(d) is undefined: a `ShapeError`, unless a scale is given.
+    With d = 0 features 1 / sqrt(d) is undefined, so a `ShapeError` is raised unless a scale is given.
     """
 
     def __init__(self, scale: float | None = None) -> None:
@@ -151,7 +155,7 @@ class ScaledDot(DotProduct):
         if self.scale is not None:
             return self.scale
         if features == 0:
-            raise ShapeError("ScaledDot divides by sqrt(d), but query and key have d = 0 features: give it a scale")
+            raise ShapeError("ScaledDot divides by sqrt(d), but query and key have d = 0 features: pass a scale")
         return 1.0 / math.sqrt(features)
 
 
@@ -163,78 +167,82 @@ class Bilinear(DotProduct):
         super().__init__()
         self.weight = _uniform((heads, query_dim, key_dim), inputs=query_dim)  # W
 
-    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query key_dim"]:
+    def transform_query(
+        self, query: Float[Tensor, "batch heads query dim"]
+    ) -> Float[Tensor, "batch heads query key_dim"]:
         return _project(query, self.weight, "query")
 
     def scale_for(self, features: int) -> float:
         return 1.0
 
     @classmethod
-    def sized(cls, sizes: Sizes) -> "Score":
+    def from_sizes(cls, sizes: Sizes) -> "Score":
         return cls(sizes.query, sizes.key, sizes.heads)
 
 
 @final
 class LowRankBilinear(DotProduct):
-    """(U q) . (V k), a bilinear score whose matrix U^T V has the given rank: fewer weights than W (reduced rank)."""
+    """(U q) . (V k): a bilinear score whose matrix U^T V has reduced rank."""
 
     def __init__(self, query_dim: int, key_dim: int, rank: int, heads: int = 1) -> None:
         super().__init__()
         if rank < 1:
-            raise InputError(f"the rank of a matrix is at least 1, not {rank}")
+            raise InputError(f"rank must be at least 1, not {rank}")
         self.query_weight = _uniform((heads, query_dim, rank), inputs=query_dim)  # U
         self.key_weight = _uniform((heads, key_dim, rank), inputs=key_dim)  # V
 
-    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query rank"]:
+    def transform_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query rank"]:
         return _project(query, self.query_weight, "query")
 
-    def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key rank"]:
+    def transform_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key rank"]:
         return _project(key, self.key_weight, "key")
 
     def scale_for(self, features: int) -> float:
         return 1.0
 
     @classmethod
-    def sized(cls, sizes: Sizes) -> "Score":
+    def from_sizes(cls, sizes: Sizes) -> "Score":
         return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
 
 
 @final
 class Cosine(DotProduct):
-    """b q . k / (|q| |k|): content-based addressing, its sharpness b > 0 learned (Graves, Wayne and Danihelka 2014)."""
+    """b q . k / (|q| |k|) with a learned sharpness b > 0: content-based addressing (Graves et al. 2014)."""
 
     def __init__(self, sharpness: float = 1.0, heads: int = 1) -> None:
         super().__init__()
         if not sharpness > 0:
             raise InputError(f"sharpness must be positive, not {sharpness}")
-        self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(sharpness)))  # log b: b stays positive
+        self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(sharpness)))  # log b keeps b positive
 
-    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
+    def transform_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query dim"]:
         _check_heads(self.log_sharpness.shape[0], query, "query")
-        return _direction(query) * self.log_sharpness.exp()[:, None, None].to(query.dtype)
+        return _normalize(query) * self.log_sharpness.exp()[:, None, None].to(query.dtype)
 
-    def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key dim"]:
-        return _direction(key)
+    def transform_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key dim"]:
+        return _normalize(key)
 
     def scale_for(self, features: int) -> float:
         return 1.0
 
     @classmethod
-    def sized(cls, sizes: Sizes) -> "Score":
+    def from_sizes(cls, sizes: Sizes) -> "Score":
         return cls(heads=sizes.heads)
 
 
 class HiddenLayer(Score):
-    """v . tanh(W q + U k): a network with one hidden layer, which compares any query with any key."""
+    """v . tanh(W q + U k): a feed-forward network with one hidden layer."""
 
     query_weight: Float[Tensor, "heads query_dim hidden"]  # W
     key_weight: Float[Tensor, "heads key_dim hidden"]  # U
     vector: Float[Tensor, "heads hidden"]  # v
 
-    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query hidden"]:
+    def transform_query(
+        self, query: Float[Tensor, "batch heads query dim"]
+    ) -> Float[Tensor, "batch heads query hidden"]:
         return _project(query, self.query_weight, "query")
 
-    def of_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key hidden"]:
+    def transform_key(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Float[Tensor, "batch kv_heads key hidden"]:
         return _project(key, self.key_weight, "key")
 
     def compare(
@@ -242,14 +250,16 @@ class HiddenLayer(Score):
     ) -> Float[Tensor, "batch heads query key"]:
         query, key = query.unsqueeze(-2), key.unsqueeze(-3)
         if query.device.type == "cpu" and query.dtype == torch.float32:
-            # tanh x = 2 sigmoid(2 x) - 1, and PyTorch's sigmoid is six times as fast there
+            # tanh x = 2 sigmoid(2 x) - 1, and PyTorch's sigmoid is six times as fast on the CPU
             hidden = torch.add(2 * query, key, alpha=2).sigmoid_()  # b h q k hidden
-            return 2 * self._weigh(hidden) - self.vector.sum(dim=-1)[:, None, None]
-        return self._weigh(torch.tanh(query + key))
+            return 2 * self._project_hidden(hidden) - self.vector.sum(dim=-1)[:, None, None]
+        return self._project_hidden(torch.tanh(query + key))
 
-    def _weigh(self, hidden: Float[Tensor, "batch heads query key hidden"]) -> Float[Tensor, "batch heads query key"]:
+    def _project_hidden(
+        self, hidden: Float[Tensor, "batch heads query key hidden"]
+    ) -> Float[Tensor, "batch heads query key"]:
         if self.vector.shape[0] == 1:
-            return hidden @ self.vector[0]  # one product of a large matrix with a vector
+            return hidden @ self.vector[0]  # a single matrix-vector product
         return (hidden * self.vector[:, None, None]).sum(dim=-1)
 
 
@@ -264,7 +274,7 @@ class Additive(HiddenLayer):
         self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
 
     @classmethod
-    def sized(cls, sizes: Sizes) -> "Score":
+    def from_sizes(cls, sizes: Sizes) -> "Score":
         return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
 
 
@@ -287,66 +297,68 @@ class Concat(HiddenLayer):
         return self.weight[:, self.query_dim :]
 
     @classmethod
-    def sized(cls, sizes: Sizes) -> "Score":
+    def from_sizes(cls, sizes: Sizes) -> "Score":
         return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
 
 
 @final
 class Location(Score):
-    """W q, a score for each place of the source, whatever stands there (Luong, Pham and Manning 2015)."""
+    """W q: a score for each source position, independent of its key (Luong, Pham and Manning 2015)."""
 
     def __init__(self, query_dim: int, max_keys: int, heads: int = 1) -> None:
         super().__init__()
         self.weight = _uniform((heads, query_dim, max_keys), inputs=query_dim)
 
-    def of_query(self, query: Float[Tensor, "batch heads query dim"]) -> Float[Tensor, "batch heads query max_keys"]:
+    def transform_query(
+        self, query: Float[Tensor, "batch heads query dim"]
+    ) -> Float[Tensor, "batch heads query max_keys"]:
         return _project(query, self.weight, "query")
 
     def compare(
         self, query: Float[Tensor, "batch heads query max_keys"], key: Float[Tensor, "batch heads key dim"]
     ) -> Float[Tensor, "batch heads query key"]:
         if key.shape[2] > query.shape[-1]:
-            raise ShapeError(f"Location was made for at most {query.shape[-1]} keys, but there are {key.shape[2]}")
+            raise ShapeError(f"Location supports at most {query.shape[-1]} keys, not {key.shape[2]}")
         return query[..., : key.shape[2]]
 
     @classmethod
-    def sized(cls, sizes: Sizes) -> "Score":
+    def from_sizes(cls, sizes: Sizes) -> "Score":
         return cls(sizes.query, sizes.max_keys, sizes.heads)
 
 
 def _project(
-    x: Float[Tensor, "batch heads length dim"], weight: Float[Tensor, "heads_or_1 in_dim features"], what: str
+    x: Float[Tensor, "batch heads length dim"], weight: Float[Tensor, "heads_or_1 in_dim features"], name: str
 ) -> Float[Tensor, "batch heads length features"]:
-    """x W, with a W for each head or one for all."""
+    """x W, with W per head or shared by all heads."""
     heads, dim, _ = weight.shape
     if x.shape[-1] != dim:
-        raise ShapeError(f"the score was made for a {what} of {dim} features, but it has {x.shape[-1]}")
+        raise ShapeError(f"the score expects a {name} of {dim} features, not {x.shape[-1]}")
     if heads == 1:
-        return x @ weight[0]  # one matrix product; a broadcast one would be as many small ones as the batch has rows
-    _check_heads(heads, x, what)
+        return x @ weight[0]  # one matmul; broadcasting would launch one per batch row
+    _check_heads(heads, x, name)
     return torch.einsum("bhld,hdf->bhlf", x, weight)
 
 
-def _check_heads(heads: int, x: Float[Tensor, "batch heads length dim"], what: str) -> None:
+def _check_heads(heads: int, x: Float[Tensor, "batch heads length dim"], name: str) -> None:
     if heads not in (1, x.shape[1]):
-        raise ShapeError(f"the score was made for {heads} heads, but the {what} has {x.shape[1]}")
+        raise ShapeError(f"the score expects {heads} heads, but the {name} has {x.shape[1]}")
 
 
-def _direction(x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "batch heads length dim"]:
-    """x / |x|, computed in float32 at least; next to nothing has no direction, and is only made larger."""
+def _normalize(x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "batch heads length dim"]:
+    """x / max(|x|, 1e-4), computed at least in float32."""
     return F.normalize(at_least_float32(x), dim=-1, eps=1e-4).to(x.dtype)
 
 
 def _uniform(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:
-    """Weights uniform in +-1/sqrt(inputs), as PyTorch's linear layers begin; none at all for 0 inputs."""
+    """Parameter initialized uniformly in +-1/sqrt(inputs), like nn.Linear; 0 inputs are allowed."""
     bound = 1.0 / math.sqrt(max(inputs, 1))
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
-def _finals(cls: type[Score]) -> list[type[Score]]:
+def _leaf_classes(cls: type[Score]) -> list[type[Score]]:
     children = cls.__subclasses__()
-    return [leaf for child in children for leaf in _finals(child)] if children else [cls]
+    return [leaf for child in children for leaf in _leaf_classes(child)] if children else [cls]
 
 
-SCORES = {re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in _finals(Score)}  # type: ignore[type-abstract]
-SCORES |= {"general": Bilinear, "low_rank": LowRankBilinear}  # as papers and lectures call them
+SCORES = {re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in _leaf_classes(Score)}  # type: ignore[type-abstract]
+SCORES |= {"general": Bilinear, "low_rank": LowRankBilinear}  # names used in papers and lectures

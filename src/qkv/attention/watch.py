@@ -1,4 +1,4 @@
-"""See the attention of any model while it runs, whichever backend computes it."""
+"""Record the attention weights of any model while it runs, whichever backend computes it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.backends.reference import REFERENCE
-from qkv.attention.extent import pick
-from qkv.attention.layers import Layer, check_heads, chosen_layers, numbered
+from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
 from qkv.attention.replay import in_backward
 from qkv.attention.score import Keys
+from qkv.attention.score_shape import select_along
 from qkv.attention.spec import Request
 from qkv.errors import InputError
 from qkv.types import Float, Tensor
@@ -27,132 +27,132 @@ def watch(
     layers: Layer | Sequence[Layer] | None = None,
     heads: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
-) -> Iterator["Seen"]:
-    """Record the weights of a model's attention layers: `with watch(model) as seen: ...; seen["encoder.0"].weights`.
+) -> Iterator["Recording"]:
+    """Record the weights of a model's attention layers: `with watch(model) as rec: ...; rec["encoder.0"].weights`.
 
-    The model computes what it always does, on the backend it always uses, compiled or not; the weights are rebuilt for
-    the heads and queries that are asked for, and not before they are looked at, where that can wait. `layers` picks by
-    number (2: every layer numbered 2) or by name ("decoder", "decoder.0.cross"); `queries` are numbered over a whole
-    pass. A beam search is recorded step by step as its beams stood at each step: `Record.along` follows one hypothesis
-    through it. What is recorded inside a CUDA graph belongs to the graph, and each replay writes it anew.
+    The model runs unchanged on its usual backend, compiled or not; the weights are recomputed for the selected heads
+    and queries only, and lazily where possible. `layers` selects by index (2: every layer with index 2) or by name
+    ("decoder", "decoder.0.cross"); `queries` are indices within a whole pass. A beam search is recorded step by step,
+    with the beams of each step; `AttentionRecord.for_hypothesis` extracts one hypothesis. Weights recorded inside a
+    CUDA graph live in the graph's memory and are overwritten by each replay.
     """
-    heads = None if heads is None else numbered("heads", heads)
-    queries = None if queries is None else numbered("queries", queries)
-    chosen = chosen_layers(model, layers)
-    seen = Seen({name: Record(name, heads, queries) for name in chosen})
+    heads = None if heads is None else checked_indices("heads", heads)
+    queries = None if queries is None else checked_indices("queries", queries)
+    selected = select_layers(model, layers)
+    recording = Recording({name: AttentionRecord(name, heads, queries) for name in selected})
     if heads is not None:
-        for name, attend in chosen.items():
+        for name, attend in selected.items():
             check_heads(heads, name, attend.heads)
 
-    number = next(_NUMBERS)
-    _OPEN[number] = tuple(seen.values())
-    watchers = [Watcher(record, _ticket(number, place)) for place, record in enumerate(seen.values())]
-    hook = model.register_forward_pre_hook(PassBegins(_OPEN[number], _ticket(number)))
-    for attend, watcher in zip(chosen.values(), watchers, strict=True):
+    recording_id = next(_RECORDING_IDS)
+    _ACTIVE_RECORDS[recording_id] = tuple(recording.values())
+    watchers = [Watcher(record, _handle(recording_id, index)) for index, record in enumerate(recording.values())]
+    hook = model.register_forward_pre_hook(NewForwardHook(_ACTIVE_RECORDS[recording_id], _handle(recording_id)))
+    for attend, watcher in zip(selected.values(), watchers, strict=True):
         attend.watchers = (*attend.watchers, watcher)
     try:
-        yield seen
+        yield recording
     finally:
         hook.remove()
-        for attend, watcher in zip(chosen.values(), watchers, strict=True):
-            attend.watchers = tuple(other for other in attend.watchers if other is not watcher)
-        del _OPEN[number]
+        for attend, watcher in zip(selected.values(), watchers, strict=True):
+            attend.watchers = tuple(w for w in attend.watchers if w is not watcher)
+        del _ACTIVE_RECORDS[recording_id]
 
 
 def begin_passes(model: nn.Module) -> None:
-    """What a model computes from here on is another pass: said by whoever runs it step by step, such as a search."""
+    """Start a new pass in all recordings of a model; called by step-by-step decoders."""
     for module in model.modules():
         for watcher in getattr(module, "watchers", ()):
             watcher.record.begin_pass()
 
 
-class Waiting(NamedTuple):
-    """A call of the operator whose weights nobody has looked at yet."""
+class LazyWeights(NamedTuple):
+    """A call of the operator whose weights have not been computed yet."""
 
     request: Request
     heads: tuple[int, ...] | None
     queries: tuple[int, ...] | None
-    versions: tuple[int, ...]  # of the tensors they are made of
+    versions: tuple[int, ...]  # version counters of query and key
 
     def weights(self) -> Float[Tensor, "batch heads query key"]:
-        if self.versions != versions(self.request):
+        if self.versions != tensor_versions(self.request):
             raise InputError(
-                "the queries or keys of a watched call were written to before its weights were looked at: look first, "
-                "or give the call tensors of its own (.clone())"
+                "the queries or keys of a watched call were modified in place before its weights were read: "
+                "read the weights first, or pass copies of the tensors (.clone())"
             )
-        return REFERENCE.weights(self.request.of(self.heads, self.queries))[0]
+        return REFERENCE.weights(self.request.subset(self.heads, self.queries))[0]
 
 
-def versions(request: Request) -> tuple[int, ...]:
-    """How often the queries and keys have been written to; tensors of inference mode do not count."""
+def tensor_versions(request: Request) -> tuple[int, ...]:
+    """Version counters of query and key, which in-place writes increment; inference tensors have none."""
     key = request.key if isinstance(request.key, Tensor) else request.key.tensor
     return tuple(0 if tensor.is_inference() else tensor._version for tensor in (request.query, key))
 
 
 @dataclass
-class Pass:
-    """The calls of a layer in one pass, as far as they were asked for, and the size of all of it."""
+class ForwardPass:
+    """The recorded calls of a layer in one forward pass, and the total number of query rows and keys."""
 
-    calls: list[Tensor | Waiting] = field(default_factory=list)  # weights, or what they are rebuilt from
+    calls: list[Tensor | LazyWeights] = field(default_factory=list)  # weights, or the requests to compute them from
     rows: int = 0
     keys: int = 0
 
     @torch.no_grad()
-    def seen(self) -> list[Tensor]:
-        """The weights of each call, [batch, heads, query, key]; those that could wait are rebuilt now."""
-        weights = [call.weights() if isinstance(call, Waiting) else call for call in self.calls]
+    def all_weights(self) -> list[Tensor]:
+        """Return the weights [batch, heads, query, key] of each call, computing deferred ones now."""
+        weights = [call.weights() if isinstance(call, LazyWeights) else call for call in self.calls]
         self.calls = list(weights)
         return weights
 
-    def joined(self) -> Float[Tensor, "batch heads query key"]:
-        """The rows of all calls below each other; where the keys grew, the early rows end in zeros."""
-        calls = self.seen()
+    def stacked(self) -> Float[Tensor, "batch heads query key"]:
+        """Concatenate the rows of all calls; if the number of keys grew, early rows are padded with zeros."""
+        calls = self.all_weights()
         if len({call.shape[0] for call in calls}) > 1:
             sizes = ", ".join(str(call.shape[0]) for call in calls)
             raise InputError(
-                f"calls with batches of {sizes} rows are no pass: watch them one at a time, or follow one hypothesis "
-                "of a search with .along(hypothesis.rows)"
+                f"the calls of this pass have different batch sizes ({sizes}): watch them separately, or select one "
+                "hypothesis of a search with .for_hypothesis(hypothesis.rows)"
             )
         rows = [F.pad(call, (0, self.keys - call.shape[-1])) for call in calls]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=2)
 
 
 @final
-class Record:
-    """The attention of one layer, pass by pass.
+class AttentionRecord:
+    """Attention weights of one layer, by forward pass.
 
-    A pass is one call of the model, or the steps of an incremental decoding: their rows are put below each other, and
-    where the keys grew from step to step, the early rows end in zeros.
+    A pass is one call of the model, or all steps of incremental decoding: their rows are concatenated, and if the
+    number of keys grew from step to step, early rows are padded with zeros.
     """
 
     def __init__(self, layer: str, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> None:
         self.layer = layer
         self.heads = heads
         self.queries = queries
-        self._passes = [Pass()]
+        self._passes = [ForwardPass()]
 
     @property
     def passes(self) -> list[Float[Tensor, "batch heads query key"]]:
-        """The weights of each pass, [batch, heads, query, key]."""
-        return [self._asked_for(one) for one in self._passes if one.rows]
+        """Weights of each pass, [batch, heads, query, key]."""
+        return [self._selected_weights(p) for p in self._passes if p.rows]
 
     @property
     def weights(self) -> Float[Tensor, "batch heads query key"]:
-        """The weights of the one pass that was watched."""
-        return self._asked_for(self._one_pass())
+        """Weights of the only recorded pass."""
+        return self._selected_weights(self._only_pass())
 
-    def along(self, rows: Sequence[int]) -> Float[Tensor, "heads query key"]:
-        """The weights of one hypothesis of a search: step t as row `rows[t]` of the batch had it (`Hypothesis.rows`).
+    def for_hypothesis(self, rows: Sequence[int]) -> Float[Tensor, "heads query key"]:
+        """Weights of one hypothesis of a search: those of batch row `rows[t]` at step t (`Hypothesis.rows`).
 
-        A hypothesis has a row of weights for each of its tokens, and one more for its end token.
+        There is one row of weights per token of the hypothesis, including its end token.
         """
         if self.queries is not None:
-            raise InputError("a hypothesis is followed from its first step on: watch without naming queries")
-        steps = self._one_pass().seen()[: len(rows)]
+            raise InputError("for_hypothesis needs all steps: call watch() without queries")
+        steps = self._only_pass().all_weights()[: len(rows)]
         if len(steps) < len(rows) or any(step.shape[2] != 1 for step in steps):
             raise InputError(
-                f"{len(rows)} steps of a search were asked for, but {self.layer or 'this layer'} has not run that "
-                "often with one query at a time: watch the search itself, and look at the decoder's layers"
+                f"the hypothesis has {len(rows)} steps, but {self.layer or 'this layer'} has not recorded as many "
+                "calls with one query each: watch the search itself and select a decoder layer"
             )
         keys = steps[-1].shape[-1]
         return torch.cat(
@@ -160,157 +160,156 @@ class Record:
         )
 
     def begin_pass(self) -> None:
-        """What comes from here on belongs to another pass."""
+        """Start a new pass."""
         if self._passes[-1].rows:
-            self._passes.append(Pass())
+            self._passes.append(ForwardPass())
 
-    def forget(self) -> None:
-        """Let go of what was recorded so far."""
-        self._passes = [Pass()]
+    def reset(self) -> None:
+        """Discard everything recorded so far."""
+        self._passes = [ForwardPass()]
 
     def check(self, request: Request) -> None:
-        """Raise where a call does not have the heads that are watched."""
+        """Raise if a call does not have the watched heads."""
         if self.heads is not None:
-            check_heads(self.heads, self.layer, request.extent.heads)
+            check_heads(self.heads, self.layer, request.shape.heads)
 
     def add(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
-        """Take in one call of the operator, from its weights if it has them, or else rebuilding what is asked for."""
+        """Record one call of the operator: its weights if given, else those of the selected heads and queries."""
         self.check(request)
-        start = request.extent.start
-        if isinstance(start, int) and start < self._passes[-1].rows:  # it begins again
+        start = request.shape.start
+        if isinstance(start, int) and start < self._passes[-1].rows:  # a new sequence starts
             self.begin_pass()
-        queries = self._rows_asked_for(request.extent.queries)
-        found: Tensor | Waiting | None = None
+        queries = self._selected_rows(request.shape.queries)
+        call: Tensor | LazyWeights | None = None
         if queries != ():
             if weights is not None:
-                found = pick(pick(weights, 1, self.heads), 2, queries)
+                call = select_along(select_along(weights, 1, self.heads), 2, queries)
             else:
-                asked = Waiting(request, self.heads, queries, versions(request))
-                found = asked if can_wait(request) else asked.weights()
-        self._keep(found, request.extent.queries, request.extent.keys)
+                lazy = LazyWeights(request, self.heads, queries, tensor_versions(request))
+                call = lazy if can_defer(request) else lazy.weights()
+        self._append(call, request.shape.queries, request.shape.keys)
 
     def add_weights(self, weights: Float[Tensor, "batch heads query key"]) -> None:
-        """Take in all rows of one call, for the watched heads; the memory they are in may be written again."""
-        queries = self._rows_asked_for(weights.shape[2])
+        """Record all rows of one call for the watched heads, copying the weights since their memory may be reused."""
+        queries = self._selected_rows(weights.shape[2])
         if queries is None:
-            found: Tensor | None = weights.clone()
+            call: Tensor | None = weights.clone()
         else:
-            found = pick(weights, 2, queries).clone() if queries else None
-        self._keep(found, *weights.shape[2:])
+            call = select_along(weights, 2, queries).clone() if queries else None
+        self._append(call, *weights.shape[2:])
 
-    def _rows_asked_for(self, rows: int) -> tuple[int, ...] | None:
-        """Which of the next so many rows are asked for; None for all."""
+    def _selected_rows(self, rows: int) -> tuple[int, ...] | None:
+        """Which of the next `rows` rows are selected; None for all."""
         if self.queries is None:
             return None
         first = self._passes[-1].rows
         return tuple(query - first for query in sorted(self.queries) if first <= query < first + rows)
 
-    def _keep(self, found: Tensor | Waiting | None, rows: int, keys: int) -> None:
-        one = self._passes[-1]
-        one.rows += rows
-        one.keys = max(one.keys, keys)
-        if found is not None:
-            one.calls.append(found)
+    def _append(self, call: Tensor | LazyWeights | None, rows: int, keys: int) -> None:
+        current = self._passes[-1]
+        current.rows += rows
+        current.keys = max(current.keys, keys)
+        if call is not None:
+            current.calls.append(call)
 
-    def _one_pass(self) -> Pass:
-        passes = [one for one in self._passes if one.rows]
+    def _only_pass(self) -> ForwardPass:
+        passes = [p for p in self._passes if p.rows]
         if not passes:
-            raise InputError("nothing has run under watch yet: call the model inside the with block")
+            raise InputError("nothing was recorded: call the model inside the with block")
         if len(passes) > 1:
-            raise InputError(f"{len(passes)} passes ran under watch, not one: look at .passes")
+            raise InputError(f"{len(passes)} passes were recorded, not one: use .passes")
         return passes[0]
 
-    def _asked_for(self, one: Pass) -> Float[Tensor, "batch heads query key"]:
-        """The weights of a pass, its queries in the order in which they were named."""
+    def _selected_weights(self, forward_pass: ForwardPass) -> Float[Tensor, "batch heads query key"]:
+        """Weights of a pass, with the queries in the order in which they were selected."""
         if self.queries is None:
-            return one.joined()
-        if max(self.queries) >= one.rows:
+            return forward_pass.stacked()
+        if max(self.queries) >= forward_pass.rows:
             raise InputError(
-                f"query {max(self.queries)} was asked for, but the pass had {one.rows}, numbered from 0: "
-                "watch fewer, or run further"
+                f"query {max(self.queries)} is out of range: the pass has queries 0 to {forward_pass.rows - 1}"
             )
         order = sorted(self.queries)
-        joined = one.joined()
-        return joined if list(self.queries) == order else joined[:, :, [order.index(query) for query in self.queries]]
+        weights = forward_pass.stacked()
+        return weights if list(self.queries) == order else weights[:, :, [order.index(query) for query in self.queries]]
 
 
-def can_wait(request: Request) -> bool:
-    """Whether weights can be rebuilt when someone looks: nothing that they are made of changes until then.
+def can_defer(request: Request) -> bool:
+    """Whether the weights can be computed later, because nothing they depend on will have changed by then.
 
-    Parameters move with the next update, what a static cache holds with the next text, and everything in a CUDA graph
-    with the next replay. And keys take less memory than weights only where many queries read them.
+    Parameters change with the next optimizer step, a static cache with the next text, and everything in a CUDA graph
+    with the next replay. Also, keys take less memory than weights only if there are many queries.
     """
-    made_of = (request.score, request.position, request.align)
+    terms = (request.score, request.position, request.align)
     return (
-        request.extent.queries > 1
+        request.shape.queries > 1
         and not request.query.requires_grad
-        and not isinstance(request.extent.start, Tensor)
-        and not (isinstance(request.key, Keys) and not request.key.lasting)
-        and not any(isinstance(term, nn.Module) and any(True for _ in term.parameters()) for term in made_of)
+        and not isinstance(request.shape.start, Tensor)
+        and not (isinstance(request.key, Keys) and not request.key.immutable)
+        and not any(isinstance(term, nn.Module) and any(True for _ in term.parameters()) for term in terms)
         and not (request.query.is_cuda and torch.cuda.is_current_stream_capturing())
     )
 
 
 @final
-class Seen(dict[str, Record]):
-    """The records of the layers that are watched, by their names."""
+class Recording(dict[str, AttentionRecord]):
+    """Records of the watched layers, by layer name."""
 
-    def forget(self) -> None:
-        """Let go of what was recorded so far: where a model is watched for long, its weights would fill the memory."""
+    def reset(self) -> None:
+        """Discard everything recorded so far, to free memory when a model is watched for long."""
         for record in self.values():
-            record.forget()
+            record.reset()
 
-    def __missing__(self, name: str) -> Record:
-        raise InputError(f"no layer {name!r} is watched (layers: {', '.join(self)})")
-
-
-# Compiled code has no place for a Python object that fills while it runs. So it calls an operator, which finds the
-# record by a ticket: a tensor, so that another number in it does not mean another compilation. The operators are said
-# to write to the ticket, and do: the compiler would leave out one that only returns nothing.
-_EVERY_TIME = (torch.Tag.cudagraph_unsafe,)  # a graph of the compiler's own would call them once, when it is recorded
-_NUMBERS = count()
-_OPEN: dict[int, tuple[Record, ...]] = {}  # the records of each with block that is open
+    def __missing__(self, name: str) -> AttentionRecord:
+        raise InputError(f"layer {name!r} is not watched (layers: {', '.join(self)})")
 
 
-def _ticket(*numbers: int) -> Tensor:
-    with torch.inference_mode(False):  # it may be written to outside of inference mode, too
-        return torch.tensor([0, *numbers], device="cpu")
+# Compiled code cannot append to a Python object. Instead it calls a custom operator, which finds the record by a
+# handle: a tensor, so that a different value does not trigger a recompilation. The operators
+# are declared to mutate the handle, and do so: otherwise the compiler would eliminate them as dead code.
+_OP_TAGS = (torch.Tag.cudagraph_unsafe,)  # inside a CUDA graph of the compiler they would run only once, at capture
+_RECORDING_IDS = count()
+_ACTIVE_RECORDS: dict[int, tuple[AttentionRecord, ...]] = {}  # the records of each active with block
 
 
-@torch.library.custom_op("qkv::observe", mutates_args=("ticket",), tags=_EVERY_TIME)
-def observe(weights: Tensor, ticket: Tensor) -> None:
-    """Hand weights to a record, from inside of compiled code."""
-    used, number, place = ticket.tolist()
-    ticket[0] = used + 1
-    _OPEN[number][place].add_weights(weights)
+def _handle(*ids: int) -> Tensor:
+    with torch.inference_mode(False):  # it may also be written to outside of inference mode
+        return torch.tensor([0, *ids], device="cpu")
 
 
-@torch.library.custom_op("qkv::begin_pass", mutates_args=("ticket",), tags=_EVERY_TIME)
-def begin_pass(ticket: Tensor) -> None:
-    """Begin another pass in all records of a with block."""
-    used, number = ticket.tolist()
-    ticket[0] = used + 1
-    for record in _OPEN[number]:
+@torch.library.custom_op("qkv::observe", mutates_args=("handle",), tags=_OP_TAGS)
+def observe(weights: Tensor, handle: Tensor) -> None:
+    """Add weights to a record from inside compiled code."""
+    calls, recording_id, index = handle.tolist()
+    handle[0] = calls + 1
+    _ACTIVE_RECORDS[recording_id][index].add_weights(weights)
+
+
+@torch.library.custom_op("qkv::begin_pass", mutates_args=("handle",), tags=_OP_TAGS)
+def begin_pass(handle: Tensor) -> None:
+    """Start a new pass in all records of a with block."""
+    calls, recording_id = handle.tolist()
+    handle[0] = calls + 1
+    for record in _ACTIVE_RECORDS[recording_id]:
         record.begin_pass()
 
 
 @observe.register_fake
-def _(weights: Tensor, ticket: Tensor) -> None:
+def _(weights: Tensor, handle: Tensor) -> None:
     return None
 
 
 @begin_pass.register_fake
-def _(ticket: Tensor) -> None:
+def _(handle: Tensor) -> None:
     return None
 
 
 @final
 class Watcher:
-    """What a layer calls with each request while it is watched."""
+    """Callback of a watched layer, called with each request."""
 
-    def __init__(self, record: Record, ticket: Tensor) -> None:
+    def __init__(self, record: AttentionRecord, handle: Tensor) -> None:
         self.record = record
-        self.ticket = ticket
+        self.handle = handle
 
     @torch.no_grad()
     def __call__(self, request: Request, weights: Float[Tensor, "batch heads query key"] | None) -> None:
@@ -321,23 +320,23 @@ class Watcher:
             return
         self.record.check(request)
         if weights is None and not request.score._parameters:
-            weights, _ = REFERENCE.weights(request.of(self.record.heads, None))
-        else:  # the compiler cannot follow how a score with weights is made into that of some heads: rebuild them all
-            weights = pick(REFERENCE.weights(request)[0] if weights is None else weights, 1, self.record.heads)
-        observe(weights, self.ticket)
+            weights, _ = REFERENCE.weights(request.subset(self.record.heads, None))
+        else:  # the compiler cannot trace Score.select_heads with parameters: compute all heads
+            weights = select_along(REFERENCE.weights(request)[0] if weights is None else weights, 1, self.record.heads)
+        observe(weights, self.handle)
 
 
 @final
-class PassBegins:
-    """What a model calls before each forward pass while it is watched."""
+class NewForwardHook:
+    """Forward pre-hook of a watched model that starts a new pass."""
 
-    def __init__(self, records: tuple[Record, ...], ticket: Tensor) -> None:
+    def __init__(self, records: tuple[AttentionRecord, ...], handle: Tensor) -> None:
         self.records = records
-        self.ticket = ticket
+        self.handle = handle
 
     def __call__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
-            begin_pass(self.ticket)
+            begin_pass(self.handle)
             return
         for record in self.records:
             record.begin_pass()

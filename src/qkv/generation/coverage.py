@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from qkv.attention import watch
-from qkv.attention.watch import Record
+from qkv.attention.watch import AttentionRecord
 from qkv.errors import InputError
 from qkv.types import Float, Int, Tensor
 
@@ -51,7 +51,7 @@ def following(model: nn.Module, coverage: Coverage | None) -> Iterator["Reading 
 class Reading:
     """How much of its source each hypothesis of a search has read so far."""
 
-    def __init__(self, coverage: Coverage, record: Record) -> None:
+    def __init__(self, coverage: Coverage, record: AttentionRecord) -> None:
         self._coverage = coverage
         self._record = record
         self._covered: Tensor | None = None  # [rows, source]; None before the first step
@@ -59,7 +59,7 @@ class Reading:
     def step(self, numbers: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
         """Count what the step just made has read, and give the penalty of each hypothesis if it ended now."""
         weights = self._record.weights[:, :, 0].float().mean(dim=1)
-        self._record.forget()
+        self._record.reset()
         self._covered = weights if self._covered is None else self._covered + weights
         return self._coverage.penalty(self._covered, numbers)
 

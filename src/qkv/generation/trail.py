@@ -15,7 +15,7 @@ class Hypothesis:
 
     tokens: tuple[int, ...]
     score: float  # log-probability, the end token included, divided by length ** length_penalty
-    rows: tuple[int, ...] = field(default=(), compare=False)  # of the search, one a step, the end's too: `Record.along`
+    rows: tuple[int, ...] = field(default=(), compare=False)  # of search, one a step, the end's too: `for_hypothesis`
 
 
 class Trail:

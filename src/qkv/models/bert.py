@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from qkv.attention import SCORES, Learned, Mask, Padding, TreePlaces, TreeRelative
+from qkv.attention import SCORES, Learned, Mask, Padding, TreePositions, TreeRelative
 from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.block import Block
@@ -145,7 +145,7 @@ class Bert(TextEncoder):
         lengths: Int[Tensor, "batch"] | None = None,
         *,
         mask: Mask | None = None,
-        tree: TreePlaces | None = None,
+        tree: TreePositions | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         """h_L of each token. Segments are 0 unless they are given; what comes after a row's length is not looked at.
 
@@ -198,7 +198,7 @@ class Embedding(nn.Module):
         self,
         tokens: Int[Tensor, "batch length"],
         segments: Int[Tensor, "batch length"] | None = None,
-        tree: TreePlaces | None = None,
+        tree: TreePositions | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         x = self.tokens(tokens) + (self.segments.weight[0] if segments is None else self.segments(segments))
         if self.positions is not None and not isinstance(self.positions, Learned):

@@ -233,7 +233,7 @@ class Attending(nn.Module):
             config.estimator, config.baseline, config.entropy, config.discount,
         )  # fmt: skip
         sizes = Sizes(config.hidden, config.features, config.hidden, config.places)
-        self.attend = Attend(SCORES[config.score].sized(sizes), align, heads=1)
+        self.attend = Attend(SCORES[config.score].from_sizes(sizes), align, heads=1)
         self.cells = Recurrent("lstm", config.embedding + config.features, config.hidden)
         self.bridge = Bridge("tanh", 1, config.features, self.cells.width)  # B
         self.gate = nn.Linear(config.hidden, 1)  # w

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from qkv.attention import SCORES, Attend, Keys, Learned, Padding, Sizes
-from qkv.attention.precision import exact
+from qkv.attention.precision import upcast_dtype
 from qkv.config import require, require_known
 from qkv.nn.convolution import ROOT_HALF, GatedConvolution, centred, scaled_gradient, steady
 from qkv.nn.dropout import Dropout
@@ -97,7 +97,7 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         embedded = self.source_embed(source)  # e
         z = self.encoder(embedded, torch.arange(longest, device=source.device) < lengths[:, None])
         z = scaled_gradient(z, 1 / len(self.decoder))
-        root = lengths.to(exact(z.dtype)).sqrt()[:, None, None]  # of n, which short numbers cannot count up to
+        root = lengths.to(upcast_dtype(z.dtype)).sqrt()[:, None, None]  # of n, which short numbers cannot count up to
         values = (added(z, embedded) * root).to(z.dtype)
         keys = tuple(block.attend.keys(z[:, None]).tensor for block in self.decoder)
         return Memory(keys, values[:, None], lengths)
@@ -164,7 +164,7 @@ class DecoderBlock(nn.Module):
         self.convolve = GatedConvolution(config.hidden, config.kernel, config.dropout)
         self.ask = steady(nn.Linear(config.hidden, config.dim))  # W and b
         sizes = Sizes(config.dim, config.dim, config.dim, config.max_length)
-        self.attend = Attend(SCORES[config.score].sized(sizes))
+        self.attend = Attend(SCORES[config.score].from_sizes(sizes))
         self.tell = steady(nn.Linear(config.dim, config.hidden))  # O
 
     def forward(

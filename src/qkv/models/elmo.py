@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention.precision import exact
+from qkv.attention.precision import upcast_dtype
 from qkv.config import require, require_known, require_names
 from qkv.data.characters import BEGIN_SENTENCE, END_SENTENCE, NOTHING, marked
 from qkv.errors import InputError, ShapeError
@@ -227,7 +227,7 @@ class Elmo(TextEncoder):
         config, weight = self.config, self.words.project.weight
         return State(
             weight.new_zeros(batch, config.layers, 2, config.dim),
-            weight.new_zeros(batch, config.layers, 2, config.hidden, dtype=exact(weight.dtype)),
+            weight.new_zeros(batch, config.layers, 2, config.hidden, dtype=upcast_dtype(weight.dtype)),
         )
 
     def read(
@@ -328,7 +328,7 @@ class BothWays(nn.Module):
         # In the weights' own precision, also under autocast; and c in float32 at least, for it is a sum over all steps.
         with torch.autocast(x.device.type, enabled=False):
             given = given.to(u.dtype) + (self.bias + self.remember)[:, None]
-            h, c = hidden.transpose(0, 1).to(u.dtype), cell.transpose(0, 1).to(exact(u.dtype))
+            h, c = hidden.transpose(0, 1).to(u.dtype), cell.transpose(0, 1).to(upcast_dtype(u.dtype))
             states, cells = [], []
             for step in given.unbind(0):
                 i, g, f, o = torch.baddbmm(step, h, u).chunk(4, dim=-1)

@@ -155,7 +155,7 @@ def _mixtures(config: Config) -> Iterator[tuple[Mixture, Mixture]]:
 
 def _block(config: Config, keys: Mixture, values: Mixture) -> Block:
     features = config.dim // config.heads
-    score = SCORES[config.score].sized(Sizes(features, features, features, config.rank, config.heads))
+    score = SCORES[config.score].from_sizes(Sizes(features, features, features, config.rank, config.heads))
     attention = LowRankMultiHead(config.dim, config.heads, keys, values, config.attention_dropout, score=score)
     feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)
     return Block(attention, feedforward, config.dropout, norm="post", eps=config.eps)

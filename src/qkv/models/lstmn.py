@@ -155,5 +155,7 @@ class ProjectedAdditive(HiddenLayer):
         self.key_weight = nn.Parameter(torch.empty(1, hidden, hidden).uniform_(-bound, bound))  # W_h
         self.vector = nn.Parameter(torch.empty(1, hidden).uniform_(-bound, bound))  # v
 
-    def of_query(self, query: Float[Tensor, "batch heads query hidden"]) -> Float[Tensor, "batch heads query hidden"]:
+    def transform_query(
+        self, query: Float[Tensor, "batch heads query hidden"]
+    ) -> Float[Tensor, "batch heads query hidden"]:
         return query

@@ -304,7 +304,7 @@ class Attending(Decoder):
             config.align, config.hidden, config.window,
             config.estimator, config.baseline, config.entropy, config.discount,
         )  # fmt: skip
-        score = SCORES[config.score].sized(sizes)
+        score = SCORES[config.score].from_sizes(sizes)
         self.attention = Reader(score, align, config.encoder_width, coverage=config.coverage)
 
     def look(self, values: Float[Tensor, "batch source features"], lengths: Int[Tensor, "batch"] | None) -> Source:

@@ -17,7 +17,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from qkv.attention import SCORES, Cache, Causal, Encoding, KeyValue, Padding, Position, Sizes, TreePlaces, TreeRelative
+from qkv.attention import (
+    SCORES,
+    Cache,
+    Causal,
+    Encoding,
+    KeyValue,
+    Padding,
+    Position,
+    Sizes,
+    TreePositions,
+    TreeRelative,
+)
 from qkv.config import require, require_known
 from qkv.nn.block import NORMS, Block
 from qkv.nn.dropout import Dropout
@@ -148,7 +159,7 @@ class Transformer(EncoderDecoder[Memory, State]):
         target: Int[Tensor, "batch target"],
         source_lengths: Int[Tensor, "batch"] | None = None,
         *,
-        tree: TreePlaces | None = None,
+        tree: TreePositions | None = None,
     ) -> Float[Tensor, "batch target vocabulary"]:
         return self.decode(target, self.encode(source, source_lengths, tree=tree))
 
@@ -157,7 +168,7 @@ class Transformer(EncoderDecoder[Memory, State]):
         source: Int[Tensor, "batch source"],
         source_lengths: Int[Tensor, "batch"] | None = None,
         *,
-        tree: TreePlaces | None = None,
+        tree: TreePositions | None = None,
     ) -> Memory:
         """Read the source; where the config asks for it, also where its tokens stand in trees."""
         self.config.require_told(tree, "Transformer")
@@ -238,7 +249,7 @@ def attention(config: Config, position: Position | None = None) -> MultiHead:
     """Attention in the config's heads, by its score; self-attention may be told of positions."""
     features = config.dim // config.heads
     sizes = Sizes(features, features, hidden=features, max_keys=config.max_length + 1, heads=config.heads)
-    score = SCORES[config.score].sized(sizes)
+    score = SCORES[config.score].from_sizes(sizes)
     return MultiHead(config.dim, config.heads, config.dropout_of_weights, score=score, position=position)
 
 

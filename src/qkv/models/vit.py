@@ -232,7 +232,7 @@ def block(config: Config) -> Block:
     position = POSITIONS.get(config.position)
     attention = MultiHead(
         config.dim, config.heads, config.dropout_of_weights, bias=config.qkv_bias,
-        score=SCORES[config.score].sized(sizes),
+        score=SCORES[config.score].from_sizes(sizes),
         position=None if position is None else position(config.dim, config.heads),
     )  # fmt: skip
     feedforward = FeedForward(config.dim, config.feedforward, config.dropout, config.activation)

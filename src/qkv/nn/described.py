@@ -53,7 +53,7 @@ def described_block(config: Description, *, norm: str, score: Score | None = Non
         config.dim,
         config.heads,
         config.attention_dropout,
-        score=SCORES[config.score].sized(sizes) if score is None else score,
+        score=SCORES[config.score].from_sizes(sizes) if score is None else score,
         position=None if within is None else within(config.dim, config.heads),
     )
     feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)

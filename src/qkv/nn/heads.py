@@ -60,8 +60,8 @@ class MultiHead(nn.Module):
         if past is None:
             present: Cache = KeyValue(self.attend.keys(key, position=position).tensor, value)
         else:
-            present = past.followed_by(self.attend.keys(key, past.length, position=position), value)
-        return self._read(query, present, mask, position, present.start(query.shape[2])), present
+            present = past.append(self.attend.keys(key, past.length, position=position), value)
+        return self._read(query, present, mask, position, present.first_position(query.shape[2])), present
 
     def keys_values(self, memory: Float[Tensor, "batch key dim"], *, position: Position | None = None) -> KeyValue:
         """The keys and values of a memory, computed once for all queries to come."""
@@ -99,7 +99,9 @@ class MultiHead(nn.Module):
         position: Position | None,
         start: int | Int[Tensor, "*batch"] | None,
     ) -> Float[Tensor, "batch query dim"]:
-        read = self.attend(query, memory.keys, memory.values, memory.masked(mask), position=position, start=start)
+        read = self.attend(
+            query, memory.keys, memory.values, memory.mask_unfilled(mask), position=position, start=start
+        )
         return self.output(read.output.transpose(1, 2).flatten(2))  # b h q d -> b q (h d)
 
     def _split(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:

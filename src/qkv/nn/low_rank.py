@@ -9,7 +9,7 @@ any more: its weights are over k mixtures, each of which has something of every 
 import torch
 from torch import nn
 
-from qkv.attention import Cache, Extent, KeyValue, Mask, Position, Score
+from qkv.attention import Cache, KeyValue, Mask, Position, Score, ScoreShape
 from qkv.errors import InputError
 from qkv.nn.heads import MultiHead
 from qkv.types import Float, Tensor
@@ -75,7 +75,7 @@ class LowRankMultiHead(MultiHead):
             raise InputError("mixtures of keys have no places: no past can be read before them, and no distances")
         query, key, value = (self._split(part) for part in self.project(x).split(self._sizes, dim=-1))
         if mask is not None:
-            allowed = mask.materialise(Extent(len(x), self.heads, x.shape[1], x.shape[1], x.device))
+            allowed = mask.to_dense(ScoreShape(len(x), self.heads, x.shape[1], x.shape[1], x.device))
             if allowed.shape[2] != 1:
                 raise InputError(
                     "every query reads the same mixtures: a mask can hide a key from all of them (Padding), and "

@@ -18,7 +18,7 @@ from qkv.attention import (
     Softmax,
     Sparsemax,
 )
-from qkv.attention.precision import exact
+from qkv.attention.precision import upcast_dtype
 from qkv.types import Float, Int, Tensor
 
 ALIGNMENTS = ("soft", "hard", "local_m", "local_p", "sparsemax", "entmax")
@@ -78,7 +78,7 @@ class Reader(nn.Module):
         if self.mark is None:
             return None
         batch, _, longest, _ = source.keys.shape
-        return source.keys.new_zeros(batch, longest, dtype=exact(source.keys.dtype))  # a sum over all steps
+        return source.keys.new_zeros(batch, longest, dtype=upcast_dtype(source.keys.dtype))  # a sum over all steps
 
     def forward(
         self,

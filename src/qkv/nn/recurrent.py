@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from qkv.attention.precision import exact
+from qkv.attention.precision import upcast_dtype
 from qkv.nn.dropout import dropout
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
@@ -283,7 +283,7 @@ class _GRU(torch.autograd.Function):
 
 
 def _lstm(given: Float[Tensor, "batch gates"], recurrent: Float[Tensor, "batch gates"], before: Layer) -> Layer:
-    c = before[1].to(exact(given.dtype))  # a sum over all steps, which short numbers would soon no longer add to
+    c = before[1].to(upcast_dtype(given.dtype))  # a sum over all steps, which short numbers would soon no longer add to
     if c.is_cuda:
         # One kernel, in one precision; where it is the gates' own, nothing is cast.
         h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(given.to(c.dtype), recurrent.to(c.dtype), c)

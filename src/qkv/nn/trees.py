@@ -7,7 +7,7 @@
 The trees are given with each call, and not found by the model.
 """
 
-from qkv.attention import Learned, Position, TreePlaces, TreeRelative
+from qkv.attention import Learned, Position, TreePositions, TreeRelative
 from qkv.config import require, require_known
 from qkv.errors import InputError
 from qkv.nn.block import Block
@@ -48,7 +48,7 @@ class ReadsTrees:
             f"choose a position other than {', '.join(POSITIONS)}",
         )
 
-    def require_told(self, tree: TreePlaces | None, model: str) -> None:
+    def require_told(self, tree: TreePositions | None, model: str) -> None:
         """Raise where a call of the model lacks its trees, or has some that are not read."""
         if (tree is not None) != self.reads_trees:
             reads = (
@@ -64,12 +64,12 @@ def depth_encoding(config: ReadsTrees, dim: int) -> Learned | None:
     return Learned(DEEPEST + 1, dim) if config.adds_depths else None
 
 
-def depth_vectors(depths: Learned | None, tree: TreePlaces | None) -> Float[Tensor, "batch length dim"] | None:
+def depth_vectors(depths: Learned | None, tree: TreePositions | None) -> Float[Tensor, "batch length dim"] | None:
     """D[depth of t] for each token, where embeddings are told of depths."""
     return None if depths is None or tree is None else depths.at(tree.depth.clamp(max=DEEPEST))
 
 
-def in_the_tree(block: Block, tree: TreePlaces | None) -> Position | None:
+def in_the_tree(block: Block, tree: TreePositions | None) -> Position | None:
     """What the self-attention of a block is told of the trees of one call; None where it reads none."""
     within = block.attention.attend.position
-    return within.between(tree.distance) if isinstance(within, TreeRelative) and tree is not None else None
+    return within.with_distances(tree.distance) if isinstance(within, TreeRelative) and tree is not None else None

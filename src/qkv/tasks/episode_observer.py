@@ -9,7 +9,7 @@ import torch
 from jaxtyping import UInt8
 
 from qkv.attention import watch
-from qkv.attention.layers import chosen_layers
+from qkv.attention.layers import select_layers
 from qkv.data.episodes import Examples
 from qkv.errors import InputError
 from qkv.interop import load_as
@@ -68,7 +68,7 @@ class EpisodeObserver:
     def observe(self, numbers: Sequence[int], layer: str | None = None) -> list[SeenEpisode]:
         """What the model attends to in each episode: in all layers, or in one that is named."""
         if layer is not None:
-            chosen_layers(self.model, layer)
+            select_layers(self.model, layer)
         drawn = self.examples.draw(HELD_OUT, numbers)
         queries = np.take_along_axis(drawn.queries, drawn.asked[:, None], axis=1)
         pixels = self.examples.pixels.reshape(-1, *self.examples.pixels.shape[2:])[

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from qkv.attention import watch
-from qkv.attention.layers import chosen_layers
+from qkv.attention.layers import select_layers
 from qkv.data.bandits import Bandits
 from qkv.errors import InputError
 from qkv.interop import load_as
@@ -46,7 +46,7 @@ class GameObserver:
     def observe(self, numbers: Sequence[int], layer: str | None = None) -> list[Answer]:
         """How the model plays each game, and what it attends to: in all layers, or in one that is named."""
         if layer is not None:
-            chosen_layers(self.model, layer)
+            select_layers(self.model, layer)
         games = games_of(self.bandits, EXAMINED_IN, numbers).to(self.model.device)
         actions, rewards = played(self.model, games)
         with watch(self.model, layers=layer) as seen:

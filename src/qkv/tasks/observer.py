@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qkv.attention import Attend, TreePlaces, watch
+from qkv.attention import Attend, TreePositions, watch
 from qkv.attention.layers import Layer, attention_layers
 from qkv.data.tagged import Tagged, text_of
 from qkv.data.vocabulary import Vocabulary
@@ -156,8 +156,8 @@ class Observer:
         return tokens.ids, tokens.pieces
 
 
-def _on(device: torch.device, places: TreePlaces) -> TreePlaces:
-    return TreePlaces(places.depth.to(device), places.distance.to(device))
+def _on(device: torch.device, places: TreePositions) -> TreePositions:
+    return TreePositions(places.depth.to(device), places.distance.to(device))
 
 
 def _map(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
-from qkv.attention import TreePlaces
+from qkv.attention import TreePositions
 from qkv.data.batching import Batch, EncodedPair
 from qkv.data.dropout import Seed
 from qkv.data.tokenizer import PretrainedTokenizer
@@ -75,9 +75,9 @@ def with_trees(batch: Batch, pairs: Sequence[EncodedPair]) -> Batch:
     return ParsedBatch(**batch.tensors, tokens=batch.tokens, depth=places.depth, distance=places.distance)
 
 
-def told(batch: Batch) -> dict[str, TreePlaces]:
+def told(batch: Batch) -> dict[str, TreePositions]:
     """What a model is told of a batch besides tokens, by the names that it has for it."""
-    return {"tree": TreePlaces(batch.depth, batch.distance)} if isinstance(batch, ParsedBatch) else {}
+    return {"tree": TreePositions(batch.depth, batch.distance)} if isinstance(batch, ParsedBatch) else {}
 
 
 def _parts(sentence: Parsed) -> list[str]:

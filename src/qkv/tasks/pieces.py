@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
-from qkv.attention import TreePlaces
+from qkv.attention import TreePositions
 from qkv.data.batching import by_length, shuffled, stepped
 from qkv.data.characters import Characters, WordTable
 from qkv.data.sentences import split_sentences
@@ -236,8 +236,8 @@ class TextBatch(TensorBatch):
     distance: Int[Tensor, "batch length length"] | None = None  # and how far tokens are from each other there
 
     @property
-    def tree(self) -> TreePlaces | None:
-        return None if self.depth is None or self.distance is None else TreePlaces(self.depth, self.distance)
+    def tree(self) -> TreePositions | None:
+        return None if self.depth is None or self.distance is None else TreePositions(self.depth, self.distance)
 
 
 def batched(pieces: Sequence[Piece], pad: int, rows: int = 0, width: int = 0) -> TextBatch:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qkv.attention import TreePlaces, Trees
+from qkv.attention import TreePositions, Trees
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError
 
@@ -50,7 +50,7 @@ def parsed(given: str | Tagged, name: str) -> Parsed:
     return Parsed(given.words, given.heads)
 
 
-def tree_places(trees: Sequence[Tree], width: int) -> TreePlaces:
+def tree_places(trees: Sequence[Tree], width: int) -> TreePositions:
     """The places of the tokens of a batch, whose rows are filled up to so many.
 
     They are looked up here, once, and not in the model: to refuse what is no tree takes looking at numbers, for which a
@@ -60,4 +60,4 @@ def tree_places(trees: Sequence[Tree], width: int) -> TreePlaces:
     heads = torch.tensor([[*tree.heads, *[0] * (longest - len(tree.heads))] for tree in trees], dtype=torch.long)
     words = torch.tensor([tree.words + [0] * (width - len(tree.words)) for tree in trees])
     lengths = torch.tensor([len(tree.heads) for tree in trees])
-    return TreePlaces.of_tokens(Trees.of_heads(heads, lengths), words)
+    return TreePositions.from_tokens(Trees.from_heads(heads, lengths), words)

@@ -1,4 +1,4 @@
-"""Backends: ways to compute the same attention, and the choice among them."""
+"""Attention backends and the choice between them."""
 
 from dataclasses import dataclass
 
@@ -17,72 +17,72 @@ BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Sdpa(), Fl
 
 
 def choose(request: Request, name: str = "auto") -> Backend:
-    """The backend to run: the fastest that supports the request, or the named one, which never gives way to another."""
+    """Return the fastest backend that supports the request, or the named one, without any fallback."""
     if name == "auto":
         return next(backend for backend in preference(request) if backend.supports(request) is None)
-    backend = BACKENDS[checked_name(name)]
+    backend = BACKENDS[check_backend(name)]
     reason = backend.supports(request)
     if reason is not None:
         raise Unsupported(name, reason)
     return backend
 
 
-def checked_name(name: str) -> str:
-    """The name of a backend, or "auto"; another is refused."""
+def check_backend(name: str) -> str:
+    """Return the name of a backend (or "auto") after checking that it exists."""
     if name != "auto" and name not in BACKENDS:
         raise InputError(f"unknown backend {name!r} (known: auto, {', '.join(BACKENDS)})")
     return name
 
 
 def preference(request: Request) -> tuple[Backend, ...]:
-    """The backends worth trying, the one that was measured to be the fastest first; the reference serves everything."""
+    """Return the candidate backends, fastest first by measurement; the reference supports everything."""
     sdpa, flex, triton = BACKENDS["sdpa"], BACKENDS["flex"], BACKENDS["triton"]
-    if request.need_weights:  # the reference has them in hand, the others would compute them again
+    if request.need_weights:  # the reference computes them anyway, the others would recompute them
         return (REFERENCE,)
-    if not request.query.is_cuda:  # there flex is not compiled and triton is interpreted: right, but slow
+    if not request.query.is_cuda:  # on the CPU flex is not compiled and triton is interpreted: correct, but slow
         return (sdpa, REFERENCE)
     return (triton, flex, sdpa, REFERENCE) if _suits_flex(request) else (triton, sdpa, REFERENCE)
 
 
 def _suits_flex(request: Request) -> bool:
-    """Whether a call is large, and has what flex alone need not store: a mask that is more than an order, or a bias."""
-    batch, heads, queries, keys = request.extent[:4]
+    """Whether a call is large and has a non-causal mask or a bias, which only flex does not have to materialize."""
+    batch, heads, queries, keys = request.shape[:4]
     masked = request.mask is not None and not isinstance(request.mask, Causal)
-    biased = request.position is not None and request.position.biases
+    biased = request.position is not None and request.position.adds_bias
     return (
         (masked or biased or request.align.as_softmax() is None)
         and batch * heads * queries * keys >= crossovers(request.query.device).flex_cells
-        and not torch.compiler.is_compiling()  # the mask by blocks is made beside the graph, not in it
+        and not torch.compiler.is_compiling()  # the block mask is created outside the graph
         and not torch.cuda.is_current_stream_capturing()
     )
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which backend would run, and what there is to say of each of the others."""
+    """The backend that would run, and why each of the others would not."""
 
-    backend: str | None  # None: the backend that was asked for cannot
-    reasons: dict[str, str]  # why each of the others would not
+    backend: str | None  # None if the requested backend does not support the call
+    reasons: dict[str, str]  # by backend
 
     def __str__(self) -> str:
         chosen = f"runs on {self.backend}" if self.backend else "runs on no backend"
         return "\n".join([chosen, *(f"  not on {name}: {reason}" for name, reason in self.reasons.items())])
 
 
-def explained(request: Request, name: str = "auto") -> Explanation:
-    """What `choose` would do, in words."""
+def explain_choice(request: Request, name: str = "auto") -> Explanation:
+    """Explain what `choose` would return."""
     try:
         chosen = choose(request, name).name
     except Unsupported:
         chosen = None
     reasons = {}
     if name != "auto":
-        preferred = f"{name} was asked for"
+        preferred = f"{name} was requested"
     elif request.need_weights:
-        preferred = f"{chosen} has the weights in hand, which it would compute again"
+        preferred = f"{chosen} computes the weights anyway"
     else:
-        preferred = f"{chosen} was measured to be faster for such a call"
-    for other in BACKENDS.values():
-        if other.name != chosen:
-            reasons[other.name] = other.supports(request) or f"it could, but {preferred}"
+        preferred = f"{chosen} is faster for this call"
+    for backend in BACKENDS.values():
+        if backend.name != chosen:
+            reasons[backend.name] = backend.supports(request) or f"supported, but {preferred}"
     return Explanation(chosen, reasons)

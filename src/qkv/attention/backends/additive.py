@@ -1,14 +1,14 @@
-"""Additive attention on a GPU, forward and backward: how the kernels of `additive_kernels` are put together.
+"""Additive attention on GPUs, forward and backward: launches the kernels of `additive_kernels`.
 
-Scores are so costly that keeping what was made of them for a moment is cheap. So they pass through a scratch, which is
-bounded: it holds a few items, an item being one head of one batch row, or, where one alone is too large, some of its
+Scores are so expensive to compute that storing intermediate results is cheap. They go through a scratch buffer of
+bounded size, which holds a few items (an item is one head of one batch row) or, if one item is too large, some of its
 queries.
 
-    forward         exponentials  ->  weights, by tiles  ->  context, which joins the tiles
+    forward         exponentials  ->  weights of each tile  ->  context, which combines the tiles
     backward        exponentials  ->  score_gradients: P and dS  ->  dV = P^T dO
-                    exponentials, the other way round  ->  position_gradients: dQ, dK and parts of dv
-    little to do    one_query, for each query, is all of the forward, and for an only query, one_query_weights and
-                    one_query_gradients are all of the backward: there, launches are what costs.
+                    exponentials, transposed  ->  position_gradients: dQ, dK and partial sums of dv
+    small problems  one_query for each query is the whole forward pass; for a single query, one_query_weights and
+                    one_query_gradients are the whole backward pass, to save kernel launches.
 """
 
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ __all__ = ["DTYPES", "additive_attention"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-SCRATCH_SHARE = 0.47  # of the bytes of inputs and outputs
-SCRATCH_FLOOR = 8 * 2**20  # below this, saving memory is not worth more launches
-LITTLE = 2**27  # hyperbolic tangents in all, up to which the forward takes one query at a time
-MAX_ITEMS = 65_535  # in one launch
-ENOUGH = 1 if kernels.INTERPRETED else 512  # programs that keep a large GPU busy, where there is one
+SCRATCH_SHARE = 0.47  # of the size of inputs and outputs in bytes
+SCRATCH_FLOOR = 8 * 2**20  # below this size, saving memory is not worth more launches
+ONE_QUERY_MAX_TANHS = 2**27  # number of tanh evaluations up to which the forward pass runs one query at a time
+MAX_ITEMS = 65_535  # per launch
+MIN_PROGRAMS = 1 if kernels.INTERPRETED else 512  # programs needed to occupy a large GPU
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The tile sizes of every kernel, in one place: powers of two, and positions at most `block`."""
+    """Tile sizes of all kernels: powers of two, with position tiles of at most `block`."""
 
     block: int = 64  # positions are padded to a multiple of this
     score_query: int = 32
@@ -62,10 +62,10 @@ def additive_attention(
     lengths: Int[Tensor, "batch"] | None = None,
     allowed: Bool[Tensor, "#batch #heads #query #key"] | None = None,
 ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
-    """Attend by v . tanh(q + k), to keys before a row's length that `allowed` lets through.
+    """Attention with the score v . tanh(q + k), over the keys below the row's length and allowed by the mask.
 
-    Returns the output and the log-sum-exp of each row's scores, through which no gradient flows. A row that sees
-    nothing gives zeros and -inf. Any strides will do.
+    Returns the output and the log-sum-exp of the scores, which has no gradient; zeros and -inf for fully masked rows.
+    Any strides are supported.
     """
     output, lse = _attention(query, key, vector, value, lengths, allowed)
     return output, lse.detach()
@@ -75,7 +75,7 @@ def additive_attention(
 
 
 def _tile(tile: int, size: int) -> int:
-    """A tile no larger than the size calls for; sixteen is the least that products of matrices take."""
+    """Limit the tile to the size, but at least 16, the minimum of `tl.dot`."""
     return min(tile, max(16, triton.next_power_of_2(size)))
 
 
@@ -88,7 +88,7 @@ def _spans(total: int, step: int) -> Iterator[slice]:
 
 
 def _warps(rows: int, columns: int) -> int:
-    """For twice as many threads as rows or columns: see `_four_by_four`."""
+    """Number of warps for twice as many threads as rows or columns, see `_four_by_four`."""
     return max(rows, columns) // 16
 
 
@@ -99,7 +99,7 @@ def _bytes(*tensors: Tensor) -> int:
 @final
 @dataclass(frozen=True)
 class _Chunk:
-    """Some queries of some items: what one round of launches works on."""
+    """The items and queries processed by one round of launches."""
 
     items: slice
     queries: slice
@@ -116,7 +116,7 @@ class _Chunk:
 
 @final
 class _Problem:
-    """The inputs of one call, their sizes, and the launches over a chunk of it."""
+    """Inputs and sizes of one call, and the kernel arguments for its chunks."""
 
     def __init__(
         self, query: Tensor, key: Tensor, vector: Tensor, value: Tensor, lengths: Tensor | None, allowed: Tensor | None
@@ -129,16 +129,17 @@ class _Problem:
         if allowed is not None:
             allowed = allowed.expand(self.batch, self.heads, self.queries, self.keys)
         self.allowed = allowed
-        # Scratch is padded to whole blocks, which are whole tiles of every kernel.
+        # Scratch memory is padded to whole blocks, which are multiples of the tiles of all kernels.
         self.query_block, self.key_block = _tile(TILES.block, self.queries), _tile(TILES.block, self.keys)
         self.hidden_tile = _tile(TILES.gradient_hidden, self.hidden)
         self.keys_padded = _round_up(self.keys, self.key_block)
         self.hidden_padded = _round_up(self.hidden, max(TILES.score_step, self.hidden_tile))
 
     def chunks(self, in_and_out: int, pair_bytes: int) -> list[_Chunk]:
-        """What may be in scratch at once, the largest first: some items, or else some whole blocks of queries of one.
+        """Split the problem into chunks that fit into scratch memory, the largest first.
 
-        A pair of positions takes so many bytes beside the exponentials.
+        A chunk is several items, or blocks of queries of one item. Each query-key pair takes `pair_bytes` bytes in
+        addition to the exponentials.
         """
 
         def item_bytes(queries: int) -> int:
@@ -148,36 +149,36 @@ class _Problem:
         budget = max(int(in_and_out * SCRATCH_SHARE), SCRATCH_FLOOR)
         items, queries = min(budget // item_bytes(self.queries), MAX_ITEMS), self.queries
         if items > 0:
-            items = triton.cdiv(self.items, triton.cdiv(self.items, items))  # as many in every round
+            items = triton.cdiv(self.items, triton.cdiv(self.items, items))  # balanced over the rounds
         else:
             items, blocks = 1, triton.cdiv(queries, self.query_block)
             while blocks > 1 and item_bytes(blocks * self.query_block) > budget:
                 blocks = triton.cdiv(blocks, 2)
             queries = min(blocks * self.query_block, queries)
         return [
-            _Chunk(some, part, _round_up(part.stop - part.start, self.query_block))
-            for some in _spans(self.items, items)
-            for part in _spans(self.queries, queries)
+            _Chunk(item_span, query_span, _round_up(query_span.stop - query_span.start, self.query_block))
+            for item_span in _spans(self.items, items)
+            for query_span in _spans(self.queries, queries)
         ]
 
     def scratch(self, chunk: _Chunk) -> Float[Tensor, "_"]:
-        """For exponentials, whichever way round."""
+        """Allocate memory for the exponentials, in either layout."""
         size = chunk.item_count * (chunk.queries_padded + self.keys_padded) * self.hidden_padded
         return torch.empty(size, dtype=torch.float32, device=self.query.device)
 
     def pairs(self, chunk: _Chunk) -> Float[Tensor, "_"]:
-        """For one number for each pair of positions, in the type of the values."""
+        """Allocate one element per query-key pair, in the dtype of the values."""
         return self.value.new_empty(chunk.item_count * chunk.queries_padded * self.keys_padded)
 
     def sizes(self, chunk: _Chunk) -> tuple[int, ...]:
-        """As all kernels take them."""
+        """Size arguments shared by all kernels."""
         return (
             chunk.items.start, self.heads, chunk.query_count, chunk.queries_padded, self.keys, self.keys_padded,
             self.hidden, self.hidden_padded,
         )  # fmt: skip
 
     def exponentials(self, chunk: _Chunk, units: Tensor, *, hidden_last: bool) -> None:
-        """Write those of queries and keys, as [item, hidden, position] or as [item, position, hidden]."""
+        """Write the exponentials of queries and keys as [item, hidden, position] or [item, position, hidden]."""
         width = chunk.queries_padded + self.keys_padded
         query = self.query[..., chunk.queries]
         position_tile, hidden_tile = 64, _tile(32, self.hidden)
@@ -189,15 +190,15 @@ class _Problem:
         )  # fmt: skip
 
     def score_tiles(self, chunk: _Chunk) -> tuple[int, int]:
-        """As large as there is enough to do for the whole GPU."""
+        """Return the largest tiles that still occupy the whole GPU."""
         query, key = min(TILES.score_query, self.query_block), min(TILES.score_key, self.key_block)
         pairs = chunk.item_count * chunk.queries_padded * self.keys_padded
-        while query * key > 256 and pairs < ENOUGH * query * key:
+        while query * key > 256 and pairs < MIN_PROGRAMS * query * key:
             query, key = (query // 2, key) if query >= key else (query, key // 2)
         return query, key
 
     def score_arguments(self, chunk: _Chunk, units: Tensor) -> tuple[object, ...]:
-        """What scores depend on."""
+        """Kernel arguments of the scores."""
         allowed = None if self.allowed is None else self.allowed[:, :, chunk.queries]
         strides = (0, 0, 0, 0) if allowed is None else allowed.stride()
         return units, self.vector, self.vector.stride(0), self.lengths, allowed, *strides
@@ -226,7 +227,10 @@ def _attention(
     if problem.keys == 0:
         return output.zero_(), lse.fill_(float("-inf"))
     with torch.cuda.device_of(query):
-        if problem.queries == 1 or problem.items * problem.queries * problem.keys * problem.hidden <= LITTLE:
+        if (
+            problem.queries == 1
+            or problem.items * problem.queries * problem.keys * problem.hidden <= ONE_QUERY_MAX_TANHS
+        ):
             _forward_by_query(problem, output, lse)
         else:
             _forward(problem, output, lse)
@@ -284,46 +288,46 @@ def _attention_backward(
     d_outputs = d_output.flatten(0, 1)
     with torch.cuda.device_of(query):
         if problem.queries == 1:
-            parts = _backward_of_one(problem, d_outputs, lse, d_query, d_key, d_value)
+            partial_sums = _backward_one_query(problem, d_outputs, lse, d_query, d_key, d_value)
         else:
-            parts = _backward(problem, d_outputs, output, lse, d_query, d_key, d_value)
-    by_head = parts.view(problem.batch, problem.heads, -1, problem.hidden)
+            partial_sums = _backward(problem, d_outputs, output, lse, d_query, d_key, d_value)
+    by_head = partial_sums.view(problem.batch, problem.heads, -1, problem.hidden)
     d_vector = by_head.sum((0, 1, 2) if vector.shape[0] == 1 else (0, 2)).view(vector.shape)
     return d_query, d_key, d_vector.to(vector.dtype), d_value
 
 
-def _backward_of_one(
+def _backward_one_query(
     problem: _Problem, d_outputs: Tensor, lse: Tensor, d_query: Tensor, d_key: Tensor, d_value: Tensor
 ) -> Float[Tensor, "items hidden"]:
-    """Write the gradients of queries, keys and values where each item has one query; return parts of the vector's."""
+    """Write the gradients of query, key and value for one query per item; return partial sums of the vector's."""
     query, key, vector, value, allowed = problem.query, problem.key, problem.vector, problem.value, problem.allowed
     weights = torch.empty((2, problem.items, problem.keys), dtype=torch.float32, device=query.device)
-    parts = torch.empty((problem.items, problem.hidden), dtype=torch.float32, device=query.device)
-    given = (query, *query.stride()[:3], key, *key.stride(), vector, vector.stride(0))
+    partial_sums = torch.empty((problem.items, problem.hidden), dtype=torch.float32, device=query.device)
+    inputs = (query, *query.stride()[:3], key, *key.stride(), vector, vector.stride(0))
     tiles = problem.one_query_tiles()
     kernels.one_query_weights[(problem.items, triton.cdiv(problem.keys, tiles["KEYS"]))](
-        *given, value, *value.stride(),
+        *inputs, value, *value.stride(),
         problem.lengths, allowed, *((0, 0, 0) if allowed is None else (*allowed.stride()[:2], allowed.stride(3))),
         d_outputs, d_outputs.stride(0), d_outputs.stride(2), lse, d_value, weights[0], weights[1],
         problem.heads, problem.keys, problem.hidden, problem.value_dim,
         APPROXIMATE=query.dtype != torch.float32, VALUES=_tile(256, problem.value_dim), **tiles, num_warps=8,
     )  # fmt: skip
     kernels.one_query_gradients[(problem.items, triton.cdiv(problem.hidden, tiles["HIDDEN"]))](
-        *given, weights[0], weights[1], d_query, *d_query.stride()[:3], d_key, *d_key.stride(), parts,
+        *inputs, weights[0], weights[1], d_query, *d_query.stride()[:3], d_key, *d_key.stride(), partial_sums,
         problem.heads, problem.keys, problem.hidden, **tiles, num_warps=4,
     )  # fmt: skip
-    return parts
+    return partial_sums
 
 
 def _backward(
     problem: _Problem, d_outputs: Tensor, output: Tensor, lse: Tensor, d_query: Tensor, d_key: Tensor, d_value: Tensor
 ) -> Float[Tensor, "items tiles hidden"]:
-    """Write the gradients of queries, keys and values; return parts of the vector's, of each item and tile."""
+    """Write the gradients of query, key and value; return partial sums of the vector's per item and tile."""
     key, vector, value = problem.key, problem.vector, problem.value
     outputs, d_values, lses = output.flatten(0, 1), d_value.flatten(0, 1), lse.flatten(0, 1)
     position_tile = min(TILES.gradient_position, problem.query_block, problem.key_block)
     tiles = _round_up(problem.queries, problem.query_block) // position_tile
-    parts = torch.empty((problem.items, tiles, problem.hidden), dtype=torch.float32, device=value.device)
+    partial_sums = torch.empty((problem.items, tiles, problem.hidden), dtype=torch.float32, device=value.device)
 
     in_and_out = 2 * _bytes(problem.query, key, value, output)
     chunks = problem.chunks(in_and_out, pair_bytes=3 * value.element_size())
@@ -333,7 +337,7 @@ def _backward(
     weights, d_scores, transposed = (problem.pairs(chunks[0]) for _ in range(3))
     row_sums = torch.empty(weights.numel() // key_tile, dtype=torch.float32, device=value.device)
     split = chunks[0].query_count < problem.queries
-    if split:  # then the gradients of keys and values are sums over chunks of an item, kept in float32
+    if split:  # accumulate the gradients of keys and values over the chunks of an item in float32
         key_sum = torch.empty_like(key[:1, :1], dtype=torch.float32)
         value_sum = torch.empty_like(d_values[:1], dtype=torch.float32)
     for chunk in chunks:
@@ -356,8 +360,8 @@ def _backward(
         else:
             torch.bmm(by_key, d_outputs[items], out=d_values[items])
         problem.exponentials(chunk, units, hidden_last=True)
-        d_key_here = key_sum.expand_as(key) if split else d_key
-        d_query_here = d_query[..., queries]
+        chunk_d_key = key_sum.expand_as(key) if split else d_key
+        chunk_d_query = d_query[..., queries]
         grid = (
             problem.hidden_padded // problem.hidden_tile,
             (padded + problem.keys_padded) // position_tile,
@@ -366,15 +370,15 @@ def _backward(
         kernels.position_gradients[grid](
             units, d_scores, transposed, row_sums, problem.keys_padded // key_tile,
             vector, vector.stride(0), problem.lengths,
-            d_query_here, *d_query_here.stride(), d_key_here, *d_key_here.stride(),
-            parts[:, queries.start // position_tile :], parts.stride(0), *problem.sizes(chunk),
+            chunk_d_query, *chunk_d_query.stride(), chunk_d_key, *chunk_d_key.stride(),
+            partial_sums[:, queries.start // position_tile :], partial_sums.stride(0), *problem.sizes(chunk),
             ACCUMULATE=split, STEP=TILES.gradient_step, POSITIONS=position_tile, HIDDEN=problem.hidden_tile,
             num_warps=_warps(position_tile, problem.hidden_tile),
         )  # fmt: skip
         if split and queries.stop == problem.queries:
             d_key[items.start // problem.heads, items.start % problem.heads] = key_sum[0, 0]
             d_values[items] = value_sum
-    return parts
+    return partial_sums
 
 
 @_attention.register_fake
@@ -390,7 +394,7 @@ def _(d_output, output, lse, query, key, vector, value, lengths, allowed):  # ty
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    ctx.set_materialize_grads(False)  # for the log-sum-exp, there never is one
+    ctx.set_materialize_grads(False)  # the log-sum-exp has no gradient
     ctx.save_for_backward(*output, *inputs)
 
 

@@ -1,42 +1,42 @@
-"""The Triton kernels of additive attention, which never hold a [query, key, hidden] tensor; `additive` launches them.
+"""Triton kernels of additive attention without a [query, key, hidden] tensor; `additive` launches them.
 
-    S[q, k] = sum_d v[d] tanh(Q[d, q] + K[d, k])        P = softmax of S over the keys seen        O = P V
+    S[q, k] = sum_d v[d] tanh(Q[d, q] + K[d, k])        P = softmax of S over the unmasked keys        O = P V
 
-The hyperbolic tangents are all of the cost, and a special-function unit makes them at a quarter of the pace of sums
-and products or less. So they are taken apart. With
+The tanh evaluations dominate the cost: the special-function unit has at most a quarter of the throughput of additions
+and multiplications. So tanh is decomposed. With
 
     A[d, q] = exp(2 Q[d, q])      B[d, k] = exp(2 K[d, k])      r = 1 / (1 + A B)
 
-tanh(Q + K) = 1 - 2 r: the exponentials are computed once for each position, and what is left for each pair of
-positions is a reciprocal, which two of them share, since 1/x = y / (x y) and 1/y = x / (x y). In these terms
+tanh(Q + K) = 1 - 2 r: the exponentials are computed once per position, which leaves one reciprocal per query, key and
+hidden unit, and two hidden units share one, since 1/x = y / (x y) and 1/y = x / (x y). In these terms
 
     S = sum_d v (1 - 2 r)                   dv = sum_qk dS (1 - 2 r)
     dQ = v sum_k dS 4 r (1 - r)             dK = v sum_q dS 4 r (1 - r)
 
-where dS = P (dO V^T - rowsum(dO O)). Its rows sum to zero only as long as O is not rounded, so the 1 in dv stays.
-Numbers stay in range by a factor: A and B carry 2^-15 each, and 1 + A B becomes m = min(1, 2^-30 + A B), whose
-products of two are normal numbers. Nothing is lost by the minimum: where it applies, tanh is 1 to the last bit.
-Queries and keys are clamped to +-MAX_MAGNITUDE on the way.
+where dS = P (dO V^T - rowsum(dO O)). Its rows sum to zero only if O is not rounded, so the 1 in dv is kept.
+Scaling avoids overflow: A and B are scaled by 2^-15 each, and 1 + A B becomes m = min(1, 2^-30 + A B), so that products
+of two m are normal numbers. The minimum loses nothing: where it applies, tanh is 1 to the last bit. Queries and keys
+are clamped to +-MAX_MAGNITUDE.
 
-What loads cost depends on which elements of a tile a thread holds. With four by four of them, eight numbers loaded
-make sixteen products; `_four_by_four` asks for that.
+The cost of loads depends on which elements of a tile a thread holds. With four by four elements, eight loads serve
+sixteen products; `_four_by_four` forces that layout.
 
-In scratch, positions and hidden units are padded to whole tiles, so that loads need no mask and are aligned whatever
-the sizes are; padding is always written, with finite numbers or zeros. The exponentials of an item, which is one head
-of one batch row, are one matrix: of its queries first, then of its keys.
+In scratch memory, positions and hidden units are padded to whole tiles, so that loads need no mask and are aligned for
+all sizes; padding is always written, with finite values. The exponentials of an item (one head of one batch row) form
+one matrix: those of its queries, followed by those of its keys.
 """
 
-# ruff: noqa: N803 (arguments in capitals are compile-time constants, as is the custom in Triton)
-# `no_type_check` keeps run-time type checkers from wrapping what Triton has to see bare.
+# ruff: noqa: N803 (upper-case arguments are compile-time constants, following the Triton convention)
+# `no_type_check` keeps run-time type checkers from wrapping the functions that Triton compiles.
 
 from typing import no_type_check
 
 import triton
 import triton.language as tl
 
-MAX_MAGNITUDE = 38.0  # of queries and keys, which are clamped: exp(2 x) 2^-15 is a normal float32 up to here
+MAX_MAGNITUDE = 38.0  # clamp of queries and keys: exp(2 x) 2^-15 is a normal float32 up to here
 
-VARYING = ["first_item", "queries", "item_queries", "keys"]  # numbers for which no kernel of their own is compiled
+VARYING = ["first_item", "queries", "item_queries", "keys"]  # integer arguments that do not trigger specialization
 
 INTERPRETED: tl.constexpr = tl.constexpr(bool(triton.knobs.runtime.interpret))
 FLOOR: tl.constexpr = tl.constexpr(2.0**-30)
@@ -45,16 +45,13 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 CLAMP: tl.constexpr = tl.constexpr(MAX_MAGNITUDE)
 
 
-# ------------------------------------------------------------------------------------------------ parts of kernels
+# ------------------------------------------------------------------------------------------------ device functions
 
 
 @triton.jit
 @no_type_check
-def _shrunk_sum(a, b):
-    """min(1, 2^-30 + a b), that is, 2^-30 (1 + exp(2 (q + k))): one instruction, for saturation comes for free.
-
-    The constant in it is 2^-30.
-    """
+def _scaled_sum(a, b):
+    """min(1, 2^-30 + a b), i.e. 2^-30 (1 + exp(2 (q + k))): one saturating fma (0f30800000 is 2^-30)."""
     if INTERPRETED:
         return tl.minimum(a * b + FLOOR, 1.0)
     else:
@@ -66,7 +63,7 @@ def _shrunk_sum(a, b):
 @triton.jit
 @no_type_check
 def _reciprocal(x):
-    """1 / x to the last bit or two, for normal x."""
+    """1 / x, accurate to one or two ulps for normal x."""
     if INTERPRETED:
         return 1.0 / x
     else:
@@ -78,7 +75,7 @@ def _reciprocal(x):
 @triton.jit
 @no_type_check
 def _tanh(x, APPROXIMATE: tl.constexpr):
-    """By the special-function unit to eleven bits, which is enough for half precision, or to the last bits."""
+    """tanh: approximate to 11 bits, which is enough for half precision, or accurate."""
     if APPROXIMATE and not INTERPRETED:
         return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
     else:
@@ -88,9 +85,9 @@ def _tanh(x, APPROXIMATE: tl.constexpr):
 @triton.jit
 @no_type_check
 def _four_by_four(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """x, of which each thread holds four by four elements, as it does of a product of matrices, here 0 added to x.
+    """Return x in the layout of a matrix product, with four by four elements per thread, by adding a zero product.
 
-    Both sizes have to be below the number of threads, or else vectors along them are spread over the threads and are
+    Both sizes have to be below the number of threads; otherwise vectors along them are distributed over the threads and
     exchanged through shared memory in every step.
     """
     rows, columns = tl.zeros([ROWS, 16], tl.float32), tl.zeros([16, COLUMNS], tl.float32)
@@ -100,7 +97,7 @@ def _four_by_four(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 @no_type_check
 def _product(a, b):
-    """The product of two matrices, in float32. The interpreter cannot multiply those of bfloat16."""
+    """Matrix product accumulated in float32; the interpreter does not support bfloat16 operands."""
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
@@ -110,7 +107,7 @@ def _product(a, b):
 @triton.jit
 @no_type_check
 def _length(lengths_ptr, item, heads, keys):
-    """How many keys the batch row of an item has."""
+    """Number of keys of the batch row of an item."""
     length = keys
     if lengths_ptr is not None:
         length = tl.minimum(tl.load(lengths_ptr + item // heads).to(tl.int32), keys)
@@ -125,20 +122,20 @@ def _scores(
     local, item, heads, q, k, queries, queries_padded, keys, keys_padded, hidden, hidden_padded,
     STEP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of scores, and which of them are seen: padding sees nothing and is not seen."""
-    seen = (q < queries)[:, None] & (k < _length(lengths_ptr, item, heads, keys))[None, :]
+    """Compute a tile of scores, and which of its cells are visible (neither masked nor padding)."""
+    visible = (q < queries)[:, None] & (k < _length(lengths_ptr, item, heads, keys))[None, :]
     if allowed_ptr is not None:
         row = allowed_ptr + (item // heads) * allowed_batch_stride + (item % heads) * allowed_head_stride
         at = row + q[:, None].to(tl.int64) * allowed_query_stride + k[None, :] * allowed_key_stride
-        seen &= tl.load(at, mask=seen, other=0) != 0
+        visible &= tl.load(at, mask=visible, other=0) != 0
 
-    # sum_d v and sum_d v / m, two hidden units at a time. What is padded has v = 0.
+    # sum_d v and sum_d v / m, two hidden units at a time; v = 0 in padding.
     width = queries_padded + keys_padded
     vector_ptr += (item % heads) * vector_stride
     units_ptr += local * hidden_padded * width
     total = 0.0
     sums = _four_by_four(tl.zeros([QUERIES, KEYS], tl.float32), QUERIES, KEYS)
-    if tl.max(seen.to(tl.int32)) > 0:  # a tile that sees nothing costs nothing
+    if tl.max(visible.to(tl.int32)) > 0:  # skip fully masked tiles
         for first in range(0, hidden, STEP):
             for pair in tl.static_range(0, STEP, 2):
                 d = first + pair
@@ -149,21 +146,21 @@ def _scores(
                 c = tl.load(units_ptr + (pair + 1) * width + q)
                 b = tl.load(units_ptr + pair * width + queries_padded + k)
                 e = tl.load(units_ptr + (pair + 1) * width + queries_padded + k)
-                m = _shrunk_sum(a[:, None], b[None, :])
-                n = _shrunk_sum(c[:, None], e[None, :])
+                m = _scaled_sum(a[:, None], b[None, :])
+                n = _scaled_sum(c[:, None], e[None, :])
                 sums += (v * n + w * m) * _reciprocal(m * n)
             units_ptr += STEP * width
-    return total - 2 * FLOOR * sums, seen
+    return total - 2 * FLOOR * sums, visible
 
 
 @triton.jit
 @no_type_check
 def _gradient_sums(own, other_ptr, d_scores_ptr, count, other_stride, d_scores_stride,
                    LEVEL: tl.constexpr, STEP: tl.constexpr, POSITIONS: tl.constexpr, HIDDEN: tl.constexpr):  # fmt: skip
-    """sum dS r (1 - r) of a tile over other positions, one after another, and, where asked for, sum dS r.
+    """Sum dS r (1 - r) of a tile over the other positions and, if LEVEL is set, dS r.
 
-    A thread keeps its sums to itself: nothing is exchanged inside the loop. dS has the positions of the tile side by
-    side, and the exponentials, unlike in `_scores`, have hidden units side by side.
+    Each thread keeps its own sums, so that nothing is exchanged inside the loop. The positions of the tile are
+    contiguous in dS; the hidden units are contiguous in the exponentials, unlike in `_scores`.
     """
     at_hidden, at_position = tl.arange(0, HIDDEN), tl.arange(0, POSITIONS)
     own = _four_by_four(own, POSITIONS, HIDDEN)
@@ -171,8 +168,8 @@ def _gradient_sums(own, other_ptr, d_scores_ptr, count, other_stride, d_scores_s
     level = slope
     for _first in range(0, count, STEP):
         for pair in tl.static_range(0, STEP, 2):
-            m = _shrunk_sum(own, tl.load(other_ptr + pair * other_stride + at_hidden)[None, :])
-            n = _shrunk_sum(own, tl.load(other_ptr + (pair + 1) * other_stride + at_hidden)[None, :])
+            m = _scaled_sum(own, tl.load(other_ptr + pair * other_stride + at_hidden)[None, :])
+            n = _scaled_sum(own, tl.load(other_ptr + (pair + 1) * other_stride + at_hidden)[None, :])
             g = tl.load(d_scores_ptr + pair * d_scores_stride + at_position).to(tl.float32)[:, None]
             h = tl.load(d_scores_ptr + (pair + 1) * d_scores_stride + at_position).to(tl.float32)[:, None]
             shared = _reciprocal(m * n) * FLOOR
@@ -201,9 +198,9 @@ def _store_gradient(grad, grad_ptr, batch_stride, head_stride, hidden_stride, po
 
 @triton.jit
 @no_type_check
-def _scores_of_one(query_ptr, query_stride, key_ptr, key_hidden_stride, key_position_stride, vector_ptr, k, length,
+def _one_query_scores(query_ptr, query_stride, key_ptr, key_hidden_stride, key_position_stride, vector_ptr, k, length,
                    hidden, APPROXIMATE: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr):  # fmt: skip
-    """The scores of one query and a tile of keys, by the formula as it stands."""
+    """Scores of one query and a tile of keys, computed directly from the formula."""
     products = tl.zeros([KEYS, HIDDEN], tl.float32)
     for first in range(0, hidden, HIDDEN):
         d = first + tl.arange(0, HIDDEN)
@@ -228,7 +225,7 @@ def exponentials(
     first_item, heads, queries, queries_padded, keys, keys_padded, hidden, hidden_padded,
     HIDDEN: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """exp(2 x) 2^-15 of a tile of queries and keys, in float32, into whichever layout the strides say."""
+    """exp(2 x) 2^-15 of a tile of queries and keys, in float32, in the layout given by the strides."""
     local = tl.program_id(2).to(tl.int64)
     item = first_item + local
     p = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
@@ -256,19 +253,19 @@ def weights(
     first_item, heads, queries, queries_padded, keys, keys_padded, hidden, hidden_padded,
     STEP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """exp(S - top) of a tile, where top is the largest score of a row in this tile alone; top, and sums."""
+    """exp(S - top) of a tile, where top is the row maximum within this tile; also stores top and the row sums."""
     local = tl.program_id(2).to(tl.int64)
     q = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     k = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
-    scores, seen = _scores(
+    scores, visible = _scores(
         units_ptr, vector_ptr, vector_stride,
         lengths_ptr, allowed_ptr, allowed_batch_stride, allowed_head_stride, allowed_query_stride, allowed_key_stride,
         local, first_item + local, heads, q, k, queries, queries_padded, keys, keys_padded, hidden, hidden_padded,
         STEP, QUERIES, KEYS,
     )  # fmt: skip
-    scores = tl.where(seen, scores, float("-inf"))
+    scores = tl.where(visible, scores, float("-inf"))
     top = tl.max(scores, axis=1)
-    base = tl.where(top == float("-inf"), 0.0, top)  # -inf - -inf is NaN: rows that see nothing
+    base = tl.where(top == float("-inf"), 0.0, top)  # avoid -inf - -inf = NaN in fully masked rows
     result = tl.exp2((scores - base[:, None]) * LOG2_E)
     at = (local * queries_padded + q[:, None]) * keys_padded + k[None, :]
     tl.store(weights_ptr + at, result.to(weights_ptr.dtype.element_ty))
@@ -286,7 +283,7 @@ def context(
     first_item, heads, queries, queries_padded, keys, keys_padded, value_dim,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the output, from the weights of tiles, which are made those of whole rows; and the log-sum-exp."""
+    """A tile of the output, rescaling the weights of each tile to the whole row; also stores the log-sum-exp."""
     local = tl.program_id(2).to(tl.int64)
     item = first_item + local
     q = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
@@ -305,10 +302,10 @@ def context(
         tile_total = tl.load(total_ptr + at, mask=in_query, other=0.0)
         total = total * tl.exp2((top - base) * LOG2_E) + tile_total * tl.exp2((tile_top - base) * LOG2_E)
         top = new_top
-    something = total > 0
-    base = tl.where(something, top + tl.log(tl.where(something, total, 1.0)), 0.0)
+    has_keys = total > 0
+    base = tl.where(has_keys, top + tl.log(tl.where(has_keys, total, 1.0)), 0.0)
     if tl.program_id(1) == 0:
-        lse = tl.where(something, base, float("-inf"))
+        lse = tl.where(has_keys, base, float("-inf"))
         tl.store(lse_ptr + item * item_queries + q, lse, mask=in_query)
 
     weights_at = weights_ptr + (local * queries_padded + q[:, None]) * keys_padded
@@ -336,22 +333,22 @@ def score_gradients(
     first_item, heads, queries, queries_padded, keys, keys_padded, hidden, hidden_padded, value_dim,
     STEP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """P = exp(S - lse) of a tile, and dS = P (dO V^T - rowsum(dO O)), as it is, transposed, and its sums by rows.
+    """P = exp(S - lse) of a tile, and dS = P (dO V^T - rowsum(dO O)), plain, transposed, and its row sums.
 
-    All are zero in padding.
+    All of them are zero in padding.
     """
     local = tl.program_id(2).to(tl.int64)
     item = first_item + local
     q = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     k = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
-    scores, seen = _scores(
+    scores, visible = _scores(
         units_ptr, vector_ptr, vector_stride,
         lengths_ptr, allowed_ptr, allowed_batch_stride, allowed_head_stride, allowed_query_stride, allowed_key_stride,
         local, item, heads, q, k, queries, queries_padded, keys, keys_padded, hidden, hidden_padded,
         STEP, QUERIES, KEYS,
     )  # fmt: skip
     lse = tl.load(lse_ptr + item * item_queries + q, mask=q < queries, other=0.0)
-    result = tl.where(seen, tl.exp2((scores - lse[:, None]) * LOG2_E), 0.0)
+    result = tl.where(visible, tl.exp2((scores - lse[:, None]) * LOG2_E), 0.0)
 
     value_ptr += (item // heads) * value_batch_stride + (item % heads) * value_head_stride
     d_out_ptr += item * d_out_item_stride
@@ -389,7 +386,7 @@ def position_gradients(
     first_item, heads, queries, queries_padded, keys, keys_padded, hidden, hidden_padded,
     ACCUMULATE: tl.constexpr, STEP: tl.constexpr, POSITIONS: tl.constexpr, HIDDEN: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a tile of queries, by the keys, and their part in dv; or of a tile of keys, by the queries."""
+    """Gradient of a tile of queries and its contribution to dv, or gradient of a tile of keys."""
     local = tl.program_id(2).to(tl.int64)
     item = first_item + local
     tile = tl.program_id(1)
@@ -421,7 +418,7 @@ def position_gradients(
         first = (tile - query_tiles) * POSITIONS
         slope, level = _gradient_sums(
             own, units_ptr, d_scores_ptr + local * queries_padded * keys_padded + first,
-            tl.where(first < length, queries, 0),  # keys beyond the length have no gradient
+            tl.where(first < length, queries, 0),  # keys beyond the length have zero gradient
             hidden_padded, keys_padded, False, STEP, POSITIONS, HIDDEN,
         )  # fmt: skip
         _store_gradient(
@@ -443,7 +440,7 @@ def one_query(
     out_ptr, lse_ptr, heads, queries, keys, hidden, value_dim,
     APPROXIMATE: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """The output of one query in a slice of the value features, with a running softmax over the keys."""
+    """Output of one query for a slice of the value features, with an online softmax over the keys."""
     row = tl.program_id(0).to(tl.int64)
     item, q = row // queries, row % queries
     batch, head = item // heads, item % heads
@@ -459,18 +456,18 @@ def one_query(
     sums = tl.zeros([VALUES], tl.float32)
     for first in range(0, length, KEYS):
         k = first + tl.arange(0, KEYS)
-        scores = _scores_of_one(query_ptr, query_hidden_stride, key_ptr, key_hidden_stride, key_position_stride,
+        scores = _one_query_scores(query_ptr, query_hidden_stride, key_ptr, key_hidden_stride, key_position_stride,
                                 vector_ptr + head * vector_stride, k, length, hidden,
                                 APPROXIMATE, KEYS, HIDDEN)  # fmt: skip
-        seen = k < length
+        visible = k < length
         if allowed_ptr is not None:
             allowed_at = allowed_ptr + batch * allowed_batch_stride + head * allowed_head_stride
             allowed_at = allowed_at + q * allowed_query_stride + k * allowed_key_stride
-            seen &= tl.load(allowed_at, mask=seen, other=0) != 0
-        scores = tl.where(seen, scores, float("-inf"))
+            visible &= tl.load(allowed_at, mask=visible, other=0) != 0
+        scores = tl.where(visible, scores, float("-inf"))
 
         new_top = tl.maximum(top, tl.max(scores, axis=0))
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)  # -inf - -inf is NaN: nothing seen so far
+        base = tl.where(new_top == float("-inf"), 0.0, new_top)  # avoid -inf - -inf = NaN if all keys so far are masked
         weight = tl.exp(scores - base)
         decay = tl.exp(top - base)
         value_at = value_ptr + k[:, None].to(tl.int64) * value_position_stride + feature[None, :] * value_stride
@@ -479,11 +476,11 @@ def one_query(
         total = total * decay + tl.sum(weight, axis=0)
         top = new_top
 
-    something = total > 0
-    total = tl.where(something, total, 1.0)
+    has_keys = total > 0
+    total = tl.where(has_keys, total, 1.0)
     output = sums / total
     tl.store(out_ptr + row * value_dim + feature, output.to(out_ptr.dtype.element_ty), mask=in_feature)
-    tl.store(lse_ptr + row + tl.arange(0, 1), tl.where(something, top + tl.log(total), float("-inf")))
+    tl.store(lse_ptr + row + tl.arange(0, 1), tl.where(has_keys, top + tl.log(total), float("-inf")))
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -497,20 +494,20 @@ def one_query_weights(
     heads, keys, hidden, value_dim,
     APPROXIMATE: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """For an item's only query and a tile of keys: P, dP = dO V^T, and dV = P^T dO."""
+    """P, dP = dO V^T and dV = P^T dO for the single query of an item and a tile of keys."""
     item = tl.program_id(0).to(tl.int64)
     batch, head = item // heads, item % heads
     k = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     length = _length(lengths_ptr, item, heads, keys)
-    scores = _scores_of_one(query_ptr + batch * query_batch_stride + head * query_head_stride, query_hidden_stride,
+    scores = _one_query_scores(query_ptr + batch * query_batch_stride + head * query_head_stride, query_hidden_stride,
                             key_ptr + batch * key_batch_stride + head * key_head_stride, key_hidden_stride,
                             key_position_stride, vector_ptr + head * vector_stride, k, length, hidden,
                             APPROXIMATE, KEYS, HIDDEN)  # fmt: skip
-    seen = k < length
+    visible = k < length
     if allowed_ptr is not None:
         allowed_at = allowed_ptr + batch * allowed_batch_stride + head * allowed_head_stride + k * allowed_key_stride
-        seen &= tl.load(allowed_at, mask=seen, other=0) != 0
-    weight = tl.where(seen, tl.exp(scores - tl.load(lse_ptr + item)), 0.0)
+        visible &= tl.load(allowed_at, mask=visible, other=0) != 0
+    weight = tl.where(visible, tl.exp(scores - tl.load(lse_ptr + item)), 0.0)
 
     value_ptr += batch * value_batch_stride + head * value_head_stride
     d_weight = tl.zeros([KEYS], tl.float32)
@@ -537,7 +534,7 @@ def one_query_gradients(
     heads, keys, hidden,
     KEYS: tl.constexpr, HIDDEN: tl.constexpr,
 ):  # fmt: skip
-    """For an item's only query and some hidden units: dQ, dK and the part in dv, from dS = P (dP - sum P dP)."""
+    """dQ, dK and the contribution to dv from dS = P (dP - sum P dP), for a single query and a tile of hidden units."""
     item = tl.program_id(0).to(tl.int64)
     batch, head = item // heads, item % heads
     d = tl.program_id(1) * HIDDEN + tl.arange(0, HIDDEN)

@@ -1,4 +1,4 @@
-"""PyTorch's FlexAttention: masks by blocks, biases inside the kernel, and nothing of size query x key in memory."""
+"""PyTorch's FlexAttention: block masks and biases inside the kernel, without query x key tensors in memory."""
 
 import warnings
 from collections.abc import Callable
@@ -11,167 +11,167 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from qkv.attention.align import LocalPredictive, SoftmaxForm
-from qkv.attention.backends.reasons import is_empty, needs_dropout, needs_the_weights, not_a_dot_product, not_a_softmax
+from qkv.attention.backends.reasons import is_empty, needs_dropout, needs_weights, not_a_dot_product, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE
-from qkv.attention.extent import Extent, Places
 from qkv.attention.mask import Mask, Padding
 from qkv.attention.score import DotProduct, Keys
-from qkv.attention.spec import Attended, Backend, Request
+from qkv.attention.score_shape import Index, ScoreShape
+from qkv.attention.spec import AttentionOutput, Backend, Request
 from qkv.errors import Unsupported
 from qkv.types import Float, Int, Shaped, Tensor
 
-Change = Callable[[Tensor, Places], Tensor]  # of the score at a cell
+ScoreMod = Callable[[Tensor, Index], Tensor]  # modifies the score of a cell
 LSE = AuxRequest(lse=True)
-LEAST_FEATURES = 16  # of a kernel's matrix products; more zeros change none of them
+MIN_FEATURES = 16  # of the matrix products in the kernel; smaller sizes are zero-padded
 SMALL_BLOCKS = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_M1": 32, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32,
-                "num_stages": 2}  # a bias that is looked up takes room on the chip  # fmt: skip
-RECOMPILES = 256  # one compilation for each pair of terms and for each size: the default of 8 is soon used up
+                "num_stages": 2}  # gathering a bias needs shared memory  # fmt: skip
+RECOMPILE_LIMIT = 256  # one compilation per pair of terms and size exceeds the default of 8
 
 
 @final
 class Flex(Backend):
-    """`torch.nn.attention.flex_attention`, compiled on a GPU; on the CPU it serves inference, uncompiled."""
+    """`torch.nn.attention.flex_attention`, compiled on GPUs; on the CPU uncompiled and inference only."""
 
     name = "flex"
 
     def supports(self, request: Request) -> str | None:
         if isinstance(request.align, LocalPredictive):
             if not (request.mask is None or isinstance(request.mask, Padding)):
-                return "LocalPredictive counts the keys that may be seen, which is known beforehand for Padding only"
+                return "LocalPredictive needs the number of unmasked keys, which is known in advance for Padding only"
         elif (reason := not_a_softmax(request)) is not None:
             return reason
-        reason = not_a_dot_product(request) or needs_the_weights(request) or needs_dropout(request) or is_empty(request)
+        reason = not_a_dot_product(request) or needs_weights(request) or needs_dropout(request) or is_empty(request)
         if reason is not None:
             return reason
         if request.query.device.type == "cpu" and _needs_gradient(request):
-            return "it has no backward pass on the CPU"
+            return "there is no backward pass on the CPU"
         if request.query.device.type not in ("cpu", "cuda"):
-            return f"it runs on the CPU and on CUDA, not on {request.query.device.type}"
+            return f"only CPU and CUDA are supported, not {request.query.device.type}"
         return None
 
-    def run(self, request: Request) -> Attended:
+    def run(self, request: Request) -> AttentionOutput:
         if isinstance(request.align, LocalPredictive):
             output = self._local(request, request.align)
         else:
             form = request.align.as_softmax()
             assert form is not None
             output, _ = self._softmax(request, form, None)
-        return Attended(output, *REFERENCE.weights(request)) if request.need_weights else Attended(output)
+        return AttentionOutput(output, *REFERENCE.weights(request)) if request.need_weights else AttentionOutput(output)
 
     def _softmax(
-        self, request: Request, form: SoftmaxForm, change: Change | None
+        self, request: Request, form: SoftmaxForm, score_mod: ScoreMod | None
     ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
-        """A softmax of the scores, changed cell by cell, and its log-sum-exp."""
+        """Return softmax attention with modified scores, and its log-sum-exp."""
         query, key = request.features()
         assert isinstance(request.score, DotProduct)
         output, lse = _flex(
-            _at_least(LEAST_FEATURES, query),
-            _at_least(LEAST_FEATURES, key),
-            _at_least(LEAST_FEATURES, request.value),
-            score_mod=_score_mod(request, form.temperature, change),
+            _pad_features(MIN_FEATURES, query),
+            _pad_features(MIN_FEATURES, key),
+            _pad_features(MIN_FEATURES, request.value),
+            score_mod=_build_score_mod(request, form.temperature, score_mod),
             block_mask=_block_mask(request, form.mask),
             scale=request.score.checked_scale(query, key) / form.temperature,
             enable_gqa=request.grouped,
-            kernel_options=SMALL_BLOCKS if request.position is not None and request.position.looks_up else None,
+            kernel_options=SMALL_BLOCKS if request.position is not None and request.position.gathers_bias else None,
         )
         return output[..., : request.value.shape[-1]], lse
 
     def _local(self, request: Request, align: LocalPredictive) -> Float[Tensor, "batch heads query value_dim"]:
-        """softmax(s) G read as softmax(s + log G), times what that was divided by, over what it should have been."""
-        lengths: int | Tensor = request.extent.keys
+        """softmax(s) G = softmax(s + log G) exp(lse(s + log G) - lse(s)), with s restricted to the window."""
+        lengths: int | Tensor = request.shape.keys
         if isinstance(request.mask, Padding):
-            lengths = request.mask.lengths.to(request.extent.device).clamp(0, request.extent.keys).view(-1, 1, 1)
-        centre = align.centre(request.turned_query(), lengths).unsqueeze(-1)  # b h q 1
+            lengths = request.mask.lengths.to(request.shape.device).clamp(0, request.shape.keys).view(-1, 1, 1)
+        centre = align.centre(request.rotated_query(), lengths).unsqueeze(-1)  # b h q 1
 
-        fixed = centre.detach()  # of what a window leaves out, no gradient speaks
+        fixed = centre.detach()  # no gradient flows through the window mask
 
-        def near(score: Tensor, at: Places) -> Tensor:
-            distance = at.key - at.of_query(fixed, at.key * 0)
+        def window(score: Tensor, index: Index) -> Tensor:
+            distance = index.key - index.per_query(fixed, index.key * 0)
             return torch.where(distance.abs() <= align.window, score, -torch.inf)
 
-        def gaussian(score: Tensor, at: Places) -> Tensor:
-            distance = at.key - at.of_query(centre, at.key * 0)
-            return near(score, at) - 2.0 * (distance / align.window) ** 2
+        def gaussian(score: Tensor, index: Index) -> Tensor:
+            distance = index.key - index.per_query(centre, index.key * 0)
+            return window(score, index) - 2.0 * (distance / align.window) ** 2
 
-        output, with_gaussian = self._softmax(request, SoftmaxForm(), gaussian)
-        _, without = self._softmax(request, SoftmaxForm(), near)
-        empty = without == -torch.inf  # its output is zero already, and -inf less -inf is no number
-        factor = torch.exp(with_gaussian.masked_fill(empty, 0.0) - without.masked_fill(empty, 0.0))
+        output, gaussian_lse = self._softmax(request, SoftmaxForm(), gaussian)
+        _, lse = self._softmax(request, SoftmaxForm(), window)
+        empty = lse == -torch.inf  # the output is zero already; avoid -inf - -inf = NaN
+        factor = torch.exp(gaussian_lse.masked_fill(empty, 0.0) - lse.masked_fill(empty, 0.0))
         return output * factor.unsqueeze(-1).to(output.dtype)
 
 
 @final
-class Cell(Places):
-    """One cell of the scores, inside the kernel, where sizes are no longer checked."""
+class KernelIndex(Index):
+    """Index of a single cell inside the kernel, without shape checks."""
 
-    def __init__(self, extent: Extent, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> None:
+    def __init__(self, shape: ScoreShape, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> None:
         self.batch, self.head, self.query, self.key = batch, head, query, key
-        self.place = query + self._here(extent.first_place)
-        self.step = query if extent.start is None else query + self._here(extent.start)
+        self.query_position = query + self._row_value(shape.first_position)
+        self.step = query if shape.start is None else query + self._row_value(shape.start)
 
-    def of_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, ""]:
+    def per_batch(self, values: Shaped[Tensor, "*batch"]) -> Shaped[Tensor, ""]:
         return values if values.ndim == 0 else values[self.batch if values.shape[0] > 1 else self.batch * 0]
 
-    def of_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, ""]:
+    def per_head(self, values: Shaped[Tensor, "heads"]) -> Shaped[Tensor, ""]:
         return values[self.head]
 
-    def of_place(self, values: Shaped[Tensor, "batch length"], place: Int[Tensor, ""]) -> Shaped[Tensor, ""]:
-        return values[self.batch, place]
+    def per_position(self, values: Shaped[Tensor, "batch length"], position: Int[Tensor, ""]) -> Shaped[Tensor, ""]:
+        return values[self.batch, position]
 
-    def of_query(
+    def per_query(
         self, values: Shaped[Tensor, "batch heads query choices"], choice: Int[Tensor, ""]
     ) -> Shaped[Tensor, ""]:
         return values[self.batch, self.head, self.query, choice]
 
-    def of_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, ""]:
-        here = zip((self.batch, self.head, self.query, self.key), values.shape, strict=True)
-        return values[tuple(index if size > 1 else index * 0 for index, size in here)]
+    def per_cell(self, values: Shaped[Tensor, "#batch #heads #query #key"]) -> Shaped[Tensor, ""]:
+        indices = zip((self.batch, self.head, self.query, self.key), values.shape, strict=True)
+        return values[tuple(index if size > 1 else index * 0 for index, size in indices)]
 
-    def _here(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, ""]:
-        return values if isinstance(values, int) else self.of_batch(values)
+    def _row_value(self, values: int | Int[Tensor, "*batch"]) -> int | Int[Tensor, ""]:
+        return values if isinstance(values, int) else self.per_batch(values)
 
 
-def _block_mask(request: Request, further: Mask | None) -> BlockMask | None:
-    mask = request.mask if further is None else further if request.mask is None else request.mask & further
+def _block_mask(request: Request, extra: Mask | None) -> BlockMask | None:
+    mask = request.mask if extra is None else extra if request.mask is None else request.mask & extra
     if mask is None:
         return None
-    if further is not None or isinstance(request.extent.start, Tensor) or torch.compiler.is_compiling():
-        return _by_blocks(mask, request.extent)
-    return _kept_by_blocks(mask, request.extent)
+    if extra is not None or isinstance(request.shape.start, Tensor) or torch.compiler.is_compiling():
+        return _create_block_mask(mask, request.shape)
+    return _cached_block_mask(mask, request.shape)
 
 
-def _by_blocks(mask: Mask, extent: Extent) -> BlockMask:
+def _create_block_mask(mask: Mask, shape: ScoreShape) -> BlockMask:
     if not torch.compiler.is_compiling():
-        mask.materialise(extent._replace(device=torch.device("meta")))  # shapes alone: raises where they do not fit
-    here = mask.on(extent.device)
+        mask.to_dense(shape._replace(device=torch.device("meta")))  # check the shapes
+    mask = mask.to(shape.device)
     return create_block_mask(
-        lambda batch, head, query, key: here.allows(Cell(extent, batch, head, query, key)),
-        *extent[:4],
-        device=extent.device,
+        lambda batch, head, query, key: mask.allows(KernelIndex(shape, batch, head, query, key)),
+        *shape[:4],
+        device=shape.device,
     )
 
 
-_kept_by_blocks = lru_cache(maxsize=8)(_by_blocks)  # every layer of a model asks for the same
+_cached_block_mask = lru_cache(maxsize=8)(_create_block_mask)  # all layers of a model use the same mask
 
 
-def _score_mod(request: Request, temperature: float, change: Change | None) -> Callable[..., Tensor] | None:
-    extent = request.extent
+def _build_score_mod(request: Request, temperature: float, score_mod: ScoreMod | None) -> Callable[..., Tensor] | None:
+    shape = request.shape
     bias = None
-    if request.position is not None and request.position.biases:
-        bias = request.position.bias(request.turned_query(), extent)
-    if bias is None and change is None:
+    if request.position is not None and request.position.adds_bias:
+        bias = request.position.bias(request.rotated_query(), shape)
+    if bias is None and score_mod is None:
         return None
 
-    def changed(score: Tensor, at: Places) -> Tensor:
-        score = score if bias is None else score + bias(at) / temperature
-        return score if change is None else change(score, at)
+    def modified(score: Tensor, index: Index) -> Tensor:
+        score = score if bias is None else score + bias(index) / temperature
+        return score if score_mod is None else score_mod(score, index)
 
-    return lambda score, *cell: changed(score, Cell(extent, *cell))
+    return lambda score, *cell: modified(score, KernelIndex(shape, *cell))
 
 
 @lru_cache(maxsize=1)
 def _compiled() -> Callable[..., Any]:
-    # fullgraph: where PyTorch gives up compiling it says so, and does not run at a hundredth of the speed.
+    # fullgraph: raise on graph breaks instead of falling back to slow eager execution
     return torch.compile(flex_attention, fullgraph=True, dynamic=False)
 
 
@@ -181,20 +181,20 @@ def _flex(
     if torch.compiler.is_compiling():
         output, aux = flex_attention(query, key, value, return_aux=LSE, **terms)
     elif query.device.type == "cuda":
-        with torch._dynamo.config.patch(recompile_limit=RECOMPILES):
+        with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
             output, aux = _compiled()(query, key, value, return_aux=LSE, **terms)
     else:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
-            if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):  # asked of a kept plan
-                raise Unsupported("flex", "it has no backward pass on the CPU")
-            # It refuses tensors that could have a gradient, even where none is asked for.
+            if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):  # possible in a plan
+                raise Unsupported("flex", "there is no backward pass on the CPU")
+            # It rejects tensors that require gradients, even under no_grad.
             query, key, value = query.detach(), key.detach(), value.detach()
             output, aux = flex_attention(query, key, value, return_aux=LSE, **terms)
     return output, aux.lse
 
 
-def _at_least(features: int, x: Float[Tensor, "batch some_heads length dim"]) -> Float[Tensor, "..."]:
+def _pad_features(features: int, x: Float[Tensor, "batch some_heads length dim"]) -> Float[Tensor, "..."]:
     return F.pad(x, (0, features - x.shape[-1])) if x.shape[-1] < features else x
 
 

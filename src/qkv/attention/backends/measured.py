@@ -1,7 +1,7 @@
-"""Where one way of computing attention overtakes another: measured, not guessed.
+"""Measured crossover points between attention kernels.
 
-The figures were taken by `benchmarks/attention.py --crossovers`, which prints them for the device it runs on; a device
-that is not in the table is served as the one that is.
+The values come from `benchmarks/attention.py --crossovers`, which prints them for the device it runs on; devices that
+are not in the table use the values of the H200.
 """
 
 from dataclasses import dataclass
@@ -12,23 +12,25 @@ import torch
 
 @dataclass(frozen=True)
 class Crossovers:
-    """The sizes of a call from which on something pays."""
+    """Sizes from which a kernel is faster than the alternatives."""
 
     plan_operations: int
-    """cuDNN's kernel: PyTorch prefers it in half precision, and nothing is faster on large calls, but it plans every
-    shape it has not met, and text comes in ever new shapes. Below so many floating-point operations, flash and the
-    memory-efficient kernel are as fast, and need no plan."""
+    """Minimum number of floating-point operations for cuDNN. PyTorch prefers it in half precision and it is the fastest
+    on large calls, but it builds a plan for every new shape, and text has many shapes. Below this size, flash and the
+    memory-efficient kernel are as fast without a plan."""
     flex_cells: int
-    """FlexAttention, for a mask with whole blocks to leave out or a bias that it need not store: below so many cells of
-    the scores (batch x heads x queries x keys), the host's work for it costs more than it saves."""
+    """Minimum number of score cells (batch x heads x queries x keys) for FlexAttention, which skips masked blocks and
+    does not materialize biases. Below this size, its host overhead outweighs the savings."""
 
 
 MEASURED = {
-    (9, 0): Crossovers(plan_operations=2**34, flex_cells=2**28),  # H200, torch 2.11: plans take 70 to 280 ms a shape
+    (9, 0): Crossovers(
+        plan_operations=2**34, flex_cells=2**28
+    ),  # H200, torch 2.11: a plan takes 70 to 280 ms per shape
 }
 
 
 @lru_cache
 def crossovers(device: torch.device) -> Crossovers:
-    """What was measured on a CUDA device of this kind."""
+    """Return the crossovers for this type of CUDA device."""
     return MEASURED.get(torch.cuda.get_device_capability(device), MEASURED[(9, 0)])

@@ -1,4 +1,4 @@
-"""What several backends say when they cannot serve a request."""
+"""Reasons for not supporting a request that several backends share."""
 
 from qkv.attention.score import DotProduct
 from qkv.attention.spec import Request
@@ -16,15 +16,15 @@ def not_a_softmax(request: Request) -> str | None:
     return f"the alignment {type(request.align).__name__} is not a softmax"
 
 
-def needs_the_weights(request: Request) -> str | None:
-    if request.position is None or not request.position.reads:
+def needs_weights(request: Request) -> str | None:
+    if request.position is None or not request.position.adds_to_output:
         return None
-    return f"the position {type(request.position).__name__} adds to what is read, which needs the weights"
+    return f"the position {type(request.position).__name__} adds to the output, which needs the weights"
 
 
 def needs_dropout(request: Request) -> str | None:
-    return "it has no dropout" if request.dropout > 0 else None
+    return "dropout is not supported" if request.dropout > 0 else None
 
 
 def is_empty(request: Request) -> str | None:
-    return "the batch is empty, or there are no queries or keys" if 0 in request.extent[:4] else None
+    return "the batch is empty, or there are no queries or keys" if 0 in request.shape[:4] else None

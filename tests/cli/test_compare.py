@@ -67,8 +67,8 @@ def test_a_whole_split_is_recorded_with_all_that_is_needed_to_measure_it_again(q
     assert len(kept.data_hash) == len(kept.source_hash) == 64
     (checkpoint,) = run.glob("step-*")
     seal = json.loads((checkpoint / "checkpoint.json").read_text())
-    assert (kept.steps, kept.data_hash) == (seal["place"]["step"], seal["data"])
-    assert kept.minutes == pytest.approx(seal["place"]["seconds"] / 60, abs=1e-3)
+    assert (kept.steps, kept.data_hash) == (seal["state"]["step"], seal["data"])
+    assert kept.minutes == pytest.approx(seal["state"]["seconds"] / 60, abs=1e-3)
     assert kept.parameters == sum(weight.numel() for weight in load_file(checkpoint / "model.safetensors").values())
     for name in ("exact", "cer", "bleu", "bleu_lowercased", "chrf"):
         assert kept.score(name).value == pytest.approx(report[name])
@@ -127,8 +127,8 @@ def test_a_run_that_went_on_elsewhere_names_both_places(qkv: Command, run: Path,
     sealed = read_seal(checkpoint)
     del sealed["sha256"]
     (checkpoint / SEAL).unlink()
-    here = sealed["place"]["devices"]
-    seal(checkpoint, sealed | {"place": sealed["place"] | {"finished": False, "devices": ["a workstation"]}})
+    here = sealed["state"]["devices"]
+    seal(checkpoint, sealed | {"state": sealed["state"] | {"finished": False, "devices": ["a workstation"]}})
     early = qkv("evaluate", again, "--device", "cpu").err
     assert early.endswith(f"{RESULTS} (training is not finished: step {sealed['place']['step']:,})\n")
     assert qkv("train", "--resume", again, "--device", "cpu").code == 0
@@ -143,9 +143,9 @@ def test_a_run_of_before_checkpoints_said_where_they_were_trained_is_still_evalu
     shutil.copytree(run, old)
     (checkpoint,) = old.glob("step-*")
     sealed = read_seal(checkpoint)
-    place = {key: value for key, value in sealed["place"].items() if key != "devices"}
+    place = {key: value for key, value in sealed["state"].items() if key != "devices"}
     (checkpoint / SEAL).unlink()
-    seal(checkpoint, {"place": place, "data": sealed["data"], "threads": 1, "torch": sealed["torch"]})
+    seal(checkpoint, {"state": place, "data": sealed["data"], "threads": 1, "torch": sealed["torch"]})
     assert qkv("evaluate", old, "--device", "cpu").code == 0
     assert read(old)[-1].trained_on == ""
     assert "  - evaluated on " in qkv("compare", old).out
@@ -229,7 +229,7 @@ def test_a_language_model_is_scored_on_the_text_it_did_not_learn_from(
     ended = qkv("evaluate", tmp_path / "run", "--json")
     report = json.loads(ended.out)
     assert (report["split"], report["size"]) == ("valid", 76)
-    assert report["loss"] == pytest.approx(done.place.best.value, rel=1e-5)
+    assert report["loss"] == pytest.approx(done.state.best.value, rel=1e-5)
     assert report["nats"] == pytest.approx(report["loss"])  # tokens are characters
     (kept,) = read(tmp_path / "run")
     assert (kept.task, kept.split, kept.size, kept.recipe) == ("language_model", "valid", 76, "shakespeare-lstm")

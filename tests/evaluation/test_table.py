@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from qkv.data.registry import DATA_SETS
-from qkv.evaluation.making import evaluate_command, train_command
 from qkv.evaluation.record import Measure, Record
+from qkv.evaluation.reproduction import evaluate_command, train_command
 from qkv.evaluation.table import COLUMNS, markdown, spread, tables
 from qkv.training.recipe import TASKS
 

@@ -8,9 +8,9 @@ from itertools import groupby
 from urllib.parse import quote
 
 from qkv.evaluation.labels import fold_of, row_label
-from qkv.evaluation.making import SHOWN_OF_A_HASH, how_made
 from qkv.evaluation.markdown import code, plain
 from qkv.evaluation.record import Record
+from qkv.evaluation.reproduction import SHOWN_OF_A_HASH, reproduction_steps
 
 UNFINISHED = "training not finished"
 Place = tuple[str, str, str, str]  # data, languages, task and hash: what a table is of
@@ -249,7 +249,7 @@ def _section(table: Table, *, others: bool) -> list[str]:
     made = [
         line
         for row in table.rows
-        for line in (f"- {plain(row.label)}", *(f"  - {how}" for how in how_made(row.records)))
+        for line in (f"- {plain(row.label)}", *(f"  - {how}" for how in reproduction_steps(row.records)))
     ]
     parts.append("How each row was made:\n\n" + "\n".join(made))
     return parts

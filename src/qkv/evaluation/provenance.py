@@ -9,7 +9,7 @@ NO_CHANGE = ("seed", "data.folder")  # rows have several seeds, and it matters w
 BARE = re.compile(r"(?!(true|false|inf|nan)$)[A-Za-z][A-Za-z0-9_:-]*")
 
 
-def nearest_recipe(recipe: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
+def closest_recipe(recipe: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
     """The known recipe that needs the fewest changes, and these, as `--set` takes them; the seed is no change.
 
     A recipe that cannot be had from any known one for the same task and model by setting keys has the name "" and no

@@ -15,7 +15,7 @@ SEED, FOLD = "$SEED", "$FOLD"  # what loops go over
 FROM_FOLDERS = ("flickr8k", "coco")  # data that a user has, and no one else knows where
 
 
-def how_made(records: Sequence[Record]) -> list[str]:
+def reproduction_steps(records: Sequence[Record]) -> list[str]:
     """The runs of a row as lines of Markdown: the commands that make them again, then where that was done."""
     runs: dict[tuple[int, tuple[str, ...]], list[Record]] = {}
     for record in sorted(records, key=lambda record: (record.seed, fold_of(record) or 0)):

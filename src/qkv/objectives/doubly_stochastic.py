@@ -4,7 +4,7 @@ from qkv.attention.precision import at_least_float32
 from qkv.types import Bool, Float, Tensor
 
 
-def spread_loss(
+def doubly_stochastic_loss(
     weights: Float[Tensor, "batch target places"], counted: Bool[Tensor, "batch target"]
 ) -> Float[Tensor, ""]:
     """sum_i (1 - sum_t a_ti)^2 over the counted steps t, summed over rows that have any, for each step that counts.

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 import qkv
 from qkv.config import write_toml
 from qkv.errors import CheckpointError, InputError
-from qkv.evaluation.record import append, read
+from qkv.evaluation.record import append_record, read_records
 from qkv.interop import folder
 from qkv.interop.folder import checkpoint_path
 from qkv.tasks.translator import Translator
@@ -240,12 +240,12 @@ def test_tensorboard_is_not_written_through_a_link(stopped, tmp_path):
 
 def test_records_are_not_written_through_a_link(tmp_path):
     recorded = Path(__file__).parents[2] / "docs" / "runs" / "copy-ntm-0"
-    record = read(recorded)[0]
+    record = read_records(recorded)[0]
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "results.jsonl").symlink_to(victim)
     with pytest.raises(InputError, match="results"):
-        append(tmp_path, record)
+        append_record(tmp_path, record)
     assert victim.read_bytes() == b"precious"
 
 

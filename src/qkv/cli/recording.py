@@ -10,7 +10,7 @@ from qkv import __version__
 from qkv.cli.talk import say
 from qkv.config import build
 from qkv.evaluation.provenance import closest_recipe
-from qkv.evaluation.record import Record, append
+from qkv.evaluation.record import Record, append_record
 from qkv.interop import Network
 from qkv.interop.seal import read_seal
 from qkv.runtime import provenance
@@ -56,7 +56,7 @@ def keep_record(run: Run, model: Network, **measured: Any) -> None:
         **measured,
     )
     unfinished = "" if record.finished else f" (training is not finished: step {record.steps:,})"
-    say(f"recorded in {append(run.folder, record)}{unfinished}")
+    say(f"recorded in {append_record(run.folder, record)}{unfinished}")
 
 
 def languages(run: Run) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from benchmarks.timing import tell
 from qkv import __version__
 from qkv.data.movie_reviews import FOLDS
 from qkv.data.registry import DataConfig, load_data
-from qkv.evaluation.record import Measure, Record, append
+from qkv.evaluation.record import Measure, Record, append_record
 from qkv.runtime import provenance
 
 try:
@@ -112,7 +112,7 @@ def main() -> None:
         tell("movie reviews", f"fold {number}", accuracy=found.accuracy, features=found.features)
         if given.out is not None:
             given.out.mkdir(parents=True, exist_ok=True)
-            append(given.out, record(number, found, command))
+            append_record(given.out, record(number, found, command))
     spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
     print(f"accuracy {statistics.mean(accuracies):.2f} % ± {spread:.2f} between {len(accuracies)} fold(s)")
 

@@ -35,8 +35,8 @@ from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
 from qkv.objectives.cross_entropy import mean_cross_entropy
 from qkv.runtime.device import autocast
 from qkv.training.loop import adamw
-from qkv.training.passes import CapturedPasses, Passes
 from qkv.training.recipe import TrainConfig
+from qkv.training.step import CudaGraphTrainStep, TrainStep
 
 SMOOTHING, CLIP, RATE = 0.1, 1.0, 1e-3
 CHECKED_UPDATES = 3
@@ -117,7 +117,7 @@ def our_step(model: RNNSeq2Seq, batch: Batch, precision: str) -> Update:
         logits = model(one.source, one.target_in, one.source_lengths)
         return mean_cross_entropy(logits, one.target_out, IGNORE, SMOOTHING, consume=True)
 
-    passes = (CapturedPasses if batch.source.is_cuda else Passes)(model, loss_of, precision, CLIP)
+    passes = (CudaGraphTrainStep if batch.source.is_cuda else TrainStep)(model, loss_of, precision, CLIP)
 
     def update() -> Tensor:
         loss, norm = torch.stack(list(passes(batch))).cpu()

@@ -12,7 +12,7 @@ import qkv
 from qkv.attention import Align, Attend, Bilinear, Causal, Padding, Position
 from qkv.attention.backends.reference import Reference
 from qkv.errors import InputError
-from qkv.generation import Rules, greedy_search
+from qkv.generation import DecodingConstraints, greedy_search
 from qkv.models import transformer
 from qkv.nn.heads import MultiHead
 
@@ -483,10 +483,14 @@ def test_two_searches_are_two_passes():
     sources = [torch.randint(3, 9, (1, 4)), torch.randint(3, 9, (1, 4))]
     with qkv.watch(model, layers="decoder.0.cross") as recorded:
         for source in sources:
-            greedy_search(model, model.start(model.encode(source)), Rules(batch=1, begin=1, end=2, max_length=3))
+            greedy_search(
+                model, model.start(model.encode(source)), DecodingConstraints(batch=1, begin=1, end=2, max_length=3)
+            )
     first, second = recorded["decoder.0.cross"].passes
     with qkv.watch(model, layers="decoder.0.cross") as alone:
-        greedy_search(model, model.start(model.encode(sources[1])), Rules(batch=1, begin=1, end=2, max_length=3))
+        greedy_search(
+            model, model.start(model.encode(sources[1])), DecodingConstraints(batch=1, begin=1, end=2, max_length=3)
+        )
     torch.testing.assert_close(second, alone["decoder.0.cross"].weights)
     assert not torch.equal(first[:, :, 0], second[:, :, 0])
 

@@ -118,7 +118,7 @@ def test_a_model_is_trained_on_questions_scored_and_asked(qkv, tmp_path):
     done = qkv("answer", run, "--question", "Who?", "--text", text, "--json", "--device", "cpu")
     assert json.loads(done.out)["candidates"][0]["text"] in text
     bad = qkv("train", recipe, "--set", "model.head=span", "--out", tmp_path / "other")
-    assert "model.head follows from the data" in bad.error
+    assert "model.head is set by the data" in bad.error
     data.write_text(data.read_text().replace('"answer_start": ', '"answer_start": 1'))
     assert "does not stand at" in qkv("train", recipe, "--out", tmp_path / "other").error
 

@@ -338,7 +338,7 @@ def test_data_show_prints_pairs_of_a_set_or_of_files(qkv: Command, tmp_path: Pat
         (["pairs-gru", "--data", "a", "--data", "b", "--data", "c"], "pairs come from one TSV file or from two"),
         (["dates-gru", "--set", "train.lr"], "--set train.lr: expected a.b=value"),
         (["dates-gru", "--set", "train.lr=fast"], "recipe dates-gru: train.lr must be a number, not 'fast'"),
-        (["dates-gru", "--set", "model.source_size=5"], "recipe dates-gru: model.source_size follows from the data"),
+        (["dates-gru", "--set", "model.source_size=5"], "recipe dates-gru: model.source_size is set by the data"),
         (["dates-gru", "--device", "tpu"], "device 'tpu' is not known"),
         (["--resume", "none"], "none: no run to go on with (no recipe.toml there)"),
         (["--resume", "none", "--out", "x"], "--resume goes on in the run's own folder: leave --out away"),

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from qkv.data.pair import Pair
 from qkv.data.registry import DATA_SETS, Loaded
-from qkv.evaluation.record import RESULTS, append, read
+from qkv.evaluation.record import RESULTS, append_record, read_records
 from qkv.interop.seal import SEAL, read_seal, seal
 from qkv.training import job
 from qkv.training.recipe import read_recipe
@@ -51,7 +51,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for seed, folder in enumerate(folders):
         folder.mkdir(parents=True)
         for split in ("test_2016_flickr", "test_2017_flickr"):
-            append(folder, record(38.0 + seed, seed=seed, split=split))
+            append_record(folder, record(38.0 + seed, seed=seed, split=split))
     return [str(folder) for folder in folders]
 
 
@@ -59,7 +59,7 @@ def test_a_whole_split_is_recorded_with_all_that_is_needed_to_measure_it_again(q
     ended = qkv("evaluate", run, "--beam", 2, "--length-penalty", 0.5, "--json")
     assert ended.err == f"recorded in {run}/{RESULTS}\n"
     report = json.loads(ended.out)
-    (kept,) = read(run)
+    (kept,) = read_records(run)
     assert (kept.recipe, kept.seed, kept.task, kept.model) == ("pairs-gru", 1, "translate", "rnn_seq2seq")
     assert "model.hidden=4" in kept.changes
     assert (kept.data, kept.split, kept.size, kept.left_out) == ("pairs", "test", 12, 0)
@@ -67,8 +67,8 @@ def test_a_whole_split_is_recorded_with_all_that_is_needed_to_measure_it_again(q
     assert len(kept.data_hash) == len(kept.source_hash) == 64
     (checkpoint,) = run.glob("step-*")
     seal = json.loads((checkpoint / "checkpoint.json").read_text())
-    assert (kept.steps, kept.data_hash) == (seal["place"]["step"], seal["data"])
-    assert kept.minutes == pytest.approx(seal["place"]["seconds"] / 60, abs=1e-3)
+    assert (kept.steps, kept.data_hash) == (seal["state"]["step"], seal["data"])
+    assert kept.minutes == pytest.approx(seal["state"]["seconds"] / 60, abs=1e-3)
     assert kept.parameters == sum(weight.numel() for weight in load_file(checkpoint / "model.safetensors").values())
     for name in ("exact", "cer", "bleu", "bleu_lowercased", "chrf"):
         assert kept.score(name).value == pytest.approx(report[name])
@@ -84,7 +84,7 @@ def test_pairs_of_a_users_own_are_scored_as_summaries_too(qkv: Command, run: Pat
     assert [line.split()[0] for line in shown.splitlines() if "ROUGE" in line] == ["ROUGE-1", "ROUGE-2", "ROUGE-L"]
     assert "| test: ROUGE-1, % | test: ROUGE-2, % | test: ROUGE-L, % |" in qkv("compare", run).out
     other = json.loads(qkv("evaluate", run, "--data", run.parent / "test.tsv", "--json").out)
-    assert other["rouge_l"] == pytest.approx(read(run)[-1].score("rouge_l").value)
+    assert other["rouge_l"] == pytest.approx(read_records(run)[-1].score("rouge_l").value)
 
 
 def test_where_and_by_which_code_a_run_was_trained_is_told_apart_from_where_it_was_evaluated(
@@ -110,7 +110,7 @@ def test_where_and_by_which_code_a_run_was_trained_is_told_apart_from_where_it_w
     monkeypatch.setattr("qkv.runtime.provenance.device_name", lambda device: "a laptop")
     monkeypatch.setattr("qkv.runtime.provenance.commit", lambda: "c" * 40)
     assert qkv("evaluate", "run", "--device", "cpu").code == 0
-    kept = read(Path("run"))[-1]
+    kept = read_records(Path("run"))[-1]
     assert (kept.trained_on, kept.precision, kept.graphs) == ("a workstation", "bfloat16", False)
     assert (kept.trained_commit, kept.trained_source_hash) == ("a" * 40, "b" * 64)
     assert (kept.device, kept.commit, kept.trained_torch) == ("a laptop", "c" * 40, kept.torch)
@@ -127,13 +127,13 @@ def test_a_run_that_went_on_elsewhere_names_both_places(qkv: Command, run: Path,
     sealed = read_seal(checkpoint)
     del sealed["sha256"]
     (checkpoint / SEAL).unlink()
-    here = sealed["place"]["devices"]
-    seal(checkpoint, sealed | {"place": sealed["place"] | {"finished": False, "devices": ["a workstation"]}})
+    here = sealed["state"]["devices"]
+    seal(checkpoint, sealed | {"state": sealed["state"] | {"finished": False, "devices": ["a workstation"]}})
     early = qkv("evaluate", again, "--device", "cpu").err
     assert early.endswith(f"{RESULTS} (training is not finished: step {sealed['place']['step']:,})\n")
     assert qkv("train", "--resume", again, "--device", "cpu").code == 0
     assert qkv("evaluate", again, "--device", "cpu").code == 0
-    assert read(again)[-1].trained_on == f"a workstation and then {here[0]}"
+    assert read_records(again)[-1].trained_on == f"a workstation and then {here[0]}"
 
 
 def test_a_run_of_before_checkpoints_said_where_they_were_trained_is_still_evaluated(
@@ -143,11 +143,11 @@ def test_a_run_of_before_checkpoints_said_where_they_were_trained_is_still_evalu
     shutil.copytree(run, old)
     (checkpoint,) = old.glob("step-*")
     sealed = read_seal(checkpoint)
-    place = {key: value for key, value in sealed["place"].items() if key != "devices"}
+    place = {key: value for key, value in sealed["state"].items() if key != "devices"}
     (checkpoint / SEAL).unlink()
-    seal(checkpoint, {"place": place, "data": sealed["data"], "threads": 1, "torch": sealed["torch"]})
+    seal(checkpoint, {"state": place, "data": sealed["data"], "threads": 1, "torch": sealed["torch"]})
     assert qkv("evaluate", old, "--device", "cpu").code == 0
-    assert read(old)[-1].trained_on == ""
+    assert read_records(old)[-1].trained_on == ""
     assert "  - evaluated on " in qkv("compare", old).out
 
 
@@ -162,7 +162,7 @@ def test_a_recipe_that_does_not_come_with_qkv_is_not_given_a_command_that_cannot
     )
     assert qkv("train", "mine.toml", "--out", "mine", "--device", "cpu").code == 0
     assert qkv("evaluate", "mine", "--beam", 2).code == 0
-    (kept,) = read(Path("mine"))
+    (kept,) = read_records(Path("mine"))
     assert (kept.recipe, kept.shipped, kept.changes) == ("mine", False, ())
     page = qkv("compare", "mine").out
     assert "| mine, beam 2 |" in page
@@ -187,7 +187,7 @@ def test_a_part_of_a_split_or_of_a_run_other_pairs_and_no_record_leave_no_trace(
 def test_several_splits_are_scored_each_once(qkv: Command, run: Path) -> None:
     ended = qkv("evaluate", run, "--split", "all-tests", "--split", "valid", "--split", "test", "--json")
     assert [json.loads(line)["split"] for line in ended.out.splitlines()] == ["test", "valid"]
-    assert [one.split for one in read(run)] == ["test", "valid"]
+    assert [one.split for one in read_records(run)] == ["test", "valid"]
     assert "no dev split (there are: train, valid, test)" in qkv("evaluate", run, "--split", "dev").error
 
 
@@ -212,7 +212,7 @@ def test_a_dictionary_is_scored_by_phonemes_and_each_word_once(
     report = json.loads(ended.out)
     assert (report["pairs"], report["words"], len(report["mistakes"])) == (3, 2, round(2 * report["wer"]))
     assert "phoneme error rate" in qkv("evaluate", tmp_path / "run", "--no-record").out
-    (kept,) = read(tmp_path / "run")
+    (kept,) = read_records(tmp_path / "run")
     assert (kept.data, kept.score("per").value, kept.score("wer").value) == ("cmudict", report["per"], report["wer"])
     assert "| test: phoneme error rate, % | test: word error rate, % |" in qkv("compare", tmp_path / "run").out
 
@@ -229,9 +229,9 @@ def test_a_language_model_is_scored_on_the_text_it_did_not_learn_from(
     ended = qkv("evaluate", tmp_path / "run", "--json")
     report = json.loads(ended.out)
     assert (report["split"], report["size"]) == ("valid", 76)
-    assert report["loss"] == pytest.approx(done.place.best.value, rel=1e-5)
+    assert report["loss"] == pytest.approx(done.state.best.value, rel=1e-5)
     assert report["nats"] == pytest.approx(report["loss"])  # tokens are characters
-    (kept,) = read(tmp_path / "run")
+    (kept,) = read_records(tmp_path / "run")
     assert (kept.task, kept.split, kept.size, kept.recipe) == ("language_model", "valid", 76, "shakespeare-lstm")
     assert kept.score("nats").value == pytest.approx(report["nats"])
     assert f"| {report['nats']:.4f} |" in qkv("compare", tmp_path / "run").out
@@ -302,7 +302,7 @@ def test_compare_gives_machines_the_records_as_they_are(qkv: Command, runs: list
 
 def test_compare_says_which_folder_cannot_be_used_and_why(qkv: Command, tmp_path: Path) -> None:
     assert qkv("compare", tmp_path / "none").error == f"{tmp_path}/none: no such folder"
-    nothing = f"{tmp_path}: nothing was measured there (no {RESULTS}): run qkv evaluate {tmp_path} first"
+    nothing = f"{tmp_path}: no results there (no {RESULTS}): run qkv evaluate {tmp_path} first"
     assert qkv("compare", tmp_path).error == nothing
     (tmp_path / RESULTS).write_text('{"recipe": "x"')
     cut = f"{tmp_path}/{RESULTS}: line 1 is cut short or not JSON: remove it, or run qkv evaluate again"
@@ -318,7 +318,7 @@ def test_a_run_that_was_not_scored_is_left_out_and_named(qkv: Command, runs: lis
     ended = qkv("compare", *runs, "runs/new")
     assert ended.err == "note: left out 1 run(s) that qkv evaluate has not scored: runs/new\n"
     assert "38.50 (38.00 to 39.00)" in ended.out
-    assert "nothing was measured there" in qkv("compare", "runs/new").error
+    assert "no results there" in qkv("compare", "runs/new").error
 
 
 def test_what_is_no_run_is_told_by_what_it_is(qkv: Command, runs: list[str]) -> None:

@@ -70,7 +70,7 @@ def test_an_error_keeps_its_start_and_end_and_escapes_control_characters(qkv, mo
 
 def test_notes_are_as_short(capsys, qkv, run):
     note(f"\x1b{LONG}")
-    Display().say(f"note: \x1b{LONG}")
+    Display().print(f"note: \x1b{LONG}")
     lines = [*capsys.readouterr().err.splitlines(), *qkv("translate", run, "\x1b" + 150 * "日本語").err.splitlines()]
     assert len(lines) >= 3
     for line in lines:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from qkv.data.vocabulary import Vocabulary
-from qkv.evaluation.record import append
+from qkv.evaluation.record import append_record
 from qkv.interop.folder import save_model
 from qkv.models import captioner, rnn_lm
 from tests.cli.command import Ended
@@ -100,7 +100,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     question = json.dumps({"question": "who sat?", "text": "the cat sat on the mat."})
     (folder / "questions.jsonl").write_text(f"{question}\n" * COUNT)
     (folder / "scored").mkdir()
-    append(folder / "scored", record())
+    append_record(folder / "scored", record())
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Records as a measurement would leave them, for tests that need some."""
+"""Example records."""
 
 from dataclasses import replace
 from typing import Any
@@ -44,6 +44,6 @@ RECORD = Record(
 
 
 def record(bleu: float = 38.5, **changes: Any) -> Record:
-    """A record that differs from the usual one in these."""
-    measured = (Measure("bleu_tokenised", bleu, SIGNATURE), Measure("bleu", bleu - 1, "tok:13a"))
-    return replace(RECORD, **({"metrics": measured} | changes))
+    """Return RECORD with changes."""
+    metrics = (Measure("bleu_tokenised", bleu, SIGNATURE), Measure("bleu", bleu - 1, "tok:13a"))
+    return replace(RECORD, **({"metrics": metrics} | changes))

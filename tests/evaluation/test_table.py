@@ -1,4 +1,4 @@
-"""Tables: the numbers are those of the records, and each row can be made again."""
+"""Tables: values, order, grouping and the commands that reproduce each row."""
 
 import re
 from dataclasses import fields, replace
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from qkv.data.registry import DATA_SETS
-from qkv.evaluation.making import evaluate_command, train_command
 from qkv.evaluation.record import Measure, Record
+from qkv.evaluation.reproduction import evaluate_command, train_command
 from qkv.evaluation.table import COLUMNS, markdown, spread, tables
 from qkv.training.recipe import TASKS
 
@@ -16,7 +16,7 @@ from .records import record
 
 
 def grid(text: str, title: str) -> list[dict[str, str]]:
-    """The rows of the first table under a title."""
+    """Return the rows of the first table under a title."""
     section = text.split(f"## {title}\n", 1)[1]
     lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
     rows = lines[2 : next((n for n, line in enumerate(lines[2:], 2) if line[0] == "recipe"), None)]
@@ -44,7 +44,7 @@ def test_each_split_has_its_own_columns_and_a_missing_one_is_empty() -> None:
     assert [row["test_2017_flickr: BLEU, lowercased, tokenised"] for row in rows] == ["31.00", ""]
 
 
-def test_the_best_row_comes_first_whichever_way_is_up() -> None:
+def test_the_best_row_comes_first_for_scores_and_error_rates() -> None:
     ordered = [record(value, recipe=name) for name, value in (("b", 30.0), ("a", 20.0), ("c", 40.0))]
     assert [row["recipe"][0] for row in grid(page(*ordered), "multi30k en to de")] == ["c", "b", "a"]
     rates = [
@@ -60,7 +60,7 @@ def test_the_best_row_comes_first_whichever_way_is_up() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, entry in DATA_SETS.items() if entry.kind not in ("pairs", "text")])
-def test_every_data_set_has_columns_of_what_its_task_is_scored_by(name: str) -> None:
+def test_the_columns_of_every_data_set_are_metrics_of_its_tasks(name: str) -> None:
     scored = {metric for task in TASKS.values() if DATA_SETS[name].kind in task.kinds() for metric in task.metrics}
     bits = {
         f"bits_at_{size}" for size in ("20", "40", "80", "120", "10x10", "20x10", "10x20", "20x20", "6", "10", "15")
@@ -68,17 +68,17 @@ def test_every_data_set_has_columns_of_what_its_task_is_scored_by(name: str) -> 
     assert {column.metric for column in COLUMNS[name]} <= scored | bits
 
 
-def test_pre_training_has_a_table_of_its_own_beside_what_the_data_were_made_for() -> None:
-    told = record(recipe="c", data="imdb", languages="", task="classify", metrics=(Measure("accuracy", 0.9),))
+def test_pretraining_tasks_have_their_own_tables() -> None:
+    classified = record(recipe="c", data="imdb", languages="", task="classify", metrics=(Measure("accuracy", 0.9),))
     masked = record(
         recipe="m", data="imdb", languages="", task="masked_words",
         metrics=(Measure("perplexity", 20.0), Measure("accuracy", 0.4)),
     )  # fmt: skip
-    text = page(told, masked)
+    text = page(classified, masked)
     assert [row["recipe"] for row in grid(text, "imdb, masked words")] == ["m"]
     assert grid(text, "imdb, masked words")[0]["test_2016_flickr: masked words, %"] == "40.00"
     assert [row["recipe"] for row in grid(text, "imdb")] == ["c"]
-    assert evaluate_command([told], "0").endswith("--split test_2016_flickr")  # nothing is searched for
+    assert evaluate_command([classified], "0").endswith("--split test_2016_flickr")  # no search settings
 
 
 def test_a_row_that_was_never_scored_comes_last() -> None:
@@ -86,14 +86,14 @@ def test_a_row_that_was_never_scored_comes_last() -> None:
     assert [row["recipe"][0] for row in grid(page(unscored, record(recipe="b")), "multi30k en to de")] == ["b", "a"]
 
 
-def test_what_was_measured_again_replaces_what_was_measured_before() -> None:
+def test_a_newer_record_replaces_an_older_one() -> None:
     old, new = record(10.0, date="2026-01-01T00:00:00+00:00"), record(20.0, date="2026-02-01T00:00:00+00:00")
-    for given in ((old, new), (new, old)):
-        (row,) = grid(page(*given), "multi30k en to de")
+    for records in ((old, new), (new, old)):
+        (row,) = grid(page(*records), "multi30k en to de")
         assert row["test_2016_flickr: BLEU, lowercased, tokenised"] == "20.00"
 
 
-def test_another_search_is_another_row() -> None:
+def test_each_search_has_its_own_row() -> None:
     rows = grid(page(record(38.0), record(37.0, beam=1), record(39.0, length_penalty=0.6)), "multi30k en to de")
     assert [row["recipe"] for row in rows] == [
         "multi30k-gru, beam 5, length penalty 0.6",
@@ -102,21 +102,21 @@ def test_another_search_is_another_row() -> None:
     ]
 
 
-def test_different_data_are_never_in_one_table() -> None:
+def test_different_data_are_in_different_tables() -> None:
     text = page(record(38.0), record(39.0, seed=1, data_hash="ef" * 32), record(0.0, data="tatoeba"))
     assert text.count("## multi30k en to de\n") == 2
     assert text.count("There is more than one table of multi30k en to de") == 2
     assert text.count("## tatoeba en to de\n") == 1
-    assert "38.50" not in text  # the mean of what must not be mixed
+    assert "38.50" not in text  # the mean over different data
     assert "data: SHA-256 " + "ef" * 32 in text
 
 
-def test_a_cased_score_says_nothing_of_a_model_that_knows_no_case() -> None:
+def test_cased_scores_of_lowercased_models_are_not_shown() -> None:
     rows = grid(page(record(38.0, lowercase=True), record(30.0, recipe="cased")), "multi30k en to de")
     assert [row["test_2016_flickr: sacreBLEU, cased"] for row in rows] == ["", "29.00"]
 
 
-def test_a_language_model_stands_beside_nanogpt() -> None:
+def test_the_table_of_language_models_cites_nanogpt() -> None:
     text = page(
         record(task="language_model", data="tinyshakespeare", languages="", split="valid", recipe="shakespeare-lstm",
                metrics=(Measure("nats", 1.4812),), beam=1)
@@ -127,26 +127,26 @@ def test_a_language_model_stands_beside_nanogpt() -> None:
     assert "`qkv evaluate runs/shakespeare-lstm-0 --split valid`" in text
 
 
-def test_a_users_own_pairs_are_shown_as_translations_and_where_it_was_measured_as_summaries() -> None:
-    own = {"data": "pairs", "languages": "", "split": "valid"}
-    translated = (Measure("bleu", 20.0), Measure("chrf", 40.0), Measure("exact", 0.1))
-    summed_up = (Measure("rouge_1", 0.4), Measure("rouge_2", 0.2), Measure("rouge_l", 0.35, "stem:no"))
-    (row,) = grid(page(record(**own, metrics=translated)), "pairs")
+def test_user_pairs_show_translation_metrics_and_rouge_if_measured() -> None:
+    settings = {"data": "pairs", "languages": "", "split": "valid"}
+    translation_metrics = (Measure("bleu", 20.0), Measure("chrf", 40.0), Measure("exact", 0.1))
+    rouge = (Measure("rouge_1", 0.4), Measure("rouge_2", 0.2), Measure("rouge_l", 0.35, "stem:no"))
+    (row,) = grid(page(record(**settings, metrics=translation_metrics)), "pairs")
     shown = [name.removeprefix("valid: ") for name in row if name.startswith("valid: ")]
     assert shown == ["sacreBLEU", "chrF", "exact, %"]
-    text = page(record(**own, metrics=(*translated, *summed_up)))
+    text = page(record(**settings, metrics=(*translation_metrics, *rouge)))
     (row,) = grid(text, "pairs")
     assert [row[f"valid: {name}"] for name in shown] == ["20.00", "40.00", "10.00"]
     assert [row[f"valid: ROUGE-{kind}, %"] for kind in "12L"] == ["40.00", "20.00", "35.00"]
     assert "- ROUGE-L, %: `stem:no`" in text
 
 
-def test_reservations_stand_in_the_row() -> None:
+def test_unfinished_training_and_skipped_pairs_are_noted() -> None:
     (row,) = grid(page(record(finished=False, left_out=3)), "multi30k en to de")
     assert row["recipe"] == "multi30k-gru, beam 5 (training not finished, 3 too long and left out)"
 
 
-def test_the_page_says_who_wrote_it_on_what_machine_and_by_which_signature() -> None:
+def test_the_page_shows_command_environment_and_signatures() -> None:
     text = page(record())
     assert "Written by `qkv compare runs/*`" in text
     assert "`nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0|words:moses-de`" in text
@@ -164,15 +164,13 @@ def test_the_page_says_who_wrote_it_on_what_machine_and_by_which_signature() -> 
         ({"source_hash": "f" * 64}, "NVIDIA H200", "torch 2.11.0, commit cccccccccccc (source ffffffffffff)"),
     ],
 )
-def test_what_was_otherwise_in_evaluation_than_in_training_is_told_beside_it(
-    changes: dict[str, str], device: str, code: str
-) -> None:
+def test_a_different_evaluation_environment_is_shown(changes: dict[str, str], device: str, code: str) -> None:
     trained_by = "torch 2.11.0, commit cccccccccccc (source dddddddddddd)"
     trained = f"trained on NVIDIA H200 in bfloat16 with CUDA graphs, {trained_by}"
     assert f"- {trained}; evaluated on {device}, {code}, 2026-11-15\n" in page(record(**changes))
 
 
-def test_the_commands_of_a_row_make_it_again() -> None:
+def test_commands_reproduce_a_row() -> None:
     changed = record(changes=("model.score=dot", 'data.train=["a b.tsv"]'), seed=2, beam=3, length_penalty=0.8)
     train = "qkv train multi30k-gru --set model.score=dot --set 'data.train=[\"a b.tsv\"]' --set seed=2"
     assert train_command(changed, "2") == f"{train} --out runs/multi30k-gru-dot-a-b.tsv-2"
@@ -182,7 +180,7 @@ def test_the_commands_of_a_row_make_it_again() -> None:
     assert train_command(record(), "0") == "qkv train multi30k-gru --set seed=0"
 
 
-def test_a_run_whose_recipe_does_not_come_with_qkv_has_no_command_to_be_trained_by() -> None:
+def test_a_run_of_a_user_recipe_has_no_training_command() -> None:
     text = page(record(recipe="mine", shipped=False), record(recipe="mine", shipped=False, seed=1, length_penalty=1.0))
     assert "qkv train" not in text
     assert "qkv evaluate" not in text
@@ -192,7 +190,7 @@ def test_a_run_whose_recipe_does_not_come_with_qkv_has_no_command_to_be_trained_
     ) in text
 
 
-def test_seeds_are_made_again_by_a_loop() -> None:
+def test_seeds_are_reproduced_with_a_loop() -> None:
     text = page(*(record(seed=seed, changes=("model.score=dot",)) for seed in (2, 0, 1)))
     assert (
         "- for SEED in 0 1 2: `qkv train multi30k-gru --set model.score=dot --set seed=$SEED "
@@ -201,18 +199,18 @@ def test_seeds_are_made_again_by_a_loop() -> None:
 
 
 def fold(number: int, accuracy: float, **changes: Any) -> Record:
-    """What was measured on one of several folds, the first of which no change has to name."""
-    told = (f"data.fold={number}",) if number else ()
+    """Return a record of one of several folds; fold 0 is the default."""
+    fold_change = (f"data.fold={number}",) if number else ()
     return record(
         recipe="movies", data="movie_reviews", languages="", task="classify", split="test",
         metrics=(Measure("accuracy", accuracy),), data_hash=f"{number:02d}" * 32,
-        **changes | {"changes": (*told, *changes.get("changes", ()))},
+        **changes | {"changes": (*fold_change, *changes.get("changes", ()))},
     )  # fmt: skip
 
 
-def test_folds_of_a_recipe_are_one_row_and_folds_of_the_same_data_one_table() -> None:
-    by_mean = [fold(number, 0.6, changes=("model.pooling=mean",)) for number in range(3)]
-    text = page(*(fold(number, 0.7 + number / 10) for number in range(3)), *by_mean)
+def test_folds_of_a_recipe_are_one_row() -> None:
+    mean_pooling = [fold(number, 0.6, changes=("model.pooling=mean",)) for number in range(3)]
+    text = page(*(fold(number, 0.7 + number / 10) for number in range(3)), *mean_pooling)
     rows = grid(text, "movie_reviews")
     assert [row["recipe"] for row in rows] == ["movies", "movies model.pooling=mean"]
     assert [row["seeds"] for row in rows] == ["1 x 3 folds"] * 2
@@ -224,34 +222,34 @@ def test_folds_of_a_recipe_are_one_row_and_folds_of_the_same_data_one_table() ->
     assert f"- for FOLD in 0 1 2: `{train}`, then `qkv evaluate {run} --split test`" in text
 
 
-def test_some_folds_are_no_match_for_all_and_other_data_not_for_a_fold() -> None:
-    whole = [fold(number, 0.8) for number in range(3)]
+def test_rows_with_different_folds_or_data_are_in_different_tables() -> None:
+    complete = [fold(number, 0.8) for number in range(3)]
     some = [fold(number, 0.9, changes=("model.pooling=mean",)) for number in range(2)]
     other = [fold(0, 0.7, changes=("model.hidden=4",)), fold(1, 0.7, changes=("model.hidden=4",))]
     other.append(replace(other[1], data_hash="ff" * 32))
-    text = page(*whole, *some, *other)
-    assert text.count("## movie_reviews") == 2 + 3  # of a row whose folds have not one hash each, every fold alone
+    text = page(*complete, *some, *other)
+    assert text.count("## movie_reviews") == 2 + 3  # a fold with two hashes: each fold has its own table
     assert text.count("| movies model.hidden=4 |") == 3
 
 
-def test_a_seed_with_some_of_the_folds_is_no_part_of_a_mean() -> None:
-    whole = [fold(number, 0.8) for number in range(3)]
-    text = page(*whole, fold(1, 0.1, seed=1))
+def test_a_seed_with_missing_folds_is_not_averaged() -> None:
+    complete = [fold(number, 0.8) for number in range(3)]
+    text = page(*complete, fold(1, 0.1, seed=1))
     assert "3 folds" not in text
     assert text.count("## movie_reviews") == 3
     assert "- tested on fold 1\n" in text
-    both = page(*whole, *(fold(number, 0.6, seed=1) for number in range(3)))
+    both = page(*complete, *(fold(number, 0.6, seed=1) for number in range(3)))
     assert grid(both, "movie_reviews")[0]["seeds"] == "2 x 3 folds"
     assert "- tested on fold 0, 1, 2\n" in both
 
 
-def test_what_is_no_run_of_qkv_tells_the_command_that_measured_it() -> None:
+def test_a_baseline_shows_its_own_command() -> None:
     text = page(*(fold(number, 0.5, shipped=False, command="python -m benchmarks.bag") for number in range(3)))
     assert "  - `python -m benchmarks.bag`\n  - trained on" in text
     assert "qkv train" not in text
 
 
-def test_where_the_pairs_of_a_user_lie_is_not_published() -> None:
+def test_folders_of_user_files_are_not_published() -> None:
     pairs = 'data.train=["/home/ann/a.en", "/home/ann/a.de"]'
     files = (pairs, r'data.test=["C:\\Users\\ann\\t.tsv"]', "model.hidden=4")
     text = page(record(recipe="pairs-gru", changes=files), record(recipe="pairs-gru", changes=files, seed=1))
@@ -260,30 +258,30 @@ def test_where_the_pairs_of_a_user_lie_is_not_published() -> None:
     assert '--set \'data.train=["a.en", "a.de"]\' --set \'data.test=["t.tsv"]\' --set model.hidden=4' in text
 
 
-def test_data_from_a_folder_of_the_users_own_are_told_so() -> None:
+def test_manually_downloaded_data_need_a_folder() -> None:
     text = page(
         record(recipe="shapes-attend", data="flickr8k", languages="", task="caption", changes=("data.name=flickr8k",))
     )
     assert "--set data.name=flickr8k --set seed=0 --set data.folder=FOLDER --out" in text
 
 
-def test_a_run_to_begin_with_is_named_by_the_folder_that_everybody_has_it_in() -> None:
+def test_init_is_shown_relative_to_the_runs_folder() -> None:
     text = page(record(changes=('init="/home/ann/runs/other-0"',)), record(30.0, changes=('init="/home/ann/minilm"',)))
     assert "ann" not in text
     assert "--set init=runs/other-0 --set seed=0" in text
     assert "--set init=minilm --set seed=0" in text
 
 
-def test_how_often_a_run_was_looked_at_or_saved_is_no_part_of_its_name() -> None:
-    often = ("train.validate_every=50", "train.save_every=10", "train.keep=9", "train.lr=0.1")
-    text = page(record(38.0, changes=often), record(39.0, seed=1, changes=("train.keep=1", "train.lr=0.1")))
+def test_validation_and_checkpoint_settings_are_not_part_of_the_label() -> None:
+    changes = ("train.validate_every=50", "train.save_every=10", "train.keep=9", "train.lr=0.1")
+    text = page(record(38.0, changes=changes), record(39.0, seed=1, changes=("train.keep=1", "train.lr=0.1")))
     (row,) = grid(text, "multi30k en to de")
     assert (row["recipe"], row["seeds"]) == ("multi30k-gru train.lr=0.1, beam 5", "2")
-    assert f"qkv train multi30k-gru {' '.join(f'--set {one}' for one in often)} --set seed=0" in text
+    assert f"qkv train multi30k-gru {' '.join(f'--set {change}' for change in changes)} --set seed=0" in text
     assert "qkv train multi30k-gru --set train.keep=1 --set train.lr=0.1 --set seed=1" in text
 
 
-def test_splits_of_one_seed_that_come_from_two_runs_have_a_command_each() -> None:
+def test_splits_from_different_runs_have_their_own_commands() -> None:
     text = page(record(), record(split="test_2017_flickr", changes=("train.keep=9",)))
     assert "`qkv train multi30k-gru --set seed=0`, then `qkv evaluate runs/multi30k-gru-0 --split test_2016" in text
     other = "runs/multi30k-gru-9-0"
@@ -298,25 +296,25 @@ def test_text_cannot_break_out_of_its_cell() -> None:
 
 @pytest.mark.parametrize("shipped", [True, False])
 @pytest.mark.parametrize("command", ["", "`<script>`"])
-def test_nothing_of_a_record_becomes_markup(shipped: bool, command: str) -> None:
+def test_records_cannot_inject_markup(shipped: bool, command: str) -> None:
     parser = pytest.importorskip("markdown_it").MarkdownIt("commonmark").enable("table")
     usual = page(record())
     hostile = "`<script>alert(1)</script><!-- \x1b | [a](javascript:b) ![c](d) \n# e\n\n|f|\n"
-    texts = {one.name: hostile for one in fields(Record) if one.type is str} | {"task": "translate"}
+    texts = {field.name: hostile for field in fields(Record) if field.type is str} | {"task": "translate"}
     measure = Measure("bleu", 1.0, hostile)
     changed = record(**texts, changes=(f"data.source={hostile}",), metrics=(measure,), shipped=shipped)
     text = page(replace(changed, command=command))
     assert "<script" not in text
     assert "\x1b" not in text
-    shown = parser.render(text)
-    assert set(re.findall(r"<(\w+)", shown)) == set(re.findall(r"<(\w+)", parser.render(usual)))
-    assert shown.count("<h2") == 1
-    assert shown.count("<tr") == 2
-    assert "alert(1)" in shown
+    html = parser.render(text)
+    assert set(re.findall(r"<(\w+)", html)) == set(re.findall(r"<(\w+)", parser.render(usual)))
+    assert html.count("<h2") == 1
+    assert html.count("<tr") == 2
+    assert "alert(1)" in html
 
 
 @pytest.mark.parametrize(
     ("values", "shown"), [([], ""), ([1.005], "1.00"), ([1.0, 2.0], "1.50 (1.00 to 2.00)"), ([-1.0], "-1.00")]
 )
-def test_one_value_has_no_range(values: list[float], shown: str) -> None:
+def test_a_single_value_has_no_range(values: list[float], shown: str) -> None:
     assert spread(values, 2) == shown

@@ -1,4 +1,4 @@
-"""Reports: the numbers are those of the answers."""
+"""Evaluation reports of translators."""
 
 import pytest
 import torch
@@ -18,26 +18,26 @@ def translator() -> Translator:
     vocabulary = Vocabulary.train(["abc"], "char")
     torch.manual_seed(0)
     model = RNNSeq2Seq(Config(len(vocabulary), len(vocabulary), embedding=4, hidden=4, max_length=20))
-    always = torch.zeros(len(vocabulary))  # says "a", "a", ... to the end
-    always[vocabulary.encode("a").ids[0]] = 50.0
-    model.output.register_forward_hook(lambda module, inputs, output: output + always)
+    bias = torch.zeros(len(vocabulary))  # always predict "a"
+    bias[vocabulary.encode("a").ids[0]] = 50.0
+    model.output.register_forward_hook(lambda module, inputs, output: output + bias)
     return Translator(model.eval(), vocabulary)
 
 
-def test_the_report_counts_what_was_right(translator):
-    said = translator("abc").text
-    assert said == "a" * 20
-    report = evaluate(translator, [Pair("abc", said), Pair("cb", "b" + said[1:])])
+def test_the_report_counts_correct_answers(translator):
+    text = translator("abc").text
+    assert text == "a" * 20
+    report = evaluate(translator, [Pair("abc", text), Pair("cb", "b" + text[1:])])
     assert report.pairs == 2
     assert report.exact == 0.5
     assert report.cer == pytest.approx(1 / 40)
-    assert report.mistakes == (("cb", said, "b" + said[1:]),)
+    assert report.mistakes == (("cb", text, "b" + text[1:]),)
     assert report.alignment is None
     assert "version:" in report.bleu_signature
     assert "version:" in report.chrf_signature
 
 
-def test_alignment_is_scored_where_gold_is_known(translator):
+def test_alignment_is_scored_if_gold_is_known(translator):
     weights = translator("abc").alignment
     strongest = int(weights[0].argmax())
     right, wrong = (strongest, strongest + 1), ((strongest + 1) % 3, (strongest + 1) % 3 + 1)
@@ -46,13 +46,13 @@ def test_alignment_is_scored_where_gold_is_known(translator):
     assert evaluate(translator, [Pair("abc", "aa", (right, None))]).alignment == 1.0
 
 
-def test_progress_is_told_up_to_the_last_pair(translator):
-    told: list[int] = []
-    evaluate(translator, [Pair("abc", "a"), Pair("a", "b"), Pair("cc", "b")], progress=told.append)
-    assert told == [1, 2, 3]
+def test_progress_is_reported_for_every_pair(translator):
+    counts: list[int] = []
+    evaluate(translator, [Pair("abc", "a"), Pair("a", "b"), Pair("cc", "b")], progress=counts.append)
+    assert counts == [1, 2, 3]
 
 
-def test_nothing_to_evaluate_on_is_an_error(translator):
+def test_an_empty_evaluation_set_is_an_error(translator):
     with pytest.raises(InputError, match="no pairs"):
         evaluate(translator, [])
 
@@ -68,9 +68,9 @@ def test_every_score_of_a_report_has_its_name_and_signature(translator):
     assert evaluate(translator, [Pair("abc", "a", (gold,))]).scores()["alignment"].value == 1.0
 
 
-def test_summaries_are_scored_by_rouge_where_that_is_asked_for(translator):
-    said = translator("abc").text
-    pairs = [Pair("abc", f"{said} b"), Pair("cb", "b")]  # one word of one, and of two
+def test_rouge_is_computed_on_request(translator):
+    text = translator("abc").text
+    pairs = [Pair("abc", f"{text} b"), Pair("cb", "b")]  # one of one word, and of two
     assert evaluate(translator, pairs).rouge_l is None
     report = evaluate(translator, pairs, rouge=True)
     assert (report.rouge_1, report.rouge_2, report.rouge_l) == (pytest.approx(1 / 3), 0.0, pytest.approx(1 / 3))
@@ -80,19 +80,19 @@ def test_summaries_are_scored_by_rouge_where_that_is_asked_for(translator):
     assert scores["rouge_l"].signature == ROUGE_SIGNATURE
 
 
-def test_buckets_hold_each_pair_once_by_the_words_of_its_source():
+def test_pairs_are_bucketed_by_source_words():
     pairs = [Pair("w " * words, f"eins zwei drei vier {words}") for words in range(1, 41)]
     texts = [pair.target for pair in pairs]
     texts[0] = "nichts davon ist hier richtig"  # one word
     buckets = bleu_by_length(texts, pairs, "de")
-    assert [(one.least, one.most) for one in buckets] == list(BUCKETS)
-    assert [one.pairs for one in buckets] == [7, 2, 2, 2, 3, 4, 20]
+    assert [(bucket.least, bucket.most) for bucket in buckets] == list(BUCKETS)
+    assert [bucket.pairs for bucket in buckets] == [7, 2, 2, 2, 3, 4, 20]
     assert buckets[0].bleu == pytest.approx(tokenised_bleu(texts[:7], [pair.target for pair in pairs[:7]], "de").value)
     assert buckets[0].bleu < 90
-    assert all(one.bleu == pytest.approx(100) for one in buckets[1:])
+    assert all(bucket.bleu == pytest.approx(100) for bucket in buckets[1:])
 
 
-def test_a_bucket_without_pairs_is_left_out():
+def test_empty_buckets_are_omitted():
     assert bleu_by_length(
         ["ein hund steht dort"], [Pair("a dog stands there on the grass today", "ein hund steht da")], "de"
     ) == (Bucket(8, 9, 1, pytest.approx(tokenised_bleu(["ein hund steht dort"], ["ein hund steht da"], "de").value)),)

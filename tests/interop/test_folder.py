@@ -430,7 +430,7 @@ def sealed(folder: Path, name: str, best: Any) -> Path:
     path = folder / name
     path.mkdir()
     save_model(made("rnn_seq2seq"), VOCABULARY, path)
-    seal(path, {"place": {"step": 12, "best": best}})
+    seal(path, {"state": {"step": 12, "best": best}})
     return path
 
 
@@ -450,7 +450,7 @@ def test_a_run_stands_for_its_best_checkpoint_else_its_newest(tmp_path: Path) ->
 
 def test_a_sealed_folder_gives_its_record_back(tmp_path: Path) -> None:
     record = verify(sealed(tmp_path, "step-00000001", {"step": 1, "value": 0.1 + 0.2}))
-    assert record["place"]["best"] == {"step": 1, "value": 0.1 + 0.2}
+    assert record["state"]["best"] == {"step": 1, "value": 0.1 + 0.2}
     assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER]
 
 

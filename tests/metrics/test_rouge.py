@@ -1,4 +1,4 @@
-"""ROUGE: against its definition, tried out in every way on short texts, and by hand."""
+"""ROUGE against its definition on short random texts, and on examples."""
 
 import math
 from functools import cache
@@ -17,39 +17,39 @@ texts = st.lists(st.sampled_from("abc"), max_size=7)
 
 @cache
 def slow_common(left: tuple[str, ...], right: tuple[str, ...]) -> int:
-    """The definition: the longest of all subsequences of the one that are subsequences of the other."""
-    found = {length: set(combinations(left, length)) & set(combinations(right, length)) for length in range(8)}
-    return max(length for length, common in found.items() if common)
+    """Return the longest common subsequence by enumeration."""
+    by_length = {length: set(combinations(left, length)) & set(combinations(right, length)) for length in range(8)}
+    return max(length for length, common in by_length.items() if common)
 
 
 def slow_overlap(left: list[str], right: list[str], n: int) -> tuple[int, int, int]:
-    """How many n-grams find one of their own on the other side, each once; and how many there are."""
-    grams, others = ([side[at : at + n] for at in range(len(side) - n + 1)] for side in (left, right))
-    free, common = list(others), 0
-    for gram in grams:
-        if gram in free:
-            free.remove(gram)
+    """Return the number of matched n-grams, and the number of n-grams on each side."""
+    left_ngrams, right_ngrams = ([side[at : at + n] for at in range(len(side) - n + 1)] for side in (left, right))
+    unmatched, common = list(right_ngrams), 0
+    for ngram in left_ngrams:
+        if ngram in unmatched:
+            unmatched.remove(ngram)
             common += 1
-    return common, len(grams), len(others)
+    return common, len(left_ngrams), len(right_ngrams)
 
 
-def harmonic(common: int, ours: int, truth: int) -> float:
-    """2 P R / (P + R), step by step."""
+def f1(common: int, size: int, reference_size: int) -> float:
+    """Return 2 P R / (P + R)."""
     if not common:
         return 0.0
-    precision, recall = common / ours, common / truth
+    precision, recall = common / size, common / reference_size
     return 2 * precision * recall / (precision + recall)
 
 
 @given(texts, texts)
-def test_scores_are_what_their_definitions_say(left: list[str], right: list[str]) -> None:
+def test_scores_match_their_definitions(left: list[str], right: list[str]) -> None:
     longest = slow_common(tuple(left), tuple(right))
     assert common_subsequence(left, right) == common_subsequence(right, left) == longest
-    found = rouge_scores([" ".join(left)], [" ".join(right)])
-    assert tuple(found) == KINDS
-    assert found["rouge_1"] == pytest.approx(harmonic(*slow_overlap(left, right, 1)))
-    assert found["rouge_2"] == pytest.approx(harmonic(*slow_overlap(left, right, 2)))
-    assert found["rouge_l"] == pytest.approx(harmonic(longest, len(left), len(right)))
+    scores = rouge_scores([" ".join(left)], [" ".join(right)])
+    assert tuple(scores) == KINDS
+    assert scores["rouge_1"] == pytest.approx(f1(*slow_overlap(left, right, 1)))
+    assert scores["rouge_2"] == pytest.approx(f1(*slow_overlap(left, right, 2)))
+    assert scores["rouge_l"] == pytest.approx(f1(longest, len(left), len(right)))
 
 
 @pytest.mark.parametrize(
@@ -61,22 +61,22 @@ def test_scores_are_what_their_definitions_say(left: list[str], right: list[str]
     ],
 )
 def test_the_examples_of_the_paper(text: str, expected: tuple[float, ...]) -> None:
-    """Of the first two, the first is nearer (section 3.1): what ROUGE-L sees, and ROUGE-1 and ROUGE-2 do not."""
-    found = rouge_scores([text], ["police killed the gunman"])
-    assert tuple(found.values()) == pytest.approx(expected)
+    """The first two examples differ in ROUGE-L only (section 3.1)."""
+    scores = rouge_scores([text], ["police killed the gunman"])
+    assert tuple(scores.values()) == pytest.approx(expected)
 
 
 def test_counts_are_clipped_and_length_costs_precision() -> None:
-    # one "the" of five is in the reference of three words: P = 1/5, R = 1/3, F1 = 1/4
+    # one "the" of five matches the reference of three words: P = 1/5, R = 1/3, F1 = 1/4
     assert rouge_scores(["the the the the the"], ["the cat sat"])["rouge_1"] == pytest.approx(1 / 4)
 
 
-def test_a_corpus_has_the_mean_of_its_pairs() -> None:
-    found = rouge_scores(["a b", "a b c d", "x"], ["A, b!", "a x c y", ""])
-    assert tuple(found.values()) == pytest.approx(((1 + 1 / 2 + 0) / 3, (1 + 0 + 0) / 3, (1 + 1 / 2 + 0) / 3))
+def test_a_corpus_score_is_the_mean_of_its_pairs() -> None:
+    scores = rouge_scores(["a b", "a b c d", "x"], ["A, b!", "a x c y", ""])
+    assert tuple(scores.values()) == pytest.approx(((1 + 1 / 2 + 0) / 3, (1 + 0 + 0) / 3, (1 + 1 / 2 + 0) / 3))
 
 
-def test_no_pairs_have_no_score_and_no_words_the_lowest() -> None:
+def test_scores_are_nan_without_pairs_and_zero_without_words() -> None:
     assert all(map(math.isnan, rouge_scores([], []).values()))
     assert set(rouge_scores(["...", ""], ["...", ""]).values()) == {0.0}
     assert rouge_scores(["yes"], ["yes"]) == {"rouge_1": 1.0, "rouge_2": 0.0, "rouge_l": 1.0}
@@ -88,11 +88,11 @@ def test_no_pairs_have_no_score_and_no_words_the_lowest() -> None:
     ("text", "words"),
     [
         ("It's 5,300 snake_case\tWORDS.", "it s 5 300 snake case words"),
-        ("Ein Mann fa\u0308hrt – Rad", "ein mann fährt rad"),  # an accent of its own, and one composed
+        ("Ein Mann fa\u0308hrt – Rad", "ein mann fährt rad"),  # a combining and a composed accent
         ("Ελλάδα: Ένα", "ελλάδα ένα"),
         ("हिन्दी में", "हिन्दी में"),  # vowels are marks
         ("2026年は、カメラ", "2026 年 は カ メ ラ"),
     ],
 )
-def test_words_are_found_in_any_script(text: str, words: str) -> None:
+def test_words_of_any_script_are_split(text: str, words: str) -> None:
     assert rouge_words(text) == words.split()

@@ -1,13 +1,13 @@
-"""Scores of tags against counts by hand."""
+"""Tagging metrics on small examples."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.metrics.tagging import entities, entity_f1, names_entities, tag_accuracy
+from qkv.metrics.tagging import are_entity_tags, entities, entity_f1, tag_accuracy
 
 
-def test_entities_begin_with_b_or_where_an_i_goes_on_with_nothing():
+def test_entities_start_with_b_or_an_i_without_predecessor():
     assert entities(["B-a", "I-a", "B-a", "O", "I-b", "I-c", "B-c"]) == {
         (0, 2, "a"), (2, 3, "a"), (4, 5, "b"), (5, 6, "c"), (6, 7, "c"),
     }  # fmt: skip
@@ -15,38 +15,38 @@ def test_entities_begin_with_b_or_where_an_i_goes_on_with_nothing():
     assert entities(["B-creative-work", "I-creative-work"]) == {(0, 2, "creative-work")}
 
 
-def test_f1_counts_whole_entities_over_all_sentences():
-    wanted = [["B-a", "I-a", "O", "B-b"], ["O", "B-a"]]
-    found = [["B-a", "O", "O", "B-b"], ["B-a", "B-a"]]  # of 4 said 2 are right, of 3 wanted 2 were found
-    assert entity_f1(found, wanted) == pytest.approx(2 * (2 / 4) * (2 / 3) / (2 / 4 + 2 / 3))
-    assert tag_accuracy(found, wanted) == pytest.approx(4 / 6)
+def test_f1_counts_entities_over_all_sentences():
+    gold = [["B-a", "I-a", "O", "B-b"], ["O", "B-a"]]
+    predictions = [["B-a", "O", "O", "B-b"], ["B-a", "B-a"]]  # precision 2 / 4, recall 2 / 3
+    assert entity_f1(predictions, gold) == pytest.approx(2 * (2 / 4) * (2 / 3) / (2 / 4 + 2 / 3))
+    assert tag_accuracy(predictions, gold) == pytest.approx(4 / 6)
 
 
 tags = st.lists(st.sampled_from(["O", "B-a", "I-a", "B-b", "I-b"]), max_size=8)
 
 
 @given(tags)
-def test_what_is_right_everywhere_scores_one(one):
-    assert entity_f1([one], [one]) == 1.0
-    assert tag_accuracy([one], [one]) == (1.0 if one else 0.0)
+def test_perfect_predictions_score_one(sentence):
+    assert entity_f1([sentence], [sentence]) == 1.0
+    assert tag_accuracy([sentence], [sentence]) == (1.0 if sentence else 0.0)
 
 
 @given(tags)
-def test_entities_written_out_again_are_the_same_entities(one):
-    again = ["O"] * len(one)
-    for begin, end, kind in entities(one):
+def test_entities_survive_a_round_trip_through_tags(sentence):
+    again = ["O"] * len(sentence)
+    for begin, end, kind in entities(sentence):
         again[begin:end] = [f"B-{kind}"] + [f"I-{kind}"] * (end - begin - 1)
-    assert entities(again) == entities(one)
+    assert entities(again) == entities(sentence)
 
 
-def test_tags_of_entities_are_told_from_others():
-    assert names_entities(["O", "B-x", "I-x"])
-    assert not names_entities(["NOUN", "VERB"])
-    assert names_entities(["B-x", "E-x", "S-y"])
-    assert not names_entities(["O", "ADJ"])
+def test_entity_tags_are_distinguished_from_other_tags():
+    assert are_entity_tags(["O", "B-x", "I-x"])
+    assert not are_entity_tags(["NOUN", "VERB"])
+    assert are_entity_tags(["B-x", "E-x", "S-y"])
+    assert not are_entity_tags(["O", "ADJ"])
 
 
-def test_entities_may_say_where_they_end():
+def test_bioes_and_bilou_tags_are_supported():
     assert entities(["B-a", "E-a", "E-a", "S-b", "O", "B-a", "I-a", "L-a", "U-c"]) == {
         (0, 2, "a"), (2, 3, "a"), (3, 4, "b"), (5, 8, "a"), (8, 9, "c"),
     }  # fmt: skip

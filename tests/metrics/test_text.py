@@ -1,4 +1,4 @@
-"""How close texts are to their references: against other implementations, and by hand."""
+"""Text metrics against other implementations, and on examples."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ words = st.text("abcä", max_size=8)
 
 @cache
 def slow_distance(left: str, right: str) -> int:
-    """The definition, word for word: delete, insert, or substitute the last character."""
+    """Return the edit distance by its recursive definition."""
     if not left or not right:
         return len(left) + len(right)
     return min(
@@ -28,17 +28,17 @@ def slow_distance(left: str, right: str) -> int:
 
 
 @given(words, words)
-def test_edit_distance_is_what_its_definition_says(left: str, right: str) -> None:
+def test_edit_distance_matches_its_definition(left: str, right: str) -> None:
     assert edit_distance(left, right) == slow_distance(left, right) == edit_distance(right, left)
 
 
-def test_edit_distance_counts_whatever_the_sequences_hold() -> None:
+def test_edit_distance_of_any_sequences() -> None:
     assert edit_distance("kitten", "sitting") == 3
     assert edit_distance([1, 2, 3], [2, 3, 4]) == 2
     assert edit_distance([], []) == 0
 
 
-def test_exact_match_is_the_share_of_equal_texts() -> None:
+def test_exact_match_is_the_fraction_of_equal_texts() -> None:
     assert exact_match(["a", "b", "c", "d"], ["a", "B", "c", "d "]) == 0.5
     assert math.isnan(exact_match([], []))
 
@@ -52,12 +52,12 @@ def test_character_error_rate_counts_errors_over_all_reference_characters() -> N
 
 
 @pytest.mark.parametrize("metric", [exact_match, character_error_rate])
-def test_each_text_needs_its_reference(metric: object) -> None:
+def test_the_number_of_references_must_match(metric: object) -> None:
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         metric(["a", "b"], ["a"])
 
 
-def test_bleu_and_chrf_are_sacrebleus_own_and_carry_its_signature() -> None:
+def test_bleu_and_chrf_match_sacrebleu() -> None:
     texts = ["Zwei Hunde spielen im Schnee .", "Ein Mann fährt Rad.", "Das ist ein Test."]
     references = ["Zwei Hunde spielen im Schnee.", "Ein Mann fährt Fahrrad.", "Dies ist nur ein Test."]
     scores = corpus_scores(texts, references)
@@ -69,7 +69,7 @@ def test_bleu_and_chrf_are_sacrebleus_own_and_carry_its_signature() -> None:
     assert scores["chrf_signature"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{version}"
 
 
-def test_perfect_texts_score_a_hundred_and_empty_ones_nothing() -> None:
+def test_perfect_texts_score_100_and_empty_ones_0() -> None:
     references = ["Two dogs play in the snow.", "A man rides a bicycle."]
     assert corpus_scores(references, references)["bleu"] == pytest.approx(100)
     assert corpus_scores(references, references)["chrf"] == pytest.approx(100)
@@ -84,35 +84,37 @@ REFERENCES = [
 ]
 
 
-def test_lowercased_bleu_is_sacrebleus_own_with_case_left_out() -> None:
+def test_lowercased_bleu_matches_sacrebleu() -> None:
     score = bleu(GERMAN, REFERENCES, lowercase=True)
     assert score.value == sacrebleu.corpus_bleu(GERMAN, [REFERENCES], lowercase=True).score
     assert score.value > bleu(GERMAN, REFERENCES).value
     assert score.signature == f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
 
 
-def by_definition(texts: list[list[str]], references: list[list[str]]) -> float:
-    """BLEU of words, as Papineni et al. (2002) define it: clipped n-gram precisions, and a penalty for brevity."""
+def reference_bleu(texts: list[list[str]], references: list[list[str]]) -> float:
+    """Return BLEU as in Papineni et al. (2002): clipped n-gram precisions and brevity penalty."""
 
-    def grams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
+    def ngrams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
         return Counter(tuple(words[start : start + n]) for start in range(len(words) - n + 1))
 
     total = 0.0
     for n in range(1, 5):
-        hits = sum((grams(text, n) & grams(other, n)).total() for text, other in zip(texts, references, strict=True))
-        total += math.log(hits / sum(grams(text, n).total() for text in texts)) / 4
-    said, wanted = (sum(map(len, side)) for side in (texts, references))
-    return 100 * math.exp(total + min(0.0, 1 - wanted / said))
+        hits = sum(
+            (ngrams(text, n) & ngrams(reference, n)).total() for text, reference in zip(texts, references, strict=True)
+        )
+        total += math.log(hits / sum(ngrams(text, n).total() for text in texts)) / 4
+    length, reference_length = (sum(map(len, side)) for side in (texts, references))
+    return 100 * math.exp(total + min(0.0, 1 - reference_length / length))
 
 
 def test_tokenised_bleu_is_bleu_of_lowercased_words() -> None:
     words = [[lowercased_words(text, "de") for text in side] for side in (GERMAN, REFERENCES)]
     score = tokenised_bleu(GERMAN, REFERENCES, "de")
-    assert score.value == pytest.approx(by_definition(*words), abs=1e-9)
-    assert score.value != pytest.approx(bleu(GERMAN, REFERENCES, lowercase=True).value)  # 13a parts 20-jährige
+    assert score.value == pytest.approx(reference_bleu(*words), abs=1e-9)
+    assert score.value != pytest.approx(bleu(GERMAN, REFERENCES, lowercase=True).value)  # 13a splits 20-jährige
     version = f"version:{sacrebleu.__version__}"
     assert score.signature == f"nrefs:1|case:lc|eff:no|tok:none|smooth:exp|{version}|words:moses-de"
 
 
-def test_tokenised_bleu_does_not_see_case_or_the_space_before_a_full_stop() -> None:
+def test_tokenised_bleu_ignores_case_and_the_space_before_a_full_stop() -> None:
     assert tokenised_bleu(["Ein Mann fährt Rad ."], ["ein mann FÄHRT rad."], "de").value == pytest.approx(100)

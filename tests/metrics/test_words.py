@@ -1,4 +1,4 @@
-"""Words for tokenised BLEU: by hand, and by the counts that Multi30k's authors give for their own files."""
+"""Moses tokenization on examples, and the word counts published for Multi30k."""
 
 import gzip
 import os
@@ -23,13 +23,13 @@ from qkv.metrics import lowercased_words
         ("fr", "L'eau d'un lac.", "l' eau d' un lac ."),
         ("en", "Come on ... now...", "come on ... now ..."),
         ("en", "J.P. Morgan e.g. this", "j.p. morgan e.g. this"),
-        ("en", "He sits. she stands.", "he sits. she stands ."),  # without capitals, no sentence ends inside a text
+        ("en", "He sits. she stands.", "he sits. she stands ."),  # without capitals, no sentence boundary is detected
         ("", "A well-known T-shirt.", "a well-known t-shirt ."),
         ("en", ".", "."),
         ("en", "", ""),
     ],
 )
-def test_texts_are_split_as_moses_splits_them(language: str, text: str, words: str) -> None:
+def test_texts_are_tokenized_like_moses(language: str, text: str, words: str) -> None:
     assert lowercased_words(text, language) == words.split()
 
 
@@ -37,14 +37,14 @@ def test_texts_are_split_as_moses_splits_them(language: str, text: str, words: s
     ("split", "language", "count"),
     [
         ("test_2016_flickr", "en", 12968),
-        ("test_2016_flickr", "de", 12103),  # also what Wu et al. (2021) print as the length of their references
+        ("test_2016_flickr", "de", 12103),  # also the reference length in Wu et al. (2021)
         ("test_2017_flickr", "en", 11376),
         ("test_2017_flickr", "de", 10758),
         ("train", "de", 360706),
         ("val", "en", 13308),
     ],
 )
-def test_multi30k_has_as_many_words_as_its_authors_count(split: str, language: str, count: int) -> None:
+def test_multi30k_word_counts_match_the_published_ones(split: str, language: str, count: int) -> None:
     path = Path(os.environ.get("QKV_DATA", "no-data")) / "multi30k" / f"{split}.{language}.gz"
     if not path.exists():
         pytest.skip("needs Multi30k under QKV_DATA")

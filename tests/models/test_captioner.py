@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from qkv.attention import hard, watch
 from qkv.data.batching import IGNORE
 from qkv.errors import InputError, ShapeError
-from qkv.generation import Rules, beam_search, greedy_search
+from qkv.generation import DecodingConstraints, beam_search, greedy_search
 from qkv.interop.folder import load, save_model
 from qkv.models.captioner import Config, ShowAttendTell
 from qkv.nn.state import select
@@ -208,7 +208,7 @@ def test_a_beam_that_holds_everything_finds_the_most_probable_caption(batch):
     """Tried against every caption of at most two tokens, of which the end token is none."""
     model = make().eval()
     images, end = batch[0], 3
-    rules = Rules(batch=3, begin=2, end=end, max_length=2)
+    rules = DecodingConstraints(batch=3, begin=2, end=end, max_length=2)
     state = model.start(model.encode(images))
     found = beam_search(model, state, rules, beam=60, length_penalty=0.0, exact=True)
     greedy = greedy_search(model, state, rules, length_penalty=0.0)

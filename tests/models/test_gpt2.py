@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.errors import InputError
-from qkv.generation import Rules, greedy_search
+from qkv.generation import DecodingConstraints, greedy_search
 from qkv.interop.families.gpt2 import FAMILY
 from qkv.interop.released import write_released
 from qkv.models.gpt2 import GPT2, PRESETS, Config
@@ -186,7 +186,7 @@ def test_rows_of_a_state_go_on_as_if_they_had_always_been_in_that_order():
 def test_greedy_search_takes_the_best_token_of_the_whole_text_each_time():
     model, tokens = made(), some_tokens(batch=2, length=3)
     _, state = model.read(tokens[:, :-1], model.start(2))
-    rules = Rules(batch=2, begin=tokens[:, -1].tolist(), end=None, max_length=8)
+    rules = DecodingConstraints(batch=2, begin=tokens[:, -1].tolist(), end=None, max_length=8)
     found = [list(one.tokens) for one in greedy_search(model, state, rules)]
     for _ in range(8):
         tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(dim=-1, keepdim=True)), dim=1)

@@ -1,4 +1,4 @@
-"""Next-sentence pairs: half follow, the others are strangers, nothing is too long, and a seed repeats it."""
+"""Next-sentence pairs: balanced labels, lengths, document boundaries and reproducibility."""
 
 from itertools import accumulate
 from random import Random
@@ -10,36 +10,42 @@ from hypothesis import strategies as st
 from qkv.errors import InputError
 from qkv.objectives.next_sentence import sentence_pairs
 
-LONGEST = 40
+MAX_TOKENS = 40
 
 
-def library(count: int = 300, seed: int = 0) -> list[list[int]]:
-    """Documents of up to twenty sentences, one after the other, with a gap between them that no passage may reach."""
-    chance, found, at = Random(seed), [], 0
+def random_documents(count: int = 300, seed: int = 0) -> list[list[int]]:
+    """Return documents of up to twenty sentences, with gaps between them that no segment may touch."""
+    rng, documents, start = Random(seed), [], 0
     for _ in range(count):
-        lengths = [chance.randint(1, 12) for _ in range(chance.randint(1, 20))]
-        found.append(list(accumulate(lengths, initial=at)))
-        at = found[-1][-1] + 1
-    return found
+        lengths = [rng.randint(1, 12) for _ in range(rng.randint(1, 20))]
+        documents.append(list(accumulate(lengths, initial=start)))
+        start = documents[-1][-1] + 1
+    return documents
 
 
-def document_of(documents: list[list[int]], passage: range) -> int:
-    """The number of the document in which a passage stands, all of it."""
-    (number,) = [n for n, one in enumerate(documents) if one[0] <= passage.start and passage.stop <= one[-1]]
-    return number
+def document_of(documents: list[list[int]], segment: range) -> int:
+    """Return the index of the document that contains the whole segment."""
+    (index,) = [
+        index
+        for index, document in enumerate(documents)
+        if document[0] <= segment.start and segment.stop <= document[-1]
+    ]
+    return index
 
 
-def test_half_of_them_follow():
-    found = [pair.follows for seed in range(5) for pair in sentence_pairs(library(), LONGEST, Random(seed))]
-    assert len(found) > 3000
-    assert sum(found) / len(found) == pytest.approx(0.5, abs=4 * 0.5 / len(found) ** 0.5)
+def test_half_of_the_pairs_follow():
+    labels = [
+        pair.follows for seed in range(5) for pair in sentence_pairs(random_documents(), MAX_TOKENS, Random(seed))
+    ]
+    assert len(labels) > 3000
+    assert sum(labels) / len(labels) == pytest.approx(0.5, abs=4 * 0.5 / len(labels) ** 0.5)
 
 
-def test_what_follows_stands_next_in_the_document_and_what_does_not_in_another():
-    documents = library(60)
-    starts = {place for document in documents for place in document}
-    for pair in sentence_pairs(documents, 10_000, Random(1)):  # nothing is cut off
-        assert {pair.first.start, pair.first.stop, pair.second.start, pair.second.stop} <= starts
+def test_following_segments_are_adjacent_and_others_from_another_document():
+    documents = random_documents(60)
+    boundaries = {position for document in documents for position in document}
+    for pair in sentence_pairs(documents, 10_000, Random(1)):  # no truncation
+        assert {pair.first.start, pair.first.stop, pair.second.start, pair.second.stop} <= boundaries
         same = document_of(documents, pair.first) == document_of(documents, pair.second)
         assert same == pair.follows
         assert not pair.follows or pair.second.start == pair.first.stop
@@ -49,44 +55,44 @@ def test_what_follows_stands_next_in_the_document_and_what_does_not_in_another()
 @given(
     st.lists(st.lists(st.integers(1, 6), max_size=5), min_size=2, max_size=6), st.integers(2, 12), st.integers(0, 99)
 )
-def test_no_pair_is_too_long_or_has_an_empty_side_or_leaves_its_document(lengths, longest, seed):
-    documents, at = [], 0
-    for one in lengths:
-        documents.append(list(accumulate(one, initial=at)))
-        at = documents[-1][-1] + 1
+def test_segments_are_not_empty_fit_and_stay_in_their_document(lengths, max_tokens, seed):
+    documents, start = [], 0
+    for sentence_lengths in lengths:
+        documents.append(list(accumulate(sentence_lengths, initial=start)))
+        start = documents[-1][-1] + 1
     if sum(map(bool, lengths)) < 2:
         return
-    for pair in sentence_pairs(documents, longest, Random(seed)):
+    for pair in sentence_pairs(documents, max_tokens, Random(seed)):
         assert pair.first
         assert pair.second
-        assert len(pair.first) + len(pair.second) <= longest
+        assert len(pair.first) + len(pair.second) <= max_tokens
         assert (document_of(documents, pair.first) == document_of(documents, pair.second)) == pair.follows
 
 
-def test_every_sentence_of_a_document_is_read_and_that_which_a_stranger_replaced_in_the_next_pair():
-    documents = library()
+def test_every_sentence_is_used_and_replaced_ones_start_the_next_pair():
+    documents = random_documents()
     pairs = list(sentence_pairs(documents, 10_000, Random(2)))
-    read = {place for pair in pairs for side in (pair.first, pair.second) for place in side}
+    covered = {position for pair in pairs for segment in (pair.first, pair.second) for position in segment}
     several = [document for document in documents if len(document) > 3]
-    assert all(document[0] in read for document in several)
+    assert all(document[0] in covered for document in several)
     firsts = {pair.first.start for pair in pairs}
     ends = {document[-1] for document in documents}
-    last = {document[-2] for document in documents}  # a single sentence that is left over makes no pair
-    strangers = [pair for pair in pairs if not pair.follows and pair.first.stop not in ends | last]
-    assert len(strangers) > 100
-    assert all(pair.first.stop in firsts for pair in strangers)
+    last = {document[-2] for document in documents}  # a single remaining sentence is dropped
+    replaced = [pair for pair in pairs if not pair.follows and pair.first.stop not in ends | last]
+    assert len(replaced) > 100
+    assert all(pair.first.stop in firsts for pair in replaced)
 
 
-def test_the_length_of_a_passage_does_not_tell_whether_it_follows():
-    pairs = [pair for seed in range(9) for pair in sentence_pairs(library(), LONGEST, Random(seed))]
-    shares = []
+def test_segment_length_does_not_reveal_the_label():
+    pairs = [pair for seed in range(9) for pair in sentence_pairs(random_documents(), MAX_TOKENS, Random(seed))]
+    deciles = []
     for follows in (True, False):
         lengths = sorted(len(pair.second) for pair in pairs if pair.follows == follows)
-        shares.append([lengths[len(lengths) * part // 10] for part in range(1, 10)])
-    assert all(abs(one - other) <= 3 for one, other in zip(*shares, strict=True))  # a sentence has 6.5 tokens
+        deciles.append([lengths[len(lengths) * part // 10] for part in range(1, 10)])
+    assert all(abs(left - right) <= 3 for left, right in zip(*deciles, strict=True))  # a sentence has 6.5 tokens
 
 
-def test_the_longer_passage_loses_tokens_at_both_ends():
+def test_the_longer_segment_is_truncated_at_both_ends():
     documents = [[0, 30, 90], [100, 130, 190]]
     pairs = [pair for seed in range(40) for pair in sentence_pairs(documents, 50, Random(seed)) if pair.follows]
     assert all(len(pair.first) + len(pair.second) == 50 for pair in pairs)
@@ -95,19 +101,19 @@ def test_the_longer_passage_loses_tokens_at_both_ends():
     assert len({pair.first.start for pair in pairs}) > 3
 
 
-def test_a_seed_gives_the_same_again_and_another_does_not():
-    runs = [list(sentence_pairs(library(), LONGEST, Random(seed))) for seed in (1, 1, 2)]
+def test_the_seed_determines_the_pairs():
+    runs = [list(sentence_pairs(random_documents(), MAX_TOKENS, Random(seed))) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
 
 
 @pytest.mark.parametrize(
-    ("documents", "longest", "words"),
+    ("documents", "max_tokens", "message"),
     [
-        ([[0, 1, 2]], 8, "at least two are needed"),
-        ([[0, 1, 2], [2], []], 8, "at least two are needed"),
-        ([[0, 1, 2], [2, 3]], 1, "room for two tokens"),
+        ([[0, 1, 2]], 8, "two documents"),
+        ([[0, 1, 2], [2], []], 8, "two documents"),
+        ([[0, 1, 2], [2, 3]], 1, "two tokens"),
     ],
 )
-def test_what_cannot_be_paired_is_refused_in_words(documents, longest, words):
-    with pytest.raises(InputError, match=words):
-        list(sentence_pairs(documents, longest, Random(0)))
+def test_too_few_documents_or_tokens_are_rejected(documents, max_tokens, message):
+    with pytest.raises(InputError, match=message):
+        list(sentence_pairs(documents, max_tokens, Random(0)))

@@ -224,9 +224,9 @@ def test_a_run_can_be_resumed_and_its_encoder_serves_another_that_keeps_it(tmp_p
     monkeypatch.setitem(DATA_SETS, "shapes", replace(DATA_SETS["shapes"], load=lambda _: data))
     sizes = ["model.filters=[8]", "model.features=8", "model.hidden=8", "train.batch_tokens=20", "train.epochs=2"]
     whole = job.begin(read_recipe("shapes-attend", [*sizes, "train.save_every=1"]), tmp_path / "run", "cpu")
-    assert whole.place.finished
+    assert whole.state.finished
     shutil.rmtree(whole.run.checkpoints[-1])
-    assert job.resume(tmp_path / "run", "cpu").place.step == whole.place.step
+    assert job.resume(tmp_path / "run", "cpu").state.step == whole.state.step
 
     asked = [*sizes, "model.frozen=true", f"init={tmp_path / 'run'}"]
     job.begin(read_recipe("shapes-tell", asked), tmp_path / "frozen", "cpu")

@@ -148,7 +148,7 @@ def test_a_run_on_episodes_can_be_resumed(tmp_path: Path, monkeypatch: pytest.Mo
     sizes = [f"model.{key}={list(size) if isinstance(size, tuple) else size}" for key, size in SMALL.items()]
     train = ["train.batch_tokens=10", "train.save_every=1", "train.epochs=2", "train.valid_size=5", "train.ema=0"]
     whole = job.begin(read_recipe("omniglot-snail-5way", [*sizes, *train]), tmp_path / "run", "cpu")
-    assert whole.place.finished
-    assert whole.place.step == 4
+    assert whole.state.finished
+    assert whole.state.step == 4
     shutil.rmtree(whole.run.checkpoints[-1])
-    assert job.resume(tmp_path / "run", "cpu").place.step == 4
+    assert job.resume(tmp_path / "run", "cpu").state.step == 4

@@ -147,7 +147,7 @@ def test_a_run_on_pictures_can_be_resumed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(DATA_SETS, "fashion_mnist", replace(DATA_SETS["fashion_mnist"], load=lambda _: data))
     sizes = ["model.dim=8", "model.heads=2", "model.layers=1", "train.batch_tokens=20", "train.save_every=1"]
     whole = job.begin(read_recipe("fashion-vit", [*sizes, "train.epochs=2"]), tmp_path / "run", "cpu")
-    assert whole.place.finished
+    assert whole.state.finished
     shutil.rmtree(whole.run.checkpoints[-1])
     again = job.resume(tmp_path / "run", "cpu")
-    assert again.place.step == whole.place.step
+    assert again.state.step == whole.state.step

@@ -17,7 +17,7 @@ from qkv.generation import Sampling
 from qkv.tasks.language_model import LanguageModelTask
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
-from qkv.training.initial import start_of
+from qkv.training.finetune import load_pretrained
 from qkv.training.recipe import read_recipe
 
 transformers = pytest.importorskip("transformers")
@@ -84,10 +84,12 @@ def test_a_released_language_model_is_trained_further_from_the_loss_that_it_has(
     wanted = sum(theirs(w[None], labels=w[None]).loss * (len(w) - 1) for w in windows) / (len(ids) - 1)
     table = ["train.batch_tokens=128", "train.length=32", "train.warmup=0", f'init="{gpt2}"']
     recipe = replace(read_recipe("shakespeare-gpt", table), model={"name": "gpt2"})
-    task = LanguageModelTask.prepare(loaded, (start := start_of(recipe)).tokenizer, start.config, recipe.train, 0)
+    task = LanguageModelTask.prepare(
+        loaded, (start := load_pretrained(recipe)).tokenizer, start.config, recipe.train, 0
+    )
     assert task.validate(start)["loss"] == pytest.approx(wanted.item(), abs=1e-5)
     done = job.begin(replace(recipe, train=replace(recipe.train, epochs=2)), tmp_path / "run", "cpu")
-    assert done.place.best.value < 0.8 * wanted.item()
+    assert done.state.best.value < 0.8 * wanted.item()
     assert qkv.Generator(tmp_path / "run")(PROSE[0], tokens=5).continuation
 
 
@@ -157,7 +159,7 @@ def test_a_released_translator_is_trained_further_from_its_loss(marian: Path, tm
         "train.best_by=loss", "train.label_smoothing=0.0", f'init="{marian}"',
     ]  # fmt: skip
     recipe = replace(read_recipe("pairs-transformer", table), model={"name": "transformer", "dropout": 0.0})
-    start, data = start_of(recipe), load_data(recipe.data)
+    start, data = load_pretrained(recipe), load_data(recipe.data)
     task = TranslationTask.prepare(data, start.tokenizer, start.config, recipe.train, 0)
     loss = task.loss(start, task.batch([0, 1, 2]))
     torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)

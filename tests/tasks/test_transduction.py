@@ -19,8 +19,8 @@ from qkv.models.ntm import NTM, Config
 from qkv.tasks.transduction import SequenceBatch, TransductionTask
 from qkv.training import job
 from qkv.training.loop import adamw
-from qkv.training.passes import Passes
 from qkv.training.recipe import TrainConfig, read_recipe
+from qkv.training.step import TrainStep
 
 
 class Short(Puzzle):
@@ -112,7 +112,7 @@ def test_loss_and_wrong_bits_are_those_of_a_loop_over_the_bits_that_are_asked_fo
 def trained(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
     """The loss of each step, of the passes and the optimiser of training."""
     optimizer = adamw(model, TrainConfig(lr=lr, weight_decay=0.0))
-    passes: Passes[SequenceBatch] = Passes(model, lambda batch: task.loss(model, batch), "float32", 0.1)
+    passes: TrainStep[SequenceBatch] = TrainStep(model, lambda batch: task.loss(model, batch), "float32", 0.1)
     losses = []
     for _ in range(steps):
         losses.append(float(passes(batch).loss))
@@ -156,7 +156,7 @@ def test_a_run_can_be_resumed_and_evaluated_and_its_data_are_generated(tmp_path:
     sizes = ["model.hidden=4", "model.locations=3", "model.width=2", "data.size=4", "train.batch_tokens=4"]
     recipe = read_recipe("recall-ntm", [*sizes, "train.epochs=2", "train.save_every=1", "train.validate_every=9"])
     whole = job.begin(recipe, tmp_path / "run", "cpu")
-    assert whole.place.finished
+    assert whole.state.finished
     expected = (whole.run.checkpoints[-1] / "model.safetensors").read_bytes()
     shutil.rmtree(whole.run.checkpoints[-1])
     again = job.resume(tmp_path / "run", "cpu")

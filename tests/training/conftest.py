@@ -44,7 +44,7 @@ def tiny() -> Recipe:
 
 @pytest.fixture
 def tiny_text(monkeypatch: pytest.MonkeyPatch) -> Recipe:
-    """A language model on a few words in place of Shakespeare's."""
+    """A language model on four random words instead of Shakespeare."""
     words = random.Random(0).choices(["to ", "be ", "or ", "not "], k=200)
     texts = {"train": "".join(words[:180]), "valid": "".join(words[180:])}
     entry = replace(DATA_SETS["tinyshakespeare"], load=lambda config: Loaded({}, texts=texts))

@@ -1,4 +1,4 @@
-"""How tests stop a run, and what they see of it."""
+"""Helpers that interrupt a run and compare its checkpoints."""
 
 from pathlib import Path
 
@@ -10,19 +10,19 @@ from qkv.training.run import Run
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Make the loop find Ctrl-C pressed after so many steps."""
-    asked = iter([False] * (steps - 1) + [True] * 1000)
-    monkeypatch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(asked))
+    """Simulate Ctrl-C after `steps` steps."""
+    interrupted = iter([False] * (steps - 1) + [True] * 1000)
+    monkeypatch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(interrupted))
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Weights, optimizer state and random state of a run's newest checkpoint."""
+    """Return weights, optimizer state and random state of a run's newest checkpoint."""
     newest = Run.open(folder).checkpoints[-1]
     return load_file(newest / "model.safetensors") | load_file(newest / "training.safetensors")
 
 
 def assert_bit_equal(left: Path, right: Path) -> None:
-    one, other = tensors(left), tensors(right)
-    assert one.keys() == other.keys()
-    for name in one:
-        assert one[name].equal(other[name]), name
+    left_tensors, right_tensors = tensors(left), tensors(right)
+    assert left_tensors.keys() == right_tensors.keys()
+    for name in left_tensors:
+        assert left_tensors[name].equal(right_tensors[name]), name

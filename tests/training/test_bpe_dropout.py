@@ -1,4 +1,4 @@
-"""BPE-dropout: the same pairs, cut into other subwords in every epoch."""
+"""BPE-dropout: the same pairs are segmented differently in every epoch."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,9 @@ from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.recipe import Recipe
 
-LONGEST = 24
+from .stopping import stop_after
+
+MAX_LENGTH = 24
 
 
 @pytest.fixture
@@ -20,59 +22,58 @@ def subwords(tiny: Recipe) -> Recipe:
     return replace(
         tiny,
         data=replace(tiny.data, vocabulary="bpe:200"),
-        model=tiny.model | {"max_length": LONGEST},
+        model=tiny.model | {"max_length": MAX_LENGTH},
         train=replace(tiny.train, bpe_dropout=0.3, epochs=2, validate_every=1000),
     )
 
 
-def prepared(recipe: Recipe) -> TranslationTask:
+def prepare(recipe: Recipe) -> TranslationTask:
     data = load_data(recipe.data)
     vocabulary = learn_vocabulary(data, recipe.data)
     _, config = MODELS[recipe.model["name"]]
-    model = config(**TranslationTask.sizes(data, vocabulary), max_length=LONGEST)
+    model = config(**TranslationTask.sizes(data, vocabulary), max_length=MAX_LENGTH)
     return TranslationTask.prepare(data, vocabulary, model, recipe.train, recipe.seed)
 
 
-def shown(task: TranslationTask, epoch: int) -> list[tuple[list[int], list[int]]]:
+def segmentation(task: TranslationTask, epoch: int) -> list[tuple[list[int], list[int]]]:
     task.epoch(epoch)
     return [(list(pair.source), list(pair.target)) for pair in task.shown]
 
 
-def test_every_epoch_cuts_the_same_texts_otherwise(subwords):
-    task = prepared(subwords)
-    first, second = shown(task, 0), shown(task, 1)
-    assert sum(one != other for one, other in zip(first, second, strict=True)) > len(first) / 2
+def test_every_epoch_segments_the_same_texts_differently(subwords):
+    task = prepare(subwords)
+    first, second = segmentation(task, 0), segmentation(task, 1)
+    assert sum(left != right for left, right in zip(first, second, strict=True)) > len(first) / 2
     for pair, (source, target) in zip(task.train.pairs, first, strict=True):
         assert task.vocabulary.decode(source) == task.vocabulary.normalize(pair.source)
         assert task.vocabulary.decode(target) == task.vocabulary.normalize(pair.target)
 
 
-def test_the_seed_and_the_number_of_the_epoch_decide_the_cuts(subwords):
-    task, again, other = prepared(subwords), prepared(subwords), prepared(replace(subwords, seed=1))
-    assert shown(task, 0) != shown(task, 2)
-    assert shown(task, 2) == shown(again, 2) != shown(other, 2)
+def test_seed_and_epoch_determine_the_segmentation(subwords):
+    task, again, other = prepare(subwords), prepare(subwords), prepare(replace(subwords, seed=1))
+    assert segmentation(task, 0) != segmentation(task, 2)
+    assert segmentation(task, 2) == segmentation(again, 2) != segmentation(other, 2)
 
 
-def test_a_pair_that_would_get_too_long_for_the_model_stays_as_it_is(subwords):
-    task = prepared(replace(subwords, train=replace(subwords.train, bpe_dropout=0.9)))
+def test_a_pair_that_would_exceed_max_length_is_segmented_without_dropout(subwords):
+    task = prepare(replace(subwords, train=replace(subwords.train, bpe_dropout=0.9)))
     task.epoch(0)
-    assert max(pair.length for pair in task.shown) <= LONGEST
+    assert max(pair.length for pair in task.shown) <= MAX_LENGTH
     kept = sum(now is plain for now, plain in zip(task.shown, task.train.tokens, strict=True))
     assert 0 < kept < len(task.shown)
 
 
-def test_validation_is_never_cut_otherwise(subwords):
-    task, plain = prepared(subwords), prepared(replace(subwords, train=replace(subwords.train, bpe_dropout=0.0)))
+def test_validation_data_are_segmented_without_dropout(subwords):
+    task, plain = prepare(subwords), prepare(replace(subwords, train=replace(subwords.train, bpe_dropout=0.0)))
     task.epoch(0)
     assert task.valid == plain.valid
 
 
-def test_an_interrupted_run_ends_bit_for_bit_like_one_that_was_not(subwords, tmp_path: Path, monkeypatch):
+def test_resuming_is_bit_exact(subwords, tmp_path: Path, monkeypatch):
     whole = job.begin(subwords, tmp_path / "whole", "cpu")
     with monkeypatch.context() as patch:
-        asked = iter([False] * (whole.place.step // 2) + [True] * 100)
-        patch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(asked))
-        assert not job.begin(subwords, tmp_path / "parts", "cpu").place.finished
+        stop_after(patch, whole.state.step // 2 + 1)
+        assert not job.begin(subwords, tmp_path / "parts", "cpu").state.finished
     parts = job.resume(tmp_path / "parts", "cpu")
-    one, other = (load_file(done.run.checkpoints[-1] / "model.safetensors") for done in (whole, parts))
-    assert all(one[key].equal(other[key]) for key in one)
+    expected, resumed = (load_file(done.run.checkpoints[-1] / "model.safetensors") for done in (whole, parts))
+    assert all(expected[key].equal(resumed[key]) for key in expected)

@@ -1,4 +1,4 @@
-"""ELMo from its own language models to a tagger and a classifier: what is learned, taken over, and left as it was."""
+"""ELMo: pretrain the language models, then fine-tune a tagger and a classifier, frozen or not."""
 
 import json
 import random
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from qkv.data.pair import Pair
 from qkv.data.registry import DATA_SETS, Loaded
@@ -19,7 +18,8 @@ from qkv.tasks.classifier import Classifier
 from qkv.tasks.tagger import Tagger
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
-from qkv.training.run import Run
+
+from .stopping import assert_bit_equal, stop_after
 
 SIZES = [
     "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden=16",
@@ -40,10 +40,10 @@ LABELLED = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _made_data() -> Iterator[None]:
-    chance = random.Random(0)
-    texts = [f"The {chance.choice(['cat', 'dog'])} {chance.choice(['sat', 'ran'])}. A dog sat." for _ in range(24)]
-    made = {
+def _synthetic_data() -> Iterator[None]:
+    rng = random.Random(0)
+    texts = [f"The {rng.choice(['cat', 'dog'])} {rng.choice(['sat', 'ran'])}. A dog sat." for _ in range(24)]
+    datasets = {
         "imdb": Loaded(
             {"train": [Pair(text, "x") for text in texts[:20]], "valid": [Pair(text, "x") for text in texts[20:]]}
         ),
@@ -51,7 +51,7 @@ def _made_data() -> Iterator[None]:
         "wnut17": Loaded({}, tagged=dict.fromkeys(("train", "valid", "test"), TAGGED)),
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name, loaded in made.items():
+        for name, loaded in datasets.items():
             patch.setitem(DATA_SETS, name, replace(DATA_SETS[name], load=lambda _, loaded=loaded: loaded))
         yield
 
@@ -65,26 +65,15 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(folder: Path | None, task: str, *changes: str) -> Recipe:
     name = {"tag": "wnut17", "classify": "sentence_polarity"}[task]
-    begins = [] if folder is None else [f'init="{folder}"']
+    init = [] if folder is None else [f'init="{folder}"']
     settings = [
         f"task={task}", f"data.name={name}", "data.vocabulary=char", "train.epochs=12", "model.task_dropout=0.0",
         "train.best_by=accuracy", "train.weight_decay=0.1", "train.lr=0.05",
     ]  # fmt: skip
-    return read_recipe("imdb-elmo", [*SIZES, *begins, *settings, *changes])
+    return read_recipe("imdb-elmo", [*SIZES, *init, *settings, *changes])
 
 
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    newest = Run.open(folder).checkpoints[-1]
-    return load_file(newest / "model.safetensors") | load_file(newest / "training.safetensors")
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """Make the loop find Ctrl-C pressed after so many steps."""
-    asked = iter([False] * (steps - 1) + [True] * 1000)
-    monkeypatch.setattr("qkv.training.interrupt.Interrupt.__bool__", lambda self: next(asked))
-
-
-def test_both_language_models_learn_and_keep_the_words_that_they_predict(pretrained):
+def test_both_language_models_learn_and_save_their_output_vocabulary(pretrained):
     model = load(pretrained)
     assert model.config.head == "language_model"
     assert model.tokenizer.longest == 8
@@ -95,70 +84,66 @@ def test_both_language_models_learn_and_keep_the_words_that_they_predict(pretrai
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_run_that_was_interrupted_ends_bit_for_bit_like_one_that_was_not(frozen, pretrained, tmp_path, monkeypatch):
+def test_resuming_is_bit_exact(frozen, pretrained, tmp_path, monkeypatch):
     short = read_recipe("imdb-elmo", [*SIZES, "train.epochs=2"])
     if frozen:
-        dropped = ["model.task_dropout=0.2", "model.reader_hidden=4", "train.ema=0.9"]
-        short = recipe(pretrained, "tag", "model.frozen=true", "train.epochs=4", *dropped)
+        settings = ["model.task_dropout=0.2", "model.reader_hidden=4", "train.ema=0.9"]
+        short = recipe(pretrained, "tag", "model.frozen=true", "train.epochs=4", *settings)
     job.begin(short, tmp_path / "whole", "cpu")
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
-        assert not job.begin(short, tmp_path / "parts", "cpu").place.finished
-    assert job.resume(tmp_path / "parts", "cpu").place.finished
-    one, other = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert one.keys() == other.keys()
-    assert all(one[name].equal(other[name]) for name in one)
+        assert not job.begin(short, tmp_path / "parts", "cpu").state.finished
+    assert job.resume(tmp_path / "parts", "cpu").state.finished
+    assert_bit_equal(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.parametrize("task", ["tag", "classify"])
-def test_a_frozen_model_stays_bit_for_bit_and_its_task_learns_eight_examples(task, pretrained, tmp_path):
-    own = ["model.reader_hidden=8", "model.pooling=attention"]
-    wanted = recipe(pretrained, task, "model.frozen=true", *own, "train.epochs=40", "train.lr=0.1")
-    done = job.begin(wanted, tmp_path / "run", "cpu")
-    assert done.place.best is not None
-    assert done.place.best.value == 1.0
-    before, after = load(pretrained), load(tmp_path / "run")
-    taken = dict(before.named_parameters())
+def test_a_frozen_model_is_unchanged_while_its_head_overfits_eight_examples(task, pretrained, tmp_path):
+    head = ["model.reader_hidden=8", "model.pooling=attention"]
+    frozen = recipe(pretrained, task, "model.frozen=true", *head, "train.epochs=40", "train.lr=0.1")
+    done = job.begin(frozen, tmp_path / "run", "cpu")
+    assert done.state.best is not None
+    assert done.state.best.value == 1.0
+    after = load(tmp_path / "run")
+    weights = dict(load(pretrained).named_parameters())
     for name, weight in after.named_parameters():
-        assert name.startswith("task.") or torch.equal(weight, taken[name]), name
+        assert name.startswith("task.") or torch.equal(weight, weights[name]), name
     assert after.task.mix.weights.abs().max() > 0
     assert after.tokenizer.predicted is None
     if task == "tag":
-        found = Tagger(tmp_path / "run", device="cpu").tag([sentence.words for sentence in TAGGED])
-        assert [one.tags for one in found] == [sentence.tags for sentence in TAGGED]
+        predictions = Tagger(tmp_path / "run", device="cpu").tag([sentence.words for sentence in TAGGED])
+        assert [prediction.tags for prediction in predictions] == [sentence.tags for sentence in TAGGED]
     else:
         classifier = Classifier(tmp_path / "run", device="cpu")
-        assert [one.label for one in classifier.classify([pair.source for pair in LABELLED])] == [
-            pair.target for pair in LABELLED
-        ]
+        predictions = classifier.classify([pair.source for pair in LABELLED])
+        assert [prediction.label for prediction in predictions] == [pair.target for pair in LABELLED]
         assert classifier.too_long(["word " * 513, "word " * 512]) == [1]
 
 
-def test_a_model_that_is_tuned_begins_with_the_weights_and_leaves_them(pretrained, tmp_path):
-    still = ["train.lr=1e-12", "train.weight_decay=0.0", "train.epochs=1"]
-    job.begin(recipe(pretrained, "classify", *still), tmp_path / "still", "cpu")
+def test_fine_tuning_starts_from_the_pretrained_weights_and_changes_them(pretrained, tmp_path):
+    no_update = ["train.lr=1e-12", "train.weight_decay=0.0", "train.epochs=1"]
+    job.begin(recipe(pretrained, "classify", *no_update), tmp_path / "unchanged", "cpu")
     job.begin(recipe(pretrained, "classify", "train.epochs=2"), tmp_path / "tuned", "cpu")
     before = dict(load(pretrained).named_parameters())
-    for folder, moved in (("still", 1e-9), ("tuned", None)):
+    for folder, tolerance in (("unchanged", 1e-9), ("tuned", None)):
         for name, weight in load(tmp_path / folder).named_parameters():
-            if name in before and moved is not None:
-                torch.testing.assert_close(weight, before[name], rtol=0, atol=moved)
+            if name in before and tolerance is not None:
+                torch.testing.assert_close(weight, before[name], rtol=0, atol=tolerance)
             elif name in before:
                 assert not torch.equal(weight, before[name]), name
 
 
-def test_without_a_folder_it_reads_characters_too_and_goes_on_after_a_stop(tmp_path, monkeypatch):
-    wanted = recipe(None, "tag", "train.epochs=3", "model.mix=top", "model.task_dropout=0.2")
-    job.begin(wanted, tmp_path / "whole", "cpu")
+def test_training_from_scratch_on_characters_resumes_bit_exactly(tmp_path, monkeypatch):
+    scratch = recipe(None, "tag", "train.epochs=3", "model.mix=top", "model.task_dropout=0.2")
+    job.begin(scratch, tmp_path / "whole", "cpu")
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
-        job.begin(wanted, tmp_path / "parts", "cpu")
+        job.begin(scratch, tmp_path / "parts", "cpu")
     job.resume(tmp_path / "parts", "cpu")
-    one, other = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
-    assert all(one[name].equal(other[name]) for name in one)
+    assert_bit_equal(tmp_path / "whole", tmp_path / "parts")
     assert load(tmp_path / "parts").task.mix.weights.shape == (1,)
 
 
-def test_the_words_that_are_predicted_are_asked_for_as_words():
-    with pytest.raises(InputError, match=r"data\.vocabulary 'bpe:50' is not for two-way language modelling; use word"):
+def test_bidirectional_language_models_need_a_word_vocabulary():
+    with pytest.raises(InputError, match=r"data\.vocabulary 'bpe:50'"):
         read_recipe("imdb-elmo", ["data.vocabulary=bpe:50"])

@@ -1,4 +1,4 @@
-"""Real processes, really killed."""
+"""Training processes killed with real signals."""
 
 import json
 import os
@@ -25,7 +25,7 @@ RECIPE = [
     "train.save_every=4",
     "train.keep=2",
 ]
-PATIENCE = 120.0  # seconds
+TIMEOUT = 120.0  # seconds
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -42,13 +42,13 @@ def begin(folder: Path) -> subprocess.Popen[str]:
     return start("dates-gru", *(f"--set={assignment}" for assignment in RECIPE), "--out", folder)
 
 
-def wait_for(seen: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Look every millisecond until something is seen; a process that ends first fails the test."""
-    deadline = time.monotonic() + PATIENCE
-    while not seen():
-        time.sleep(0.001)  # without it, looking would take a core from who is looked at
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Poll every millisecond until a condition holds; fail if the process ends first."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        time.sleep(0.001)  # leave the CPU to the process
         assert process.poll() is None, f"the process ended too early: {process.communicate()}"
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -68,34 +68,34 @@ def newest(folder: Path) -> str:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted") / "run"
     process = begin(folder)
-    _, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, talk
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
     return folder
 
 
-def assert_same_end(left: Path, right: Path) -> None:
+def assert_same_result(left: Path, right: Path) -> None:
     assert newest(left) == newest(right)
     for name in ("model.safetensors", "training.safetensors"):
-        one, other = (load_file(folder / newest(folder) / name) for folder in (left, right))
-        assert one.keys() == other.keys()
-        for key in one:
-            assert one[key].equal(other[key]), key
+        left_tensors, right_tensors = (load_file(folder / newest(folder) / name) for folder in (left, right))
+        assert left_tensors.keys() == right_tensors.keys()
+        for key in left_tensors:
+            assert left_tensors[key].equal(right_tensors[key]), key
     steps = [[json.loads(line)["step"] for line in (f / "log.jsonl").read_text().splitlines()] for f in (left, right)]
     assert steps[0] == steps[1]
 
 
-def test_training_killed_five_times_ends_with_the_same_bits_as_training_left_alone(uninterrupted, tmp_path):
+def test_training_killed_five_times_ends_bit_for_bit_like_uninterrupted_training(uninterrupted, tmp_path):
     folder = tmp_path / "run"
-    chance = random.Random(time.time_ns())
+    rng = random.Random(time.time_ns())
     process = begin(folder)
     wait_for(lambda: newest(folder) != "", process)
     for _ in range(4):
-        time.sleep(chance.uniform(0.0, 0.2))  # the time from one checkpoint to the next, and as much again
+        time.sleep(rng.uniform(0.0, 0.2))  # up to about twice the time between checkpoints
         kill(process)
-        reached = newest(folder)
+        last = newest(folder)
         process = start("--resume", folder)
-        wait_for(lambda reached=reached: newest(folder) > reached, process)
-    # The fifth time, inside the writing of a checkpoint; again, if it was finished before the kill came.
+        wait_for(lambda last=last: newest(folder) > last, process)
+    # The fifth time, while a checkpoint is being written; repeat if it was complete before the kill.
     wait_for(lambda: checkpoint_being_written(folder), process)
     kill(process)
     while not checkpoint_being_written(folder):
@@ -103,24 +103,24 @@ def test_training_killed_five_times_ends_with_the_same_bits_as_training_left_alo
         wait_for(lambda: checkpoint_being_written(folder), process)
         kill(process)
     process = start("--resume", folder)
-    _, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, talk
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
     assert not any(folder.glob(".writing-*"))
-    assert_same_end(uninterrupted, folder)
+    assert_same_result(uninterrupted, folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_saves_says_how_to_go_on_and_loses_nothing(number, uninterrupted, tmp_path):
+def test_ctrl_c_saves_and_prints_how_to_resume(number, uninterrupted, tmp_path):
     folder = tmp_path / "run"
     process = begin(folder)
     wait_for(lambda: newest(folder) != "", process)
     process.send_signal(number)
-    said, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, talk
-    assert f"go on with: qkv train dates-gru --resume {folder}" in talk
-    assert "Traceback" not in talk
-    assert said.strip() == str(folder)
+    stdout, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130, stderr
+    assert f"go on with: qkv train dates-gru --resume {folder}" in stderr
+    assert "Traceback" not in stderr
+    assert stdout.strip() == str(folder)
     process = start("dates-gru", "--resume", folder)
-    _, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, talk
-    assert_same_end(uninterrupted, folder)
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
+    assert_same_result(uninterrupted, folder)

@@ -1,4 +1,4 @@
-"""A language model's process, really killed: the state that it carried is not lost."""
+"""A language model killed while training: its carried state is restored."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from .test_killed import PATIENCE, assert_same_end, kill, newest, start, wait_for
+from .test_killed import TIMEOUT, assert_same_result, kill, newest, start, wait_for
 
 pytestmark = [
     pytest.mark.corpus,
@@ -25,18 +25,18 @@ def begin(folder: Path) -> object:
     return start("shakespeare-rnn", *(f"--set={assignment}" for assignment in RECIPE), "--out", folder)
 
 
-def test_training_killed_three_times_ends_with_the_same_bits_as_training_left_alone(tmp_path):
+def test_training_killed_three_times_ends_bit_for_bit_like_uninterrupted_training(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    _, talk = begin(whole).communicate(timeout=PATIENCE)
-    assert "1,003,854 tokens  vocabulary char (69)" in talk
+    _, stderr = begin(whole).communicate(timeout=TIMEOUT)
+    assert "1,003,854 tokens  vocabulary char (69)" in stderr
     process = begin(parts)
     wait_for(lambda: newest(parts) != "", process)
     for _ in range(3):
         kill(process)
-        reached = newest(parts)
+        last = newest(parts)
         process = start("--resume", parts)
-        wait_for(lambda reached=reached: newest(parts) > reached, process)
-    _, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, talk
-    assert_same_end(whole, parts)
+        wait_for(lambda last=last: newest(parts) > last, process)
+    _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
+    assert_same_result(whole, parts)
     assert load_file(parts / newest(parts) / "training.safetensors")["carried.hidden"].shape == (128, 1, 32)

@@ -1,4 +1,4 @@
-"""The manifest protects a run's recipe, and nothing in a run folder is written through a link."""
+"""The manifest protects the recipe of a run, and nothing in a run folder is written through a link."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 import qkv
 from qkv.config import write_toml
 from qkv.errors import CheckpointError, InputError
-from qkv.evaluation.record import append, read
+from qkv.evaluation.record import append_record, read_records
 from qkv.interop import folder
 from qkv.interop.folder import checkpoint_path
 from qkv.tasks.translator import Translator
@@ -67,7 +67,7 @@ def flat(table: dict, prefix: str = "") -> dict:
         ("data.vocabulary", "word"),
     ],
 )
-def test_an_edited_recipe_is_refused_and_the_key_is_named(key, value, stopped):
+def test_an_edited_recipe_is_rejected_with_the_name_of_the_key(key, value, stopped):
     table = Run.open(stopped).recipe.to_dict()
     *parents, last = key.split(".")
     inner = table
@@ -81,14 +81,14 @@ def test_an_edited_recipe_is_refused_and_the_key_is_named(key, value, stopped):
         Run.open(stopped)
 
 
-def test_an_edit_to_a_number_of_thousands_of_digits_is_refused(stopped):
+def test_an_edit_to_a_number_of_thousands_of_digits_is_rejected(stopped):
     text = (stopped / RECIPE).read_text()
     (stopped / RECIPE).write_text(text.replace("epochs = 3", f"epochs = 0x{'f' * 5000}"))
     with pytest.raises(InputError, match=r"train\.epochs"):
         Run.open(stopped)
 
 
-def test_a_recipe_that_was_cut_anywhere_is_refused(stopped):
+def test_a_truncated_recipe_is_rejected(stopped):
     lines = (stopped / RECIPE).read_text().splitlines(keepends=True)
     for end in range(len(lines)):
         cut = "".join(lines[:end])
@@ -99,13 +99,13 @@ def test_a_recipe_that_was_cut_anywhere_is_refused(stopped):
             Run.open(stopped)
 
 
-def test_comments_and_the_order_of_keys_are_no_edit(stopped):
+def test_comments_and_key_order_do_not_count_as_edits(stopped):
     text = (stopped / RECIPE).read_text()
     (stopped / RECIPE).write_text("# mine\n" + text.replace("\n", "  # note\n", 1))
     assert Run.open(stopped).recipe == Manifest.read(stopped).recipe
 
 
-def test_a_recipe_that_was_deleted_is_written_again(stopped, monkeypatch):
+def test_a_deleted_recipe_is_restored(stopped, monkeypatch):
     text = (stopped / RECIPE).read_text()
     (stopped / RECIPE).unlink()
     stop_after(monkeypatch, 1)
@@ -114,7 +114,7 @@ def test_a_recipe_that_was_deleted_is_written_again(stopped, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "emptied", "no versions", "other types"])
-def test_a_damaged_manifest_is_refused(damage, stopped):
+def test_a_damaged_manifest_is_rejected(damage, stopped):
     path = stopped / MANIFEST
     text = path.read_text()
     if damage == "no versions":
@@ -158,24 +158,24 @@ def test_every_changeable_key_exists(tiny):
     assert set(CHANGEABLE) < set(tiny.to_dict()["train"])
 
 
-def test_a_finished_run_trains_longer_and_equals_a_run_that_was_stopped_in_between(tiny, tmp_path, monkeypatch):
+def test_extending_a_finished_run_is_bit_exact_after_an_interruption(tiny, tmp_path, monkeypatch):
     short = replace(tiny, train=replace(tiny.train, epochs=1, decay="constant"))
-    for name in ("one", "two"):
-        assert job.begin(short, tmp_path / name, "cpu").place.finished
-    done = job.resume(tmp_path / "one", "cpu", assignments=["train.epochs=3"])
-    assert done.place.finished
-    assert done.place.epoch == 2
+    for name in ("first", "second"):
+        assert job.begin(short, tmp_path / name, "cpu").state.finished
+    done = job.resume(tmp_path / "first", "cpu", assignments=["train.epochs=3"])
+    assert done.state.finished
+    assert done.state.epoch == 2
     with monkeypatch.context() as patch:
         patch.setattr(loop, "learning_rate", lambda *arguments: 1 / 0)  # killed before the first new checkpoint
         with pytest.raises(ZeroDivisionError):
-            job.resume(tmp_path / "two", "cpu", assignments=["train.epochs=3"])
-    assert job.resume(tmp_path / "two", "cpu").place.step == done.place.step
-    assert_bit_equal(tmp_path / "one", tmp_path / "two")
-    assert job.resume(tmp_path / "one", "cpu").place == done.place  # and once it is finished, it stays so
+            job.resume(tmp_path / "second", "cpu", assignments=["train.epochs=3"])
+    assert job.resume(tmp_path / "second", "cpu").state.step == done.state.step
+    assert_bit_equal(tmp_path / "first", tmp_path / "second")
+    assert job.resume(tmp_path / "first", "cpu").state == done.state  # a finished run stays finished
 
 
-def test_a_process_killed_while_it_records_a_change_leaves_a_run(stopped, monkeypatch):
-    run = Run.open(stopped).changed(["train.lr=0.001"])
+def test_a_run_killed_while_recording_a_change_can_be_resumed(stopped, monkeypatch):
+    run = Run.open(stopped).with_overrides(["train.lr=0.001"])
     text = (stopped / RECIPE).read_text()
     run.manifest.write(stopped)
     (stopped / RECIPE).write_text(text)  # manifest.json is written first
@@ -184,7 +184,7 @@ def test_a_process_killed_while_it_records_a_change_leaves_a_run(stopped, monkey
     assert "lr = 0.001" in (stopped / RECIPE).read_text()
 
 
-def test_a_checkpoint_of_another_network_is_refused(tiny, stopped, tmp_path):
+def test_a_checkpoint_of_another_model_is_rejected(tiny, stopped, tmp_path):
     small = [
         "model.dim=16",
         "model.heads=2",
@@ -210,12 +210,12 @@ def test_leftovers_of_a_killed_start_do_not_block_a_new_run(tiny, tmp_path, monk
     assert not list((tmp_path / "run").glob(".writing-*"))
 
 
-def test_of_two_processes_that_start_one_run_the_slower_changes_nothing(tiny, tmp_path):
+def test_the_slower_of_two_processes_that_start_one_run_changes_nothing(tiny, tmp_path):
     slower = Run.new(tmp_path / "run", replace(tiny, seed=1))
-    with Run.new(tmp_path / "run", tiny).held():
+    with Run.new(tmp_path / "run", tiny).lock():
         pass
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match="another run"), slower.held():
+    with pytest.raises(InputError, match="another run"), slower.lock():
         pytest.fail("it must not train")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -247,12 +247,12 @@ def test_tensorboard_is_not_written_through_a_link(stopped, tmp_path):
 
 def test_records_are_not_written_through_a_link(tmp_path):
     recorded = Path(__file__).parents[2] / "docs" / "runs" / "copy-ntm-0"
-    record = read(recorded)[0]
+    record = read_records(recorded)[0]
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "results.jsonl").symlink_to(victim)
     with pytest.raises(InputError, match="results"):
-        append(tmp_path, record)
+        append_record(tmp_path, record)
     assert victim.read_bytes() == b"precious"
 
 
@@ -260,12 +260,12 @@ def test_a_checkpoint_that_is_a_link_does_not_stop_a_run(stopped, tmp_path):
     (checkpoint,) = stopped.glob("step-00000004")
     moved = checkpoint.rename(tmp_path / "moved")
     checkpoint.symlink_to(moved)
-    assert job.resume(stopped, "cpu").place.finished
+    assert job.resume(stopped, "cpu").state.finished
     assert (moved / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("kind", ["dangling", "file"])
-def test_what_is_not_a_checkpoint_but_has_its_name_is_refused_before_training(kind, stopped):
+def test_what_is_not_a_checkpoint_but_has_its_name_is_rejected_before_training(kind, stopped):
     path = checkpoint_path(stopped, 6)
     if kind == "dangling":
         path.symlink_to("nothing")
@@ -277,7 +277,7 @@ def test_what_is_not_a_checkpoint_but_has_its_name_is_refused_before_training(ki
     assert (stopped / "log.jsonl").read_bytes() == log
 
 
-def test_a_run_folder_that_is_a_link_to_an_empty_folder_is_refused(tiny, tmp_path):
+def test_a_run_folder_that_is_a_link_to_an_empty_folder_is_rejected(tiny, tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(InputError, match="symbolic link"):
@@ -285,7 +285,7 @@ def test_a_run_folder_that_is_a_link_to_an_empty_folder_is_refused(tiny, tmp_pat
     assert list((tmp_path / "real").iterdir()) == []
 
 
-def test_a_run_whose_folder_is_removed_while_it_trains_is_saved_again(tiny, tmp_path, monkeypatch):
+def test_a_run_folder_removed_during_training_is_written_again(tiny, tmp_path, monkeypatch):
     real = loop.validate
 
     def remove_then_validate(*arguments):
@@ -294,7 +294,7 @@ def test_a_run_whose_folder_is_removed_while_it_trains_is_saved_again(tiny, tmp_
         return real(*arguments)
 
     monkeypatch.setattr(loop, "validate", remove_then_validate)
-    assert job.begin(tiny, tmp_path / "run", "cpu").place.finished
+    assert job.begin(tiny, tmp_path / "run", "cpu").state.finished
     assert Run.open(tmp_path / "run").recipe == tiny
     assert qkv.load(tmp_path / "run") is not None
 
@@ -307,10 +307,10 @@ def test_a_full_disk_is_reported_with_the_file_that_was_being_written(tiny, tmp_
     threads = threading.active_count()
     with pytest.raises(InputError, match=r"tensorboard.*No space left on device"):
         job.begin(tiny, tmp_path / "run", "cpu")
-    assert threading.active_count() == threads  # none that could print a traceback of its own
+    assert threading.active_count() == threads  # no thread that could print a traceback
 
 
-def test_a_checkpoint_that_cannot_be_written_is_named_without_its_temporary_folder(tiny, tmp_path, monkeypatch):
+def test_a_write_error_names_the_checkpoint_not_its_temporary_folder(tiny, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
@@ -321,7 +321,7 @@ def test_a_checkpoint_that_cannot_be_written_is_named_without_its_temporary_fold
     assert not list((tmp_path / "run").glob(".writing-*"))
 
 
-def test_an_event_file_holds_every_scalar_and_where_to_drop_older_ones(tmp_path):
+def test_an_event_file_holds_every_scalar_and_the_session_start(tmp_path):
     events = EventFile(tmp_path / "tensorboard", 5)
     events.write(5, {"train/loss": 1.5, "train/lr": 0.25})
     events.write(6, {"valid/loss": float("nan")})
@@ -334,16 +334,16 @@ def test_an_event_file_holds_every_scalar_and_where_to_drop_older_ones(tmp_path)
     assert six.step == 6
 
 
-def test_a_note_says_that_the_source_code_has_changed(stopped, monkeypatch, capsys):
+def test_a_note_reports_changed_source_code(stopped, monkeypatch, capsys):
     monkeypatch.setattr("qkv.runtime.provenance.source_hash", lambda: "0" * 64)
     stop_after(monkeypatch, 1)
     job.resume(stopped, "cpu")
     assert "source code of qkv has changed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("removed", ["while it is read", "while the run is looked through"])
+@pytest.mark.parametrize("removed", ["while it is read", "while checkpoints are listed"])
 def test_a_model_can_be_loaded_while_its_run_replaces_the_checkpoint(removed, stopped, monkeypatch):
-    name = {"while it is read": "verify", "while the run is looked through": "read_seal"}[removed]
+    name = {"while it is read": "verify", "while checkpoints are listed": "read_seal"}[removed]
     real, newest = getattr(folder, name), Run.open(stopped).checkpoints[-1]
     for path in Run.open(stopped).checkpoints[:-1]:
         shutil.rmtree(path)

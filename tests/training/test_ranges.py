@@ -23,7 +23,7 @@ FLOATS = [math.nan, math.inf, -math.inf, -0.0, 1e308, 5e-324, *INTEGERS]
 
 
 def message(action: Callable[..., object], *arguments: object) -> str | None:
-    """The message of an error that a user can act on; None where there is none. Any other error is raised."""
+    """Return the message of an InputError or NotFinite; None without an error. Other errors propagate."""
     try:
         action(*arguments)
     except (InputError, NotFinite) as error:
@@ -32,12 +32,12 @@ def message(action: Callable[..., object], *arguments: object) -> str | None:
 
 
 def is_number(hint: Any, kind: type) -> bool:
-    """Whether a field holds numbers of a kind, one or many."""
-    return hint is kind or (get_origin(hint) is not None and any(is_number(one, kind) for one in get_args(hint)))
+    """Return whether a field is a number of a type or a container of such numbers."""
+    return hint is kind or (get_origin(hint) is not None and any(is_number(arg, kind) for arg in get_args(hint)))
 
 
 def edges(config: type) -> list[tuple[str, Any]]:
-    """Each numeric field of a config with each value to try; a list of numbers is given as a list of one."""
+    """Return every numeric field of a config with every value to try."""
     cases = []
     for name, hint in get_type_hints(config).items():
         if not (is_number(hint, int) or is_number(hint, float)):
@@ -56,15 +56,15 @@ def test_every_number_in_a_model_config_is_in_range_or_an_input_error(name: str)
     }
     messages = [message(build, config, required | {key: value}, "here") for key, value in edges(config)]
     assert None in messages  # some are in range
-    assert 1 < max(len(words or "") for words in messages) < 500
+    assert 1 < max(len(text or "") for text in messages) < 500
 
 
 @pytest.mark.parametrize(("table", "config"), [("", Recipe), ("data", DataConfig), ("train", TrainConfig)])
 def test_every_number_in_a_recipe_is_in_range_or_an_input_error(table: str, config: type) -> None:
     for key, value in edges(config):
         data = {"model": {"name": "rnn_seq2seq"}} | ({table: {key: value}} if table else {key: value})
-        words = message(lambda data=data: build(Recipe, data, "here").model_config())
-        assert len(words or "") < 500
+        text = message(lambda data=data: build(Recipe, data, "here").model_config())
+        assert len(text or "") < 500
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_an_assignment_of_a_huge_number_is_an_input_error(key: str, value: str) 
 
 
 def accepted(kind: type) -> dict[str, list[Any]]:
-    """The values of each field of the train table that are in range, the smallest first."""
-    found: dict[str, list[Any]] = {}
+    """Return the valid values of each field of the train table, sorted."""
+    valid: dict[str, list[Any]] = {}
     for key, value in edges(TrainConfig):
         if not is_number(get_type_hints(TrainConfig)[key], kind):
             continue
         if message(build, TrainConfig, {key: value}, "here") is None:
-            found.setdefault(key, []).append(value)
-    return {key: sorted(values) for key, values in found.items()}
+            valid.setdefault(key, []).append(value)
+    return {key: sorted(values) for key, values in valid.items()}
 
 
 EXTREMES = [
@@ -95,10 +95,10 @@ EXTREMES = [
 
 
 @pytest.mark.parametrize("assignments", EXTREMES, ids=[numbers[0] for numbers in EXTREMES])
-def test_training_starts_with_every_number_that_is_accepted(
+def test_training_starts_with_every_valid_number(
     assignments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_after(monkeypatch, 2)
-    changes = [*TINY, "data.size=40", *(f"train.{one}" for one in assignments)]
-    words = message(lambda: job.begin(read_recipe("dates-gru", changes), tmp_path / "run", "cpu"))
-    assert len(words or "") < 500
+    changes = [*TINY, "data.size=40", *(f"train.{assignment}" for assignment in assignments)]
+    text = message(lambda: job.begin(read_recipe("dates-gru", changes), tmp_path / "run", "cpu"))
+    assert len(text or "") < 500

@@ -1,4 +1,4 @@
-"""Recipes: every one that ships can be read, and every mistake is told."""
+"""Recipes: every built-in one is valid, and every mistake is reported."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from qkv.training.recipe import Recipe, read_recipe, recipe_names
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_that_ships_is_valid_and_survives_being_written_down(name, tmp_path):
+def test_every_built_in_recipe_is_valid_and_survives_a_round_trip(name, tmp_path):
     recipe = read_recipe(name)
     (tmp_path / "recipe.toml").write_text(write_toml(recipe.to_dict()), encoding="utf-8")
     assert build(Recipe, read_toml(tmp_path / "recipe.toml"), "copy") == recipe
 
 
-def test_the_recipes_of_the_documentation_are_there():
+def test_the_recipes_of_the_documentation_exist():
     assert {"dates-gru", "dates-transformer", "pairs-gru", "pairs-transformer"} <= set(recipe_names())
 
 
@@ -30,23 +30,23 @@ def test_the_recipes_of_the_documentation_are_there():
         ("train.lr=inf", r"train\.lr must be positive and finite"),
         ("model.name=[1]", r"model\.name \[1\] is not known"),
         ("model.name=rnn_seq2sec", r"model\.name 'rnn_seq2sec' is not known \(did you mean rnn_seq2seq\?\)"),
-        ("model.source_size=5", r"model\.source_size follows from the data"),
+        ("model.source_size=5", r"model\.source_size is set by the data"),
         ("model.score=additiv", r"model\.score 'additiv' is not known \(did you mean additive\?\)"),
         ("seed=-1", "seed must lie between"),
         ("data.vocabulary.size=3", "data"),
     ],
 )
-def test_a_mistake_in_a_recipe_is_told_with_its_place(assignment, words):
+def test_a_mistake_in_a_recipe_is_reported_with_its_key(assignment, words):
     with pytest.raises(InputError, match=words):
         read_recipe("dates-gru", [assignment])
 
 
-def test_an_unknown_recipe_is_answered_with_the_nearest():
+def test_an_unknown_recipe_suggests_the_closest_name():
     with pytest.raises(InputError, match=r"unknown recipe dates-gur \(did you mean dates-gru\?\)"):
         read_recipe("dates-gur")
 
 
-def test_a_recipe_of_ones_own_is_read_by_its_path(tmp_path):
+def test_a_user_recipe_is_read_by_its_path(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('data = { name = "dates" }\nmodel = { name = "transformer", dim = 32 }\n')
     assert read_recipe(str(path), ["train.lr=0.5"]).train.lr == 0.5
@@ -73,13 +73,13 @@ def test_a_recipe_must_name_its_data_and_its_model(table, missing, valid, tmp_pa
 
 
 @pytest.mark.parametrize("task", ['"translat"', '["translate"]', "3"])
-def test_a_task_that_is_not_known_is_an_input_error(task, tmp_path):
+def test_an_unknown_task_is_an_input_error(task, tmp_path):
     (tmp_path / "mine.toml").write_text(f"task = {task}\n", encoding="utf-8")
     with pytest.raises(InputError, match="task"):
         read_recipe(str(tmp_path / "mine.toml"))
 
 
-def test_a_recipe_can_extend_one_that_comes_with_qkv(tmp_path):
+def test_a_recipe_can_extend_a_built_in_recipe(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text('extends = "dates-gru"\nseed = 3\nmodel = { score = "dot" }\n', encoding="utf-8")
     base, recipe = read_recipe("dates-gru"), read_recipe(str(own))
@@ -89,10 +89,10 @@ def test_a_recipe_can_extend_one_that_comes_with_qkv(tmp_path):
 
 
 @pytest.mark.parametrize("base", ["dates-gur", "../dates-gru", "own.toml"])
-def test_a_recipe_extends_nothing_but_what_comes_with_qkv(base, tmp_path):
+def test_a_recipe_can_extend_only_built_in_recipes(base, tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(f'extends = "{base}"\n', encoding="utf-8")
-    with pytest.raises(InputError, match="does not come with qkv"):
+    with pytest.raises(InputError, match="extends"):
         read_recipe(str(own))
 
 
@@ -111,6 +111,6 @@ def test_a_recipe_can_extend_one_that_extends_another(tmp_path):
         ("bandit-snail", "data.size=100"),
     ],
 )
-def test_a_key_that_means_nothing_for_the_data_is_refused(name, assignment):
+def test_a_key_that_does_not_apply_to_the_data_is_rejected(name, assignment):
     with pytest.raises(InputError, match="has no meaning with name"):
         read_recipe(name, [assignment])

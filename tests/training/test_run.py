@@ -1,4 +1,4 @@
-"""Runs: what is saved, what is kept, and that going on equals never having stopped."""
+"""Runs: checkpoints, resuming bit for bit, and rejected input."""
 
 import json
 import shutil
@@ -22,8 +22,8 @@ from qkv.training.run import Run
 from .stopping import assert_bit_equal, stop_after, tensors
 
 
-def reseal(checkpoint: Path, **changes: object) -> None:
-    """Seal a checkpoint anew, with its files as they are now and with these changes of what is said of it."""
+def rewrite_manifest(checkpoint: Path, **changes: object) -> None:
+    """Rewrite checkpoint.json for the current files, with some of its keys changed."""
     record = read_seal(checkpoint)
     del record["sha256"]
     (checkpoint / SEAL).unlink()
@@ -32,7 +32,7 @@ def reseal(checkpoint: Path, **changes: object) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tiny, tmp_path_factory):
-    """What training left alone gives, for tests that only look at it."""
+    """An uninterrupted run, for tests that do not modify it."""
     return job.begin(tiny, tmp_path_factory.mktemp("whole") / "run", "cpu")
 
 
@@ -47,25 +47,23 @@ def _stopped(tiny, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def stopped(_stopped, tmp_path) -> Path:
-    """A run that was stopped after four steps, for the test to do with as it likes."""
+    """A copy of a run that was interrupted after four steps."""
     return shutil.copytree(_stopped, tmp_path / "run")
 
 
-def test_a_run_that_was_interrupted_and_resumed_ends_bit_for_bit_like_one_that_was_not(
-    whole, tiny, tmp_path, monkeypatch
-):
-    assert whole.place.finished
-    parts, pieces = tmp_path / "parts", 0
+def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(whole, tiny, tmp_path, monkeypatch):
+    assert whole.state.finished
+    parts, resumes = tmp_path / "parts", 0
     with monkeypatch.context() as patch:
         stop_after(patch, 5)
-        place = job.begin(tiny, parts, "cpu").place
-    assert not place.finished
-    while not place.finished:
-        pieces += 1
+        state = job.begin(tiny, parts, "cpu").state
+    assert not state.finished
+    while not state.finished:
+        resumes += 1
         with monkeypatch.context() as patch:
             stop_after(patch, 7)
-            place = job.resume(parts, "cpu").place
-    assert pieces >= 2
+            state = job.resume(parts, "cpu").state
+    assert resumes >= 2
     assert_bit_equal(whole.run.folder, parts)
     steps = [
         [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text().splitlines()]
@@ -75,53 +73,53 @@ def test_a_run_that_was_interrupted_and_resumed_ends_bit_for_bit_like_one_that_w
 
 
 @pytest.mark.parametrize("baseline", ["moving-average", "learned"])
-def test_a_run_of_hard_attention_goes_on_with_what_its_baseline_has_seen(baseline, tiny, tmp_path, monkeypatch):
-    drawn = {"align": "hard", "estimator": "reinforce", "baseline": baseline}
-    hard = replace(tiny, model=tiny.model | drawn, train=replace(tiny.train, epochs=1))
-    assert job.begin(hard, tmp_path / "whole", "cpu").place.finished
+def test_the_baseline_of_hard_attention_is_restored(baseline, tiny, tmp_path, monkeypatch):
+    settings = {"align": "hard", "estimator": "reinforce", "baseline": baseline}
+    hard = replace(tiny, model=tiny.model | settings, train=replace(tiny.train, epochs=1))
+    assert job.begin(hard, tmp_path / "whole", "cpu").state.finished
     with monkeypatch.context() as patch:
         stop_after(patch, 4)
-        assert not job.begin(hard, tmp_path / "parts", "cpu").place.finished
-    assert job.resume(tmp_path / "parts", "cpu").place.finished
+        assert not job.begin(hard, tmp_path / "parts", "cpu").state.finished
+    assert job.resume(tmp_path / "parts", "cpu").state.finished
     assert_bit_equal(tmp_path / "whole", tmp_path / "parts")
-    seen = [value for name, value in tensors(tmp_path / "whole").items() if name.startswith("buffer.")]
-    assert len(seen) == (2 if baseline == "moving-average" else 0)
-    assert all(value != 0 for value in seen)
+    baselines = [value for name, value in tensors(tmp_path / "whole").items() if name.startswith("buffer.")]
+    assert len(baselines) == (2 if baseline == "moving-average" else 0)
+    assert all(value != 0 for value in baselines)
 
 
-def test_a_checkpoint_of_before_baselines_were_kept_is_gone_on_with(tiny, tmp_path, monkeypatch):
-    drawn = {"align": "hard", "estimator": "reinforce"}
-    hard = replace(tiny, model=tiny.model | drawn, train=replace(tiny.train, epochs=1))
+def test_an_old_checkpoint_without_baselines_can_be_resumed(tiny, tmp_path, monkeypatch):
+    settings = {"align": "hard", "estimator": "reinforce"}
+    hard = replace(tiny, model=tiny.model | settings, train=replace(tiny.train, epochs=1))
     with monkeypatch.context() as patch:
         stop_after(patch, 4)
         run = job.begin(hard, tmp_path / "run", "cpu").run
     path = run.checkpoints[-1] / "training.safetensors"
     save_file({name: value for name, value in load_file(path).items() if not name.startswith("buffer.")}, path)
-    reseal(path.parent)
-    assert job.resume(tmp_path / "run", "cpu").place.finished
+    rewrite_manifest(path.parent)
+    assert job.resume(tmp_path / "run", "cpu").state.finished
 
 
-def test_a_checkpoint_says_where_and_by_which_code_it_was_trained(tiny, tmp_path):
+def test_a_checkpoint_records_its_environment(tiny, tmp_path):
     done = job.begin(replace(tiny, train=replace(tiny.train, epochs=1, precision="bfloat16")), tmp_path / "run", "cpu")
-    seal = read_seal(done.run.checkpoints[-1])
-    assert seal["device"] == provenance.device_name(torch.device("cpu"))
-    assert (seal["precision"], seal["graphs"]) == ("bfloat16", False)
-    assert (seal["commit"], seal["source_hash"]) == (provenance.commit(), provenance.source_hash())
-    assert seal["torch"] == torch.__version__
+    record = read_seal(done.run.checkpoints[-1])
+    assert record["device"] == provenance.device_name(torch.device("cpu"))
+    assert (record["precision"], record["graphs"]) == ("bfloat16", False)
+    assert (record["commit"], record["source_hash"]) == (provenance.commit(), provenance.source_hash())
+    assert record["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize("thing", ["device", "precision", "graphs", "torch"])
-def test_going_on_under_other_circumstances_is_said(thing, stopped, monkeypatch, capsys):
+@pytest.mark.parametrize("key", ["device", "precision", "graphs", "torch"])
+def test_resuming_in_another_environment_is_reported(key, stopped, monkeypatch, capsys):
     checkpoint = Run.open(stopped).checkpoints[-1]
-    is_now = read_seal(checkpoint)[thing]
-    reseal(checkpoint, **{thing: "another"})
+    current = read_seal(checkpoint)[key]
+    rewrite_manifest(checkpoint, **{key: "another"})
     stop_after(monkeypatch, 1)
     job.resume(stopped, "cpu")
     notes = [line for line in capsys.readouterr().err.splitlines() if "may differ in the last digits" in line]
-    assert notes == [f"note: {thing} was another and is now {is_now}: results may differ in the last digits"]
+    assert notes == [f"note: {key} was another and is now {current}: results may differ in the last digits"]
 
 
-def test_going_on_under_the_same_circumstances_needs_no_words(stopped, monkeypatch, capsys):
+def test_resuming_in_the_same_environment_prints_no_note(stopped, monkeypatch, capsys):
     stop_after(monkeypatch, 1)
     job.resume(stopped, "cpu")
     assert "note" not in capsys.readouterr().err
@@ -129,36 +127,34 @@ def test_going_on_under_the_same_circumstances_needs_no_words(stopped, monkeypat
 
 def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     folder = shutil.copytree(whole.run.folder, tmp_path / "run")
-    assert job.resume(folder, "cpu").place == whole.place
+    assert job.resume(folder, "cpu").state == whole.state
     assert_bit_equal(whole.run.folder, folder)
 
 
-def test_what_a_user_keeps_beside_the_checkpoints_is_left_alone(stopped):
+def test_other_files_next_to_the_checkpoints_are_left_alone(stopped):
     mine = shutil.copytree(Run.open(stopped).checkpoints[-1], stopped / "step-00000004-mine")
     (stopped / "step-notes.txt").write_text("mine too")
-    assert job.resume(stopped, "cpu").place.finished
+    assert job.resume(stopped, "cpu").state.finished
     assert (mine / "model.safetensors").exists()
     assert (stopped / "step-notes.txt").exists()
 
 
-def test_a_run_killed_between_its_last_validation_and_its_last_save_logs_nothing_twice(
-    whole, tiny, tmp_path, monkeypatch
-):
-    recipe = replace(tiny, train=replace(tiny.train, save_every=whole.place.step))
+def test_a_run_killed_before_its_last_save_logs_nothing_twice(whole, tiny, tmp_path, monkeypatch):
+    recipe = replace(tiny, train=replace(tiny.train, save_every=whole.state.step))
 
     real = loop.validate
 
     def validate_then_die_at_the_end(*arguments):
-        place = real(*arguments)
-        if place.step == whole.place.step:
+        state = real(*arguments)
+        if state.step == whole.state.step:
             raise KeyboardInterrupt
-        return place
+        return state
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "validate", validate_then_die_at_the_end)
         with pytest.raises(KeyboardInterrupt):
             job.begin(recipe, tmp_path / "parts", "cpu")
-    assert job.resume(tmp_path / "parts", "cpu").place.finished
+    assert job.resume(tmp_path / "parts", "cpu").state.finished
     logged = [
         [(record["step"], record["kind"]) for record in map(json.loads, (folder / "log.jsonl").open())]
         for folder in (whole.run.folder, tmp_path / "parts")
@@ -168,18 +164,18 @@ def test_a_run_killed_between_its_last_validation_and_its_last_save_logs_nothing
 
 
 def test_two_processes_cannot_train_in_one_folder(stopped):
-    with Run.open(stopped).held(), pytest.raises(InputError, match="another process"):
+    with Run.open(stopped).lock(), pytest.raises(InputError, match="another process"):
         job.resume(stopped, "cpu")
 
 
 def test_weights_that_are_not_finite_are_never_saved(tiny, tmp_path):
     wild = replace(tiny, train=replace(tiny.train, lr=1e30, warmup=0, save_every=1))
-    with pytest.raises(NotFinite, match=r"step 2: a weight is not finite; the last good checkpoint is .*step-00000001"):
+    with pytest.raises(NotFinite, match=r"step 2: a weight is not finite.*step-00000001"):
         job.begin(wild, tmp_path / "run", "cpu")
     assert all(value.double().isfinite().all() for value in tensors(tmp_path / "run").values())
 
 
-def test_data_that_changed_since_training_are_not_taken_for_the_runs_own(tmp_path, monkeypatch):
+def test_data_that_changed_since_training_are_rejected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pairs = [f"{number:03}\t{number % 7}" for number in range(60)]
     Path("pairs.tsv").write_text("\n".join(pairs))
@@ -187,29 +183,29 @@ def test_data_that_changed_since_training_are_not_taken_for_the_runs_own(tmp_pat
     small = ["model.name=rnn_seq2seq", "model.hidden=8", "model.embedding=8"]
     run = job.begin(read_recipe("mine.toml", small), tmp_path / "run", "cpu").run
     (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")  # a relative path in the recipe must not mean another file now
+    monkeypatch.chdir(tmp_path / "elsewhere")  # a relative path in the recipe must still name the same file
     assert len(run.data().splits["train"]) == 57
     (tmp_path / "pairs.tsv").write_text("\n".join([*pairs, "new\tpair"]))
-    with pytest.raises(InputError, match="its data have changed since it was trained"):
+    with pytest.raises(InputError, match="its data have changed"):
         Run.open(tmp_path / "run").data()
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(whole, tiny):
     names = [path.name for path in whole.run.checkpoints]
-    assert names[-1] == f"step-{whole.place.step:08d}"
-    assert f"step-{whole.place.best.step:08d}" in names
-    assert len([name for name in names if name != f"step-{whole.place.best.step:08d}"]) <= tiny.train.keep
+    assert names[-1] == f"step-{whole.state.step:08d}"
+    assert f"step-{whole.state.best.step:08d}" in names
+    assert len([name for name in names if name != f"step-{whole.state.best.step:08d}"]) <= tiny.train.keep
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(whole, tiny, tmp_path):
+def test_the_seed_determines_the_weights(whole, tiny, tmp_path):
     for name, recipe in (("same", tiny), ("other", replace(tiny, seed=1))):
         job.begin(recipe, tmp_path / name, "cpu")
     assert_bit_equal(whole.run.folder, tmp_path / "same")
-    one, other = tensors(whole.run.folder), tensors(tmp_path / "other")
-    assert not any(one[name].equal(other[name]) for name in one if name.endswith(".weight_hh_l0"))
+    expected, other = tensors(whole.run.folder), tensors(tmp_path / "other")
+    assert not any(expected[name].equal(other[name]) for name in expected if name.endswith(".weight_hh_l0"))
 
 
-def test_resuming_on_other_data_is_refused(stopped):
+def test_resuming_on_other_data_is_rejected(stopped):
     run = Run.open(stopped)
     Manifest.of(replace(run.recipe, data=replace(run.recipe.data, size=119))).write(stopped)
     with pytest.raises(InputError, match="the data have changed"):
@@ -218,7 +214,7 @@ def test_resuming_on_other_data_is_refused(stopped):
 
 @pytest.mark.parametrize("file", ["model.safetensors", "training.safetensors", "checkpoint.json", "config.json"])
 @pytest.mark.parametrize("damage", ["cut short", "altered", "missing"])
-def test_a_damaged_checkpoint_is_refused_and_named(file, damage, stopped):
+def test_a_damaged_checkpoint_is_rejected_by_name(file, damage, stopped):
     path = Run.open(stopped).checkpoints[-1] / file
     data = path.read_bytes()
     if damage == "missing":
@@ -230,7 +226,7 @@ def test_a_damaged_checkpoint_is_refused_and_named(file, damage, stopped):
         job.resume(stopped, "cpu")
 
 
-def test_a_folder_that_holds_another_run_or_anything_else_is_left_alone(tiny, stopped, tmp_path):
+def test_a_new_run_does_not_overwrite_a_folder(tiny, stopped, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="holds another run"):
         job.begin(tiny, stopped, "cpu")
@@ -241,7 +237,7 @@ def test_a_folder_that_holds_another_run_or_anything_else_is_left_alone(tiny, st
     assert [path for path in sorted(tmp_path.rglob("*")) if "mine" not in path.parts] == before
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path):
     recipe = read_recipe("pairs-gru", [f'data.train=["{tmp_path}/none.tsv"]'])
     with pytest.raises(InputError, match=r"none\.tsv: no such file"):
         job.begin(recipe, tmp_path / "run", "cpu")
@@ -259,18 +255,16 @@ def test_training_stops_before_an_update_that_is_not_finite(what, tiny, tmp_path
             return loss
         if what == "loss":
             return loss * float("nan")
-        return loss + torch.sqrt((next(model.parameters()) * 0).sum())  # finite, with an infinite slope
+        return loss + torch.sqrt((next(model.parameters()) * 0).sum())  # finite, with an infinite gradient
 
     monkeypatch.setattr(TranslationTask, "loss", poisoned)
-    with pytest.raises(
-        NotFinite, match=rf"step 6: the {what} is not finite.*last good checkpoint is .*step-0000000[345]"
-    ):
+    with pytest.raises(NotFinite, match=rf"step 6: the {what} is not finite.*step-0000000[345]"):
         job.begin(tiny, tmp_path / "run", "cpu", force=True)  # the estimate of memory would compute losses, too
     for value in tensors(tmp_path / "run").values():
         assert value.double().isfinite().all()
 
 
-def test_a_checkpoint_is_a_saved_model(whole):
+def test_a_checkpoint_loads_as_a_model(whole):
     import qkv
 
     model = qkv.load(whole.run.checkpoints[-1])
@@ -281,7 +275,7 @@ def test_a_checkpoint_is_a_saved_model(whole):
     assert not model.training
 
 
-def test_weights_from_another_model_are_refused(whole, tmp_path):
+def test_weights_of_another_shape_are_rejected(whole, tmp_path):
     import qkv
 
     weights = load_file(whole.run.checkpoints[-1] / "model.safetensors")
@@ -294,16 +288,16 @@ def test_weights_from_another_model_are_refused(whole, tmp_path):
         qkv.load(copy)
 
 
-def test_the_log_holds_every_number_as_json_and_for_tensorboard(whole):
+def test_the_log_is_written_as_json_and_for_tensorboard(whole):
     records = [json.loads(line) for line in (whole.run.folder / "log.jsonl").read_text().splitlines()]
     valid = [record for record in records if record["kind"] == "valid"]
-    assert [record["step"] for record in valid][-1] == whole.place.step
+    assert [record["step"] for record in valid][-1] == whole.state.step
     assert all(set(record) >= {"loss", "exact", "bleu", "chrf"} for record in valid)
     train = [record for record in records if record["kind"] == "train"]
     assert all(record["tokens_per_s"] > 0 and record["loss"] > 0 for record in train)
     assert list((whole.run.folder / "tensorboard").glob("events.out.tfevents.*"))
 
 
-def test_the_data_are_told_apart_by_their_fingerprint(tiny):
-    one, other = load_data(tiny.data), load_data(read_recipe("dates-gru", ["data.size=121"]).data)
-    assert one.fingerprint == load_data(tiny.data).fingerprint != other.fingerprint
+def test_different_data_have_different_fingerprints(tiny):
+    data, larger = load_data(tiny.data), load_data(read_recipe("dates-gru", ["data.size=121"]).data)
+    assert data.fingerprint == load_data(tiny.data).fingerprint != larger.fingerprint

@@ -1,4 +1,4 @@
-"""Recipes of recurrent networks for texts: they learn what can be learned, and are read again as they were."""
+"""Recurrent classifiers and taggers: they learn toy data and can be loaded."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ OFTEN = ["train.epochs=10", "train.validate_every=20", "train.ema=0"]
 
 
 @pytest.fixture(autouse=True)
-def _made_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = Loaded({"train": REVIEWS, "valid": REVIEWS, "test": REVIEWS})
     tags = Loaded({}, tagged={"train": SENTENCES, "valid": SENTENCES})
     for name, data in (("sentence_polarity", texts), ("imdb", texts), ("wnut17", tags)):
@@ -42,14 +42,14 @@ def _made_data(monkeypatch: pytest.MonkeyPatch) -> None:
     ("recipe", "changes"),
     [
         ("polarity-lstm-attention", ["train.batch_tokens=96"]),
-        ("imdb-han", ["train.batch_tokens=256", "model.max_words=8"]),  # words of sentences that are filled up
+        ("imdb-han", ["train.batch_tokens=256", "model.max_words=8"]),  # padded words of sentences
     ],
 )
 @pytest.mark.parametrize(
     "device",
     [
         "cpu",
-        pytest.param(  # in CUDA graphs, with batches that are filled up
+        pytest.param(  # in CUDA graphs, with padded batches
             "cuda",
             marks=[
                 pytest.mark.gpu,
@@ -58,18 +58,18 @@ def _made_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_recipe_learns_to_tell_praise_from_blame_and_the_run_is_a_classifier(recipe, changes, device, tmp_path: Path):
-    wanted = read_recipe(recipe, [*SMALL, *OFTEN, *changes, "model.word_dropout=0"])
-    done = job.begin(wanted, tmp_path / "run", device)
-    assert done.place.best.value == 1.0
+def test_a_recipe_learns_sentiment_and_loads_as_a_classifier(recipe, changes, device, tmp_path: Path):
+    small = read_recipe(recipe, [*SMALL, *OFTEN, *changes, "model.word_dropout=0"])
+    done = job.begin(small, tmp_path / "run", device)
+    assert done.state.best.value == 1.0
     classifier = qkv.Classifier(tmp_path / "run", device="cpu")
-    found = classifier.classify(["I saw a cat. It was very dull. The end!", "It was good.\nThe end!"])
-    assert [one.label for one in found] == ["negative", "positive"]
+    predictions = classifier.classify(["I saw a cat. It was very dull. The end!", "It was good.\nThe end!"])
+    assert [prediction.label for prediction in predictions] == ["negative", "positive"]
 
 
-def test_a_recipe_learns_to_tag_and_the_run_is_a_tagger(tmp_path: Path):
-    own = ["model.layers=1", "data.vocabulary=wordpiece:60", "train.best_by=accuracy", "train.batch_tokens=32"]
-    changes = [*SMALL, *OFTEN, *own]
+def test_a_recipe_learns_to_tag_and_loads_as_a_tagger(tmp_path: Path):
+    settings = ["model.layers=1", "data.vocabulary=wordpiece:60", "train.best_by=accuracy", "train.batch_tokens=32"]
+    changes = [*SMALL, *OFTEN, *settings]
     done = job.begin(read_recipe("wnut-lstm", changes), tmp_path / "run", "cpu")
-    assert done.place.best.value == 1.0
+    assert done.state.best.value == 1.0
     assert qkv.Tagger(tmp_path / "run", device="cpu")("the dog saw a plot").tags == SENTENCES[0].tags

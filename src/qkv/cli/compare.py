@@ -43,14 +43,14 @@ def compare(
 
     Reads RUN/results.jsonl of every run, and nothing else: weights are not needed. Seeds of one recipe make one row.
     """
-    from qkv.evaluation.record import RESULTS, read
+    from qkv.evaluation.record import RESULTS, read_records
     from qkv.evaluation.table import markdown, newest, tables
 
     unscored = [run for run in runs if (run / "recipe.toml").is_file() and not (run / RESULTS).is_file()]
     if unscored and len(unscored) < len(runs):
         note(f"left out {len(unscored)} run(s) that qkv evaluate has not scored: {', '.join(map(str, unscored))}")
         runs = [run for run in runs if run not in unscored]
-    records = [record for run in runs for record in read(run)]
+    records = [record for run in runs for record in read_records(run)]
     if older := len(records) - len(newest(records)):
         note(f"left out {older} older record(s): the newest of a recipe, seed, search and split counts")
     if by_length is not None:

@@ -44,10 +44,10 @@ def demo(
         done = job.resume(out, device)
     else:
         done = job.begin(recipe, out, device)
-    if not done.place.finished:
+    if not done.state.finished:
         say(f"stopped: saved {done.run.checkpoints[-1]}   go on with: qkv demo --out {out}")
         raise typer.Exit(options.INTERRUPTED)
-    say(f"   {done.place.step:,} steps in {done.place.seconds:.0f} s")
+    say(f"   {done.state.step:,} steps in {done.state.seconds:.0f} s")
 
     pairs = done.run.data().splits["test"]
     say(f"2. Test: {len(pairs):,} dates it never saw")
@@ -61,7 +61,7 @@ def demo(
     page = save_page([*answers, *extra], out / "attention.html", title="qkv demo: what the model reads")
     picture = save_png(answers[0], out / "attention.png")
     if json:
-        result_json({"seconds": done.place.seconds, **asdict(report), "page": str(page), "picture": str(picture)})
+        result_json({"seconds": done.state.seconds, **asdict(report), "page": str(page), "picture": str(picture)})
         return
     result(evaluation.table(report))
     result("")

@@ -195,11 +195,11 @@ def _score(
 
     began = time.monotonic()
     if run is not None and run.recipe.data.name == "cmudict":
-        words = list(pronunciation.ways_of(pairs))
+        words = list(pronunciation.group_by_word(pairs))
         with counting("evaluating", len(words)) as progress:
             answers = translation.answer(translator, words, search, progress=progress)
         seconds = time.monotonic() - began
-        return pronunciation.judge(answers, pairs, beam=search.beam, seconds=seconds), answers
+        return pronunciation.score_answers(answers, pairs, beam=search.beam, seconds=seconds), answers
     aligned = all(pair.gold is not None for pair in pairs)
     with counting("evaluating", len(pairs)) as progress:
         sources = [pair.given for pair in pairs]
@@ -207,7 +207,7 @@ def _score(
     language = "" if run is None else languages(run)[1]
     own = run is None or run.recipe.data.name == "pairs"  # which may be summaries
     seconds = time.monotonic() - began
-    report = translation.judge(answers, pairs, beam=search.beam, language=language, rouge=own, seconds=seconds)
+    report = translation.score_answers(answers, pairs, beam=search.beam, language=language, rouge=own, seconds=seconds)
     return report, answers
 
 

@@ -9,8 +9,8 @@ import torch
 from qkv import __version__
 from qkv.cli.talk import say
 from qkv.config import build
-from qkv.evaluation.origin import nearest_recipe
-from qkv.evaluation.record import Record, append
+from qkv.evaluation.provenance import closest_recipe
+from qkv.evaluation.record import Record, append_record
 from qkv.interop import Network
 from qkv.interop.seal import read_seal
 from qkv.runtime import provenance
@@ -24,8 +24,8 @@ def keep_record(run: Run, model: Network, **measured: Any) -> None:
     """Write down what was measured, and all that is needed to measure it again."""
     recipe, seal = run.recipe, read_seal(run.checkpoints[-1])
     known = {name: build(Recipe, recipe_table(name), f"recipe {name}").to_dict() for name in recipe_names()}
-    name, changes = nearest_recipe(recipe.to_dict(), known)
-    place = seal["place"]
+    name, changes = closest_recipe(recipe.to_dict(), known)
+    place = seal["state"]
     record = Record(
         recipe=name or os.path.basename(os.path.realpath(run.folder)),
         shipped=bool(name),
@@ -56,7 +56,7 @@ def keep_record(run: Run, model: Network, **measured: Any) -> None:
         **measured,
     )
     unfinished = "" if record.finished else f" (training is not finished: step {record.steps:,})"
-    say(f"recorded in {append(run.folder, record)}{unfinished}")
+    say(f"recorded in {append_record(run.folder, record)}{unfinished}")
 
 
 def languages(run: Run) -> tuple[str, str]:

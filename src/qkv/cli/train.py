@@ -118,7 +118,7 @@ def _own_files(
 
 def _tell(done: Any, recipe: str | None, json: bool) -> None:
     """Say what became of the run."""
-    run, place = done.run, done.place
+    run, place = done.run, done.state
     if json:
         best = place.best and {"step": place.best.step, run.recipe.train.best_by: place.best.value}
         result_json(

@@ -1,4 +1,4 @@
-"""What the runs of a table are called."""
+"""Labels of runs in tables and figures."""
 
 import json
 import re
@@ -7,26 +7,26 @@ from qkv.data.config import MEANT_FOR
 from qkv.evaluation.record import Record
 
 FOLD = "data.fold"
-FILES = ("data.train", "data.valid", "data.test")  # a user's own pairs
+FILES = ("data.train", "data.valid", "data.test")  # user files
 FOLDERS = ("init",)
-RUNS = "runs"  # the folder that everybody's runs are in, if not told otherwise
-NOT_IN_A_NAME = (FOLD, "train.validate_every", "train.save_every", "train.keep")  # the last change what is looked at
+RUNS = "runs"  # default folder of runs
+NOT_IN_LABEL = (FOLD, "train.validate_every", "train.save_every", "train.keep")  # they do not change the model
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 def row_label(record: Record) -> str:
-    """What tells a row from others: recipe, changes, and how answers were looked for."""
-    return f"{recipe_label(record)}, {how}" if (how := search_label(record)) else recipe_label(record)
+    """Return the label of a row: recipe, changes and search settings."""
+    return f"{recipe_label(record)}, {search}" if (search := search_label(record)) else recipe_label(record)
 
 
 def recipe_label(record: Record) -> str:
-    """The recipe, and what was set otherwise."""
-    told = [change for change in published_changes(record) if change.partition("=")[0] not in NOT_IN_A_NAME]
-    return " ".join((record.recipe, *told))
+    """Return the recipe and its changes."""
+    changes = [change for change in published_changes(record) if change.partition("=")[0] not in NOT_IN_LABEL]
+    return " ".join((record.recipe, *changes))
 
 
 def search_label(record: Record) -> str:
-    """How answers were looked for, where that is done."""
+    """Return the search settings; "" for tasks without search."""
     if record.task != "translate":
         return ""
     beam = "greedy" if record.beam == 1 else f"beam {record.beam}"
@@ -34,15 +34,15 @@ def search_label(record: Record) -> str:
 
 
 def fold_of(record: Record) -> int | None:
-    """Which part was tested on, of data that are to be tested on part by part."""
+    """Return the test fold, for data with cross-validation."""
     if record.data not in MEANT_FOR["fold"]:
         return None
-    said = [change.partition("=")[2] for change in record.changes if change.startswith(f"{FOLD}=")]
-    return int(said[0]) if said and said[0].isdecimal() else 0
+    values = [change.partition("=")[2] for change in record.changes if change.startswith(f"{FOLD}=")]
+    return int(values[0]) if values and values[0].isdecimal() else 0
 
 
 def published_changes(record: Record) -> list[str]:
-    """The changes as a page may show them: with the names of a user's files, but not where they lie."""
+    """Return the changes for publication: with the names of a user's files, but without their folders."""
     changes = []
     for change in record.changes:
         key, _, paths = change.partition("=")

@@ -1,4 +1,4 @@
-"""How well a model says words that it has not seen, by a dictionary that may list several ways of saying one."""
+"""Evaluation of pronunciations against a dictionary with several variants per word."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,49 +15,49 @@ class Report:
     """The scores of a model on the words of a dictionary."""
 
     pairs: int  # entries of the dictionary
-    words: int  # of which each may have several entries
+    words: int  # distinct words
     per: float
     wer: float
     beam: int
     seconds: float
-    mistakes: tuple[tuple[str, str, str], ...]  # (word, what was said, the ways that are listed), the first few
+    mistakes: tuple[tuple[str, str, str], ...]  # (word, prediction, listed pronunciations), the first few
 
     by_length: ClassVar[tuple[Bucket, ...]] = ()  # the sources are single words
 
     @property
     def answers(self) -> int:
-        """How many words were said."""
+        """Number of predictions."""
         return self.words
 
     def scores(self) -> dict[str, Score]:
-        """Every score by its name."""
+        """Return every score by name."""
         return {"per": Score(self.per), "wer": Score(self.wer)}
 
 
-def ways_of(pairs: Sequence[Pair]) -> dict[str, list[str]]:
-    """Each word with the ways of saying it, in the order of the pairs."""
-    ways: dict[str, list[str]] = {}
+def group_by_word(pairs: Sequence[Pair]) -> dict[str, list[str]]:
+    """Return the pronunciations of each word, in the order of the pairs."""
+    variants: dict[str, list[str]] = {}
     for pair in pairs:
-        ways.setdefault(pair.source, []).append(pair.target)
-    return ways
+        variants.setdefault(pair.source, []).append(pair.target)
+    return variants
 
 
-def judge(
+def score_answers(
     answers: Sequence[Answer], pairs: Sequence[Pair], *, beam: int = 1, mistakes: int = 5, seconds: float = 0.0
 ) -> Report:
-    """Compare one answer for each distinct word, in the order of `ways_of`, with what is listed."""
-    ways = ways_of(pairs)
-    said, listed = [one.text for one in answers], list(ways.values())
+    """Score one answer per distinct word, in the order of `group_by_word`."""
+    variants = group_by_word(pairs)
+    predictions, references = [answer.text for answer in answers], list(variants.values())
     wrong = (
-        (word, one, " | ".join(known))
-        for (word, known), one in zip(ways.items(), said, strict=True)
-        if one.split() not in [way.split() for way in known]
+        (word, prediction, " | ".join(listed))
+        for (word, listed), prediction in zip(variants.items(), predictions, strict=True)
+        if prediction.split() not in [reference.split() for reference in listed]
     )
     return Report(
         pairs=len(pairs),
-        words=len(ways),
-        per=phoneme_error_rate(said, listed),
-        wer=word_error_rate(said, listed),
+        words=len(variants),
+        per=phoneme_error_rate(predictions, references),
+        wer=word_error_rate(predictions, references),
         beam=beam,
         seconds=seconds,
         mistakes=tuple(wrong)[:mistakes],

@@ -1,6 +1,6 @@
-"""The record of what was measured: one JSON object a line, in results.jsonl beside the run's recipe.
+"""Evaluation records: one JSON object per line in results.jsonl of a run folder.
 
-A record says everything that a table needs, so that runs made elsewhere can be compared without their weights.
+A record holds everything that a table needs, so that runs can be compared without their weights.
 """
 
 import json
@@ -16,12 +16,12 @@ from qkv.metrics import Score
 from qkv.runtime.files import naming_output, open_in_folder, open_regular, read_regular
 
 RESULTS = "results.jsonl"
-LARGEST = 64 * 2**20  # bytes that are read at all
+MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number; None where there was nothing to measure."""
+    """The value of a metric; None if it is undefined."""
 
     name: str
     value: float | None
@@ -30,7 +30,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Bucket:
-    """The pairs whose sources have between `least` and `most` words (no limit: None), and their tokenised BLEU."""
+    """Tokenized BLEU of the pairs whose sources have between `least` and `most` words (None: no limit)."""
 
     least: int
     most: int | None
@@ -42,27 +42,27 @@ class Bucket:
 class Record:
     """One evaluation of one run on one split."""
 
-    recipe: str  # the name of the recipe that comes nearest,
-    changes: tuple[str, ...]  # and what was set otherwise, the seed apart: "model.score=dot"
+    recipe: str  # name of the closest built-in recipe
+    changes: tuple[str, ...]  # its changes, without the seed: "model.score=dot"
     seed: int
     task: str
     model: str
     parameters: int
     steps: int
     minutes: float  # of training
-    finished: bool  # whether training came to the end of the recipe
+    finished: bool  # whether training is complete
     data: str
-    languages: str  # "en-de", or "" where the data set has no choice
+    languages: str  # "en-de", or "" for data without language pairs
     lowercase: bool
     data_hash: str
     split: str
-    size: int  # pairs, words or characters that were scored
-    left_out: int  # pairs that were too long for the model
+    size: int  # number of pairs, words or characters scored
+    left_out: int  # number of pairs too long for the model
     beam: int
     length_penalty: float
     metrics: tuple[Measure, ...]
-    trained_on: str  # the device, or several one after another; "" where the run does not say
-    device: str  # of the evaluation, as all up to `seconds`
+    trained_on: str  # device, or several in order; "" if unknown
+    device: str  # of the evaluation, like the fields up to `seconds`
     torch: str
     version: str
     commit: str  # "" outside a checkout
@@ -70,38 +70,38 @@ class Record:
     date: str
     seconds: float
     by_length: tuple[Bucket, ...] = ()
-    # What follows is of training; records of before it was kept have none of it.
+    # Training environment; missing from old records.
     precision: str = ""
     graphs: bool = False  # whether the steps were captured in CUDA graphs
     trained_torch: str = ""
     trained_commit: str = ""
     trained_source_hash: str = ""
-    shipped: bool = True  # whether `recipe` comes with qkv; else it is but the name of the run's folder
-    command: str = ""  # that measured what is no run of qkv, such as a baseline; `recipe` is its name
+    shipped: bool = True  # whether `recipe` is built in; else it is the name of the run's folder
+    command: str = ""  # that produced a result other than a run of qkv, such as a baseline named `recipe`
 
     def __post_init__(self) -> None:
         names = [measure.name for measure in self.metrics]
-        require(len(set(names)) == len(names), "metrics names a metric twice")
+        require(len(set(names)) == len(names), "metrics contains a metric twice")
 
     def score(self, name: str) -> Measure | None:
-        """The metric of that name, where it was measured."""
-        return next((one for one in self.metrics if one.name == name and one.value is not None), None)
+        """Return the metric with a name, or None if it was not measured."""
+        return next((metric for metric in self.metrics if metric.name == name and metric.value is not None), None)
 
 
 def measures(scores: Mapping[str, Score]) -> tuple[Measure, ...]:
-    """Scores as a record keeps them: JSON has no word for a number that is none but null."""
+    """Convert scores for a record; NaN and infinity become None, since JSON cannot hold them."""
     return tuple(
         Measure(name, score.value if math.isfinite(score.value) else None, score.signature)
         for name, score in scores.items()
     )
 
 
-def append(folder: Path, record: Record) -> Path:
-    """Add a record to those of a run."""
+def append_record(folder: Path, record: Record) -> Path:
+    """Append a record to results.jsonl of a run."""
     path = folder / RESULTS
     line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
     with naming_output(path), open_in_folder(path) as file:
-        if file.tell() and not _ends_a_line(path):  # cut short by a crash: what follows must not be lost with it
+        if file.tell() and not _ends_with_newline(path):  # a line truncated by a crash must not corrupt the next one
             line = "\n" + line
         file.write(line.encode())
         file.flush()
@@ -109,20 +109,20 @@ def append(folder: Path, record: Record) -> Path:
     return path
 
 
-def _ends_a_line(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     with open_regular(path) as file:
         file.seek(-1, os.SEEK_END)
         return file.read() == b"\n"
 
 
-def read(folder: Path) -> list[Record]:
-    """The records of a run, oldest first."""
+def read_records(folder: Path) -> list[Record]:
+    """Return the records of a run, oldest first."""
     path = folder / RESULTS
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     if not path.is_file():
-        raise InputError(f"{folder}: nothing was measured there (no {RESULTS}): run qkv evaluate {folder} first")
-    lines = read_regular(path, LARGEST).decode("utf-8", errors="replace").split("\n")
+        raise InputError(f"{folder}: no results there (no {RESULTS}): run qkv evaluate {folder} first")
+    lines = read_regular(path, MAX_BYTES).decode("utf-8", errors="replace").split("\n")
     records = [_parse(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not records:
         raise InputError(f"{path}: is empty: run qkv evaluate {folder} first")
@@ -131,11 +131,11 @@ def read(folder: Path) -> list[Record]:
 
 def _parse(line: str, where: str) -> Record:
     try:
-        found = json.loads(line, parse_constant=_no_number)
+        table = json.loads(line, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         raise InputError(f"{where} is cut short or not JSON: remove it, or run qkv evaluate again") from None
-    return build(Record, found, where)
+    return build(Record, table, where)
 
 
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,4 +1,4 @@
-"""Tables of results in Markdown, from the records of many runs: one row a recipe, its seeds and folds together."""
+"""Markdown tables of results: one row per recipe, with its seeds and folds."""
 
 import hashlib
 import statistics
@@ -8,24 +8,24 @@ from itertools import groupby
 from urllib.parse import quote
 
 from qkv.evaluation.labels import fold_of, row_label
-from qkv.evaluation.making import SHOWN_OF_A_HASH, how_made
 from qkv.evaluation.markdown import code, plain
 from qkv.evaluation.record import Record
+from qkv.evaluation.reproduction import HASH_DIGITS, reproduction_steps
 
 UNFINISHED = "training not finished"
-Place = tuple[str, str, str, str]  # data, languages, task and hash: what a table is of
+TableKey = tuple[str, str, str, str]  # data, languages, task, data hash
 
 
 @dataclass(frozen=True)
 class Column:
-    """One metric as a table shows it."""
+    """Title and format of a metric in a table."""
 
     metric: str
     title: str
-    unit: float = 1.0  # what the value is multiplied with: 100 for percent
+    unit: float = 1.0  # factor: 100 for percent
     digits: int = 2
     higher_is_better: bool = True
-    needs_case: bool = False  # says nothing of a model that was trained on lowercased text
+    needs_case: bool = False  # not shown for models trained on lowercased text
 
 
 _BLEU = (Column("bleu_tokenised", "BLEU, lowercased, tokenised"), Column("bleu", "sacreBLEU, cased", needs_case=True))
@@ -78,7 +78,7 @@ COLUMNS = {
     ),
 }
 PERPLEXITY = Column("perplexity", "perplexity", higher_is_better=False)
-PRE_TRAINING = {  # tasks that are learned from data sets made for another: a table of their own
+PRETRAINING = {  # pretraining tasks, which have their own tables
     "masked_words": (
         PERPLEXITY,
         Column("accuracy", "masked words, %", 100),
@@ -87,7 +87,7 @@ PRE_TRAINING = {  # tasks that are learned from data sets made for another: a ta
     "two_way_language_model": (PERPLEXITY,),
     "document_language_model": (PERPLEXITY,),
 }
-# What others report, and where; what a column or a row is.
+# Published results, and explanations of columns and rows.
 REMARKS = {
     ("multi30k", "en-de"): (
         "Published: Transformer-Tiny, 41.02 lowercased tokenised BLEU on test_2016_flickr (Wu et al. 2021; text only, "
@@ -112,7 +112,7 @@ REMARKS = {
 
 @dataclass(frozen=True)
 class Row:
-    """All that was measured of one recipe: the newest record of each seed, fold and split."""
+    """The newest record of each seed, fold and split of one recipe."""
 
     label: str
     records: tuple[Record, ...]
@@ -125,24 +125,24 @@ class Row:
     def folds(self) -> list[int]:
         return sorted({fold for record in self.records if (fold := fold_of(record)) is not None})
 
-    def of(self, split: str) -> list[Record]:
+    def on_split(self, split: str) -> list[Record]:
         return [record for record in self.records if record.split == split]
 
     def values(self, split: str, column: Column) -> list[float]:
-        """The column's value for each seed, and each fold."""
+        """Return the value of a column for each seed and fold."""
         if column.needs_case and any(record.lowercase for record in self.records):
             return []
-        found = [record.score(column.metric) for record in self.of(split)]
-        return [one.value * column.unit for one in found if one is not None and one.value is not None]
+        metrics = [record.score(column.metric) for record in self.on_split(split)]
+        return [metric.value * column.unit for metric in metrics if metric is not None and metric.value is not None]
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows that may be compared: the same data, hash for hash, and fold for fold."""
+    """Rows that can be compared: they have the same data, hash and folds."""
 
     data: str
     languages: str
-    task: str  # of those in PRE_TRAINING, else ""
+    task: str  # a key of PRETRAINING, else ""
     data_hash: str
     splits: tuple[str, ...]
     columns: tuple[Column, ...]
@@ -156,88 +156,92 @@ class Table:
 
 
 def tables(records: Iterable[Record]) -> list[Table]:
-    """Sort records into tables, the best row of each first."""
+    """Group records into tables, with the best row of each first."""
     kept = newest(records)
     over_folds = _over_folds(kept)
 
-    def place(record: Record) -> Place:
-        return over_folds.get(_row_of(record)) or _table_of(record)
+    def key(record: Record) -> TableKey:
+        return over_folds.get(_row_key(record)) or _table_key(record)
 
-    return [_table(where, list(members)) for where, members in groupby(sorted(kept, key=place), key=place)]
+    return [_table(table_key, list(members)) for table_key, members in groupby(sorted(kept, key=key), key=key)]
 
 
 def newest(records: Iterable[Record]) -> list[Record]:
-    """What was measured again replaces what was measured before, of the same recipe, seed, search, data and split."""
+    """Keep the newest record for each recipe, seed, search, data and split."""
     ordered = sorted(records, key=lambda record: record.date)
-    return list({(_table_of(one), row_label(one), one.seed, one.split): one for one in ordered}.values())
+    return list(
+        {(_table_key(record), row_label(record), record.seed, record.split): record for record in ordered}.values()
+    )
 
 
-def markdown(found: Sequence[Table], command: str, figure: str | None = None) -> str:
-    """The tables as a page, with all that is needed to make each row again."""
+def markdown(tables: Sequence[Table], command: str, figure: str | None = None) -> str:
+    """Return the tables as a Markdown page, with the commands that reproduce each row."""
     parts = [
         "# Results",
         f"Written by {code(command)} from the records of the runs: do not edit it, run that again.",
         "Where there are several seeds or folds, a cell gives their mean, and in brackets the lowest and the highest.",
     ]
-    titles = [table.title for table in found]
-    for table in found:
-        parts += _section(table, others=titles.count(table.title) > 1)
+    titles = [table.title for table in tables]
+    for table in tables:
+        parts += _section(table, same_title=titles.count(table.title) > 1)
     if figure is not None:
         parts += ["## BLEU by the length of the source", f"![BLEU by the length of the source]({quote(figure)})"]
     return "\n\n".join(parts) + "\n"
 
 
-def _table_of(record: Record) -> Place:
-    return record.data, record.languages, record.task if record.task in PRE_TRAINING else "", record.data_hash
+def _table_key(record: Record) -> TableKey:
+    return record.data, record.languages, record.task if record.task in PRETRAINING else "", record.data_hash
 
 
-def _row_of(record: Record) -> tuple[Place, str]:
-    """What the records of a row have in common, whatever their folds."""
-    data, languages, task, _ = _table_of(record)
+def _row_key(record: Record) -> tuple[TableKey, str]:
+    """Return what the records of a row have in common, whatever their folds."""
+    data, languages, task, _ = _table_key(record)
     return (data, languages, task, ""), row_label(record)
 
 
-def _over_folds(records: Iterable[Record]) -> dict[tuple[Place, str], Place]:
-    """The tables of rows with several folds: those belong together that have the same folds of the same data.
+def _over_folds(records: Iterable[Record]) -> dict[tuple[TableKey, str], TableKey]:
+    """Return the table keys of rows with several folds; rows with the same folds of the same data share a table.
 
-    The hash of such data is that of the hashes of the folds. No mean is taken where one fold had different data, or one
-    seed has not all folds of the others.
+    The data hash of such a table is the hash of the fold hashes. Rows are left out if a fold has records on different
+    data, or if the seeds have different folds.
     """
-    folds: dict[tuple[Place, str], dict[int, set[tuple[int, str]]]] = {}
+    folds: dict[tuple[TableKey, str], dict[int, set[tuple[int, str]]]] = {}
     for record in records:
         if (fold := fold_of(record)) is not None:
-            folds.setdefault(_row_of(record), {}).setdefault(record.seed, set()).add((fold, record.data_hash))
-    places = {}
+            folds.setdefault(_row_key(record), {}).setdefault(record.seed, set()).add((fold, record.data_hash))
+    keys = {}
     for row, by_seed in folds.items():
         first, *others = by_seed.values()
-        if 1 < len(first) == len({fold for fold, _ in first}) and all(one == first for one in others):
-            places[row] = (*row[0][:3], hashlib.sha256(repr(sorted(first)).encode()).hexdigest())
-    return places
+        if 1 < len(first) == len({fold for fold, _ in first}) and all(
+            folds_of_seed == first for folds_of_seed in others
+        ):
+            keys[row] = (*row[0][:3], hashlib.sha256(repr(sorted(first)).encode()).hexdigest())
+    return keys
 
 
-def _table(where: Place, records: list[Record]) -> Table:
-    data, languages, task, data_hash = where
-    columns = PRE_TRAINING.get(task) or COLUMNS.get(data, _ANY_PAIRS)
+def _table(key: TableKey, records: list[Record]) -> Table:
+    data, languages, task, data_hash = key
+    columns = PRETRAINING.get(task) or COLUMNS.get(data, _ANY_PAIRS)
     splits = tuple(sorted({record.split for record in records}))
     labels = sorted({row_label(record) for record in records})
     rows = [Row(label, tuple(record for record in records if row_label(record) == label)) for label in labels]
 
-    def merit(row: Row) -> tuple[bool, float]:
+    def rank(row: Row) -> tuple[bool, float]:
         values = next((row.values(split, columns[0]) for split in splits if row.values(split, columns[0])), [])
-        worth = statistics.fmean(values) if values else 0.0
-        return not values, -worth if columns[0].higher_is_better else worth
+        mean = statistics.fmean(values) if values else 0.0
+        return not values, -mean if columns[0].higher_is_better else mean
 
     shown = tuple(column for column in columns if any(row.values(split, column) for row in rows for split in splits))
-    return Table(data, languages, task, data_hash, splits, shown, tuple(sorted(rows, key=merit)))
+    return Table(data, languages, task, data_hash, splits, shown, tuple(sorted(rows, key=rank)))
 
 
-def _section(table: Table, *, others: bool) -> list[str]:
+def _section(table: Table, *, same_title: bool) -> list[str]:
     title = plain(table.title)
     parts = [f"## {title}"]
-    if others:
+    if same_title:
         parts.append(
             f"There is more than one table of {title}, for the runs had different data. These had the data with "
-            f"the hash {plain(table.data_hash[:SHOWN_OF_A_HASH])}: compare rows inside a table only."
+            f"the hash {plain(table.data_hash[:HASH_DIGITS])}: compare rows inside a table only."
         )
     parts.append(_grid(table))
     if (table.data, table.languages) in REMARKS:
@@ -246,40 +250,40 @@ def _section(table: Table, *, others: bool) -> list[str]:
     data = f"SHA-256 of the hashes of {len(folds)} folds" if len(folds) > 1 else "SHA-256"
     tested = [f"- tested on fold {', '.join(map(str, folds))}"] if folds else []
     parts.append("\n".join([f"- data: {data} {plain(table.data_hash)}", *tested, *_signatures(table)]))
-    made = [
+    reproduction = [
         line
         for row in table.rows
-        for line in (f"- {plain(row.label)}", *(f"  - {how}" for how in how_made(row.records)))
+        for line in (f"- {plain(row.label)}", *(f"  - {step}" for step in reproduction_steps(row.records)))
     ]
-    parts.append("How each row was made:\n\n" + "\n".join(made))
+    parts.append("How each row was made:\n\n" + "\n".join(reproduction))
     return parts
 
 
 def _grid(table: Table) -> str:
-    heads = [f"{split}: {column.title}" for split in table.splits for column in table.columns]
-    lines = [["recipe", "parameters", "seeds", *heads, "minutes of training"]]
+    headers = [f"{split}: {column.title}" for split in table.splits for column in table.columns]
+    lines = [["recipe", "parameters", "seeds", *headers, "minutes of training"]]
     lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
     for row in table.rows:
         cells = [spread(row.values(split, column), column.digits) for split in table.splits for column in table.columns]
         minutes = spread(list({(record.seed, fold_of(record)): record.minutes for record in row.records}.values()), 1)
         runs = f"{len(row.seeds)} x {len(row.folds)} folds" if len(row.folds) > 1 else str(len(row.seeds))
         parameters = " / ".join(sorted({f"{record.parameters / 1e6:.2f} M" for record in row.records}))
-        lines.append([f"{row.label}{_reservations(row)}", parameters, runs, *cells, minutes])
+        lines.append([f"{row.label}{_caveats(row)}", parameters, runs, *cells, minutes])
     return "\n".join(f"| {' | '.join(map(plain, line))} |" for line in lines)
 
 
-def _reservations(row: Row) -> str:
-    """What a reader has to know before trusting the row."""
-    words = []
+def _caveats(row: Row) -> str:
+    """Return notes on unfinished training and skipped pairs."""
+    notes = []
     if not all(record.finished for record in row.records):
-        words.append(UNFINISHED)
+        notes.append(UNFINISHED)
     if left_out := max(record.left_out for record in row.records):
-        words.append(f"{left_out} too long and left out")
-    return f" ({', '.join(words)})" if words else ""
+        notes.append(f"{left_out} too long and left out")
+    return f" ({', '.join(notes)})" if notes else ""
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """The mean, and the lowest and highest of several."""
+    """Format the mean, and the range of several values."""
     if not values:
         return ""
     mean = f"{statistics.fmean(values):.{digits}f}"
@@ -290,6 +294,6 @@ def _signatures(table: Table) -> list[str]:
     lines = []
     for column in table.columns:
         measured = (record.score(column.metric) for row in table.rows for record in row.records)
-        signatures = {one.signature for one in measured if one is not None and one.signature}
+        signatures = {metric.signature for metric in measured if metric is not None and metric.signature}
         lines += [f"- {column.title}: {code(signature)}" for signature in sorted(signatures)]
     return lines

@@ -1,4 +1,4 @@
-"""How well a translator does on pairs it has not seen."""
+"""Evaluation of a translator on held-out pairs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from qkv.tasks.answer import Answer
 from qkv.tasks.translator import GREEDY, Search, Translator
 
 Progress = Callable[[int], None]
-# The first and the last number of source words in each bucket, chosen so that Multi30k's test sets fill every one.
+# Range of source words of each bucket, chosen so that the Multi30k test sets fill every one.
 BUCKETS = ((1, 7), (8, 9), (10, 11), (12, 13), (14, 16), (17, 20), (21, None))
 
 
@@ -38,15 +38,15 @@ class Report:
     bleu_signature: str
     bleu_lowercased: float
     bleu_lowercased_signature: str
-    bleu_tokenised: float | None  # what papers on Multi30k report; None where the target is in no known language
+    bleu_tokenised: float | None  # as in papers on Multi30k; None if the target language is unknown
     bleu_tokenised_signature: str
     chrf: float
     chrf_signature: str
-    rouge_1: float | None  # None, as the next two, where it was not asked for
+    rouge_1: float | None  # None, like the next two, unless requested
     rouge_2: float | None
     rouge_l: float | None
     rouge_signature: str
-    alignment: float | None  # None where no gold alignment is known
+    alignment: float | None  # None without gold alignments
     by_length: tuple[Bucket, ...]
     beam: int
     seconds: float
@@ -54,11 +54,11 @@ class Report:
 
     @property
     def answers(self) -> int:
-        """How many texts were answered."""
+        """Number of predictions."""
         return self.pairs
 
     def scores(self) -> dict[str, Score]:
-        """Every score by its name."""
+        """Return every score by name."""
         scores = {
             "exact": Score(self.exact),
             "cer": Score(self.cer),
@@ -86,12 +86,14 @@ def evaluate(
     mistakes: int = 5,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Translate the sources and compare with the targets, which are in `language`; with `rouge` as summaries too."""
+    """Translate the sources and score them against the targets, which are in `language`; with `rouge` also by ROUGE."""
     began = time.monotonic()
     aligned = all(pair.gold is not None for pair in pairs)
     answers = answer(translator, [pair.given for pair in pairs], search, attention=aligned, progress=progress)
     seconds = time.monotonic() - began
-    return judge(answers, pairs, beam=search.beam, language=language, rouge=rouge, mistakes=mistakes, seconds=seconds)
+    return score_answers(
+        answers, pairs, beam=search.beam, language=language, rouge=rouge, mistakes=mistakes, seconds=seconds
+    )
 
 
 def answer(
@@ -102,17 +104,17 @@ def answer(
     attention: bool = False,
     progress: Progress = lambda _: None,
 ) -> list[Answer]:
-    """The best answer to each source; `progress` is told how many are done."""
+    """Return the best answer to each source; `progress` is called with the number of finished ones."""
     if not sources:
         raise InputError("there are no pairs to evaluate on")
-    found: dict[int, Answer] = {}
+    best: dict[int, Answer] = {}
     for index, answers in translator.stream(sources, search, attention=attention):
-        found[index] = answers[0]
-        progress(len(found))
-    return [found[index] for index in range(len(sources))]
+        best[index] = answers[0]
+        progress(len(best))
+    return [best[index] for index in range(len(sources))]
 
 
-def judge(
+def score_answers(
     answers: Sequence[Answer],
     pairs: Sequence[Pair],
     *,
@@ -122,8 +124,8 @@ def judge(
     mistakes: int = 5,
     seconds: float = 0.0,
 ) -> Report:
-    """Compare answers with the targets of their pairs; by ROUGE, as summaries are, where that is asked for."""
-    texts, references = [one.text for one in answers], [pair.target for pair in pairs]
+    """Score answers against the targets of their pairs; `rouge` adds ROUGE."""
+    texts, references = [answer.text for answer in answers], [pair.target for pair in pairs]
     cased, lowercased = bleu(texts, references), bleu(texts, references, lowercase=True)
     tokenised = tokenised_bleu(texts, references, language) if language else None
     characters = chrf(texts, references)
@@ -156,7 +158,7 @@ def judge(
 
 
 def bleu_by_length(texts: Sequence[str], pairs: Sequence[Pair], language: str) -> tuple[Bucket, ...]:
-    """Tokenised BLEU for short, middling and long sources; a bucket without pairs is left out."""
+    """Return tokenized BLEU by source length; empty buckets are omitted."""
     buckets = []
     for least, most in BUCKETS:
         inside = [
@@ -171,7 +173,7 @@ def bleu_by_length(texts: Sequence[str], pairs: Sequence[Pair], language: str) -
 
 
 def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None:
-    """Gold alignments are by characters: they can be compared only where tokens are characters too."""
+    """Return the alignment accuracy; None unless tokens are characters, as in the gold alignments."""
     by_characters = all(
         answer.maps and len(answer.maps[0].columns) == len(pair.source)
         for answer, pair in zip(answers, pairs, strict=True)

@@ -1,17 +1,17 @@
-"""Search: from a model that scores the next token to whole sequences."""
+"""Decoding: greedy search, beam search and sampling over models that score the next token."""
 
+from qkv.generation.back_pointers import Hypothesis
 from qkv.generation.beam import beam_search
+from qkv.generation.constraints import MAX_HYPOTHESES, DecodingConstraints
 from qkv.generation.coverage import Coverage
-from qkv.generation.rules import MOST_HYPOTHESES, Rules
 from qkv.generation.sampling import Sampling, sample
 from qkv.generation.search import greedy_search
-from qkv.generation.trail import Hypothesis
 
 __all__ = [
-    "MOST_HYPOTHESES",
+    "MAX_HYPOTHESES",
     "Coverage",
+    "DecodingConstraints",
     "Hypothesis",
-    "Rules",
     "Sampling",
     "beam_search",
     "greedy_search",

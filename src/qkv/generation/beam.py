@@ -1,7 +1,7 @@
-"""Beam search, over a model's step and the state it carries.
+"""Beam search over a model's step function.
 
-The beams of a row share what their state began with, and a row that is done leaves the batch. The host asks the device
-for one thing a step: which rows are done.
+The beams of a row share the initial state, and finished rows are removed from the batch. The host waits for the device
+once per step, to learn which rows are finished.
 """
 
 from dataclasses import dataclass
@@ -11,129 +11,129 @@ import torch
 
 from qkv.attention.watch import begin_passes
 from qkv.errors import InputError
-from qkv.generation.coverage import Coverage, following
-from qkv.generation.rules import MOST_HYPOTHESES, Judge, Rules
-from qkv.generation.search import Speaker, State
-from qkv.generation.trail import Hypothesis, Trail
+from qkv.generation.back_pointers import BackPointers, Hypothesis
+from qkv.generation.constraints import MAX_HYPOTHESES, ConstraintState, DecodingConstraints
+from qkv.generation.coverage import Coverage, track_coverage
+from qkv.generation.search import State, StepModel
 from qkv.nn.state import select
 from qkv.types import Float, Int, Tensor
 
 
 @torch.inference_mode()
 def beam_search(
-    model: Speaker[State],
+    model: StepModel[State],
     state: State,
-    rules: Rules,
+    constraints: DecodingConstraints,
     *,
     beam: int,
     length_penalty: float = 1.0,
     coverage: Coverage | None = None,
     exact: bool = False,
 ) -> list[list[Hypothesis]]:
-    """The `beam` best hypotheses found for each row of the state, best first.
+    """Return the `beam` best hypotheses of each row of the state, best first.
 
-    A hypothesis of n tokens, the end token counted, scores log p / n ** length_penalty, plus its coverage penalty where
-    one is asked for. A row is done when `beam` hypotheses have ended and none that still runs would score better than
-    the worst of them if it ended now; with `exact`, if no way of going on could make it score better.
+    A hypothesis of n tokens, the end token counted, scores log p / n ** length_penalty, plus its coverage penalty if
+    `coverage` is given. A row is finished when it has `beam` finished hypotheses and no running one would score better
+    than the worst of them if it ended now; with `exact`, if no continuation could score better.
     """
-    if not 1 <= beam <= MOST_HYPOTHESES:
-        raise InputError(f"a beam holds between 1 and {MOST_HYPOTHESES:,} hypotheses, not {beam}")
-    if rules.end is None:
-        raise InputError("a beam search compares hypotheses that have ended: it needs an end token")
+    if not 1 <= beam <= MAX_HYPOTHESES:
+        raise InputError(f"beam must lie between 1 and {MAX_HYPOTHESES:,}, not {beam}")
+    if constraints.end is None:
+        raise InputError("beam search needs an end token")
     if not 0 <= length_penalty < torch.inf:
-        raise InputError(f"a length penalty is a finite number, 0 or more, not {length_penalty}")
-    judge, trail = Judge(rules, model.device), Trail()
+        raise InputError(f"length penalty must be finite and not negative, not {length_penalty}")
+    constraint_state, back_pointers = ConstraintState(constraints, model.device), BackPointers()
     begin_passes(model)
-    here = torch.arange(rules.batch, device=model.device)  # the rows that are not done
-    parents = here.repeat_interleave(beam)
+    active = torch.arange(constraints.batch, device=model.device)  # the unfinished rows
+    parents = active.repeat_interleave(beam)
     state = shared = select(state, parents)
-    token = torch.tensor(rules.each("begin"), device=model.device)[parents]
-    # The beams of a row begin alike: all but one are switched off, or each would find the same hypotheses.
-    running = torch.full((rules.batch, beam), -torch.inf, device=model.device)
+    token = torch.tensor(constraints.per_row("begin"), device=model.device)[parents]
+    # All beams of a row start out equal: disable all but one, or each would find the same hypotheses.
+    running = torch.full((constraints.batch, beam), -torch.inf, device=model.device)
     running[:, 0] = 0.0
-    ended = Ended.nothing(rules.batch, beam, model.device)
-    found: dict[int, list[Place]] = {}
-    with following(model, coverage) as reading:
-        for step in range(judge.steps):
-            trail.add(token, parents)
+    finished = FinishedHypotheses.empty(constraints.batch, beam, model.device)
+    results: dict[int, list[End]] = {}
+    with track_coverage(model, coverage) as tracker:
+        for step in range(constraint_state.steps):
+            back_pointers.add(token, parents)
             logits, state = model.step(token, state)
-            numbers = here.repeat_interleave(beam)
-            penalty = reading.step(numbers)
-            ways = ways_on(running, judge.allowed(logits.float().log_softmax(dim=-1), step, numbers))
-            ends = ways.tokens.eq(rules.end)
-            # A hypothesis ends only if that is one of the `beam` best things to do.
-            now = ways.scores.masked_fill(~ends, -torch.inf)[:, :beam] / (step + 1) ** length_penalty
-            ended = ended.joined_by(now + penalty[ways.rows[:, :beam]], step, ways.rows[:, :beam])
-            running, rank = ways.scores.masked_fill(ends, -torch.inf).topk(beam)
-            rows, words = ways.rows.gather(1, rank), ways.tokens.gather(1, rank)
-            if exact:  # log p can only fall, while a greater length forgives the more, and all may yet be covered
-                could_be = running / (judge.limits(here)[:, None] + 1) ** length_penalty
+            row_ids = active.repeat_interleave(beam)
+            penalty = tracker.step(row_ids)
+            candidates = expand(running, constraint_state.apply(logits.float().log_softmax(dim=-1), step, row_ids))
+            is_end = candidates.tokens.eq(constraints.end)
+            # A hypothesis ends only if the end token is among the `beam` best candidates.
+            end_scores = candidates.scores.masked_fill(~is_end, -torch.inf)[:, :beam] / (step + 1) ** length_penalty
+            end_rows = candidates.rows[:, :beam]
+            finished = finished.merge(end_scores + penalty[end_rows], step, end_rows)
+            running, rank = candidates.scores.masked_fill(is_end, -torch.inf).topk(beam)
+            rows, tokens = candidates.rows.gather(1, rank), candidates.tokens.gather(1, rank)
+            if exact:  # upper bound: log p can only fall, the length grow to its maximum, and the coverage be complete
+                bound = running / (constraint_state.max_lengths(active)[:, None] + 1) ** length_penalty
             else:
-                could_be = running / (step + 2) ** length_penalty + penalty[rows]
-            done = (~(could_be.amax(dim=1) > ended.scores[:, -1])).tolist()  # also where a model gives no numbers
+                bound = running / (step + 2) ** length_penalty + penalty[rows]
+            done = (~(bound.amax(dim=1) > finished.scores[:, -1])).tolist()  # also if the scores are NaN
             if any(done):
-                found |= (one for one, leaves in zip(ended.places(here), done, strict=True) if leaves)
+                results |= (row for row, is_done in zip(finished.ends(active), done, strict=True) if is_done)
                 if all(done):
                     break
-                staying = torch.tensor([row for row, leaves in enumerate(done) if not leaves], device=model.device)
-                here, running, ended, rows, words = select((here, running, ended, rows, words), staying)
+                kept = torch.tensor([row for row, is_done in enumerate(done) if not is_done], device=model.device)
+                active, running, finished, rows, tokens = select((active, running, finished, rows, tokens), kept)
                 state, shared = select((state, shared), rows.flatten())
             else:
                 state = select(state, rows.flatten(), but=shared)
-            parents, token = rows.flatten(), words.flatten()
-            reading.go_on_from(parents)
-    ways_back = trail.followed([place[1:] for number in range(rules.batch) for place in found[number]])
+            parents, token = rows.flatten(), tokens.flatten()
+            tracker.reorder(parents)
+    paths = back_pointers.trace([end[1:] for row in range(constraints.batch) for end in results[row]])
     return [
-        [
-            Hypothesis(tokens, score, rows)
-            for (score, _, _), (tokens, rows) in zip(found[number], ways_back, strict=False)
-        ]
-        for number in range(rules.batch)
+        [Hypothesis(path, score, rows) for (score, _, _), (path, rows) in zip(results[row], paths, strict=False)]
+        for row in range(constraints.batch)
     ]
 
 
-class Ways(NamedTuple):
-    """Ways of going on, best first."""
+class Candidates(NamedTuple):
+    """Best one-token extensions of the running hypotheses, best first."""
 
-    scores: Float[Tensor, "rows ways"]  # log p of all of it
-    rows: Int[Tensor, "rows ways"]  # of the batch of hypotheses: which one goes on so
-    tokens: Int[Tensor, "rows ways"]
+    scores: Float[Tensor, "rows candidates"]  # log p of the whole sequence
+    rows: Int[Tensor, "rows candidates"]  # index of the extended hypothesis in the batch of hypotheses
+    tokens: Int[Tensor, "rows candidates"]
 
 
-def ways_on(running: Float[Tensor, "rows beam"], log_p: Float[Tensor, "hypotheses vocabulary"]) -> Ways:
-    """The 2 * beam best ways on for each row: at least `beam` of them do not end, so that the beam stays full."""
+def expand(running: Float[Tensor, "rows beam"], log_p: Float[Tensor, "hypotheses vocabulary"]) -> Candidates:
+    """Return the 2 * beam best candidates of each row: at least `beam` of them do not end, so the beam stays full."""
     rows, beam = running.shape
-    best, tokens = log_p.topk(min(2 * beam, log_p.shape[-1]))  # of one hypothesis no more are needed
-    further = (running.flatten()[:, None] + best).view(rows, -1)
-    scores, choice = further.topk(min(2 * beam, further.shape[1]))
+    best, tokens = log_p.topk(min(2 * beam, log_p.shape[-1]))  # no more are needed from one hypothesis
+    totals = (running.flatten()[:, None] + best).view(rows, -1)
+    scores, indices = totals.topk(min(2 * beam, totals.shape[1]))
     first = torch.arange(rows, device=running.device)[:, None] * beam
-    return Ways(scores, first + choice // best.shape[1], tokens.view_as(further).gather(1, choice))
+    return Candidates(scores, first + indices // best.shape[1], tokens.view_as(totals).gather(1, indices))
 
 
-Place = tuple[float, int, int]  # of a hypothesis that has ended: its score, and step and row on the trail
+End = tuple[float, int, int]  # of a finished hypothesis: its score, and its last step and row
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The best hypotheses of each row that have ended so far: their scores, and where they ended."""
+class FinishedHypotheses:
+    """Scores and last steps and rows of the best finished hypotheses of each row."""
 
-    scores: Float[Tensor, "rows beam"]  # best first; -inf where nothing has ended yet
+    scores: Float[Tensor, "rows beam"]  # best first; -inf for empty slots
     steps: Int[Tensor, "rows beam"]
     rows: Int[Tensor, "rows beam"]
 
     @classmethod
-    def nothing(cls, rows: int, beam: int, device: torch.device) -> "Ended":
-        nowhere = torch.zeros((rows, beam), dtype=torch.long, device=device)
-        return cls(torch.full((rows, beam), -torch.inf, device=device), nowhere, nowhere)
+    def empty(cls, rows: int, beam: int, device: torch.device) -> "FinishedHypotheses":
+        zeros = torch.zeros((rows, beam), dtype=torch.long, device=device)
+        return cls(torch.full((rows, beam), -torch.inf, device=device), zeros, zeros)
 
-    def joined_by(self, scores: Float[Tensor, "rows beam"], step: int, rows: Int[Tensor, "rows beam"]) -> "Ended":
-        """The best of these and of those that end at this step."""
+    def merge(
+        self, scores: Float[Tensor, "rows beam"], step: int, rows: Int[Tensor, "rows beam"]
+    ) -> "FinishedHypotheses":
+        """Return the best of these hypotheses and of those that end at `step`."""
         best, rank = torch.cat((self.scores, scores), dim=1).topk(self.scores.shape[1])
         steps = torch.cat((self.steps, torch.full_like(rows, step)), dim=1)
-        return Ended(best, steps.gather(1, rank), torch.cat((self.rows, rows), dim=1).gather(1, rank))
+        return FinishedHypotheses(best, steps.gather(1, rank), torch.cat((self.rows, rows), dim=1).gather(1, rank))
 
-    def places(self, numbers: Int[Tensor, "rows"]) -> list[tuple[int, list[Place]]]:
-        """For each row its number and where its hypotheses ended, those left out that nothing ever filled."""
-        whole = zip(self.scores.tolist(), self.steps.tolist(), self.rows.tolist(), strict=True)
-        places = ([place for place in zip(*row, strict=True) if place[0] != -torch.inf] for row in whole)
-        return list(zip(numbers.tolist(), places, strict=True))
+    def ends(self, row_ids: Int[Tensor, "rows"]) -> list[tuple[int, list[End]]]:
+        """Return the id and the finished hypotheses of each row, without empty slots."""
+        slots = zip(self.scores.tolist(), self.steps.tolist(), self.rows.tolist(), strict=True)
+        ends = ([end for end in zip(*row, strict=True) if end[0] != -torch.inf] for row in slots)
+        return list(zip(row_ids.tolist(), ends, strict=True))

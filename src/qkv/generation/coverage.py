@@ -1,8 +1,8 @@
-"""How much of its source a hypothesis has read, and a penalty for what it has left out (Wu et al. 2016).
+"""Coverage penalty of beam search (Wu et al. 2016).
 
 penalty = beta * sum_i log min(sum_t a_ti, 1)        a_ti: the weight of source token i at step t
 
-It is 0 where every source token was read once or more, and falls with each that was not.
+It is 0 if every source token was attended to with a total weight of 1 or more, and negative otherwise.
 """
 
 from collections.abc import Iterator
@@ -17,63 +17,63 @@ from qkv.attention.watch import AttentionRecord
 from qkv.errors import InputError
 from qkv.types import Float, Int, Tensor
 
-LEAST = 1e-6  # hard and local attention can leave a token out altogether, and log 0 would outweigh everything
+MIN_COVERAGE = 1e-6  # hard and local attention can give a token weight 0; avoids log 0
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a search has to know to rank by coverage."""
+    """Settings of the coverage penalty."""
 
     beta: float
-    layer: str  # whose weights count, the average of its heads
-    lengths: Int[Tensor, "batch"]  # of the sources: padding needs no cover
+    layer: str  # whose weights count, averaged over heads
+    lengths: Int[Tensor, "batch"]  # source lengths: padding is ignored
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta < float("inf"):
-            raise InputError(f"a coverage penalty is a finite number, 0 or more, not {self.beta}")
+            raise InputError(f"coverage penalty must be finite and not negative, not {self.beta}")
 
-    def penalty(self, covered: Float[Tensor, "rows source"], numbers: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
-        """The penalty of hypotheses for the numbered sources, by how much they have read of each place."""
-        padding = torch.arange(covered.shape[-1], device=covered.device) >= self.lengths[numbers][:, None]
-        return self.beta * covered.clamp(LEAST, 1.0).masked_fill(padding, 1.0).log().sum(dim=-1)
+    def penalty(self, coverage: Float[Tensor, "rows source"], row_ids: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
+        """Return the penalty of hypotheses, given the total weight on each token of their sources."""
+        padding = torch.arange(coverage.shape[-1], device=coverage.device) >= self.lengths[row_ids][:, None]
+        return self.beta * coverage.clamp(MIN_COVERAGE, 1.0).masked_fill(padding, 1.0).log().sum(dim=-1)
 
 
 @contextmanager
-def following(model: nn.Module, coverage: Coverage | None) -> Iterator["Reading | Unread"]:
-    """Watch what a search reads, for as long as it runs; nothing where no coverage is asked for."""
+def track_coverage(model: nn.Module, coverage: Coverage | None) -> Iterator["CoverageTracker | NoCoverage"]:
+    """Record attention weights during a search; without `coverage`, the penalty is always 0."""
     if coverage is None:
-        yield Unread()
+        yield NoCoverage()
         return
-    with watch(model, layers=[coverage.layer]) as seen:
-        yield Reading(coverage, seen[coverage.layer])
+    with watch(model, layers=[coverage.layer]) as records:
+        yield CoverageTracker(coverage, records[coverage.layer])
 
 
-class Reading:
-    """How much of its source each hypothesis of a search has read so far."""
+class CoverageTracker:
+    """Accumulates the attention weights of each hypothesis of a search."""
 
     def __init__(self, coverage: Coverage, record: AttentionRecord) -> None:
-        self._coverage = coverage
+        self._settings = coverage
         self._record = record
-        self._covered: Tensor | None = None  # [rows, source]; None before the first step
+        self._coverage: Tensor | None = None  # [rows, source]; None before the first step
 
-    def step(self, numbers: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
-        """Count what the step just made has read, and give the penalty of each hypothesis if it ended now."""
+    def step(self, row_ids: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
+        """Add the weights of the latest step, and return the penalty of each hypothesis if it ended now."""
         weights = self._record.weights[:, :, 0].float().mean(dim=1)
         self._record.reset()
-        self._covered = weights if self._covered is None else self._covered + weights
-        return self._coverage.penalty(self._covered, numbers)
+        self._coverage = weights if self._coverage is None else self._coverage + weights
+        return self._settings.penalty(self._coverage, row_ids)
 
-    def go_on_from(self, rows: Int[Tensor, "further"]) -> None:
-        """The hypotheses are now those that go on from these rows."""
-        assert self._covered is not None
-        self._covered = self._covered[rows]
+    def reorder(self, parents: Int[Tensor, "beams"]) -> None:
+        """Select the rows that the next hypotheses extend."""
+        assert self._coverage is not None
+        self._coverage = self._coverage[parents]
 
 
-class Unread:
-    """In the place of `Reading` where coverage does not count."""
+class NoCoverage:
+    """Replaces `CoverageTracker` in a search without a coverage penalty."""
 
-    def step(self, numbers: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
-        return torch.zeros(numbers.shape, device=numbers.device)
+    def step(self, row_ids: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
+        return torch.zeros(row_ids.shape, device=row_ids.device)
 
-    def go_on_from(self, rows: Int[Tensor, "further"]) -> None:
+    def reorder(self, parents: Int[Tensor, "beams"]) -> None:
         pass

@@ -1,7 +1,7 @@
-"""Greedy search, and any other that follows one hypothesis at a time, over a model's step and the state it carries.
+"""Greedy search, and any other search with one hypothesis at a time, over a model's step function.
 
-A row that has ended leaves the batch, so that the others go on faster; nothing but the memory in use depends on it. The
-host asks the device for one thing a step: which rows have ended.
+Finished rows are removed from the batch to speed up the others; this affects memory and speed only. The host waits
+for the device once per step, to learn which rows are finished.
 """
 
 from collections.abc import Callable
@@ -11,78 +11,86 @@ from typing import Any, TypeVar
 import torch
 
 from qkv.attention.watch import begin_passes
-from qkv.generation.rules import Judge, Rules
-from qkv.generation.trail import Hypothesis, Trail
+from qkv.generation.back_pointers import BackPointers, Hypothesis
+from qkv.generation.constraints import ConstraintState, DecodingConstraints
 from qkv.nn.encoder_decoder import Writer
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.state import select
 from qkv.types import Float, Int, Tensor
 
 State = TypeVar("State")
-Speaker = Writer[Any, State] | LanguageModel[State]  # what takes one token and gives the logits of the next
+StepModel = Writer[Any, State] | LanguageModel[State]  # model with step(token, state) -> (logits, state)
 Choose = Callable[[Float[Tensor, "rows vocabulary"], int, Int[Tensor, "rows"]], Int[Tensor, "rows"]]
 
 
 def greedy_search(
-    model: Speaker[State], state: State, rules: Rules, *, length_penalty: float = 1.0
+    model: StepModel[State], state: State, constraints: DecodingConstraints, *, length_penalty: float = 1.0
 ) -> list[Hypothesis]:
-    """Take the most probable token at every step; one hypothesis for each row of the state.
+    """Decode the most likely token at every step; return one hypothesis per row of the state.
 
     A hypothesis of n tokens, the end token counted, scores log p / n ** length_penalty.
     """
-    return write(model, state, rules, lambda log_p, step, rows: log_p.argmax(dim=-1), length_penalty=length_penalty)
+    return decode(
+        model, state, constraints, lambda log_p, step, rows: log_p.argmax(dim=-1), length_penalty=length_penalty
+    )
 
 
 @torch.inference_mode()
-def write(
-    model: Speaker[State], state: State, rules: Rules, choose: Choose, *, length_penalty: float = 1.0, copies: int = 1
+def decode(
+    model: StepModel[State],
+    state: State,
+    constraints: DecodingConstraints,
+    choose: Choose,
+    *,
+    length_penalty: float = 1.0,
+    copies: int = 1,
 ) -> list[Hypothesis]:
-    """Let `choose` pick the next token of every hypothesis, of which each row of the state begins so many.
+    """Decode `copies` hypotheses per row of the state, with the next tokens picked by `choose`.
 
-    It is given the log-probabilities, -inf for what the rules forbid, the number of the step, and which of all
-    hypotheses, numbered row by row, these rows are.
+    `choose` gets the log-probabilities (-inf for tokens that the constraints forbid), the step, and the indices of the
+    hypotheses, counted row by row.
     """
-    judge = Judge(rules, model.device)
-    trail = Trail()
+    constraint_state = ConstraintState(constraints, model.device)
+    back_pointers = BackPointers()
     begin_passes(model)
-    here = torch.arange(rules.batch * copies, device=model.device)  # the hypotheses that have not ended
-    parents = here
+    active = torch.arange(constraints.batch * copies, device=model.device)  # the unfinished hypotheses
+    parents = active
     if copies > 1:
-        state = select(state, here // copies)
-    token = torch.tensor(rules.each("begin"), device=model.device)[here // copies]
-    total = torch.zeros(len(here), device=model.device)
-    ends: dict[int, Written] = {}
-    for step in range(judge.steps):
-        trail.add(token, parents)
+        state = select(state, active // copies)
+    token = torch.tensor(constraints.per_row("begin"), device=model.device)[active // copies]
+    total = torch.zeros(len(active), device=model.device)
+    finished: dict[int, Finished] = {}
+    for step in range(constraint_state.steps):
+        back_pointers.add(token, parents)
         logits, state = model.step(token, state)
-        log_p = judge.allowed(logits.float().log_softmax(dim=-1), step, here // copies)
-        token = choose(log_p, step, here)
+        log_p = constraint_state.apply(logits.float().log_softmax(dim=-1), step, active // copies)
+        token = choose(log_p, step, active)
         total = total + log_p.gather(1, token[:, None])[:, 0]
-        stopped = judge.stops(token, step, here // copies).tolist()
+        stopped = constraint_state.is_finished(token, step, active // copies).tolist()
         if any(stopped):
-            whole = zip(stopped, here.tolist(), total.tolist(), token.tolist(), strict=True)
-            for row, (stops, number, log_probability, last) in enumerate(whole):
+            rows = zip(stopped, active.tolist(), total.tolist(), token.tolist(), strict=True)
+            for row, (stops, index, log_probability, last) in enumerate(rows):
                 if stops:
-                    ends[number] = Written(step, row, log_probability / (step + 1) ** length_penalty, last)
+                    finished[index] = Finished(step, row, log_probability / (step + 1) ** length_penalty, last)
             if all(stopped):
                 break
             parents = torch.tensor([row for row, stops in enumerate(stopped) if not stops], device=model.device)
-            state, here, token, total = select((state, here, token, total), parents)
+            state, active, token, total = select((state, active, token, total), parents)
         else:
-            parents = torch.arange(len(here), device=model.device)
-    found = [ends[number] for number in range(rules.batch * copies)]
-    ways = trail.followed([(one.step, one.row) for one in found])
+            parents = torch.arange(len(active), device=model.device)
+    ends = [finished[index] for index in range(constraints.batch * copies)]
+    paths = back_pointers.trace([(end.step, end.row) for end in ends])
     return [
-        Hypothesis(tokens if judge.end is not None else (*tokens, one.last), one.score, rows)
-        for one, (tokens, rows) in zip(found, ways, strict=True)
+        Hypothesis(tokens if constraints.end is not None else (*tokens, end.last), end.score, rows)
+        for end, (tokens, rows) in zip(ends, paths, strict=True)
     ]
 
 
 @dataclass(frozen=True)
-class Written:
-    """Where a hypothesis ended."""
+class Finished:
+    """Step and row at which a hypothesis ended, and its score."""
 
     step: int
     row: int
     score: float
-    last: int  # the token that ended it: the end token, where there is one
+    last: int  # last token: the end token, if there is one

@@ -210,7 +210,7 @@ def resolve(folder: Path) -> Path:
             f"{folder}: neither a saved model (no {CONFIG}) nor a training run with a checkpoint{no_pickle(folder)}"
         )
     match read_seal(checkpoints[-1]):
-        case {"place": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():
+        case {"state": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():
             return best
     return checkpoints[-1]
 

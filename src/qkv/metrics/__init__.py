@@ -1,4 +1,4 @@
-"""Metrics: how good answers are."""
+"""Evaluation metrics."""
 
 from qkv.metrics.alignment import alignment_accuracy
 from qkv.metrics.metric import Metric

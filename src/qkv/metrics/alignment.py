@@ -1,4 +1,4 @@
-"""How well attention points at the right places."""
+"""Accuracy of attention as an alignment."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,9 @@ Gold = tuple[tuple[int, int] | None, ...]
 
 
 def alignment_accuracy(alignments: Iterable[tuple[Float[np.ndarray, "_target _source"], Gold]]) -> float:
-    """The share of output tokens with a known origin whose strongest weight falls inside it.
+    """Return the fraction of aligned output tokens whose largest weight falls inside their gold span.
 
-    Gold gives, for each output token, the [start, stop) of the source tokens that made it, or None.
+    Gold gives the span [start, stop) of source tokens for each output token, or None if it is not aligned.
     """
     hits = total = 0
     for weights, gold in alignments:

@@ -1,7 +1,8 @@
-"""How close answers to questions are to the ones that people gave, as SQuAD measures it (Rajpurkar et al. 2016).
+"""SQuAD metrics for extractive question answering (Rajpurkar et al. 2016).
 
-Texts are compared in lower case, without punctuation, without a, an and the, and with one space between words. Of
-several right answers the nearest counts. That there is none is an answer too: the empty one (Rajpurkar et al. 2018).
+Texts are compared in lower case, without punctuation, without a, an and the, and with whitespace normalized. Each
+prediction is scored against the closest of several gold answers. A question without answer has the empty one (Rajpurkar
+et al. 2018).
 """
 
 import re
@@ -9,38 +10,38 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-NONE = ("",)  # the right answers to a question that has none
+NO_ANSWER = ("",)  # gold answers of an unanswerable question
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
-def exact_answers(found: Sequence[str], wanted: Sequence[Sequence[str]]) -> float:
-    """The share of answers that equal one of the right ones (NaN of none)."""
-    return _mean_of_nearest(lambda ours, truth: float(ours == truth), found, wanted)
+def exact_answers(predictions: Sequence[str], gold: Sequence[Sequence[str]]) -> float:
+    """Return the fraction of predictions that equal a gold answer (NaN without any)."""
+    return _mean_of_best(lambda words, gold_words: float(words == gold_words), predictions, gold)
 
 
-def answer_f1(found: Sequence[str], wanted: Sequence[Sequence[str]]) -> float:
-    """The mean over questions of the F1 that the words of an answer have with those of the nearest right one."""
-    return _mean_of_nearest(_f1, found, wanted)
+def answer_f1(predictions: Sequence[str], gold: Sequence[Sequence[str]]) -> float:
+    """Return the mean word F1 of predictions against their closest gold answers (NaN without any)."""
+    return _mean_of_best(_f1, predictions, gold)
 
 
 def answer_words(text: str) -> list[str]:
-    """The words of an answer that are compared: those of "The  Cat's" are "cats"."""
+    """Return the normalized words of an answer: ["cats"] for "The  Cat's"."""
     return _ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def _f1(ours: list[str], truth: list[str]) -> float:
-    """2 P R / (P + R) = 2 common / (ours + truth), each word counted as often as it stands there."""
-    if not ours or not truth:
-        return float(ours == truth)
-    return 2 * (Counter(ours) & Counter(truth)).total() / (len(ours) + len(truth))
+def _f1(words: list[str], gold_words: list[str]) -> float:
+    """Return 2 P R / (P + R) = 2 common / (words + gold_words) over bags of words."""
+    if not words or not gold_words:
+        return float(words == gold_words)
+    return 2 * (Counter(words) & Counter(gold_words)).total() / (len(words) + len(gold_words))
 
 
-def _mean_of_nearest(
-    likeness: Callable[[list[str], list[str]], float], found: Sequence[str], wanted: Sequence[Sequence[str]]
+def _mean_of_best(
+    score: Callable[[list[str], list[str]], float], predictions: Sequence[str], gold: Sequence[Sequence[str]]
 ) -> float:
     scores = [
-        max(likeness(answer_words(ours), answer_words(truth)) for truth in truths or NONE)
-        for ours, truths in zip(found, wanted, strict=True)
+        max(score(answer_words(prediction), answer_words(answer)) for answer in answers or NO_ANSWER)
+        for prediction, answers in zip(predictions, gold, strict=True)
     ]
     return sum(scores) / len(scores) if scores else float("nan")

@@ -1,7 +1,7 @@
-"""How close pronunciations are to a dictionary, which may list several for one word.
+"""Phoneme and word error rates against a dictionary that may list several pronunciations per word.
 
-A word is right if it is said in any of the listed ways, and its errors are counted against the nearest of them, as
-is usual for letter-to-sound models (Yao and Zweig 2015).
+A word is correct if it matches any of them, and its errors are counted against the closest one, as is usual for
+grapheme-to-phoneme models (Yao and Zweig 2015).
 """
 
 from collections.abc import Sequence
@@ -9,22 +9,30 @@ from collections.abc import Sequence
 from qkv.metrics.text import edit_distance
 
 
-def phoneme_error_rate(said: Sequence[str], listed: Sequence[Sequence[str]]) -> float:
-    """Wrong, missing and needless phonemes, per phoneme of the nearest pronunciations (NaN without any).
+def phoneme_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return the edit distance per phoneme of the closest references (NaN without any).
 
-    A pronunciation is written as phonemes with spaces between them: "K AE1 T".
+    A pronunciation is a string of phonemes separated by spaces: "K AE1 T".
     """
-    nearest = [_nearest(one.split(), [way.split() for way in ways]) for one, ways in zip(said, listed, strict=True)]
-    phonemes = sum(length for _, length in nearest)
-    return sum(errors for errors, _ in nearest) / phonemes if phonemes else float("nan")
+    closest = [
+        _closest(prediction.split(), [reference.split() for reference in variants])
+        for prediction, variants in zip(predictions, references, strict=True)
+    ]
+    phonemes = sum(length for _, length in closest)
+    return sum(errors for errors, _ in closest) / phonemes if phonemes else float("nan")
 
 
-def word_error_rate(said: Sequence[str], listed: Sequence[Sequence[str]]) -> float:
-    """The share of words that are said in none of the listed ways (NaN of none)."""
-    wrong = sum(one.split() not in [way.split() for way in ways] for one, ways in zip(said, listed, strict=True))
-    return wrong / len(listed) if listed else float("nan")
+def word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return the fraction of words that match none of their references (NaN without any)."""
+    wrong = sum(
+        prediction.split() not in [reference.split() for reference in variants]
+        for prediction, variants in zip(predictions, references, strict=True)
+    )
+    return wrong / len(references) if references else float("nan")
 
 
-def _nearest(said: Sequence[str], ways: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """The errors against the nearest way, and how many phonemes that way has; of equally near ones, the first."""
-    return min(((edit_distance(said, way), len(way)) for way in ways), key=lambda found: found[0])
+def _closest(prediction: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """Return the edit distance to the closest reference, and its length; the first one in a tie."""
+    return min(
+        ((edit_distance(prediction, reference), len(reference)) for reference in references), key=lambda pair: pair[0]
+    )

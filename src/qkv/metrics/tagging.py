@@ -1,47 +1,50 @@
-"""How good tags are: word by word, and entity by entity."""
+"""Tag accuracy, and entity F1."""
 
 from collections.abc import Sequence
 
 Sentence = Sequence[str]  # the tags of its words
-PREFIXES, GOING_ON, LAST = "BIELSU", ("I", "E", "L"), ("E", "L", "S", "U")
-Entity = tuple[int, int, str]  # the first word, the word after the last, and the kind
+PREFIXES, CONTINUING, LAST = "BIELSU", ("I", "E", "L"), ("E", "L", "S", "U")
+Entity = tuple[int, int, str]  # [start, end) in words, and type
 
 
-def tag_accuracy(found: Sequence[Sentence], wanted: Sequence[Sentence]) -> float:
-    """The share of the words that have the right tag."""
-    words = [same for ours, truth in zip(found, wanted, strict=True) for same in map(str.__eq__, ours, truth)]
-    return sum(words) / max(1, len(words))
+def tag_accuracy(predictions: Sequence[Sentence], gold: Sequence[Sentence]) -> float:
+    """Return the fraction of words with the correct tag."""
+    correct = [
+        same for tags, gold_tags in zip(predictions, gold, strict=True) for same in map(str.__eq__, tags, gold_tags)
+    ]
+    return sum(correct) / max(1, len(correct))
 
 
-def entity_f1(found: Sequence[Sentence], wanted: Sequence[Sentence]) -> float:
-    """2 P R / (P + R) over whole entities: right where first word, last word and kind are (Tjong Kim Sang 2003)."""
-    right = ours = truth = 0
-    for said, gold in zip(found, wanted, strict=True):
-        own, true = entities(said), entities(gold)
-        right, ours, truth = right + len(own & true), ours + len(own), truth + len(true)
-    return 2 * right / (ours + truth) if ours + truth else 1.0
+def entity_f1(predictions: Sequence[Sentence], gold: Sequence[Sentence]) -> float:
+    """Return 2 P R / (P + R) over entities; span and type must match (Tjong Kim Sang 2003)."""
+    correct = total = 0
+    for tags, gold_tags in zip(predictions, gold, strict=True):
+        predicted, expected = entities(tags), entities(gold_tags)
+        correct += len(predicted & expected)
+        total += len(predicted) + len(expected)
+    return 2 * correct / total if total else 1.0
 
 
 def entities(tags: Sentence) -> set[Entity]:
-    """The entities of tags B-kind (begins), I-kind (goes on) and O (none); an I- that goes on with nothing begins.
+    """Return the entities of BIO tags; an I- without a preceding B- or I- of its type starts an entity.
 
-    An E- or L- is an I- after which another begins, an S- or U- a B- of one word (BIOES, BILOU).
+    BIOES and BILOU are accepted too: E- and L- are an I- that ends the entity, S- and U- a B- of one word.
     """
-    found: set[Entity] = set()
+    spans: set[Entity] = set()
     begin, kind = 0, ""
-    for place, tag in enumerate([*tags, "O"]):
+    for index, tag in enumerate([*tags, "O"]):
         prefix, _, name = tag.partition("-")
-        if kind and (prefix not in GOING_ON or name != kind):
-            found.add((begin, place, kind))
+        if kind and (prefix not in CONTINUING or name != kind):
+            spans.add((begin, index, kind))
             kind = ""
         if prefix in PREFIXES and name and not kind:
-            begin, kind = place, name
+            begin, kind = index, name
         if kind and prefix in LAST:
-            found.add((begin, place + 1, kind))
+            spans.add((begin, index + 1, kind))
             kind = ""
-    return found
+    return spans
 
 
-def names_entities(tags: Sequence[str]) -> bool:
-    """Whether tags are of that form."""
+def are_entity_tags(tags: Sequence[str]) -> bool:
+    """Return whether all tags are BIO, BIOES or BILOU tags."""
     return all(tag == "O" or (tag[0] in PREFIXES and tag[1:2] == "-") for tag in tags)

@@ -1,4 +1,4 @@
-"""Texts as the words that tokenised BLEU counts: Moses' rules, by which Multi30k's own tokenised files were made."""
+"""Moses tokenization for tokenized BLEU, as used for the tokenized files of Multi30k."""
 
 import re
 from itertools import pairwise
@@ -9,18 +9,18 @@ _PLAIN = str.maketrans(
 )
 _APOSTROPHE_OUTSIDE_A_WORD = re.compile(rf"(?<!{_LETTER})'|'(?!{_LETTER})")
 _APOSTROPHE_INSIDE_A_WORD = re.compile(rf"(?<={_LETTER})'(?={_LETTER})")
-# Which side of an apostrophe it stays with: "don't" becomes "don 't" in English, "l'eau" becomes "l' eau" in French.
+# The side that an apostrophe is attached to: "don't" becomes "don 't" in English, "l'eau" becomes "l' eau" in French.
 _JOINED = {"en": " '", "fr": "' ", "it": "' "}
-# What keeps its full stop in German: an ordinal, as far as Moses knows them (a year ends its sentence), or one letter.
+# German words that keep their full stop: ordinals up to 99, as in Moses, and single letters.
 _GERMAN_WITH_STOP = re.compile("[1-9][0-9]?|[a-z]")
 
 
 def lowercased_words(text: str, language: str) -> list[str]:
-    """Lowercase a text, make its quotes and dashes plain, and split it as Moses' tokeniser does ("en", "de", ...).
+    """Lowercase a text, normalize its quotes and dashes, and tokenize it like Moses ("en", "de", ...).
 
-    The order is Multi30k's (Elliott et al. 2016): a text that has lost its capitals no longer shows where a sentence
-    begins, so a full stop inside it stays with its word. Lists of abbreviations are left out: in the 360,706 words of
-    German training text they make no difference, in the 12,828 of the validation text a difference of one.
+    Texts are lowercased first, as in Multi30k (Elliott et al. 2016): without capitals the start of a sentence cannot be
+    detected, so a full stop inside a text stays attached to its word. Abbreviation lists are omitted: they change none
+    of the 360,706 words of the German training text, and one of the 12,828 of the validation text.
     """
     text = " ".join(text.lower().translate(_PLAIN).split()).replace("''", '"')
     text = re.sub(r"([^\w\s.',-]|_)", r" \1 ", text)
@@ -35,7 +35,7 @@ def lowercased_words(text: str, language: str) -> list[str]:
 
 
 def _full_stop(word: str, after: str, language: str) -> tuple[str, ...]:
-    """Part a word from the full stop at its end, unless the stop belongs to it: e.g., J.P., and in German the 10."""
+    """Split the final full stop off a word, unless it belongs to it, as in e.g., J.P., and 10. in German."""
     stem = word.removesuffix(".")
     if stem in ("", word) or stem.endswith("."):
         return (word,)

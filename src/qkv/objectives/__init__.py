@@ -1,1 +1,1 @@
-"""What training minimises."""
+"""Training losses and training data transformations."""

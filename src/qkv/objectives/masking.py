@@ -1,4 +1,4 @@
-"""Words that a model has to guess from what stands around them (Devlin et al. 2019)."""
+"""Masking for masked language modelling (Devlin et al. 2019)."""
 
 from typing import NamedTuple
 
@@ -7,75 +7,76 @@ import torch
 from qkv.errors import InputError
 from qkv.types import Bool, Float, Int, Tensor
 
-IGNORE = -1  # the target of a token that is not to be guessed
-MASKED, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
+IGNORE = -1  # target of a token that is not predicted
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of the selected tokens; the rest are unchanged
 
 
-class Masked(NamedTuple):
-    """What the model reads, and what it has to say of it."""
+class MaskedTokens(NamedTuple):
+    """Input tokens and targets of masked language modelling."""
 
     tokens: Int[Tensor, "batch length"]
-    targets: Int[Tensor, "batch length"]  # the token that was there, or IGNORE
+    targets: Int[Tensor, "batch length"]  # the original token, or IGNORE
 
 
 def mask_tokens(
     tokens: Int[Tensor, "batch length"],
     maskable: Bool[Tensor, "batch length"],
     mask: int,
-    others: Int[Tensor, "others"],
+    random_tokens: Int[Tensor, "candidates"],
     generator: torch.Generator,
     *,
-    share: float = 0.15,
-    words: Int[Tensor, "batch length"] | None = None,
-) -> Masked:
-    """Choose a share of each row's maskable tokens, at least one; make 80 % of them `mask` and 10 % one of `others`.
+    mask_prob: float = 0.15,
+    word_ids: Int[Tensor, "batch length"] | None = None,
+) -> MaskedTokens:
+    """Select a fraction of each row's maskable tokens, at least one.
 
-    With `words`, the number of the word that each token belongs to, words are chosen as wholes, as many as fit into the
-    share (whole-word masking). The generator decides, so that a seed gives the same again.
+    80 % of them become `mask`, 10 % one of `random_tokens`, 10 % are unchanged. With `word_ids`, the index of the word
+    of each token, whole words are selected, as many as fit into the fraction (whole-word masking).
     """
-    if not 0 < share < 1:
-        raise InputError(f"share must lie between 0 and 1, not {share}")
-    chosen = _chosen(maskable, share, words, generator)
-    fate = torch.rand(tokens.shape, generator=generator)
-    strangers = others[torch.randint(len(others), tokens.shape, generator=generator)]
-    read = torch.where(chosen & (fate < MASKED), mask, tokens)
-    read = torch.where(chosen & (fate >= MASKED) & (fate < MASKED + REPLACED), strangers, read)
-    return Masked(read, torch.where(chosen, tokens, IGNORE))
+    if not 0 < mask_prob < 1:
+        raise InputError(f"mask_prob must lie between 0 and 1, not {mask_prob}")
+    selected = _select(maskable, mask_prob, word_ids, generator)
+    uniform = torch.rand(tokens.shape, generator=generator)
+    replacements = random_tokens[torch.randint(len(random_tokens), tokens.shape, generator=generator)]
+    inputs = torch.where(selected & (uniform < MASK_SHARE), mask, tokens)
+    is_random = selected & (uniform >= MASK_SHARE) & (uniform < MASK_SHARE + RANDOM_SHARE)
+    inputs = torch.where(is_random, replacements, inputs)
+    return MaskedTokens(inputs, torch.where(selected, tokens, IGNORE))
 
 
-def _chosen(
+def _select(
     maskable: Bool[Tensor, "batch length"],
-    share: float,
-    words: Int[Tensor, "batch length"] | None,
+    mask_prob: float,
+    word_ids: Int[Tensor, "batch length"] | None,
     generator: torch.Generator,
 ) -> Bool[Tensor, "batch length"]:
-    """The tokens to be guessed, of each row a share rounded to whole tokens; of a row without any maskable none."""
-    budget = (share * maskable.sum(dim=1)).round().clamp(min=1)
-    lot = torch.rand(maskable.shape, generator=generator)
-    if words is not None:
-        lot = lot.gather(1, _first_of_word(words))  # the pieces of a word share the lot of the first
-    lot = lot.masked_fill(~maskable, 2.0)
-    order = lot.argsort(dim=1, stable=True)
-    drawn = lot.gather(1, order)
-    reached = _ends(drawn) <= budget[:, None]
-    # At least one word is guessed, also where it is longer than the share.
-    fits = (reached | (drawn == drawn[:, :1])) & (drawn < 2.0)
+    """Select round(mask_prob * maskable) tokens of each row, at least one; none in a row without maskable tokens."""
+    budget = (mask_prob * maskable.sum(dim=1)).round().clamp(min=1)
+    priority = torch.rand(maskable.shape, generator=generator)
+    if word_ids is not None:
+        priority = priority.gather(1, _first_of_word(word_ids))  # all tokens of a word share that of the first
+    priority = priority.masked_fill(~maskable, 2.0)
+    order = priority.argsort(dim=1, stable=True)
+    ordered = priority.gather(1, order)
+    within_budget = _run_ends(ordered) <= budget[:, None]
+    # Select at least one word, even if it exceeds the budget.
+    fits = (within_budget | (ordered == ordered[:, :1])) & (ordered < 2.0)
     return torch.zeros_like(maskable).scatter(1, order, fits)
 
 
-def _first_of_word(words: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
-    """For each token, where the word begins that it belongs to: tokens of a word stand next to each other."""
-    place = torch.arange(words.shape[1]).expand_as(words)
-    begins = torch.ones_like(words, dtype=torch.bool)
-    begins[:, 1:] = words[:, 1:] != words[:, :-1]
-    return torch.where(begins, place, 0).cummax(dim=1).values
+def _first_of_word(word_ids: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """Return the position of the first token of each token's word; the tokens of a word are contiguous."""
+    position = torch.arange(word_ids.shape[1]).expand_as(word_ids)
+    is_first = torch.ones_like(word_ids, dtype=torch.bool)
+    is_first[:, 1:] = word_ids[:, 1:] != word_ids[:, :-1]
+    return torch.where(is_first, position, 0).cummax(dim=1).values
 
 
-def _ends(drawn: Float[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
-    """How many tokens lie before the end of the run of equal lots that each token is in; `drawn` is sorted."""
-    length = drawn.shape[1]
-    place = torch.arange(1, length + 1).expand(drawn.shape)
-    last = torch.ones_like(drawn, dtype=torch.bool)
-    last[:, :-1] = drawn[:, 1:] != drawn[:, :-1]
-    after = torch.where(last, place, length + 1)
-    return after.flip(1).cummin(dim=1).values.flip(1)
+def _run_ends(ordered: Float[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """Return the end position of the run of equal values that contains each element of a sorted tensor."""
+    length = ordered.shape[1]
+    end = torch.arange(1, length + 1).expand(ordered.shape)
+    is_last = torch.ones_like(ordered, dtype=torch.bool)
+    is_last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
+    ends = torch.where(is_last, end, length + 1)
+    return ends.flip(1).cummin(dim=1).values.flip(1)

@@ -1,7 +1,7 @@
-"""Pairs of passages of which the second follows the first in half of the cases (Devlin et al. 2019).
+"""Segment pairs for next-sentence prediction (Devlin et al. 2019).
 
-The texts of all documents stand one after the other as tokens, and a passage is a range of places in them: nothing is
-copied, and pairs of millions of tokens are drawn in seconds.
+The tokens of all documents are concatenated, and a segment is a range of positions in them: no tokens are copied, and
+pairs from millions of tokens are sampled in seconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,66 +10,66 @@ from typing import NamedTuple
 
 from qkv.errors import InputError
 
-Sentences = Sequence[int]  # of a document: where each begins, and where the last one ends
+Sentences = Sequence[int]  # of a document: the start of each sentence, and the end of the last
 
 
-class Passages(NamedTuple):
-    """Two passages; `follows` is what the model has to say of them."""
+class SegmentPair(NamedTuple):
+    """Two segments; `follows` is the label."""
 
     first: range
     second: range
     follows: bool
 
 
-def sentence_pairs(documents: Sequence[Sentences], longest: int, chance: Random) -> Iterator[Passages]:
-    """Every document once, in pairs of at most `longest` tokens together.
+def sentence_pairs(documents: Sequence[Sentences], max_tokens: int, rng: Random) -> Iterator[SegmentPair]:
+    """Yield pairs of at most `max_tokens` tokens that cover every document once.
 
-    A run of sentences of about that length is cut in two; heads or tails, its second half stays, or a passage from
-    another document takes its place, of about the same length, so that this does not give it away, and its own
-    sentences are used again in the next run. A single sentence that is left over makes no pair: it could only be
-    followed by a stranger, and there would be more of these.
+    A run of sentences of about that length is split in two. With probability 0.5 its second half is replaced by a
+    random segment of another document, of about the same length so that the length does not reveal the label, and the
+    replaced sentences are used again in the next run. A single remaining sentence is dropped: it could only be paired
+    with a random segment, which would unbalance the labels.
     """
-    if longest < 2:
-        raise InputError(f"a pair needs room for two tokens at least, not {longest}")
+    if max_tokens < 2:
+        raise InputError(f"a pair needs at least two tokens, not {max_tokens}")
     if sum(len(document) > 1 for document in documents) < 2:
-        raise InputError("a passage that does not follow comes from another document: at least two are needed")
-    for number, document in enumerate(documents):
-        at = 0
-        while (end := _end_of_run(document, at, longest, least=2)) - at > 1:
-            cut = chance.randint(at + 1, end - 1)
-            first, second = range(document[at], document[cut]), range(document[cut], document[end])
-            follows = chance.random() < 0.5
+        raise InputError("next-sentence prediction needs at least two documents")
+    for index, document in enumerate(documents):
+        start = 0
+        while (end := _end_of_run(document, start, max_tokens, min_sentences=2)) - start > 1:
+            cut = rng.randint(start + 1, end - 1)
+            first, second = range(document[start], document[cut]), range(document[cut], document[end])
+            follows = rng.random() < 0.5
             if not follows:
-                second = _stranger(documents, number, len(second), chance)
-            yield Passages(*_fitted(first, second, longest, chance), follows)
-            at = end if follows else cut
+                second = _random_segment(documents, index, len(second), rng)
+            yield SegmentPair(*_truncate(first, second, max_tokens, rng), follows)
+            start = end if follows else cut
 
 
-def _end_of_run(document: Sentences, at: int, longest: int, least: int) -> int:
-    """Where a run from this sentence on ends: it has so many tokens or more, and at `least` so many sentences."""
+def _end_of_run(document: Sentences, start: int, min_tokens: int, min_sentences: int) -> int:
+    """Return the end of the shortest run from sentence `start` with enough tokens and sentences."""
     last = len(document) - 1
-    end = min(at + least, last)
-    while end < last and document[end] - document[at] < longest:
+    end = min(start + min_sentences, last)
+    while end < last and document[end] - document[start] < min_tokens:
         end += 1
     return end
 
 
-def _stranger(documents: Sequence[Sentences], but: int, length: int, chance: Random) -> range:
-    """A passage of about this length from any other document."""
+def _random_segment(documents: Sequence[Sentences], exclude: int, length: int, rng: Random) -> range:
+    """Return a random segment of about this length from any other document."""
     while True:
-        number = chance.randrange(len(documents))
-        document = documents[number]
-        if number != but and len(document) > 1:
-            at = chance.randrange(len(document) - 1)
-            while at > 0 and document[-1] - document[at] < length:
-                at -= 1
-            return range(document[at], document[_end_of_run(document, at, length, least=1)])
+        index = rng.randrange(len(documents))
+        document = documents[index]
+        if index != exclude and len(document) > 1:
+            start = rng.randrange(len(document) - 1)
+            while start > 0 and document[-1] - document[start] < length:
+                start -= 1
+            return range(document[start], document[_end_of_run(document, start, length, min_sentences=1)])
 
 
-def _fitted(first: range, second: range, longest: int, chance: Random) -> tuple[range, range]:
-    """The longer of the two loses tokens at either end until both fit."""
-    sides = [first, second]
-    for _ in range(len(first) + len(second) - longest):
-        longer = int(len(sides[1]) > len(sides[0]))
-        sides[longer] = sides[longer][1:] if chance.getrandbits(1) else sides[longer][:-1]
-    return sides[0], sides[1]
+def _truncate(first: range, second: range, max_tokens: int, rng: Random) -> tuple[range, range]:
+    """Remove tokens from a random end of the longer segment until both fit."""
+    segments = [first, second]
+    for _ in range(len(first) + len(second) - max_tokens):
+        longer = int(len(segments[1]) > len(segments[0]))
+        segments[longer] = segments[longer][1:] if rng.getrandbits(1) else segments[longer][:-1]
+    return segments[0], segments[1]

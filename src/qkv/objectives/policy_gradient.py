@@ -1,4 +1,4 @@
-"""Learning to act from what acting brought (Williams 1992; Mnih et al. 2016 for the three parts of the loss)."""
+"""Policy gradient loss (Williams 1992) with value and entropy terms (Mnih et al. 2016)."""
 
 import torch
 
@@ -16,20 +16,20 @@ def policy_gradient(
 ) -> Float[Tensor, ""]:
     """L = - E[A_t log p(a_t)] + E[(v_t - R_t / n)^2] - entropy E[H(p)],   R_t = r_t + ... + r_n,   A_t = R_t - n v_t.
 
-    What an action is given credit for is the reward from it to the end (n actions), less what was `expected` (v, a
-    share of n) before it. The advantage A is divided by its deviation over the batch, so that its scale is no matter.
+    R_t is the return from step t to the end (n actions), and `expected` is the value v_t, as a fraction of n. The
+    advantage A is divided by its standard deviation over the batch.
     """
     length = rewards.shape[1]
-    to_come = rewards.flip(1).cumsum(dim=1).flip(1) / length
-    advantage = (to_come - expected).detach()
+    returns = rewards.flip(1).cumsum(dim=1).flip(1) / length
+    advantage = (returns - expected).detach()
     advantage = advantage / (advantage.std(correction=0) + EPSILON)
     log_p = logits.log_softmax(dim=-1)
-    taken = log_p.gather(-1, actions[..., None])[..., 0]
-    surprise = -(log_p.exp() * log_p).sum(dim=-1)
-    return (-advantage * taken + (expected - to_come).square() - entropy * surprise).mean()
+    action_log_p = log_p.gather(-1, actions[..., None])[..., 0]
+    policy_entropy = -(log_p.exp() * log_p).sum(dim=-1)
+    return (-advantage * action_log_p + (expected - returns).square() - entropy * policy_entropy).mean()
 
 
-def gumbel(luck: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Noise made of even luck from 0 to 1: of logits with it added, the largest is a draw from their softmax."""
-    tiny = torch.finfo(luck.dtype).tiny
-    return -(-luck.clamp(min=tiny).log()).clamp(min=tiny).log()
+def gumbel(uniform: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Transform uniform noise into Gumbel noise: argmax(logits + gumbel(u)) is a sample from softmax(logits)."""
+    tiny = torch.finfo(uniform.dtype).tiny
+    return -(-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()

@@ -14,7 +14,7 @@ from qkv.data.captions import feature_names, read_features
 from qkv.data.picture_file import read_picture
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
-from qkv.generation import Hypothesis, Rules, Sampling, beam_search, greedy_search, sample
+from qkv.generation import DecodingConstraints, Hypothesis, Sampling, beam_search, greedy_search, sample
 from qkv.interop import load_as
 from qkv.models.captioner import ShowAttendTell
 from qkv.runtime.device import pick_device
@@ -97,12 +97,12 @@ class Captioner:
         """The best caption that a search finds for each picture, or with `sampling` one that is drawn."""
         model = self.model
         state = model.start(model.encode(images))
-        rules = Rules(
+        rules = DecodingConstraints(
             batch=len(images),
             begin=self.marks.begin,
             end=self.marks.end,
             max_length=model.config.max_length - 1,  # the end token has its place, too
-            never=self.marks.never,
+            suppress_tokens=self.marks.never,
         )
         if sampling is not None:
             found = sample(model, state, rules, sampling, samples=1, length_penalty=length_penalty)

@@ -19,7 +19,7 @@ from qkv.metrics.captions import caption_bleu, exact_captions, inside
 from qkv.models.captioner import LARGEST_CELL, Config, ShowAttendTell
 from qkv.objectives.attention import alignment_loss
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.objectives.spread import spread_loss
+from qkv.objectives.doubly_stochastic import doubly_stochastic_loss
 from qkv.tasks.captioner import Captioner
 from qkv.tasks.image_classification import scaled
 from qkv.tasks.marks import Marks
@@ -144,7 +144,7 @@ class CaptioningTask(ScoredTask):
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.settings.label_smoothing, consume=True)
         if model.config.spread:
-            loss = loss + model.config.spread * spread_loss(weights, batch.target_out != IGNORE)
+            loss = loss + model.config.spread * doubly_stochastic_loss(weights, batch.target_out != IGNORE)
         return loss if reward is None else loss + reward
 
     def validate(self, model: ShowAttendTell) -> dict[str, float]:

@@ -11,7 +11,7 @@ from qkv.config import require
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer
 from qkv.data.vocabulary import END, Tokens, Vocabulary
 from qkv.errors import InputError
-from qkv.generation import Rules, Sampling, sample
+from qkv.generation import DecodingConstraints, Sampling, sample
 from qkv.interop import load_as
 from qkv.nn.language_model import LanguageModel
 from qkv.runtime.device import pick_device
@@ -103,8 +103,8 @@ class Generator:
         if first:
             _, state = self.model.read(torch.tensor([first], device=self.model.device), state)
         never = [one for one in never_written(self.vocabulary, self.model.config.vocabulary_size) if one != self.end]
-        rules = Rules(batch=1, begin=last, end=self.end, max_length=tokens, never=never)
-        (found,) = sample(self.model, state, rules, how, samples=samples, numbers=[number])
+        rules = DecodingConstraints(batch=1, begin=last, end=self.end, max_length=tokens, suppress_tokens=never)
+        (found,) = sample(self.model, state, rules, how, samples=samples, row_ids=[number])
         # Decoded with the prompt, for a subword may need to know what stands before it: a space, say.
         begun, unknown = self.vocabulary.decode(before.ids), self.vocabulary.unknown(before)
         return [

@@ -249,8 +249,8 @@ class MaskedWordsTask(ScoredTask):
             self.mask,
             self.ordinary.nonzero().squeeze(1),
             torch.Generator().manual_seed(random.Random(seed).getrandbits(32)),
-            share=SHARE,
-            words=(~self.inside[tokens]).cumsum(dim=1) if self.settings.whole_words else None,
+            mask_prob=SHARE,
+            word_ids=(~self.inside[tokens]).cumsum(dim=1) if self.settings.whole_words else None,
         )
         chosen = masked.targets != IGNORE
         chosen[:, 0] = True  # [CLS] comes first, with the target IGNORE

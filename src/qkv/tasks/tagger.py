@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from qkv.config import shown
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError
-from qkv.metrics.tagging import entities, names_entities
+from qkv.metrics.tagging import are_entity_tags, entities
 from qkv.nn.text_encoder import TextEncoder
 from qkv.tasks.reader import BATCH_TOKENS, Reader, require_text
 from qkv.tasks.tagging import tags_of
@@ -64,7 +64,7 @@ class Tagger(Reader):
         require_text([one.text for one in read])
         heads = [one.heads for one in read]
         found = tags_of(self.model, self.splitter, [one.words for one in read], batch_tokens, heads)
-        named = names_entities(self.model.config.label_names)
+        named = are_entity_tags(self.model.config.label_names)
         return [
             TaggedText(one.text, one.words, tuple(tags), tuple(one.offsets), tuple(one.entities(tags)) if named else ())
             for one, tags in zip(read, found, strict=True)

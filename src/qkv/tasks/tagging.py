@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from qkv.data.registry import Loaded
 from qkv.data.tagged import Tagged
 from qkv.metrics import Metric
-from qkv.metrics.tagging import entity_f1, names_entities, tag_accuracy
+from qkv.metrics.tagging import are_entity_tags, entity_f1, tag_accuracy
 from qkv.nn.text_encoder import TextEncoder
 from qkv.tasks.pieces import (
     IGNORE,
@@ -189,7 +189,7 @@ def tag_scores(found: Sequence[Sequence[str]], wanted: Sequence[Tagged]) -> dict
     """Accuracy, and F1 of entities; of tags that are no parts of entities each word is one, and F1 is the accuracy."""
     truth = [sentence.tags for sentence in wanted]
     accuracy = tag_accuracy(found, truth)
-    entities = names_entities([tag for tags in truth for tag in tags])
+    entities = are_entity_tags([tag for tags in truth for tag in tags])
     return {"accuracy": accuracy, "f1": entity_f1(found, truth) if entities else accuracy}
 
 

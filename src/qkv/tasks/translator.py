@@ -15,7 +15,16 @@ from qkv.data.tagged import Tagged, text_of
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer, TwoTokenizers
 from qkv.data.vocabulary import AnyVocabulary, Tokens
 from qkv.errors import InputError
-from qkv.generation import MOST_HYPOTHESES, Coverage, Hypothesis, Rules, Sampling, beam_search, greedy_search, sample
+from qkv.generation import (
+    MAX_HYPOTHESES,
+    Coverage,
+    DecodingConstraints,
+    Hypothesis,
+    Sampling,
+    beam_search,
+    greedy_search,
+    sample,
+)
 from qkv.interop import load_as
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.runtime.device import pick_device
@@ -45,7 +54,7 @@ class Search:
 
     def __post_init__(self) -> None:
         require(
-            1 <= self.beam <= MOST_HYPOTHESES, f"the beam must lie between 1 and {MOST_HYPOTHESES:,}, not {self.beam}"
+            1 <= self.beam <= MAX_HYPOTHESES, f"the beam must lie between 1 and {MAX_HYPOTHESES:,}, not {self.beam}"
         )
         if self.sampling is None:
             require(
@@ -55,8 +64,8 @@ class Search:
         else:
             require(self.beam == 1, f"sampling follows one hypothesis at a time: a beam of {self.beam} is not for it")
             require(
-                1 <= self.n_best <= MOST_HYPOTHESES,
-                f"n-best must lie between 1 and {MOST_HYPOTHESES:,}, not {self.n_best}",
+                1 <= self.n_best <= MAX_HYPOTHESES,
+                f"n-best must lie between 1 and {MAX_HYPOTHESES:,}, not {self.n_best}",
             )
         require(0 <= self.length_penalty < math.inf, f"length penalty must be 0 or more, not {self.length_penalty}")
         require(
@@ -204,7 +213,7 @@ class Translator:
         if search.sampling is not None:
             return sample(
                 self.model, state, rules, search.sampling,
-                samples=search.n_best, length_penalty=penalty, numbers=numbers,
+                samples=search.n_best, length_penalty=penalty, row_ids=numbers,
             )  # fmt: skip
         if search.beam == 1:
             return [[best] for best in greedy_search(self.model, state, rules, length_penalty=penalty)]
@@ -227,7 +236,7 @@ class Translator:
         batch = collate(encoded, begin=self.marks.begin, end=self.marks.end)
         return with_trees(batch, encoded).to(self.model.device)
 
-    def _rules(self, sources: Sequence[AnyTokens], search: Search) -> Rules:
+    def _rules(self, sources: Sequence[AnyTokens], search: Search) -> DecodingConstraints:
         """By each text's own length: what else is in the batch must make no difference."""
         most = min(self.model.config.max_length, search.max_length or math.inf)
         prefix = plain_ids(self.vocabulary.target, search.prefix) if search.prefix else []
@@ -238,14 +247,14 @@ class Translator:
         if self.marks.unknown in prefix:
             raise InputError(f"the prefix {shown(repr(search.prefix))} holds what the model never saw, and cannot say")
         usual = [max(2 * len(source.ids) + 50, least) for source in sources]
-        return Rules(
+        return DecodingConstraints(
             batch=len(sources),
             begin=self.marks.begin,
             end=self.marks.end,
             max_length=[int(most if search.max_length else min(longest, most)) for longest in usual],
             min_length=search.min_length,
-            never=self.marks.never,
-            prefixes=[prefix] * len(sources),
+            suppress_tokens=self.marks.never,
+            prefix_tokens=[prefix] * len(sources),
         )
 
     def fits(self, text: str) -> bool:

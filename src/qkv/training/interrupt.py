@@ -5,25 +5,25 @@ from types import FrameType, TracebackType
 
 
 class Interrupt:
-    """True once the user (SIGINT) or the system (SIGTERM) asked to stop; a second request stops at once."""
+    """True once SIGINT or SIGTERM was received; a second signal raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._requested = False
 
     def __bool__(self) -> bool:
-        return self._asked
+        return self._requested
 
     def __enter__(self) -> "Interrupt":
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._requested:
             raise KeyboardInterrupt
-        self._asked = True
+        self._requested = True

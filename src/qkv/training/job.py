@@ -1,4 +1,4 @@
-"""From a recipe to a trained model: data, vocabulary, model, run, loop."""
+"""Train a recipe: load data, vocabulary and model, then run the training loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ from qkv.models import MODELS
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
 from qkv.training.display import Display
-from qkv.training.initial import continued_config, set_aside, start_of, take_over
+from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.loop import train
-from qkv.training.memory import check_memory, naming_checkpoint
+from qkv.training.memory import check_memory, explain_out_of_memory
 from qkv.training.recipe import TASKS, Recipe
-from qkv.training.run import Place, Run
+from qkv.training.run import Run, TrainState
 
 
 @dataclass(frozen=True)
 class Job:
-    """What became of a training job."""
+    """A run and its state when training stopped."""
 
     run: Run
-    place: Place
+    state: TrainState
 
 
 def begin(
     recipe: Recipe, folder: Path, device: str = "auto", display: Display | None = None, *, force: bool = False
 ) -> Job:
-    """Train a recipe into a new folder; with `force` also where memory seems too small."""
-    return _work(Run.new(folder, recipe), device, display or Display(), force)
+    """Train a recipe into a new folder; `force` skips the memory check."""
+    return _train(Run.new(folder, recipe), device, display or Display(), force)
 
 
 def resume(
@@ -43,63 +43,65 @@ def resume(
     *,
     force: bool = False,
 ) -> Job:
-    """Resume a run from its newest checkpoint; `assignments` change keys of `train` from there on."""
+    """Resume a run from its newest checkpoint; `assignments` override keys of `train` from there on."""
     run = Run.open(folder)
-    return _work(run.changed(assignments) if assignments else run, device, display or Display(), force)
+    return _train(run.with_overrides(assignments) if assignments else run, device, display or Display(), force)
 
 
-def _work(run: Run, device: str, display: Display, force: bool) -> Job:
+def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     recipe = run.recipe
-    where = pick_device(device)
-    kind = TASKS[recipe.task]
+    torch_device = pick_device(device)
+    task_class = TASKS[recipe.task]
     network = MODELS[recipe.model["name"]][0]
     data = load_data(recipe.data)
     resumed = bool(run.checkpoints)
-    start = None if resumed else start_of(recipe)
+    pretrained = None if resumed else load_pretrained(recipe)
     vocabulary = run.vocabulary or (
-        kind.learn_vocabulary(data, recipe.data, recipe.model_config()) if start is None else start.tokenizer
+        task_class.learn_vocabulary(data, recipe.data, recipe.model_config())
+        if pretrained is None
+        else pretrained.tokenizer
     )
     if resumed:
-        saved, config = read_config(run.checkpoints[-1])
-        if saved is not network:
+        saved_network, config = read_config(run.checkpoints[-1])
+        if saved_network is not network:
             raise CheckpointError(
-                f"{run.checkpoints[-1]}: holds a {saved.__name__}, but the run trains a {network.__name__}"
+                f"{run.checkpoints[-1]}: holds a {saved_network.__name__}, but the run trains a {network.__name__}"
             )
-    elif start is not None:
-        config = continued_config(recipe, start, kind.sizes(data, vocabulary))
+    elif pretrained is not None:
+        config = pretrained_config(recipe, pretrained, task_class.sizes(data, vocabulary))
     else:
-        config = recipe.model_config(kind.sizes(data, vocabulary))
-    task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
+        config = recipe.model_config(task_class.sizes(data, vocabulary))
+    task = task_class.prepare(data, vocabulary, config, recipe.train, recipe.seed)
     if not force:
-        check_memory(recipe, network, config, task, where, display.say)
+        check_memory(recipe, network, config, task, torch_device, display.print)
     seed_everything(recipe.seed)
     model: Any = network(config)
-    fresh = [] if start is None else take_over(model, start)
-    model = model.to(where)
+    fresh = [] if pretrained is None else copy_matching_weights(model, pretrained)
+    model = model.to(torch_device)
     size = sum(parameter.numel() for parameter in model.parameters())
-    display.say(
-        f"{recipe.data.name}  {task.describe()}{_described(recipe, vocabulary)}    "
-        f"{recipe.model['name']}  {size / 1e6:.2f} M parameters    {where}"
+    display.print(
+        f"{recipe.data.name}  {task.describe()}{_describe_vocabulary(recipe, vocabulary)}    "
+        f"{recipe.model['name']}  {size / 1e6:.2f} M parameters    {torch_device}"
     )
-    if start is not None:
-        new = f"new are {', '.join(fresh)}" if fresh else "nothing is new"
-        display.say(f"begins with the weights of {recipe.init}; {new}")
+    if pretrained is not None:
+        random = f"randomly initialized: {', '.join(fresh)}" if fresh else "all weights were loaded"
+        display.print(f"initialized from {recipe.init}; {random}")
     from_scratch = () if resumed or recipe.init is not None else task.notes_from_scratch()
-    for note in (*task.notes, *from_scratch, *set_aside(recipe, start)):
-        display.say(f"note: {note}")
-    # Everything that could be wrong with the input has been checked: only now is the run's folder created.
-    with run.held(), naming_checkpoint(run):
+    for note in (*task.notes, *from_scratch, *ignored_keys(recipe, pretrained)):
+        display.print(f"note: {note}")
+    # All input has been checked: only now is the run's folder created.
+    with run.lock(), explain_out_of_memory(run):
         return Job(run, train(run, task, model, data.fingerprint, display))
 
 
-def _described(recipe: Recipe, vocabulary: Any) -> str:
-    """How texts are split, and into how many different tokens; nothing where there are none."""
+def _describe_vocabulary(recipe: Recipe, vocabulary: Any) -> str:
+    """Describe the kind and size of the vocabulary; "" without text."""
     if vocabulary is None:
         return ""
     if recipe.init is not None:
-        return "  the tokenizer that it begins with"
+        return "  tokenizer of init"
     if isinstance(vocabulary, Characters):
-        return "  the characters of words"
+        return "  characters of words"
     source = f"  vocabulary {recipe.data.vocabulary} ({len(vocabulary.source):,})"
     if vocabulary.target is vocabulary.source:
         return source

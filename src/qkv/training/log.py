@@ -1,4 +1,4 @@
-"""The log of a run: one JSON object per line, and the same numbers in TensorBoard's event files."""
+"""Training log: one JSON object per line, and the same values as TensorBoard event files."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class Log:
         self._events = EventFile(path.parent / "tensorboard", first_step)
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Record the numbers of a step; `kind` is "train" or "valid"."""
+        """Append the values of a step; `kind` is "train" or "valid"."""
         with naming_output(self._path):
             self._file.write((json.dumps({"step": step, "kind": kind, **values}) + "\n").encode())
             self._file.flush()
@@ -41,13 +41,13 @@ class Log:
         for path, file in ((self._path, self._file), (self._events.path, self._events.file)):
             try:
                 file.close()
-            except OSError as failure:  # of what was not written yet; the error that ends training comes first
+            except OSError as failure:  # while flushing; an error that ended training takes precedence
                 if error is None:
                     raise InputError(f"{path}: cannot be written: {failure.strerror}") from None
 
 
 class EventFile:
-    """An event file that is written at once, so that an error is raised here and not in a thread."""
+    """A TensorBoard event file that is written synchronously, so that errors are raised here and not in a thread."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         with naming_output(folder):
@@ -59,11 +59,11 @@ class EventFile:
         self.file = open_in_folder(self.path)
         self._records = RecordWriter(self.file)
         self._append(Event(wall_time=now, file_version="brain.Event:2"))
-        # TensorBoard drops what other files of the folder have from this step on.
+        # Makes TensorBoard discard events of other files in the folder from this step on.
         self._append(Event(wall_time=now, step=first_step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Record scalars of a step."""
+        """Append the scalars of a step."""
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._append(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 

@@ -13,107 +13,109 @@ from torch import nn
 from qkv.errors import NotFinite
 from qkv.interop import Network
 from qkv.tasks.task import Batch, Task
-from qkv.training.average import Average
-from qkv.training.circumstances import present_circumstances
 from qkv.training.display import Display
+from qkv.training.ema import EMA
+from qkv.training.environment import current_environment
 from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
-from qkv.training.passes import CapturedPasses, Passes
 from qkv.training.recipe import TrainConfig
-from qkv.training.run import LOG, Best, Place, Run
+from qkv.training.run import LOG, Best, Run, TrainState
 from qkv.training.schedule import learning_rate
+from qkv.training.step import CudaGraphTrainStep, TrainStep
 
 LOG_EVERY = 20  # steps
 
 
-def train(run: Run, task: Task, model: Network, data: str, display: Display) -> Place:
+def train(run: Run, task: Task, model: Network, data: str, display: Display) -> TrainState:
     """Train to the end of the recipe, from the newest checkpoint if there is one; Ctrl-C saves and returns early."""
     config = run.recipe.train
     device = model.device
     optimizer = adamw(model, config)
-    average = Average(model, config.ema)
-    circumstances = present_circumstances(device, config, capturable=task.capturable)
-    place, notes = run.restore(task, model, optimizer, average, data, circumstances)
+    ema = EMA(model, config.ema)
+    environment = current_environment(device, config, capturable=task.capturable)
+    state, notes = run.restore(task, model, optimizer, ema, data, environment)
     for note in notes:
-        display.say(f"note: {note}")
-    run.truncate_log(place)
-    kind = CapturedPasses if circumstances.graphs else Passes
-    passes = kind(model, partial(task.loss, model), circumstances.precision, config.clip)
-    saved = place if run.checkpoints else None
+        display.print(f"note: {note}")
+    run.truncate_log(state)
+    step_class = CudaGraphTrainStep if environment.graphs else TrainStep
+    train_step = step_class(model, partial(task.loss, model), environment.precision, config.clip)
+    saved = state if run.checkpoints else None
 
     def save() -> None:
         nonlocal saved
-        if saved != place:
+        if saved != state:
             if not all(parameter.isfinite().all() for parameter in model.parameters()):
-                raise NotFinite(f"step {place.step}: a weight is not finite; {last_good(run)}")
-            run.save(place, task, model, optimizer, average, data, circumstances)
-            saved = place
+                raise NotFinite(f"step {state.step}: a weight is not finite; {last_checkpoint(run)}")
+            run.save(state, task, model, optimizer, ema, data, environment)
+            saved = state
 
-    with Interrupt() as interrupt, Log(run.folder / LOG, place.step + 1) as log, display:
-        began, clock, tokens = time.monotonic() - place.seconds, time.monotonic(), 0
-        ahead = Prepared(task, steps_ahead(task, config.epochs, place), device, filled=circumstances.graphs)
-        for step, batch in ahead:
+    with Interrupt() as interrupt, Log(run.folder / LOG, state.step + 1) as log, display:
+        began, clock, tokens = time.monotonic() - state.seconds, time.monotonic(), 0
+        batches = Prefetcher(task, remaining_steps(task, config.epochs, state), device, filled=environment.graphs)
+        for step, batch in batches:
             model.train()
-            rate = learning_rate(config, place.step, step.behind)
+            rate = learning_rate(config, state.step, step.start)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            outcome = passes(batch)
-            ahead.prepare()  # a GPU is still at work
-            loss, norm = torch.stack(list(outcome)).tolist()
-            stop_unless_finite(loss, "loss", place, run)
-            stop_unless_finite(norm, "gradient", place, run)
+            output = train_step(batch)
+            batches.prefetch()  # overlap host work with the GPU
+            loss, norm = torch.stack(list(output)).tolist()
+            require_finite(loss, "loss", state, run)
+            require_finite(norm, "gradient", state, run)
             optimizer.step()
 
             tokens += batch.tokens
             now = time.monotonic()
-            place = replace(place, step=place.step + 1, epoch=step.epoch, batch=step.number + 1, seconds=now - began)
-            average.update(place.step)
-            if place.step % LOG_EVERY == 0 or place.step == 1 or step.done == 1.0:
+            state = replace(state, step=state.step + 1, epoch=step.epoch, batch=step.number + 1, seconds=now - began)
+            ema.update(state.step)
+            if state.step % LOG_EVERY == 0 or state.step == 1 or step.end == 1.0:
                 speed, clock, tokens = tokens / (now - clock), now, 0
-                log.write(place.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
-                display.step(step.epoch + 1, config.epochs, step.done, loss, speed, task.unit)
-            if place.step % config.validate_every == 0:
-                place = validate(task, model, average, config, place, log, display)
-                clock, tokens = time.monotonic(), 0  # the speed shown is that of training
-                if place.best is not None and place.best.step == place.step:
+                log.write(state.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
+                display.step(step.epoch + 1, config.epochs, step.end, loss, speed, task.unit)
+            if state.step % config.validate_every == 0:
+                state = validate(task, model, ema, config, state, log, display)
+                clock, tokens = time.monotonic(), 0  # the reported speed is that of training
+                if state.best is not None and state.best.step == state.step:
                     save()
-                if config.patience and place.stale >= config.patience:
-                    display.say(f"{place.stale} validations without a better {config.best_by}: enough")
+                if config.patience and state.evals_since_best >= config.patience:
+                    display.print(
+                        f"early stopping: {config.best_by} has not improved in {state.evals_since_best} validations"
+                    )
                     break
-            stopping = bool(interrupt)  # asked once: a signal between two looks must not stop us unsaved
-            if place.step % config.save_every == 0 or stopping:
+            stopping = bool(interrupt)  # read once: a signal between two reads must not stop without saving
+            if state.step % config.save_every == 0 or stopping:
                 save()
             if stopping:
-                return place
-        if not place.finished:
-            if place.validated < place.step:
-                place = validate(task, model, average, config, place, log, display)
-            place = replace(place, finished=True, seconds=time.monotonic() - began)
+                return state
+        if not state.finished:
+            if state.validated < state.step:
+                state = validate(task, model, ema, config, state, log, display)
+            state = replace(state, finished=True, seconds=time.monotonic() - began)
             save()
-    return place
+    return state
 
 
 class Step(NamedTuple):
-    """One step to come."""
+    """Position and examples of one step of the run."""
 
     epoch: int
     number: int  # of the batch in its epoch
-    rows: list[int]  # the examples in it
-    behind: float  # the share of the run that lies behind before this step
-    done: float  # and after it
+    rows: list[int]  # indices of its examples
+    start: float  # fraction of the run before this step
+    end: float  # fraction of the run after this step
 
 
-def steps_ahead(task: Task, epochs: int, place: Place) -> Iterator[Step]:
-    """Every step from `place` to the end of the run; none from the place of a run that is finished."""
-    for epoch in range(place.epoch, epochs if not place.finished else 0):
+def remaining_steps(task: Task, epochs: int, state: TrainState) -> Iterator[Step]:
+    """Yield every step from `state` to the end of the run; none if it is finished."""
+    for epoch in range(state.epoch, epochs if not state.finished else 0):
         batches = task.epoch(epoch)
-        for number in range(place.batch if epoch == place.epoch else 0, len(batches)):
-            behind, done = ((epoch + count / len(batches)) / epochs for count in (number, number + 1))
-            yield Step(epoch, number, batches[number], behind, done)
+        for number in range(state.batch if epoch == state.epoch else 0, len(batches)):
+            start, end = ((epoch + count / len(batches)) / epochs for count in (number, number + 1))
+            yield Step(epoch, number, batches[number], start, end)
 
 
-class Prepared:
-    """Steps with their batches, of which the next can be made ahead of time: it depends on its step alone."""
+class Prefetcher:
+    """Iterates over steps and their batches; the next batch can be built ahead, since it depends on its step alone."""
 
     def __init__(self, task: Task, steps: Iterator[Step], device: torch.device, *, filled: bool) -> None:
         self.task = task
@@ -122,55 +124,55 @@ class Prepared:
         self.filled = filled
         self._ready: list[tuple[Step, Batch]] = []
 
-    def prepare(self) -> None:
-        """Make the next batch, unless that was done, or there is none."""
+    def prefetch(self) -> None:
+        """Build the next batch, unless it is ready or there is none."""
         if not self._ready and (step := next(self.steps, None)) is not None:
             self._ready.append((step, self.task.batch(step.rows, filled=self.filled).to(self.device)))
 
-    def __iter__(self) -> "Prepared":
+    def __iter__(self) -> "Prefetcher":
         return self
 
     def __next__(self) -> tuple[Step, Batch]:
-        self.prepare()
+        self.prefetch()
         if not self._ready:
             raise StopIteration
         return self._ready.pop()
 
 
 def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW; weight decay acts on matrices, not on biases and norms, and nothing on what is frozen."""
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in learned if parameter.ndim >= 2]
-    others = [parameter for parameter in learned if parameter.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    """Return AdamW over the trainable parameters, with weight decay on matrices only (not on biases and norms)."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trainable if parameter.ndim >= 2]
+    vectors = [parameter for parameter in trainable if parameter.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.98), fused=True)
 
 
 def validate(
-    task: Task, model: Network, average: Average, config: TrainConfig, place: Place, log: Log, display: Display
-) -> Place:
-    """Look at the validation data; the place that comes back knows whether this was the best so far."""
+    task: Task, model: Network, ema: EMA, config: TrainConfig, state: TrainState, log: Log, display: Display
+) -> TrainState:
+    """Evaluate on the validation data and return the state with `best` and `evals_since_best` updated."""
     model.eval()
-    with average.used():
+    with ema.applied():
         scores = task.validate(model)
     metric, value = task.metrics[config.best_by], scores[config.best_by]
-    place = replace(place, validated=place.step, stale=place.stale + 1)
-    if math.isfinite(value) and (place.best is None or metric.at_least_as_good(value, place.best.value)):
-        place = replace(place, best=Best(place.step, value), stale=0)
-    log.write(place.step, "valid", scores)
-    display.validated(metric, value, place.best)
-    return place
+    state = replace(state, validated=state.step, evals_since_best=state.evals_since_best + 1)
+    if math.isfinite(value) and (state.best is None or metric.at_least_as_good(value, state.best.value)):
+        state = replace(state, best=Best(state.step, value), evals_since_best=0)
+    log.write(state.step, "valid", scores)
+    display.validated(metric, value, state.best)
+    return state
 
 
-def stop_unless_finite(value: float, what: str, place: Place, run: Run) -> None:
-    """Raise before an update that would spoil the weights."""
+def require_finite(value: float, name: str, state: TrainState, run: Run) -> None:
+    """Raise NotFinite before an update with a non-finite loss or gradient."""
     if math.isfinite(value):
         return
     raise NotFinite(
-        f"step {place.step + 1}: the {what} is not finite ({value}); stopped before the update; {last_good(run)}; "
-        "try a lower train.lr, a longer train.warmup or precision float32"
+        f"step {state.step + 1}: the {name} is not finite ({value}); stopped before the update; "
+        f"{last_checkpoint(run)}; try a lower train.lr, a longer train.warmup or precision float32"
     )
 
 
-def last_good(run: Run) -> str:
-    return f"the last good checkpoint is {run.checkpoints[-1]}" if run.checkpoints else "no checkpoint was written yet"
+def last_checkpoint(run: Run) -> str:
+    return f"the last checkpoint is {run.checkpoints[-1]}" if run.checkpoints else "no checkpoint has been written yet"

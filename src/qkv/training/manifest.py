@@ -1,7 +1,7 @@
-"""The manifest of a run: the recipe it is trained by, and every change that was made to it on resume.
+"""The manifest of a run: its recipe, and every change made to it on resume.
 
-recipe.toml is a copy of it for people to read. A copy that was edited or cut short is refused, since training would
-continue with other settings than the run claims; a change is made with `--resume RUN --set KEY=VALUE`.
+recipe.toml is a human-readable copy. A copy that was edited or truncated is rejected, since training would continue
+with settings other than the recorded ones; settings are changed with `--resume RUN --set KEY=VALUE`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,16 +17,16 @@ from qkv.runtime.files import write_atomically
 from qkv.training.recipe import Recipe
 
 MANIFEST, RECIPE = "manifest.json", "recipe.toml"
-LARGEST = 2**24  # bytes
+MAX_BYTES = 2**24
 
 
 @dataclass(frozen=True)
 class Version:
-    """A recipe, and the step from which the run is trained by it."""
+    """A recipe, and the step from which it applies."""
 
     recipe: Recipe
     step: int = 0
-    assignments: tuple[str, ...] = ()  # of --set, that made it from the version before
+    assignments: tuple[str, ...] = ()  # the --set options that changed the previous version
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,28 @@ class Manifest:
 
     @property
     def recipe(self) -> Recipe:
-        """The newest version of the recipe."""
+        """Return the newest version of the recipe."""
         return self.versions[-1].recipe
 
-    def changed(self, recipe: Recipe, step: int, assignments: Sequence[str]) -> "Manifest":
-        """The manifest with a new version of the recipe, by which the run is trained from `step`."""
+    def with_version(self, recipe: Recipe, step: int, assignments: Sequence[str]) -> "Manifest":
+        """Return the manifest with a new version of the recipe, which applies from `step`."""
         return replace(self, versions=(*self.versions, Version(recipe, step, tuple(assignments))))
 
     def extends_training(self, step: int) -> bool:
-        """Whether a version that begins at `step` has more epochs than the one before it."""
+        """Return whether a version that applies from `step` has more epochs than its predecessor."""
         pairs = zip(self.versions, self.versions[1:], strict=False)
         return any(new.step == step and new.recipe.train.epochs > old.recipe.train.epochs for old, new in pairs)
 
     def write(self, folder: Path) -> None:
-        """Write manifest.json, then recipe.toml: a folder with the first is a run."""
+        """Write manifest.json, which makes the folder a run, then recipe.toml."""
         write_atomically(folder / MANIFEST, with_digest(_without_none(asdict(self))).encode())
         write_atomically(folder / RECIPE, write_toml(self.recipe.to_dict()).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """Read manifest.json, and compare recipe.toml with it; a recipe.toml that is missing is no harm."""
+        """Read manifest.json and check recipe.toml against it; recipe.toml may be missing."""
         path = folder / MANIFEST
-        record = parse_with_digest(read_text(path, LARGEST), path)
+        record = parse_with_digest(read_text(path, MAX_BYTES), path)
         versions = record.get("versions")
         if not isinstance(versions, list) or not versions:
             raise CheckpointError(f"{path}: cut short or altered: it has no recipe")
@@ -74,7 +74,7 @@ class Manifest:
         if not path.exists() and not path.is_symlink():
             return
         table = read_toml(path)
-        # A process that was killed while it recorded a change has left the copy of the version before.
+        # A process killed while it recorded a change leaves a copy of the previous version.
         old, new = (_flat(_without_none(version.recipe.to_dict())) for version in (self.versions * 2)[-2:])
         if _flat(table) in (old, new):
             return
@@ -98,14 +98,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
 
 
 def _without_none(value: Any) -> Any:
-    """Plain data as JSON and TOML can hold it: without None, and with lists for tuples."""
+    """Convert to plain data for JSON and TOML: drop None, convert tuples to lists."""
     if isinstance(value, Mapping):
         return {key: _without_none(item) for key, item in value.items() if item is not None}
     return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every value by its dotted key."""
+    """Return every value by its dotted key."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}

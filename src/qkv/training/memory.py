@@ -1,4 +1,4 @@
-"""How much memory training needs: estimated before the model is allocated, and named when it runs out.
+"""Estimate the memory that training needs, before the model is allocated.
 
 Parameters, gradients, optimizer state and EMA follow from the sizes of the parameters alone. Activations are measured:
 the tensors that autograd saves in the forward pass of one and of two examples of a real batch, extrapolated to all of
@@ -21,24 +21,26 @@ from qkv.interop.skeleton import meta_model, unfilled
 from qkv.runtime.device import autocast
 from qkv.runtime.memory import format_bytes, free_memory, is_out_of_memory, require_memory
 from qkv.tasks.task import Batch, Task
-from qkv.training.circumstances import precision_on
+from qkv.training.environment import precision_on
 from qkv.training.recipe import TASKS, Recipe
 from qkv.training.run import Run
 from qkv.types import Tensor
 
-ACCURACY = 2  # the factor within which the estimate of activations is right
+ACCURACY = 2  # the estimate of the activations is right within this factor
 
 
 def check_memory(
-    recipe: Recipe, network: Any, config: Any, task: Task, device: torch.device, say: Callable[[str], None]
+    recipe: Recipe, network: Any, config: Any, task: Task, device: torch.device, warn: Callable[[str], None]
 ) -> None:
-    """Raise where too little memory is free on a device to train a model, and say where it may be too little."""
+    """Raise if the device has too little free memory to train the model; call `warn` if it may be too little."""
     parts = state_memory(meta_model(network, config, "model"), recipe.train.ema)
 
     def advice() -> str:
-        return f"{_what_to_lower(recipe, network, config)}; --force tries anyway"
+        return f"{_size_to_lower(recipe, network, config)}; --force tries anyway"
 
-    require_memory("this model", {"parameters": parts["parameters"]}, torch.device("cpu"), advice)  # made there first
+    require_memory(
+        "this model", {"parameters": parts["parameters"]}, torch.device("cpu"), advice
+    )  # it is initialized on the CPU
     require_memory("this model", parts, device, advice)
     activations = activation_memory(network, config, task, device, precision_on(device, recipe.train))
     free, tokens = free_memory(device), f"train.batch_tokens ({recipe.train.batch_tokens:,})"
@@ -46,37 +48,37 @@ def check_memory(
         return
     parts |= {"activations of a batch": activations // ACCURACY}
     require_memory("training", parts, device, lambda: f"lower {tokens}; --force tries anyway")
-    say(
+    warn(
         f"note: the activations of a batch need about {format_bytes(activations)}, and {format_bytes(free)} are free "
         f"on {device} for everything: if memory runs out, lower {tokens}"
     )
 
 
 def state_memory(model: nn.Module, ema: float = 0.0) -> dict[str, int]:
-    """The bytes that training holds from the first step to the last, by name; the model may be on the meta device."""
+    """Return the bytes allocated throughout training, by name; the model may be on the meta device."""
     parameters = list(model.parameters())
-    whole = sum(parameter.nbytes for parameter in parameters)
+    total = sum(parameter.nbytes for parameter in parameters)
     trained = sum(parameter.nbytes for parameter in parameters if parameter.requires_grad)
     return {
-        "parameters": whole + sum(buffer.nbytes for buffer in model.buffers()),
+        "parameters": total + sum(buffer.nbytes for buffer in model.buffers()),
         "gradients": trained,
         "optimizer": 2 * trained,  # AdamW: the first and the second moment
-        "EMA": 2 * whole if ema else 0,  # the average, and the weights that it replaces in validation
+        "EMA": 2 * total if ema else 0,  # the average, and the weights that it replaces in validation
     }
 
 
 def activation_memory(
     network: Any, config: Any, task: Task, device: torch.device, precision: str = "float32"
 ) -> int | None:
-    """About how many bytes the activations of the largest batch take; None where that cannot be measured.
+    """Estimate the bytes of the activations of the largest batch; None if they cannot be measured.
 
-    The state of the random generators changes; task and model stay as they are.
+    Advances the random generators; task and model are unchanged.
     """
     task = copy.copy(task)  # the loss of a language model keeps its last state
     model = unfilled(network, config, None).to(device).train()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.zero_()  # what was in memory need not be numbers
+            parameter.zero_()  # uninitialized memory may hold NaN
 
     def saved(batch: Batch) -> int:
         with autocast(device, precision):
@@ -84,44 +86,44 @@ def activation_memory(
 
     try:
         batches = task.epoch(0)
-        # Batches have about as many tokens: the one of the most examples, or of the longest, needs the most memory.
-        return max(_extrapolated(task.batch(pick(batches, key=len)), saved) for pick in (max, min))
-    except (MemoryError, RuntimeError, ValueError):  # training itself will say what is wrong
+        # Batches have about the same number of tokens: the one with the most or the longest examples is the largest.
+        return max(_extrapolate(task.batch(pick(batches, key=len)), saved) for pick in (max, min))
+    except (MemoryError, RuntimeError, ValueError):  # training itself will report the error
         return None
 
 
-def _extrapolated(batch: Any, saved: Callable[[Batch], int]) -> int:
-    """The bytes of a batch, by those of its last one and two examples: the longest, where they are sorted."""
+def _extrapolate(batch: Any, saved: Callable[[Batch], int]) -> int:
+    """Extrapolate the bytes of a batch from its last one and two examples: the longest ones, if sorted by length."""
     count, *others = {len(tensor) for tensor in batch.tensors.values()}
     if others:
         raise ValueError("the tensors of the batch have no common first dimension")
     one, two = (
-        saved(batch.with_tensors({name: tensor[-some:] for name, tensor in batch.tensors.items()}))
-        for some in (1, min(2, count))
+        saved(batch.with_tensors({name: tensor[-size:] for name, tensor in batch.tensors.items()}))
+        for size in (1, min(2, count))
     )
     return one + (count - 1) * max(0, two - one)
 
 
 def _saved_bytes(loss: Callable[[], Tensor], model: nn.Module) -> int:
-    """The bytes of all tensors that autograd saves while a loss is computed, those of the model not counted."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    found: dict[int, int] = {}
+    """Return the bytes of all tensors that autograd saves for a loss, except those of the model."""
+    model_storages = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in model_storages:
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = loss()  # holds the graph, and with it every tensor that was saved
+        result = loss()  # keeps the graph alive, and with it every saved tensor
     del result
-    return sum(found.values())
+    return sum(sizes.values())
 
 
 @contextmanager
-def naming_checkpoint(run: Run) -> Iterator[None]:
-    """Turn an error of the allocator into one that says what to lower and how to resume the run."""
+def explain_out_of_memory(run: Run) -> Iterator[None]:
+    """Replace an out-of-memory error by one that names the setting to lower and how to resume the run."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -138,8 +140,8 @@ def naming_checkpoint(run: Run) -> Iterator[None]:
         raise OutOfMemory(f"out of memory: {lower}; {saved}") from None
 
 
-def _what_to_lower(recipe: Recipe, network: Any, config: Any) -> str:
-    """The size that makes the model smallest when it is halved, with its value."""
+def _size_to_lower(recipe: Recipe, network: Any, config: Any) -> str:
+    """Name the size, with its value, that shrinks the model most when halved."""
     sizes: dict[str, int] = {}
     for field in fields(config):
         value = getattr(config, field.name)

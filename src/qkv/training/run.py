@@ -1,4 +1,4 @@
-"""A run is a folder: its manifest with the recipe, its log, and checkpoints from which it continues bit for bit."""
+"""A run is a folder: its manifest with the recipe, its log, and checkpoints that resume bit for bit."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -40,14 +40,14 @@ from qkv.runtime.files import (
 )
 from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
-from qkv.training.average import Average
-from qkv.training.circumstances import Circumstances
+from qkv.training.ema import EMA
+from qkv.training.environment import RunEnvironment
 from qkv.training.manifest import MANIFEST, Manifest
 from qkv.training.recipe import Recipe
 from qkv.types import Tensor
 
 LOG, TRAINING = "log.jsonl", "training.safetensors"
-# The keys that a resumed run can change. The others decide the model, the data or how an epoch is divided into batches.
+# Keys that can change on resume. The others define the model, the data or how an epoch is divided into batches.
 CHANGEABLE = (
     "epochs",
     "lr",
@@ -68,25 +68,25 @@ CHANGEABLE = (
 
 @dataclass(frozen=True)
 class Best:
-    """The best validation so far."""
+    """Step and value of the best validation so far."""
 
     step: int
     value: float
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far a run has come."""
+class TrainState:
+    """Progress of a run."""
 
-    step: int = 0  # updates made
+    step: int = 0  # optimizer steps
     epoch: int = 0
-    batch: int = 0  # batches of this epoch that are done
-    seconds: float = 0.0  # of training, over all parts of an interrupted run
-    validated: int = 0  # the last step whose model was validated
+    batch: int = 0  # batches of this epoch completed
+    seconds: float = 0.0  # of training, summed over resumes
+    validated: int = 0  # step of the last validation
     best: Best | None = None
-    stale: int = 0  # validations since the best one
+    evals_since_best: int = 0
     finished: bool = False
-    devices: tuple[str, ...] = ()  # it was trained on, one after another
+    devices: tuple[str, ...] = ()  # it was trained on, in order
 
 
 @dataclass(frozen=True)
@@ -96,25 +96,25 @@ class Run:
     folder: Path
     recipe: Recipe
     manifest: Manifest
-    opened: Manifest | None = None  # what the folder held when it was opened; None: there was no run
+    opened: Manifest | None = None  # the manifest in the folder when it was opened; None for a new run
 
     @classmethod
     def new(cls, folder: Path, recipe: Recipe) -> "Run":
-        """A run that has no folder yet."""
+        """Return a run whose folder does not exist yet."""
         require_free(folder)
         return cls(folder, recipe, Manifest.of(recipe))
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """The run that a folder holds."""
+        """Open the run in a folder."""
         if not (folder / MANIFEST).exists():
             raise InputError(f"{folder}: not a training run (no {MANIFEST} there)")
         manifest = Manifest.read(folder)
         recipe = replace(manifest.recipe, data=manifest.recipe.data.without_lost_folder())
         return cls(folder, recipe, manifest, manifest)
 
-    def changed(self, assignments: Sequence[str]) -> "Run":
-        """The run with keys of `train` set to other values from here on."""
+    def with_overrides(self, assignments: Sequence[str]) -> "Run":
+        """Return the run with keys of `train` changed from the newest checkpoint on."""
         for assignment in assignments:
             table, _, key = assignment.partition("=")[0].strip().partition(".")
             if table != "train" or key not in CHANGEABLE:
@@ -124,15 +124,15 @@ class Run:
                 )
         recipe = build(Recipe, override(self.manifest.recipe.to_dict(), assignments), "--set")
         step = checkpoint_step(self.checkpoints[-1]) if self.checkpoints else 0
-        return replace(self, recipe=recipe, manifest=self.manifest.changed(recipe, step, assignments))
+        return replace(self, recipe=recipe, manifest=self.manifest.with_version(recipe, step, assignments))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep the folder to this process; the manifest is written, and leftovers of a killed process are removed."""
+    def lock(self) -> Iterator[None]:
+        """Lock the folder for this process, write the manifest and remove leftovers of a killed process."""
         with naming_output(self.folder):
             create_folder(self.folder)
         with only_one_process(self.folder):
-            # Another process may have been here since the folder was looked at.
+            # Another process may have changed the folder since it was checked.
             if self.opened is None:
                 require_free(self.folder)
             elif Manifest.read(self.folder) != self.opened:
@@ -143,11 +143,11 @@ class Run:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """The whole checkpoints, oldest first."""
+        """Return the complete checkpoints, oldest first."""
         return checkpoints_in(self.folder)
 
     def data(self) -> Loaded:
-        """The data that the run was trained on; an error if they are not the same any more."""
+        """Load the data that the run was trained on; raise if they have changed."""
         loaded = load_data(self.recipe.data)
         if self.checkpoints and read_seal(self.checkpoints[-1]).get("data") != loaded.fingerprint:
             raise InputError(f"{self.folder}: its data have changed since it was trained: give --data")
@@ -155,7 +155,7 @@ class Run:
 
     @property
     def vocabulary(self) -> AnyTokenizer | None:
-        """The vocabulary that the run's checkpoints carry; None where there is no text."""
+        """Return the vocabulary of the newest checkpoint; None without text."""
         if not self.checkpoints:
             return None
         self._verify(self.checkpoints[-1])
@@ -163,30 +163,30 @@ class Run:
 
     def save(
         self,
-        place: Place,
+        state: TrainState,
         task: Task,
         model: Network,
         optimizer: torch.optim.Optimizer,
-        average: Average,
+        ema: EMA,
         data: str,
-        circumstances: Circumstances,
+        environment: RunEnvironment,
     ) -> Path:
-        """Write a checkpoint, whole or not at all, and drop the oldest beyond those to keep."""
-        path = checkpoint_path(self.folder, place.step)
+        """Write a checkpoint atomically, and remove the oldest beyond `train.keep`."""
+        path = checkpoint_path(self.folder, state.step)
         if not (self.folder / MANIFEST).exists():  # the folder was removed or renamed while training
             self.manifest.write(self.folder)
-        tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}
+        tensors = {f"random.{name}": value for name, value in random_state(model.device).items()}
         tensors |= {f"carried.{name}": value.contiguous() for name, value in task.carried().items()}
         tensors |= {f"buffer.{name}": value.contiguous() for name, value in _buffers(model).items()}
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
-        with folder_written_atomically(path) as scratch, average.used() as waiting:
+        with folder_written_atomically(path) as scratch, ema.applied() as raw_weights:
             save_model(model, task.vocabulary, scratch)
-            tensors |= {f"weight.{name}": value for name, value in waiting.items()}
+            tensors |= {f"weight.{name}": value for name, value in raw_weights.items()}
             write_tensors(tensors, scratch / TRAINING)
-            seal(scratch, {"place": asdict(place), "data": data, **asdict(circumstances)})
-        best = place.best and checkpoint_path(self.folder, place.best.step)
+            seal(scratch, {"state": asdict(state), "data": data, **asdict(environment)})
+        best = state.best and checkpoint_path(self.folder, state.best.step)
         for old in [old for old in self.checkpoints if old != best][: -self.recipe.train.keep]:
             remove_folder(old)
         return path
@@ -196,43 +196,43 @@ class Run:
         task: Task,
         model: Network,
         optimizer: torch.optim.Optimizer,
-        average: Average,
+        ema: EMA,
         data: str,
-        circumstances: Circumstances,
-    ) -> tuple[Place, tuple[str, ...]]:
-        """Put everything that training changes back to the newest checkpoint; gives its place, and notes."""
+        environment: RunEnvironment,
+    ) -> tuple[TrainState, tuple[str, ...]]:
+        """Restore model, optimizer, EMA and random state from the newest checkpoint; return its state and notes."""
         if not self.checkpoints:
-            return Place(devices=(circumstances.device,)), ()
+            return TrainState(devices=(environment.device,)), ()
         path = self.checkpoints[-1]
         record = self._verify(path)
         if record["data"] != data:
-            raise InputError(f"{self.folder}: the data have changed since this run began; start a new run")
+            raise InputError(f"{self.folder}: the data have changed since this run was started; start a new run")
         weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in model.named_parameters()})
         saved = read_tensors(path / TRAINING)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(weights[name])
                 optimizer.state[parameter] = _moments(saved, name, parameter)
-            # In place: a graph that will be captured looks at this memory.
+            # In place: CUDA graphs will be captured with this memory.
             for name, buffer in _buffers(model).items():
-                buffer.copy_(saved.get(f"buffer.{name}", buffer))  # checkpoints of before they were kept have none
-        average.restore(_under("weight.", saved))
-        task.carry(model, _under("carried.", saved))
-        restore_random_state(_under("random.", saved), model.device)
-        place = build(Place, record["place"], str(path))
-        if place.finished and self.manifest.extends_training(place.step):
-            place = replace(place, finished=False)
-        if circumstances.device not in place.devices and not place.finished:
-            place = replace(place, devices=(*place.devices, circumstances.device))
-        return place, circumstances.differences(record)
+                buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
+        ema.restore(_with_prefix("weight.", saved))
+        task.carry(model, _with_prefix("carried.", saved))
+        restore_random_state(_with_prefix("random.", saved), model.device)
+        state = build(TrainState, record["state"], str(path))
+        if state.finished and self.manifest.extends_training(state.step):
+            state = replace(state, finished=False)
+        if environment.device not in state.devices and not state.finished:
+            state = replace(state, devices=(*state.devices, environment.device))
+        return state, environment.differences(record)
 
-    def truncate_log(self, place: Place) -> None:
-        """Forget what was logged after `place`: those steps will be run, and logged, again."""
+    def truncate_log(self, state: TrainState) -> None:
+        """Remove the log entries after `state`: those steps will be run and logged again."""
         path = self.folder / LOG
         check_output_file(path)
         if path.exists():
             lines = read_regular(path).decode("utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if _was_logged_by(place, line)]
+            kept = [line for line in lines if _is_logged_by(state, line)]
             write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 
     @staticmethod
@@ -240,37 +240,37 @@ class Run:
         try:
             return verify(path)
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; remove {path} to go on from the checkpoint before it") from None
+            raise CheckpointError(f"{error}; remove {path} to resume from the previous checkpoint") from None
 
 
 def require_free(folder: Path) -> None:
-    """Raise where a new run cannot be started; what a killed process left in its folder does not matter."""
+    """Raise if a new run cannot be started in a folder; leftovers of a killed process are allowed."""
     if (folder / MANIFEST).exists():
         raise InputError(f"{folder}: holds another run; resume it with --resume {folder}, or choose another --out")
     check_output_folder(folder, ignore=is_leftover)
 
 
-def _was_logged_by(place: Place, line: str) -> bool:
-    """Whether a line of the log is about something that lay behind at `place`; one cut short, or not ours, is not."""
+def _is_logged_by(state: TrainState, line: str) -> bool:
+    """Return whether a log line belongs to a step up to `state`; False for a malformed line."""
     try:
         record = json.loads(line)
-        return int(record["step"]) <= (place.validated if record["kind"] == "valid" else place.step)
+        return int(record["step"]) <= (state.validated if record["kind"] == "valid" else state.step)
     except (ValueError, KeyError, TypeError):
         return False
 
 
 def _buffers(model: Network) -> dict[str, Tensor]:
-    """What a model keeps besides its weights, such as the baseline of hard attention; training alone looks at it."""
+    """Return the persistent buffers of a model, such as the baseline of hard attention; used in training only."""
     weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {name: value for name, value in model.state_dict().items() if name not in weights}
 
 
 def _moments(saved: dict[str, Tensor], name: str, parameter: Tensor) -> dict[str, Tensor]:
-    """The optimizer's state of one parameter, on the parameter's device."""
-    found = _under(f"optimizer.{name}.", saved)
-    return {key: value.to(parameter.device) for key, value in found.items() if "." not in key}
+    """Return the optimizer state of one parameter, on its device."""
+    moments = _with_prefix(f"optimizer.{name}.", saved)
+    return {key: value.to(parameter.device) for key, value in moments.items() if "." not in key}
 
 
-def _under(prefix: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin so, by the rest of their names."""
+def _with_prefix(prefix: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names start with a prefix, keyed by the rest of the name."""
     return {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}

@@ -11,7 +11,7 @@ from torch import Tensor
 import qkv
 from qkv.attention import Causal
 from qkv.errors import CheckpointError, InputError
-from qkv.generation import Rules, greedy_search
+from qkv.generation import DecodingConstraints, greedy_search
 from qkv.interop.conversion import convert
 from qkv.interop.families.gpt2 import FAMILY, read_config, write_config
 from qkv.interop.released import write_released
@@ -114,7 +114,7 @@ def test_fifty_greedy_tokens_are_theirs_also_after_prompts_of_different_lengths(
     real = (torch.arange(10) >= padding[:, None]).long()
     expected = hf.generate(tokens, attention_mask=real, max_new_tokens=50, do_sample=False, pad_token_id=0)[:, 10:]
     _, state = model.read(tokens[:, :-1], model.start(3, padding))
-    rules = Rules(batch=3, begin=tokens[:, -1].tolist(), end=None, max_length=50)
+    rules = DecodingConstraints(batch=3, begin=tokens[:, -1].tolist(), end=None, max_length=50)
     assert [list(one.tokens) for one in greedy_search(model, state, rules)] == expected.tolist()
     assert len(expected.unique()) > 5
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import qkv
 from qkv.errors import CheckpointError, InputError
-from qkv.generation import Rules, greedy_search
+from qkv.generation import DecodingConstraints, greedy_search
 from qkv.interop import save_model
 from qkv.interop.families.marian import FAMILY
 from qkv.interop.released import write_released
@@ -129,7 +129,7 @@ def test_fifty_greedy_tokens_are_those_of_generate(tmp_path, changes):
         max_new_tokens=50, min_new_tokens=50,
     )  # fmt: skip
     ours = qkv.load(tmp_path)
-    rules = Rules(batch=12, begin=ours.config.begin_token, end=None, max_length=50)
+    rules = DecodingConstraints(batch=12, begin=ours.config.begin_token, end=None, max_length=50)
     found = greedy_search(ours, ours.start(ours.encode(source, lengths)), rules)
     assert expected.shape == (12, 51)  # with the token it begins with
     assert [list(one.tokens) for one in found] == expected[:, 1:].tolist()
@@ -143,7 +143,9 @@ def test_search_ends_where_generate_does(tmp_path):
     model.save_pretrained(tmp_path)
     source, _, lengths = batch((7, 4, 1, 9, 2, 5, 3, 8, 6))
     ours = qkv.load(tmp_path)
-    rules = Rules(batch=9, begin=PAD, end=ours.config.end_token, max_length=20, never=(ours.config.pad_token,))
+    rules = DecodingConstraints(
+        batch=9, begin=PAD, end=ours.config.end_token, max_length=20, suppress_tokens=(ours.config.pad_token,)
+    )
     found = greedy_search(ours, ours.start(ours.encode(source, lengths)), rules)
     expected = model.generate(
         input_ids=source, attention_mask=seen_by(source, lengths), num_beams=1, do_sample=False,

@@ -1,4 +1,4 @@
-"""Under which circumstances a run is trained: with others, its numbers may differ in their last digits."""
+"""Device, precision and code version of a run: if they change, results may differ in the last digits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import torch
 from qkv.runtime import provenance
 from qkv.training.recipe import TrainConfig
 
-DECISIVE = ("device", "precision", "graphs", "torch")
+AFFECTS_NUMERICS = ("device", "precision", "graphs", "torch")
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """The machine, the arithmetic and the code."""
+class RunEnvironment:
+    """Device, precision and software versions."""
 
-    device: str  # as its documentation calls it; of a CPU, with the threads used
+    device: str  # model name; for a CPU with the number of threads
     precision: str  # "float32" or "bfloat16"
     graphs: bool  # whether steps are captured in CUDA graphs
     torch: str
@@ -24,10 +24,10 @@ class Circumstances:
     source_hash: str
 
     def differences(self, record: Mapping[str, Any]) -> tuple[str, ...]:
-        """What was otherwise when the record was written; a record that does not say tells of no difference."""
+        """Describe how this environment differs from a recorded one; keys missing from the record are skipped."""
         notes = tuple(
             f"{name} was {record[name]} and is now {getattr(self, name)}: results may differ in the last digits"
-            for name in DECISIVE
+            for name in AFFECTS_NUMERICS
             if name in record and record[name] != getattr(self, name)
         )
         if record.get("source_hash", self.source_hash) != self.source_hash:
@@ -35,9 +35,9 @@ class Circumstances:
         return notes
 
 
-def present_circumstances(device: torch.device, config: TrainConfig, *, capturable: bool) -> Circumstances:
-    """Those of this process, for a task whose steps a CUDA graph could hold or not."""
-    return Circumstances(
+def current_environment(device: torch.device, config: TrainConfig, *, capturable: bool) -> RunEnvironment:
+    """Return the environment of this process; `capturable`: whether CUDA graphs can capture the task's steps."""
+    return RunEnvironment(
         device=provenance.device_name(device),
         precision=precision_on(device, config),
         graphs=device.type == "cuda" and config.graphs and capturable,
@@ -48,7 +48,7 @@ def present_circumstances(device: torch.device, config: TrainConfig, *, capturab
 
 
 def precision_on(device: torch.device, config: TrainConfig) -> str:
-    """The precision of the forward pass on a device: "float32" or "bfloat16"."""
+    """Return the precision of the forward pass on a device: "float32" or "bfloat16"."""
     if config.precision != "auto":
         return config.precision
     return "bfloat16" if device.type == "cuda" else "float32"

@@ -1,4 +1,4 @@
-"""How a run was made: the commands that make it again, and the circumstances under which they were run."""
+"""How to reproduce a run: its commands, and the environment they were run in."""
 
 import re
 import shlex
@@ -10,32 +10,32 @@ from qkv.evaluation.labels import fold_of, published_changes
 from qkv.evaluation.markdown import code, plain
 from qkv.evaluation.record import Record
 
-SHOWN_OF_A_HASH = 12
-SEED, FOLD = "$SEED", "$FOLD"  # what loops go over
-FROM_FOLDERS = ("flickr8k", "coco")  # data that a user has, and no one else knows where
+HASH_DIGITS = 12
+SEED, FOLD = "$SEED", "$FOLD"  # loop variables
+MANUAL_DATA = ("flickr8k", "coco")  # downloaded by the user into a folder of their own
 
 
-def how_made(records: Sequence[Record]) -> list[str]:
-    """The runs of a row as lines of Markdown: the commands that make them again, then where that was done."""
+def reproduction_steps(records: Sequence[Record]) -> list[str]:
+    """Return Markdown lines with the commands that reproduce the runs of a row, then their environments."""
     runs: dict[tuple[int, tuple[str, ...]], list[Record]] = {}
     for record in sorted(records, key=lambda record: (record.seed, fold_of(record) or 0)):
         runs.setdefault((record.seed, record.changes), []).append(record)
-    alike: dict[str, list[list[Record]]] = {}
+    by_command: dict[str, list[list[Record]]] = {}
     for run in runs.values():
-        alike.setdefault(_commands(run, SEED, FOLD), []).append(run)
-    made = [line for group in alike.values() for line in _told(group)]
-    return [*made, *sorted({plain(_circumstances(record)) for record in records})]
+        by_command.setdefault(_commands(run, SEED, FOLD), []).append(run)
+    commands = [line for group in by_command.values() for line in _loop(group)]
+    return [*commands, *sorted({plain(_environment(record)) for record in records})]
 
 
-def _told(runs: Sequence[Sequence[Record]]) -> list[str]:
-    """Runs that differ in nothing but seed and fold: as a loop over these, or each by itself."""
+def _loop(runs: Sequence[Sequence[Record]]) -> list[str]:
+    """Describe runs that differ in seed and fold only, as a loop over these if it is complete, else one by one."""
     first = runs[0]
     if first[0].command:
         return [code(first[0].command)]
     seeds = sorted({run[0].seed for run in runs})
     folds = [fold for fold in sorted({fold_of(run[0]) for run in runs}, key=str) if fold is not None]
     if len(runs) != len(seeds) * max(1, len(folds)):
-        return [line for run in runs for line in _told([run])]
+        return [line for run in runs for line in _loop([run])]
     if not first[0].shipped:
         return [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {_commands(first, SEED, FOLD)}"]
     loops = [
@@ -43,15 +43,15 @@ def _told(runs: Sequence[Sequence[Record]]) -> list[str]:
         for name, values in ((SEED, seeds), (FOLD, folds))
         if len(values) > 1
     ]
-    return ["".join(loops) + _commands(first, _each(SEED, seeds), _each(FOLD, folds))]
+    return ["".join(loops) + _commands(first, _loop_variable(SEED, seeds), _loop_variable(FOLD, folds))]
 
 
-def _each(name: str, values: Sequence[int]) -> str:
+def _loop_variable(name: str, values: Sequence[int]) -> str:
     return name if len(values) > 1 else "".join(map(str, values))
 
 
 def _commands(records: Sequence[Record], seed: str, fold: str) -> str:
-    """The commands that make a run again, with these in place of its seed and fold."""
+    """Return the commands that reproduce a run, with the given seed and fold."""
     first = records[0]
     if first.command:
         return first.command
@@ -64,17 +64,17 @@ def _commands(records: Sequence[Record], seed: str, fold: str) -> str:
 
 
 def train_command(record: Record, seed: str, fold: str = "") -> str:
-    """The command that trains the run again; from where the user's own pairs lie, if it was trained on such."""
+    """Return the command that trains the run; user files are given by name only."""
     changes = _changes(record, fold)
-    folder = ["--set data.folder=FOLDER"] if record.data in FROM_FOLDERS else []
-    named = [f"--out {_folder(record, seed, fold)}"] if changes else []  # else it is what `train` takes
-    told = [change if change.endswith(FOLD) else shlex.quote(change) for change in changes]  # a loop fills it in
+    folder = ["--set data.folder=FOLDER"] if record.data in MANUAL_DATA else []
+    out = [f"--out {_folder(record, seed, fold)}"] if changes else []  # else the default of `train`
+    quoted = [change if change.endswith(FOLD) else shlex.quote(change) for change in changes]  # the shell expands $FOLD
     recipe = shlex.quote(record.recipe)
-    return " ".join(["qkv train", recipe, *(f"--set {one}" for one in [*told, f"seed={seed}"]), *folder, *named])
+    return " ".join(["qkv train", recipe, *(f"--set {change}" for change in [*quoted, f"seed={seed}"]), *folder, *out])
 
 
 def evaluate_command(records: Sequence[Record], seed: str, fold: str = "") -> str:
-    """The command that measures it again."""
+    """Return the command that evaluates the run."""
     return f"qkv evaluate {_folder(records[0], seed, fold)} {_evaluate_options(records)}"
 
 
@@ -97,20 +97,20 @@ def _folder(record: Record, seed: str, fold: str) -> str:
     return "runs/" + re.sub(r"[^A-Za-z0-9._$]+", "-", name)
 
 
-def _circumstances(record: Record) -> str:
-    """Where and by which code the run was trained, and, as far as that was otherwise, evaluated; and when."""
-    code = _code(record.torch, record.commit, record.source_hash, f"qkv {record.version}")
+def _environment(record: Record) -> str:
+    """Describe device, code version and date of training, and of evaluation if they differ."""
+    code = _version(record.torch, record.commit, record.source_hash, f"qkv {record.version}")
     evaluated = f"evaluated on {record.device}, {code}"
     if not record.trained_on:
         return f"{evaluated}, {record.date[:10]}"
-    trained_by = _code(record.trained_torch, record.trained_commit, record.trained_source_hash, "no commit")
+    trained_by = _version(record.trained_torch, record.trained_commit, record.trained_source_hash, "no commit")
     graphs = " with CUDA graphs" if record.graphs else ""
     trained = f"trained on {record.trained_on} in {record.precision}{graphs}, {trained_by}"
-    in_evaluation = (record.device, record.torch, record.commit, record.source_hash)
-    in_training = (record.trained_on, record.trained_torch, record.trained_commit, record.trained_source_hash)
-    return f"{trained}{'' if in_evaluation == in_training else f'; {evaluated}'}, {record.date[:10]}"
+    evaluation = (record.device, record.torch, record.commit, record.source_hash)
+    training = (record.trained_on, record.trained_torch, record.trained_commit, record.trained_source_hash)
+    return f"{trained}{'' if evaluation == training else f'; {evaluated}'}, {record.date[:10]}"
 
 
-def _code(torch: str, commit: str, source_hash: str, without_commit: str) -> str:
-    known = f"commit {commit[:SHOWN_OF_A_HASH]}" if commit else without_commit
-    return f"torch {torch}, {known} (source {source_hash[:SHOWN_OF_A_HASH]})"
+def _version(torch: str, commit: str, source_hash: str, without_commit: str) -> str:
+    version = f"commit {commit[:HASH_DIGITS]}" if commit else without_commit
+    return f"torch {torch}, {version} (source {source_hash[:HASH_DIGITS]})"

@@ -1,4 +1,4 @@
-"""Every task that can be captured in CUDA graphs learns the same in them as without."""
+"""Every task that supports CUDA graphs trains the same with and without them."""
 
 import json
 import random
@@ -55,20 +55,20 @@ RECIPES = {
 
 
 @pytest.fixture(autouse=True)
-def _made_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    chance = random.Random(0)
+def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
 
-    def text() -> str:
-        words = chance.choices(["the", "cat", "dog", "sat", "ran", "on", "under", "a", "mat"], k=chance.randint(3, 9))
+    def random_sentence() -> str:
+        words = rng.choices(["the", "cat", "dog", "sat", "ran", "on", "under", "a", "mat"], k=rng.randint(3, 9))
         return " ".join(words).capitalize() + "."
 
-    sentences = [text() for _ in range(120)]
-    labelled = [Pair(f"{one} {two}", chance.choice("xy")) for one, two in pairwise(sentences)]
-    pairs = [Pair(one, " ".join(reversed(one.split()))) for one in sentences]
-    tagged = [Tagged(tuple(one.split()), tuple(word[:1].upper() for word in one.split())) for one in sentences]
+    sentences = [random_sentence() for _ in range(120)]
+    labelled = [Pair(f"{first} {second}", rng.choice("xy")) for first, second in pairwise(sentences)]
+    pairs = [Pair(text, " ".join(reversed(text.split()))) for text in sentences]
+    tagged = [Tagged(tuple(text.split()), tuple(word[:1].upper() for word in text.split())) for text in sentences]
     pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
     pictures = Pictures(pixels, np.arange(60) % 3, ("a", "b", "c"))
-    made = {
+    datasets = {
         "imdb": Loaded({"train": labelled[:100], "valid": labelled[100:]}),
         "sentence_polarity": Loaded({"train": labelled[:100], "valid": labelled[100:]}),
         "wnut17": Loaded({}, tagged={"train": tagged[:100], "valid": tagged[100:]}),
@@ -76,36 +76,36 @@ def _made_data(monkeypatch: pytest.MonkeyPatch) -> None:
         "tinyshakespeare": Loaded({}, texts={"train": " ".join(sentences), "valid": " ".join(sentences[:20])}),
         "fashion_mnist": Loaded({}, pictures={"train": pictures, "valid": pictures}),
     }
-    for name, loaded in made.items():
+    for name, loaded in datasets.items():
         monkeypatch.setitem(DATA_SETS, name, replace(DATA_SETS[name], load=lambda _, loaded=loaded: loaded))
 
 
-def trained(name: str, folder: Path, *changes: str) -> tuple[list[float], Path]:
-    """The losses of a short run, and where its last weights are."""
-    usual = ["train.epochs=2", "train.batch_tokens=64", "train.precision=float32", "train.ema=0.0", "train.warmup=5"]
+def train(name: str, folder: Path, *changes: str) -> tuple[list[float], Path]:
+    """Return the losses of a short run and the path of its final weights."""
+    defaults = ["train.epochs=2", "train.batch_tokens=64", "train.precision=float32", "train.ema=0.0", "train.warmup=5"]
     if name == "fashion-vit":
-        usual[1] = "train.batch_tokens=16"
-    done = job.begin(read_recipe(name, [*RECIPES[name], *usual, *changes]), folder, DEVICE)
+        defaults[1] = "train.batch_tokens=16"
+    done = job.begin(read_recipe(name, [*RECIPES[name], *defaults, *changes]), folder, DEVICE)
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [row["loss"] for row in rows], done.run.checkpoints[-1] / "model.safetensors"
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_captured_steps_are_the_plain_ones(name: str, tmp_path: Path) -> None:
-    (captured, one), (plain, other) = (
-        trained(name, tmp_path / graphs, f"train.graphs={graphs}") for graphs in ("true", "false")
+def test_cuda_graph_steps_match_eager_steps(name: str, tmp_path: Path) -> None:
+    (graph_losses, graph_weights), (eager_losses, eager_weights) = (
+        train(name, tmp_path / graphs, f"train.graphs={graphs}") for graphs in ("true", "false")
     )
-    assert captured == pytest.approx(plain, rel=2e-3)
-    ours, theirs = load_file(one), load_file(other)
-    for key, weight in ours.items():
-        torch.testing.assert_close(weight, theirs[key], rtol=0.02, atol=5e-3)
+    assert graph_losses == pytest.approx(eager_losses, rel=2e-3)
+    expected = load_file(eager_weights)
+    for key, weight in load_file(graph_weights).items():
+        torch.testing.assert_close(weight, expected[key], rtol=0.02, atol=5e-3)
 
 
-def test_frozen_weights_stay_as_they_were_in_captured_steps_too(tmp_path: Path) -> None:
-    _, before = trained("imdb-elmo", tmp_path / "below")
-    init = f'init="{tmp_path / "below"}"'
-    _, after = trained("wnut-elmo", tmp_path / "above", init, "model.frozen=true", "train.weight_decay=0.5")
+def test_frozen_weights_are_unchanged_by_cuda_graph_steps(tmp_path: Path) -> None:
+    _, before = train("imdb-elmo", tmp_path / "pretrained")
+    init = f'init="{tmp_path / "pretrained"}"'
+    _, after = train("wnut-elmo", tmp_path / "finetuned", init, "model.frozen=true", "train.weight_decay=0.5")
     old, new = load_file(before), load_file(after)
-    kept = [name for name in old if name.startswith(("words.", "layers."))]
-    assert kept
-    assert all(torch.equal(old[name], new[name]) for name in kept)
+    frozen = [name for name in old if name.startswith(("words.", "layers."))]
+    assert frozen
+    assert all(torch.equal(old[name], new[name]) for name in frozen)

@@ -35,7 +35,7 @@ def prepared(recipe: Recipe) -> TranslationTask:
 
 def shown(task: TranslationTask, epoch: int) -> list[tuple[list[int], list[int]]]:
     task.epoch(epoch)
-    return [(list(pair.source), list(pair.target)) for pair in task.shown]
+    return [(list(pair.source), list(pair.target)) for pair in task.epoch_pairs]
 
 
 def test_every_epoch_cuts_the_same_texts_otherwise(subwords):
@@ -56,9 +56,9 @@ def test_the_seed_and_the_number_of_the_epoch_decide_the_cuts(subwords):
 def test_a_pair_that_would_get_too_long_for_the_model_stays_as_it_is(subwords):
     task = prepared(replace(subwords, train=replace(subwords.train, bpe_dropout=0.9)))
     task.epoch(0)
-    assert max(pair.length for pair in task.shown) <= LONGEST
-    kept = sum(now is plain for now, plain in zip(task.shown, task.train.tokens, strict=True))
-    assert 0 < kept < len(task.shown)
+    assert max(pair.length for pair in task.epoch_pairs) <= LONGEST
+    kept = sum(now is plain for now, plain in zip(task.epoch_pairs, task.train.tokens, strict=True))
+    assert 0 < kept < len(task.epoch_pairs)
 
 
 def test_validation_is_never_cut_otherwise(subwords):

@@ -160,5 +160,5 @@ def test_without_a_folder_it_reads_characters_too_and_goes_on_after_a_stop(tmp_p
 
 
 def test_the_words_that_are_predicted_are_asked_for_as_words():
-    with pytest.raises(InputError, match=r"data\.vocabulary 'bpe:50' is not for two-way language modelling; use word"):
+    with pytest.raises(InputError, match=r"data\.vocabulary 'bpe:50' is not for bidirectional language modelling"):
         read_recipe("imdb-elmo", ["data.vocabulary=bpe:50"])

@@ -107,10 +107,10 @@ def test_an_interrupted_run_ends_bit_for_bit_like_one_that_was_not(head, tiny, t
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("imdb-bert", ["data.vocabulary=bpe:100"], "data.vocabulary 'bpe:100' is not for masked words; use wordpiece"),
-        ("imdb-bert", ["model.head=tagger"], "model.head 'tagger' says no words: set it to masked_lm or pretraining"),
-        ("imdb-bert", ["model.name=gpt2"], "model.name 'gpt2' cannot learn masked words; use bert"),
-        ("imdb-bert", ["data.name=wnut17"], "data.name 'wnut17' is not text or labelled, from which masked words is"),
+        ("imdb-bert", ["data.vocabulary=bpe:100"], "data.vocabulary 'bpe:100' is not for masked language modelling"),
+        ("imdb-bert", ["model.head=tagger"], "model.head 'tagger' predicts no tokens"),
+        ("imdb-bert", ["model.name=gpt2"], "model.name 'gpt2' cannot learn masked language modelling; use bert"),
+        ("imdb-bert", ["data.name=wnut17"], "data.name 'wnut17' is not text or labelled"),
         ("multi30k-transformer", ["data.vocabulary=wordpiece:99"], "'wordpiece:99' is not for translation; use char"),
         ("multi30k-transformer", ["data.target_vocabulary=wordpiece:99"], "'wordpiece:99' is not for translation"),
         ("shakespeare-gpt", ["data.vocabulary=wordpiece:99"], "'wordpiece:99' is not for language modelling; use char"),

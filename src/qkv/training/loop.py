@@ -125,7 +125,7 @@ class Prepared:
     def prepare(self) -> None:
         """Make the next batch, unless that was done, or there is none."""
         if not self._ready and (step := next(self.steps, None)) is not None:
-            self._ready.append((step, self.task.batch(step.rows, filled=self.filled).to(self.device)))
+            self._ready.append((step, self.task.batch(step.rows, padded_to_shape=self.filled).to(self.device)))
 
     def __iter__(self) -> "Prepared":
         return self

@@ -137,8 +137,9 @@ class Recipe:
         kinds = (self.data.vocabulary, self.data.target_vocabulary or self.data.vocabulary)
         for kind in kinds if self.init is None else ():  # what a run begins with brings its own
             require(
-                task.reads(kind.partition(":")[0]),
-                f"data.vocabulary {kind!r} is not for {task.title}; use {' or '.join(filter(task.reads, KINDS))}",
+                task.accepts_vocabulary(kind.partition(":")[0]),
+                f"data.vocabulary {kind!r} is not for {task.title}; "
+                f"use {' or '.join(filter(task.accepts_vocabulary, KINDS))}",
             )
         require(
             not self.train.bpe_dropout or all(kind.startswith("bpe:") for kind in kinds),
@@ -166,7 +167,7 @@ class Recipe:
                     f"{where}: model.preset {shown_value(preset)} is not known{nearest(str(preset), known)}"
                 )
             table = {**known[preset], **table}
-        return build(config, {**table, **(sizes or task.provisional(table))}, where, prefix="model.")
+        return build(config, {**table, **(sizes or task.placeholder_sizes(table))}, where, prefix="model.")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -173,7 +173,7 @@ class Run:
         if not (self.folder / MANIFEST).exists():  # the folder was removed or renamed while training
             self.manifest.write(self.folder)
         tensors = {f"random.{name}": state for name, state in random_state(model.device).items()}
-        tensors |= {f"carried.{name}": value.contiguous() for name, value in task.carried().items()}
+        tensors |= {f"carried.{name}": value.contiguous() for name, value in task.carried_state().items()}
         tensors |= {f"buffer.{name}": value.contiguous() for name, value in _buffers(model).items()}
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
@@ -214,7 +214,7 @@ class Run:
             for name, buffer in _buffers(model).items():
                 buffer.copy_(saved.get(f"buffer.{name}", buffer))  # checkpoints of before they were kept have none
         average.restore(_under("weight.", saved))
-        task.carry(model, _under("carried.", saved))
+        task.load_carried_state(model, _under("carried.", saved))
         restore_random_state(_under("random.", saved), model.device)
         place = build(Place, record["place"], str(path))
         if place.finished and self.manifest.extends_training(place.step):

@@ -82,7 +82,7 @@ def test_rollout_returns_the_rewards_of_the_sampled_actions():
     actions, rewards = rollout(model, games)
     assert torch.equal(rewards, games.pays.gather(2, actions[..., None])[..., 0])
     logits, _ = model(actions[:, :-1], rewards[:, :-1])
-    torch.testing.assert_close((logits + gumbel(games.luck)).argmax(dim=-1), actions)
+    torch.testing.assert_close((logits + gumbel(games.uniform)).argmax(dim=-1), actions)
 
 
 def test_gumbel_noise_samples_from_the_softmax():

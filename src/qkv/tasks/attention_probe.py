@@ -86,8 +86,8 @@ class AttentionProbe:
     @property
     def max_tokens(self) -> int | None:
         """Maximum number of tokens of a text, without special tokens; None if unbounded."""
-        longest: int | None = getattr(self.model.config, "max_length", None)
-        return longest if longest is None or self.encoder is None else self.encoder.max_tokens(longest)
+        max_length: int | None = getattr(self.model.config, "max_length", None)
+        return max_length if max_length is None or self.encoder is None else self.encoder.max_tokens(max_length)
 
     @property
     def unit(self) -> str:

@@ -33,7 +33,7 @@ class GameBatch(TensorBatch):
     """Games: the reward of each arm at each pull, and the player's uniform samples."""
 
     pays: Float[Tensor, "batch pulls arms"]
-    luck: Float[Tensor, "batch pulls arms"]
+    uniform: Float[Tensor, "batch pulls arms"]
 
     @property
     def tokens(self) -> int:
@@ -117,7 +117,7 @@ def rollout(model: SNAILPolicy, games: GameBatch) -> tuple[Int[Tensor, "batch pu
     batch, pulls, _ = games.pays.shape
     actions = torch.zeros(batch, 0, dtype=torch.long, device=games.pays.device)
     rewards = torch.zeros(batch, 0, device=games.pays.device)
-    noise = gumbel(games.luck)
+    noise = gumbel(games.uniform)
     for pull in range(pulls):
         logits, _ = model(actions, rewards)
         arm = (logits[:, -1].float() + noise[:, pull]).argmax(dim=-1, keepdim=True)

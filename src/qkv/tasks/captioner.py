@@ -25,7 +25,7 @@ from qkv.types import Float, Tensor
 
 BATCH = 256  # hypotheses decoded at a time
 FEATURES = ".safetensors"  # suffix of a file of features
-BLANK = 224  # grey level shown in place of a picture if only its features are known
+BLANK = 224  # grey level shown instead of a picture if only its features are known
 
 
 @dataclass(frozen=True, kw_only=True)

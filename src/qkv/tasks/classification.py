@@ -72,7 +72,7 @@ class ClassificationTask(ScoredTask):
     valid: list[Pair]
     labels: tuple[str, ...]
     settings: Settings
-    longest: int
+    max_length: int
     seed: int
     notes: tuple[str, ...]
 
@@ -117,7 +117,7 @@ class ClassificationTask(ScoredTask):
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> TextBatch:
         examples = [self.train[row] for row in rows]
         if padded_to_shape:
-            return collate_padded(examples, self.encoder.pad, self._max_batch, self.longest)
+            return collate_padded(examples, self.encoder.pad, self._max_batch, self.max_length)
         return collate(examples, self.encoder.pad)
 
     @property
@@ -175,6 +175,6 @@ def label_log_probabilities(
     texts = encode_texts(encoder, pairs, {}, model.config.max_length)
     log_p = torch.zeros(len(pairs), model.config.labels)
     for rows, batch in iter_batches(texts.examples, encoder.max_batch(budget), encoder.pad):
-        here = batch.to(model.device)
-        log_p[rows] = model.say(encoder.lookup(here.token_ids), here.lengths).float().log_softmax(dim=-1).cpu()
+        batch = batch.to(model.device)
+        log_p[rows] = model.say(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
     return log_p

@@ -162,8 +162,8 @@ def scores(model: SNAIL, examples: Examples, count: int) -> dict[str, float]:
 
 
 def query_logits(
-    model: SNAIL, pictures: Shaped[Tensor, "batch pictures channels height width"], labels: Int[Tensor, "batch shown"]
-) -> Float[Tensor, "batch asked ways"]:
+    model: SNAIL, pictures: Shaped[Tensor, "batch pictures channels height width"], labels: Int[Tensor, "batch support"]
+) -> Float[Tensor, "batch queries ways"]:
     """Logits of every unlabelled picture, each as if it alone followed the labelled ones.
 
     Each picture is embedded once for all sequences it is in.

@@ -18,7 +18,7 @@ from qkv.nn.text_encoder import TextEncoder
 from qkv.tasks.examples import IGNORE, Example, iter_batches
 from qkv.tasks.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 
-MASKS = ("[MASK]", "<mask>")  # accepted spellings besides the tokenizer's own
+MASKS = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's own spelling
 
 
 @dataclass(frozen=True)

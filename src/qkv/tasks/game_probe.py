@@ -24,7 +24,7 @@ class GameProbe:
     """A bandit policy: `GameProbe("runs/bandit-snail-0", Bandits(5, 10))(3).maps`.
 
     The rows of each map are the pulls of a game, named by the arms chosen; the columns are the inputs so far: the
-    start, then each pull but the last with its reward.
+    start, then each pull except the last with its reward.
     """
 
     def __init__(self, model: str | Path | SNAILPolicy, bandits: Bandits, device: str = "auto") -> None:

@@ -87,11 +87,11 @@ class Generator:
 
     def _check_context(self, number: int, prompt_length: int, tokens: int) -> None:
         """Raise if the prompt and its continuation exceed the model's context."""
-        horizon = self.model.horizon
-        if horizon is not None and prompt_length + tokens - 1 > horizon:
+        context_length = self.model.horizon
+        if context_length is not None and prompt_length + tokens - 1 > context_length:
             raise InputError(
                 f"prompt {number} has {prompt_length} token(s); {tokens} new ones exceed the model's context of "
-                f"{horizon}: request at most {max(0, horizon + 1 - prompt_length)}, or shorten the prompt"
+                f"{context_length}: request at most {max(0, context_length + 1 - prompt_length)}, or shorten the prompt"
             )
 
     @torch.inference_mode()

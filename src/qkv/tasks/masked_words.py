@@ -37,7 +37,7 @@ from qkv.types import Float, Int, Tensor
 
 MASK_PROB = 0.15  # fraction of tokens that are masked
 MIN_LENGTH = 5  # [CLS] a [SEP] b [SEP]
-ENCODE_BATCH = 2**14  # that are encoded together
+ENCODE_BATCH = 2**14  # sentences encoded at a time
 MASK_BATCH = 2**10  # validation rows masked at a time
 VALID_SEED = "the validation data are masked the same way in every run"
 
@@ -96,7 +96,7 @@ class TokenizedCorpus:
 
 @dataclass
 class MaskedWordsTask(ScoredTask):
-    """Passages of documents, or pairs of them, split anew in every epoch and masked anew in every batch."""
+    """Passages of documents, or pairs of them, split differently in every epoch and masked in every batch."""
 
     title = "masked language modelling"
     cli_command = "fill"

@@ -80,7 +80,7 @@ def with_trees(batch: Batch, pairs: Sequence[EncodedPair]) -> Batch:
 
 
 def tree_inputs(batch: Batch) -> dict[str, TreePlaces]:
-    """Keyword arguments of the model besides the tokens: the tree positions, if any."""
+    """Keyword arguments of the model other than the tokens: the tree positions, if any."""
     return {"tree": TreePlaces(batch.depth, batch.distance)} if isinstance(batch, ParsedBatch) else {}
 
 

@@ -117,7 +117,7 @@ class TaggingTask(ScoredTask):
     valid: list[Tagged]
     labels: tuple[str, ...]
     settings: Settings
-    longest: int
+    max_length: int
     seed: int
     notes: tuple[str, ...]
 
@@ -155,7 +155,7 @@ class TaggingTask(ScoredTask):
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> TextBatch:
         examples = [self.train.examples[row] for row in rows]
         if padded_to_shape:
-            return collate_padded(examples, self.encoder.pad, self.settings.batch_tokens, self.longest)
+            return collate_padded(examples, self.encoder.pad, self.settings.batch_tokens, self.max_length)
         return collate(examples, self.encoder.pad)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
@@ -176,7 +176,7 @@ class TaggingTask(ScoredTask):
     def _scores(self, model: TextEncoder, sentences: Sequence[Tagged]) -> dict[str, float]:
         numbers = {name: number for number, name in enumerate(self.labels)}
         encoder = self.encoder.fresh_copy()
-        encoded = encode_sentences(encoder, sentences, numbers, self.longest, trees=reads_trees(model.config))
+        encoded = encode_sentences(encoder, sentences, numbers, self.max_length, trees=reads_trees(model.config))
         total, words, budget = 0.0, 0, self.settings.batch_tokens
         for _, batch in iter_batches(encoded.examples, budget, encoder.pad):
             total += float(_loss(model, encoder, batch.to(model.device)))

@@ -127,7 +127,7 @@ class Task(ABC):
         return ()
 
     def carried_state(self) -> dict[str, Tensor]:
-        """State carried between training steps besides the weights; saved in checkpoints."""
+        """State carried between training steps, other than the weights; saved in checkpoints."""
         return {}
 
     def load_carried_state(self, model: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027  (most tasks are stateless)

@@ -56,8 +56,8 @@ def tree_positions(trees: Sequence[Tree], width: int) -> TreePlaces:
     Computed here once and not in the model, because validating the trees reads values, which would synchronize with
     the GPU.
     """
-    longest = max(len(tree.heads) for tree in trees)
-    heads = torch.tensor([[*tree.heads, *[0] * (longest - len(tree.heads))] for tree in trees], dtype=torch.long)
+    max_words = max(len(tree.heads) for tree in trees)
+    heads = torch.tensor([[*tree.heads, *[0] * (max_words - len(tree.heads))] for tree in trees], dtype=torch.long)
     words = torch.tensor([tree.words + [0] * (width - len(tree.words)) for tree in trees])
     lengths = torch.tensor([len(tree.heads) for tree in trees])
     return TreePlaces.of_tokens(Trees.of_heads(heads, lengths), words)

@@ -26,7 +26,7 @@ from qkv.tasks.examples import IGNORE, ExampleEncoder
 from qkv.types import Bool, Float, Int, Tensor
 
 MAX_ANSWER_TOKENS = 30  # tokens
-CLS = 0  # position of the token that stands for "no answer"
+CLS = 0  # position of the token that represents "no answer"
 
 
 class TokenizedText(NamedTuple):

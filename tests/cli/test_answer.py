@@ -32,7 +32,7 @@ def test_answers_are_parts_of_the_text_with_their_places(qkv, folder, file):
     done = qkv("answer", folder, "--file", file, "--json", "--top", 3, "--longest", 4)
     assert (done.code, done.err) == (0, "")
     found = [json.loads(line) for line in done.out.splitlines()]
-    wanted = Answerer(folder, device="cpu").answer([Question(**one) for one in ASKED], 3, longest=4)
+    wanted = Answerer(folder, device="cpu").answer([Question(**one) for one in ASKED], 3, max_answer_tokens=4)
     for number, (one, answered, asked) in enumerate(zip(found, wanted, ASKED, strict=True), start=1):
         assert (one["input"], one["question"], one["text"]) == (number, asked["question"], asked["text"])
         assert one["no_answer"] == pytest.approx(answered.no_answer, abs=1e-6)
@@ -126,4 +126,4 @@ def test_a_model_is_trained_on_questions_scored_and_asked(qkv, tmp_path):
 def test_a_model_for_something_else_is_told_apart(qkv, folder, tmp_path):
     other = saved(tiny_bert("tagger"), tiny_tokenizer(tmp_path), tmp_path / "tagger")
     error = qkv("answer", other, "--question", "a", "--text", "b").error
-    assert "has the head 'tagger' (it is for qkv tag), and 'span' is needed here" in error
+    assert "has the head 'tagger' (use qkv tag), but 'span' is required" in error

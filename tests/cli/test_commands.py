@@ -36,7 +36,7 @@ def options_of(command: Any) -> list[str]:
 
 
 def test_what_a_task_is_put_to_use_by_is_a_command() -> None:
-    assert {task.command for task in TASKS.values()} <= typer.main.get_command(app).commands.keys()
+    assert {task.cli_command for task in TASKS.values()} <= typer.main.get_command(app).commands.keys()
 
 
 def test_the_commands_and_their_options_are_these() -> None:

@@ -10,7 +10,7 @@ import torch
 import qkv as library
 from qkv.data.vocabulary import Vocabulary
 from qkv.models.han import HAN, Config
-from qkv.tasks.document_observer import DocumentObserver
+from qkv.tasks.document_probe import DocumentProbe
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 REVIEW = "A fine film.\n\nThe cat was good, and the dog was fine.\nI left. The end."
@@ -52,7 +52,7 @@ def test_a_page_shows_every_sentence_that_was_read(qkv, model, file, tmp_path):
     page = tmp_path / "page.html"
     done = qkv("view", model, "Fine!", "--document", file, "--out", page, "--device", "cpu")
     assert done.code == 0
-    first, second = DocumentObserver(model, device="cpu").observe(["Fine!", REVIEW])
+    first, second = DocumentProbe(model, device="cpu").probe(["Fine!", REVIEW])
     assert f"{first.label}  {first.probabilities[first.label]:.1%}" in done.err
     assert done.out == f"100.0%  Fine!\n{page}\n"
     text = page.read_text(encoding="utf-8")

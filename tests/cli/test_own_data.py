@@ -123,4 +123,4 @@ def test_a_translator_that_reads_trees_takes_sources_with_heads_and_no_others(qk
 def test_a_task_without_a_format_for_own_files_says_so(qkv, tmp_path):
     (tmp_path / "mine.txt").write_text("a")
     done = qkv("train", "fashion-vit", "--data", tmp_path / "mine.txt")
-    assert "telling pictures apart is learned from a data set that qkv knows" in done.error
+    assert "image classification is learned from a data set that qkv knows" in done.error

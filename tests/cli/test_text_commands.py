@@ -190,7 +190,7 @@ def test_what_cannot_be_read_is_said_in_one_line(qkv, folders, command, argument
     ("command", "arguments", "words"),
     [
         ("classify", ["a", "--top", "0"], "Invalid value for '--top'"),
-        ("fill", ["a [MASK]", "a cat"], "input 2 has no mask to fill in: write [MASK] for a word"),
+        ("fill", ["a [MASK]", "a cat"], "input 2 has no mask to fill: write [MASK] for a word"),
         ("fill", ["[MASK] " * 40], "input 1 has 40 tokens; this model takes at most 30"),
         ("embed", ["a"], "say where the vectors go: --out FILE.npy (or .safetensors), or --json to print them"),
         ("embed", ["a", "--out", "v.txt"], "--out v.txt: vectors are written to a file that ends in .npy or"),
@@ -206,7 +206,7 @@ def test_what_a_command_cannot_do_is_said_in_one_line(qkv, folders, command, arg
 def test_a_model_for_another_command_is_told_apart(qkv, folders, command, other):
     error = qkv(command, folders[other], "a [MASK]").error
     assert error.startswith(f"{folders[other]}: has ")
-    assert ("has no head" if other == "embed" else f"it is for qkv {other}") in error
+    assert ("has no head" if other == "embed" else f"use qkv {other}") in error
 
 
 def test_a_text_encoder_is_not_taken_for_a_translator_and_empty_lines_may_be_errors(qkv, folders, file):

@@ -116,7 +116,7 @@ def test_a_model_without_attention_translates_but_has_no_alignment_to_give(
     assert (answer["alignment"], answer["source_tokens"], answer["target_tokens"]) == (None, None, None)
     assert (tmp_path / "page.html").exists()
     words = (
-        f"{plain}: an alignment was asked of a model that has no attention over its source; models that have it: "
+        f"{plain}: an alignment requires attention over the source, which this model lacks; models that have it: "
         'rnn_seq2seq with model.attention = "bahdanau" or "luong", conv_seq2seq, transformer'
     )
     for arguments in (["--align", "pharaoh"], ["--align", "json"], ["--json", "--align", "pharaoh"]):
@@ -185,8 +185,8 @@ def test_lengths_and_beginnings_are_kept(qkv: Command, attending: Path) -> None:
         (["--min-length", 5, "--max-length", 4], "--min-length 5 is more than --max-length 4"),
         (["--min-length", -1], "Invalid value for '--min-length'"),
         (["--max-length", 0], "Invalid value for '--max-length'"),
-        (["--min-length", 41], "min-length asks for 41 tokens or more, but a translation may have 40 at most"),
-        (["--prefix", "☃"], "the prefix '☃' holds what the model never saw"),
+        (["--min-length", 41], "min-length requires at least 41 tokens, but a translation has at most 40"),
+        (["--prefix", "☃"], "the prefix '☃' contains unknown tokens"),
         (["--temperature", 0.5], "--temperature says how to draw: it needs --sample"),
         (["--top-k", 5], "--top-k says how to draw: it needs --sample"),
         (["--top-p", 0.5], "--top-p says how to draw: it needs --sample"),

@@ -87,13 +87,13 @@ def test_a_vision_transformer_is_drawn_over_the_picture(qkv, folders, tmp_path):
         ("bert", [], "holds a Bert: say what it shall look at, a text"),
         ("vit", [], "holds a ViT: say what it shall look at, a picture"),
         ("vit", ["none.png"], "none.png: no such file"),
-        ("vit", ["PICTURE", "--layer", "x"], "there is no attention layer 'x'; there is: encoder.0, encoder.1"),
+        ("vit", ["PICTURE", "--layer", "x"], "unknown attention layer 'x'; available: encoder.0, encoder.1"),
         ("vit", ["PICTURE", "--head", "2"], "layer 'encoder.0' has no head 2; it has heads 0 to 1"),
         ("bert", ["a", ""], "input 2 is empty"),
-        ("bert", ["a", "--layer", "x"], "there is no attention layer 'x'; there is: encoder.0, encoder.1"),
+        ("bert", ["a", "--layer", "x"], "unknown attention layer 'x'; available: encoder.0, encoder.1"),
         ("gpt2", ["a", "--head", "2"], "layer 'blocks.0' has no head 2"),
         ("gpt2", ["a", "--beam", "2"], "--beam is for translators, and "),
-        ("rnn", ["a"], "holds RNNLM, which has no attention to look at"),
+        ("rnn", ["a"], "RNNLM has no attention layers"),
     ],
 )
 def test_what_cannot_be_looked_at_is_said_in_one_line_and_nothing_is_written(

@@ -28,7 +28,7 @@ PRELOADED = [
     "qkv.tasks.embedder",
     "qkv.tasks.filler",
     "qkv.tasks.generator",
-    "qkv.tasks.observer",
+    "qkv.tasks.attention_probe",
     "qkv.tasks.picture_classifier",
     "qkv.tasks.tagger",
     "qkv.tasks.translator",

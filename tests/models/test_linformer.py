@@ -195,7 +195,7 @@ def trained(steps: int, **changes: Any) -> tuple[float, float]:
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
-        loss = task.loss(model, task.batch(range(8), filled=True))
+        loss = task.loss(model, task.batch(range(8), padded_to_shape=True))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Alignments from token to token, from word to word, and as pairs."""
+"""Alignments between tokens, between words, and in Pharaoh format."""
 
 from html.parser import HTMLParser
 
@@ -17,14 +17,14 @@ def attention(rows: tuple[str, ...], columns: tuple[str, ...], heads: int = 1, s
     return AttentionMap("decoder", rows, columns, weights / weights.sum(-1, keepdims=True))
 
 
-def test_a_word_is_read_as_much_as_its_pieces_together_and_reads_as_they_do_on_average():
+def test_by_words_sums_over_columns_and_averages_over_rows():
     rows, columns = (" Zw", "ei", " Hunde"), (" two", " do", "gs", ".")
     first = [[0.7, 0.1, 0.1, 0.1], [0.5, 0.3, 0.2, 0.0], [0.0, 0.6, 0.3, 0.1]]
     second = [[0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.1, 0.4], [0.25, 0.25, 0.25, 0.25]]
-    found = AttentionMap("decoder", rows, columns, np.array([first, second])).by_words("Zwei Hunde", "two dogs.")
-    assert (found.layer, found.rows, found.columns) == ("decoder", ("Zwei", "Hunde"), ("two", "dogs."))
-    np.testing.assert_allclose(found.weights, [[[0.6, 0.4], [0.0, 1.0]], [[0.2, 0.8], [0.25, 0.75]]])
-    np.testing.assert_allclose(found.average, [[0.4, 0.6], [0.125, 0.875]])
+    by_words = AttentionMap("decoder", rows, columns, np.array([first, second])).by_words("Zwei Hunde", "two dogs.")
+    assert (by_words.layer, by_words.rows, by_words.columns) == ("decoder", ("Zwei", "Hunde"), ("two", "dogs."))
+    np.testing.assert_allclose(by_words.weights, [[[0.6, 0.4], [0.0, 1.0]], [[0.2, 0.8], [0.25, 0.75]]])
+    np.testing.assert_allclose(by_words.average, [[0.4, 0.6], [0.125, 0.875]])
 
 
 TEXTS = ["Ein Mann, der läuft.", "zwei  Hunde im Schnee", "a", "Übung <s> macht «den» Meister !", "née à l'été"]
@@ -32,19 +32,21 @@ TEXTS = ["Ein Mann, der läuft.", "zwei  Hunde im Schnee", "a", "Übung <s> mach
 
 @pytest.mark.parametrize("kind", ["char", "word", "bpe:40", "bpe:90"])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_words_are_those_of_the_texts_whatever_the_pieces(kind, lowercase):
+def test_words_are_those_of_the_text_for_any_tokenization(kind, lowercase):
     vocabulary = Vocabulary.train(TEXTS, kind, lowercase=lowercase)
-    for read in TEXTS:
-        source = vocabulary.encode(read)
-        for said in TEXTS:
-            tokens = vocabulary.encode(said).ids
-            written = vocabulary.decode(tokens)
+    for input_text in TEXTS:
+        source = vocabulary.encode(input_text)
+        for target in TEXTS:
+            tokens = vocabulary.encode(target).ids
+            output_text = vocabulary.decode(tokens)
             pieces = tuple(vocabulary.piece(token) for token in tokens)
-            found = attention(pieces, source.pieces, heads=2).by_words(written, read)
-            assert (found.rows, found.columns) == (tuple(written.split()), tuple(read.split()))
-            np.testing.assert_allclose(found.weights.sum(-1), 1.0)  # every word of the source got all of its pieces
-            alike = AttentionMap("self", source.pieces, source.pieces, np.eye(len(source.pieces))[None])
-            np.testing.assert_allclose(alike.by_words(read, read).average, np.eye(len(read.split())))
+            by_words = attention(pieces, source.pieces, heads=2).by_words(output_text, input_text)
+            assert (by_words.rows, by_words.columns) == (tuple(output_text.split()), tuple(input_text.split()))
+            np.testing.assert_allclose(by_words.weights.sum(-1), 1.0)  # each source word gets all of its pieces
+            identity = AttentionMap("self", source.pieces, source.pieces, np.eye(len(source.pieces))[None])
+            np.testing.assert_allclose(
+                identity.by_words(input_text, input_text).average, np.eye(len(input_text.split()))
+            )
 
 
 @settings(max_examples=100, deadline=None)
@@ -53,7 +55,7 @@ def test_words_are_those_of_the_texts_whatever_the_pieces(kind, lowercase):
     cuts=st.lists(st.integers(1, 3), min_size=40, max_size=40),
     gap=st.sampled_from([" ", "  ", "\t"]),
 )
-def test_pieces_cut_anywhere_inside_words_find_back_to_them(words, cuts, gap):
+def test_arbitrary_pieces_are_assigned_to_their_words(words, cuts, gap):
     pieces, owner = [], []
     for number, word in enumerate(words):
         rest, first = word, True
@@ -63,34 +65,34 @@ def test_pieces_cut_anywhere_inside_words_find_back_to_them(words, cuts, gap):
             owner.append(number)
             rest, first = rest[size:], False
     text = gap.join(words)
-    found = AttentionMap("self", tuple(pieces), tuple(pieces), np.eye(len(pieces))[None]).by_words(text, text)
-    np.testing.assert_allclose(found.average, np.eye(len(words)))
+    by_words = AttentionMap("self", tuple(pieces), tuple(pieces), np.eye(len(pieces))[None]).by_words(text, text)
+    np.testing.assert_allclose(by_words.average, np.eye(len(words)))
     links = AttentionMap("self", ("x",), tuple(pieces), np.eye(len(pieces))[None, -1:]).by_words("x", text).pharaoh()
     assert links == f"{owner[-1]}-0"
 
 
-def parsed(pharaoh: str) -> list[tuple[int, int]]:
-    return [tuple(int(place) for place in pair.split("-")) for pair in pharaoh.split()]
+def parse(pharaoh: str) -> list[tuple[int, int]]:
+    return [tuple(int(index) for index in pair.split("-")) for pair in pharaoh.split()]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pharaoh_pairs_read_back_are_the_best_column_of_each_row(seed):
-    one = attention(("a", "b", "c", "d"), ("x", "y", "z"), heads=3, seed=seed)
-    expected = [(max(range(3), key=lambda column: one.average[row][column]), row) for row in range(4)]
-    assert parsed(one.pharaoh()) == expected
+def test_pharaoh_pairs_are_the_best_column_of_each_row(seed):
+    attention_map = attention(("a", "b", "c", "d"), ("x", "y", "z"), heads=3, seed=seed)
+    expected = [(max(range(3), key=lambda column: attention_map.average[row][column]), row) for row in range(4)]
+    assert parse(attention_map.pharaoh()) == expected
     for threshold in (0.05, 0.3, 0.5, 1.0):
-        every = [(c, r) for r in range(4) for c in range(3) if one.average[r, c] >= threshold]
-        assert parsed(one.pharaoh(threshold)) == every
+        every = [(c, r) for r in range(4) for c in range(3) if attention_map.average[r, c] >= threshold]
+        assert parse(attention_map.pharaoh(threshold)) == every
 
 
-def test_a_row_that_read_nothing_has_no_pair_and_of_equal_columns_the_first_counts():
+def test_rows_of_zeros_have_no_pair_and_ties_go_to_the_first_column():
     weights = np.array([[[0.5, 0.5], [0.0, 0.0], [0.0, 1.0]]])
     assert AttentionMap("decoder", ("a", "b", "c"), ("x", "y"), weights).pharaoh() == "0-0 1-2"
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 1.01, float("nan")])
-def test_a_threshold_that_no_weight_or_every_weight_reaches_is_refused(threshold):
-    with pytest.raises(InputError, match="an alignment threshold must be above 0 and at most 1"):
+def test_an_invalid_threshold_is_an_error(threshold):
+    with pytest.raises(InputError, match="threshold"):
         attention(("a",), ("x",)).pharaoh(threshold)
 
 
@@ -104,10 +106,10 @@ def test_an_empty_answer_has_an_empty_alignment():
         assert answer.words().columns == ("x", "y")
 
 
-def test_an_answer_without_attention_says_so():
+def test_words_of_an_answer_without_attention_is_an_error():
     answer = Answer("x", "y", -1.0)
     assert answer.alignment is None
-    with pytest.raises(InputError, match="this answer carries no attention"):
+    with pytest.raises(InputError, match="no attention"):
         answer.words()
 
 
@@ -134,16 +136,16 @@ class Table(HTMLParser):
             self.words.append(data)
 
 
-def test_an_answer_draws_itself_in_a_notebook_and_nothing_in_it_is_taken_for_markup():
-    one = attention(("<b>", " &c"), ("x", "</td>", " "), heads=2)
-    table = Table(Answer("<i>x", "<script>", -1.0, (one,))._repr_html_())
+def test_notebook_html_is_escaped():
+    attention_map = attention(("<b>", " &c"), ("x", "</td>", " "), heads=2)
+    table = Table(Answer("<i>x", "<script>", -1.0, (attention_map,))._repr_html_())
     assert table.words == ["x", "</td>", "␣", "<b>", "␣&c"]
     assert not table.open
-    np.testing.assert_allclose(table.shades, one.average.flatten(), atol=6e-4)
+    np.testing.assert_allclose(table.shades, attention_map.average.flatten(), atol=6e-4)
     assert Answer("<i>x", "a<b", -1.0)._repr_html_() == "<p>&lt;i&gt;x → <b>a&lt;b</b></p>"
 
 
-def test_a_long_alignment_is_drawn_by_words():
+def test_a_long_alignment_is_shown_by_words():
     text = " ".join(["abc"] * 40)
     table = Table(Answer(text, text, -1.0, (attention(tuple(text), tuple(text)),))._repr_html_())
     assert table.words == ["abc"] * 80

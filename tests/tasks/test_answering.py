@@ -1,4 +1,4 @@
-"""Answering: the windows of long texts, what is right in each, the loss, and a model that learns its questions."""
+"""Question answering task: windows of long texts, their targets, the loss, and training."""
 
 import math
 import re
@@ -14,24 +14,24 @@ from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
 from qkv.tasks.answering import AnsweringTask
-from qkv.tasks.pieces import IGNORE, Splitter
-from qkv.tasks.windows import CLS, windows_of
+from qkv.tasks.examples import IGNORE, ExampleEncoder
+from qkv.tasks.windows import CLS, make_windows
 from qkv.training.recipe import TrainConfig
 from tests.tasks.tiny_bert import tiny_tokenizer
 
-PLACES = ("in Rome", "on the hill", "at home", "by the old lake")
+LOCATIONS = ("in Rome", "on the hill", "at home", "by the old lake")
 NAMES = ("Ada", "Bo", "Cy", "Di")
-TEXT = " ".join(f"{name} lives {place}." for name, place in zip(NAMES, PLACES, strict=True))
+TEXT = " ".join(f"{name} lives {location}." for name, location in zip(NAMES, LOCATIONS, strict=True))
 
 
-def asked(question: str, answer: str, text: str = TEXT) -> Question:
+def make_question(question: str, answer: str, text: str = TEXT) -> Question:
     begin = text.index(answer)
     return Question(question, text, (Passage(begin, begin + len(answer)),))
 
 
 QUESTIONS = [
-    *(asked(f"Where is {name}?", place) for name, place in zip(NAMES, PLACES, strict=True)),
-    *(asked(f"Who lives {place}?", name) for name, place in zip(NAMES[:3], PLACES[:3], strict=True)),
+    *(make_question(f"Where is {name}?", location) for name, location in zip(NAMES, LOCATIONS, strict=True)),
+    *(make_question(f"Who lives {location}?", name) for name, location in zip(NAMES[:3], LOCATIONS[:3], strict=True)),
     Question("Where is Eve?", TEXT),
 ]
 VOCABULARY = Vocabulary.train([TEXT, *(one.question for one in QUESTIONS)], "word")
@@ -52,60 +52,63 @@ def tiny(longest: int) -> Bert:
 
 
 @pytest.mark.parametrize("longest", [14, 23, 64])
-def test_windows_hold_the_whole_text_and_the_right_answer_where_they_hold_all_of_it(longest):
-    splitter = Splitter(VOCABULARY)
-    windows = windows_of(splitter, QUESTIONS, longest)
-    for number, one in enumerate(QUESTIONS):
-        mine = [window for window in windows if window.question == number]
-        assert {passage for window in mine for passage in window.passages} == {*words_of(one.text)}
-        for window in mine:
+def test_windows_cover_the_text_and_have_the_answer_they_contain(longest):
+    encoder = ExampleEncoder(VOCABULARY)
+    windows = make_windows(encoder, QUESTIONS, longest)
+    for number, question in enumerate(QUESTIONS):
+        own_windows = [window for window in windows if window.question == number]
+        assert {passage for window in own_windows for passage in window.passages} == {*words_of(question.text)}
+        for window in own_windows:
             assert len(window.ids) <= longest
-            held = [one.text[passage.begin : passage.end] for passage in window.passages]
-            inside = one.right and set(parts(one.answers[0], one.text)) <= {*window.passages}
+            pieces = [question.text[passage.begin : passage.end] for passage in window.passages]
+            inside = question.right and set(parts(question.answers[0], question.text)) <= {*window.passages}
             if not inside:
                 assert (window.begin, window.end) == (CLS, CLS)
                 continue
-            words = held[window.begin - window.first : window.end - window.first + 1]
-            assert " ".join(words) == one.right[0]
+            words = pieces[window.begin - window.first : window.end - window.first + 1]
+            assert " ".join(words) == question.right[0]
             assert window.candidates[window.begin]
-        assert any(window.begin != CLS for window in mine) == bool(one.right)
+        assert any(window.begin != CLS for window in own_windows) == bool(question.right)
 
 
 def words_of(text: str) -> list[Passage]:
-    """Where the words of a text are, with its full stops apart."""
-    return [Passage(*found.span()) for found in re.finditer(r"\w+|\.", text)]
+    """Spans of the words of a text, with its full stops apart."""
+    return [Passage(*match.span()) for match in re.finditer(r"\w+|\.", text)]
 
 
 def parts(answer: Passage, text: str) -> list[Passage]:
-    return [one for one in words_of(text) if answer.begin <= one.begin and one.end <= answer.end]
+    return [word for word in words_of(text) if answer.begin <= word.begin and word.end <= answer.end]
 
 
-def test_the_loss_is_the_mean_of_beginning_and_end_over_windows_however_the_batch_is_filled_up():
+def test_loss_is_the_mean_over_windows_with_and_without_padding():
     task, model = prepared(23), tiny(23).eval()
     rows = [0, 3, 7, len(task.train) - 1]
     batch = task.batch(rows)
-    filled = task.batch(rows, filled=True)
-    assert filled.tokens_read.shape[0] == 200 // filled.tokens_read.shape[1] > len(rows)
-    each = []
+    padded = task.batch(rows, padded_to_shape=True)
+    assert padded.token_ids.shape[0] == 200 // padded.token_ids.shape[1] > len(rows)
+    losses = []
     for row in rows:
         window = task.train[row]
         segments = [0] * window.first + [1] * (len(window.ids) - window.first)
         with torch.no_grad():
             logits = model.logits(model(torch.tensor([window.ids]), torch.tensor([segments])))[0].double()
-        kept = [0, *range(window.first, len(window.ids) - 1)]
-        for side, place in enumerate((window.begin, window.end)):
-            scores = {at: float(logits[at, side]) for at in kept}
-            each.append(math.log(sum(math.exp(score) for score in scores.values())) - scores[place])
-    assert task.loss(model, batch).item() == pytest.approx(sum(each) / len(each), rel=1e-5)
-    assert task.loss(model, filled).item() == pytest.approx(sum(each) / len(each), rel=1e-5)
-    assert (filled.targets == IGNORE).any()
+        candidates = [0, *range(window.first, len(window.ids) - 1)]
+        for side, target in enumerate((window.begin, window.end)):
+            scores = {position: float(logits[position, side]) for position in candidates}
+            losses.append(math.log(sum(math.exp(score) for score in scores.values())) - scores[target])
+    assert task.loss(model, batch).item() == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert task.loss(model, padded).item() == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert (padded.targets == IGNORE).any()
 
 
-def test_a_tiny_model_learns_eight_questions_one_of_which_has_no_answer():
+def test_a_tiny_model_learns_eight_questions():
     questions = []
-    for name, place in zip(NAMES, PLACES, strict=True):
-        text = f"{name} lives {place}."
-        questions += [asked(f"Where is {name}?", place, text), asked(f"Who lives {place}?", name, text)]
+    for name, location in zip(NAMES, LOCATIONS, strict=True):
+        text = f"{name} lives {location}."
+        questions += [
+            make_question(f"Where is {name}?", location, text),
+            make_question(f"Who lives {location}?", name, text),
+        ]
     questions[-1] = Question("Eve?", questions[-1].text)
     task, model = prepared(20, questions, batch_tokens=2000), tiny(20)
     before = task.validate(model.eval())
@@ -121,24 +124,24 @@ def test_a_tiny_model_learns_eight_questions_one_of_which_has_no_answer():
     assert before["exact"] < 1.0
 
 
-def test_an_epoch_has_every_window_once_and_the_data_decide_the_sizes():
+def test_an_epoch_has_every_window_once_and_sizes_come_from_the_data():
     task = prepared(16)
     assert sorted(row for rows in task.epoch(0) for row in rows) == [*range(len(task.train))]
     assert task.describe() == f"8 questions, {len(task.train)} windows"
     data = Loaded({}, questions={"train": QUESTIONS})
     assert AnsweringTask.sizes(data, VOCABULARY) == {"vocabulary_size": len(VOCABULARY), "head": "span"}
     assert AnsweringTask.splits(data) == ["train"]
-    assert task.examine(tiny(16).eval(), data, "train")[:2] == (8, "questions")
+    assert task.evaluate(tiny(16).eval(), data, "train")[:2] == (8, "questions")
 
 
-def test_what_cannot_be_learned_is_said():
-    with pytest.raises(InputError, match=r"train\.label_smoothing is for labels"):
+def test_invalid_settings_are_errors():
+    with pytest.raises(InputError, match="label_smoothing"):
         prepared(16, label_smoothing=0.1)
-    with pytest.raises(InputError, match=r"model\.max_length = 4 has no room for a question and a text"):
+    with pytest.raises(InputError, match=r"model\.max_length = 4"):
         prepared(4)
 
 
-def test_an_answer_of_which_the_tokenizer_leaves_nothing_is_no_answer(tmp_path):
+def test_an_answer_without_tokens_is_no_answer(tmp_path):
     question = Question("cat?", "a \x01\x02 cat", (Passage(2, 4),))
-    (window,) = windows_of(Splitter(tiny_tokenizer(tmp_path)), [question], 32)
+    (window,) = make_windows(ExampleEncoder(tiny_tokenizer(tmp_path)), [question], 32)
     assert (window.begin, window.end) == (CLS, CLS)

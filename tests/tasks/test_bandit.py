@@ -1,4 +1,4 @@
-"""Bandits: the games, those who play them, and that a model learns to."""
+"""Bandit task: the games, the baseline policies, and training."""
 
 import math
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from qkv.errors import InputError
 from qkv.models.snail import PolicyConfig, SNAILPolicy
 from qkv.objectives.policy_gradient import gumbel, policy_gradient
 from qkv.tasks import bandit
-from qkv.tasks.bandit import EXAMINED_IN, VALIDATED, BanditTask, GameBatch, games_of, played, scores
-from qkv.tasks.bandit_players import gittins_index, play, rules
+from qkv.tasks.bandit import TEST_SEED, VALID_SEED, BanditTask, GameBatch, draw_games, rollout, scores
+from qkv.tasks.bandit_players import baselines, gittins_index, play
 from qkv.training.recipe import TrainConfig
 
 BANDITS = Bandits(3, 4)
-GOLDEN = -0.0810  # the loss after 20 steps; near 0, for it is no cost: what was won is compared with what was expected
+GOLDEN = -0.0810  # loss after 20 steps; near 0, as rewards are compared with their expectation
 
 
 def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
@@ -30,43 +30,43 @@ def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
     return BanditTask.prepare(data, None, None, TrainConfig(batch_tokens=64), 0), model
 
 
-def test_arms_pay_as_often_as_they_should_and_by_seed_and_number_alone():
+def test_rewards_follow_the_probabilities_and_are_reproducible():
     games = Bandits(2, 1000).draw(0, range(20))
     assert games.pays.mean(axis=1) == pytest.approx(games.chances, abs=0.06)
     assert BANDITS.draw(0, [7]).pays.tolist() == BANDITS.draw(0, range(9)).pays[7:8].tolist()
     assert BANDITS.draw(1, range(99)).chances.mean() == pytest.approx(0.5, abs=0.1)
 
 
-def test_games_that_cannot_be_played_are_refused():
+def test_invalid_games_are_errors():
     for arms, pulls in ((1, 5), (2, 0), (2, 10**6)):
         with pytest.raises(InputError, match="between"):
             Bandits(arms, pulls)
 
 
 def best_possible(pulls: int, arms: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))) -> float:
-    """What the best of all players expects to win, by trying everything."""
+    """Expected reward of the optimal policy, by exhaustive search."""
     if pulls == 0:
         return 0.0
-    found = []
-    for place, (paid, failed) in enumerate(arms):
+    values = []
+    for index, (paid, failed) in enumerate(arms):
         p = (paid + 1) / (paid + failed + 2)
-        others = arms[:place], arms[place + 1 :]
+        others = arms[:index], arms[index + 1 :]
         won, lost = ((*others[0], arm, *others[1]) for arm in ((paid + 1, failed), (paid, failed + 1)))
-        found.append(p * (1 + best_possible(pulls - 1, won)) + (1 - p) * best_possible(pulls - 1, lost))
-    return max(found)
+        values.append(p * (1 + best_possible(pulls - 1, won)) + (1 - p) * best_possible(pulls - 1, lost))
+    return max(values)
 
 
-def test_who_plays_by_the_index_wins_as_much_as_anyone_can_and_the_others_less():
+def test_the_gittins_index_is_optimal_and_beats_the_other_baselines():
     two = Bandits(2, 5)
     games = two.draw(0, range(40_000))
-    won = {name: float(play(games, rule).mean()) for name, rule in rules(two).items()}
-    assert won["random"] == pytest.approx(2.5, abs=0.03)
-    assert won["gittins"] == pytest.approx(best_possible(5), abs=0.03)
-    assert won["random"] + 0.1 < won["ucb"] < won["gittins"]
-    assert won["random"] + 0.1 < won["thompson"] < won["gittins"]
+    rewards = {name: float(play(games, policy).mean()) for name, policy in baselines(two).items()}
+    assert rewards["random"] == pytest.approx(2.5, abs=0.03)
+    assert rewards["gittins"] == pytest.approx(best_possible(5), abs=0.03)
+    assert rewards["random"] + 0.1 < rewards["ucb"] < rewards["gittins"]
+    assert rewards["random"] + 0.1 < rewards["thompson"] < rewards["gittins"]
 
 
-def test_the_index_is_the_mean_at_the_last_pull_and_more_before_it():
+def test_the_index_is_the_mean_at_the_last_pull_and_larger_before():
     index = gittins_index(6)
     for tried, paid in product(range(6), repeat=2):
         if paid <= tried:
@@ -75,48 +75,48 @@ def test_the_index_is_the_mean_at_the_last_pull_and_more_before_it():
     assert (np.diff(index[1:, 0, 0]) > 0).all()
 
 
-def test_a_model_sees_only_what_it_pulled_and_is_paid_for_it():
+def test_rollout_returns_the_rewards_of_the_sampled_actions():
     _, model = prepared()
     torch.nn.init.normal_(model.output.weight)
-    games = games_of(BANDITS, 0, range(50))
-    actions, rewards = played(model, games)
+    games = draw_games(BANDITS, 0, range(50))
+    actions, rewards = rollout(model, games)
     assert torch.equal(rewards, games.pays.gather(2, actions[..., None])[..., 0])
     logits, _ = model(actions[:, :-1], rewards[:, :-1])
-    torch.testing.assert_close((logits + gumbel(games.luck)).argmax(dim=-1), actions)
+    torch.testing.assert_close((logits + gumbel(games.uniform)).argmax(dim=-1), actions)
 
 
-def test_noise_makes_draws_by_the_probabilities_of_the_logits():
-    luck = torch.rand(20_000, 3, generator=torch.Generator().manual_seed(0))
+def test_gumbel_noise_samples_from_the_softmax():
+    uniform = torch.rand(20_000, 3, generator=torch.Generator().manual_seed(0))
     logits = torch.tensor([0.2, 0.5, 0.3]).log()
-    drawn = (logits + gumbel(luck)).argmax(dim=-1).bincount(minlength=3) / 20_000
-    torch.testing.assert_close(drawn, logits.exp(), atol=0.015, rtol=0)
+    frequencies = (logits + gumbel(uniform)).argmax(dim=-1).bincount(minlength=3) / 20_000
+    torch.testing.assert_close(frequencies, logits.exp(), atol=0.015, rtol=0)
     assert gumbel(torch.tensor([0.0, 1.0])).isfinite().all()
 
 
-def test_the_policy_gradient_is_that_of_its_equation():
+def test_policy_gradient_equals_its_equation():
     torch.manual_seed(0)
     logits = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     expected = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
     actions, rewards = torch.randint(4, (2, 3)), torch.rand(2, 3, dtype=torch.float64)
-    to_come = [[sum(row[t:]) / 3 for t in range(3)] for row in rewards.tolist()]
-    left = [[to_come[b][t] - expected[b, t].item() for t in range(3)] for b in range(2)]
-    mean = sum(map(sum, left)) / 6
-    deviation = math.sqrt(sum((one - mean) ** 2 for row in left for one in row) / 6)
+    returns = [[sum(row[t:]) / 3 for t in range(3)] for row in rewards.tolist()]
+    advantages = [[returns[b][t] - expected[b, t].item() for t in range(3)] for b in range(2)]
+    mean = sum(map(sum, advantages)) / 6
+    deviation = math.sqrt(sum((advantage - mean) ** 2 for row in advantages for advantage in row) / 6)
     total = torch.zeros((), dtype=torch.float64)
     for b, t in product(range(2), range(3)):
         p = logits[b, t].softmax(0)
-        total = total - left[b][t] / (deviation + 1e-6) * p[actions[b, t]].log()
-        total = total + (expected[b, t] - to_come[b][t]) ** 2 + 0.1 * (p * p.log()).sum()
-    found = policy_gradient(logits, expected, actions, rewards, 0.1)
-    torch.testing.assert_close(found, total / 6)
+        total = total - advantages[b][t] / (deviation + 1e-6) * p[actions[b, t]].log()
+        total = total + (expected[b, t] - returns[b][t]) ** 2 + 0.1 * (p * p.log()).sum()
+    loss = policy_gradient(logits, expected, actions, rewards, 0.1)
+    torch.testing.assert_close(loss, total / 6)
     for ours, theirs in zip(
-        torch.autograd.grad(found, (logits, expected)), torch.autograd.grad(total / 6, (logits, expected)), strict=True
+        torch.autograd.grad(loss, (logits, expected)), torch.autograd.grad(total / 6, (logits, expected)), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
 
 
-def taught(task: BanditTask, model: SNAILPolicy, batches: Iterable[GameBatch]) -> float:
-    """The loss of the last of these batches, after learning from those before it."""
+def train(task: BanditTask, model: SNAILPolicy, batches: Iterable[GameBatch]) -> float:
+    """Train on the batches and return the last loss."""
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for batch in batches:
         optimizer.zero_grad()
@@ -126,55 +126,55 @@ def taught(task: BanditTask, model: SNAILPolicy, batches: Iterable[GameBatch]) -
     return loss.item()
 
 
-def test_a_model_learns_to_win_more_than_by_chance():
+def test_a_trained_model_beats_the_random_policy():
     two = Bandits(2, 6)
     torch.manual_seed(0)
     model = SNAILPolicy(PolicyConfig(2, 6, keys=(8, 8), values=(8, 8), filters=8))
     task = BanditTask(two, two, TrainConfig(batch_tokens=256), 0, ())
-    taught(task, model, [task.batch(rows) for rows in [*task.epoch(0), *task.epoch(1)][:50]])
-    found = scores(model.eval(), two, VALIDATED, 4000)
-    assert set(found) == set(BanditTask.metrics)
-    assert found["reward"] > found["random"] + 0.2  # 0.35 more were seen
-    assert 0 < found["margin"] < 0.1
+    train(task, model, [task.batch(rows) for rows in [*task.epoch(0), *task.epoch(1)][:50]])
+    result = scores(model.eval(), two, VALID_SEED, 4000)
+    assert set(result) == set(BanditTask.metrics)
+    assert result["reward"] > result["random"] + 0.2  # measured: 0.35
+    assert 0 < result["margin"] < 0.1
 
 
-def test_the_loss_after_twenty_steps_is_what_it_was():
+def test_golden_loss_after_20_steps():
     task, model = prepared()
     batches = [task.batch(range(8 * step, 8 * step + 8)) for step in range(20)]
-    assert taught(task, model, batches) == pytest.approx(GOLDEN, abs=2e-3)
+    assert train(task, model, batches) == pytest.approx(GOLDEN, abs=2e-3)
 
 
-def most(pays: Tensor) -> float:
-    """What can be won in some games by who knows them all, but not which of them is played: by trying everything."""
+def max_reward(pays: Tensor) -> float:
+    """Maximum total reward of a policy that knows the games but not which one it plays, by exhaustive search."""
     if not pays.numel():
         return 0.0
     return max(
-        float(now.sum()) + sum(most(pays[now == paid, 1:]) for paid in (0.0, 1.0))  # what was paid tells games apart
+        float(now.sum()) + sum(max_reward(pays[now == paid, 1:]) for paid in (0.0, 1.0))
         for now in pays[:, 0].unbind(dim=1)
     )
 
 
-def test_eight_games_are_learned_by_heart():
+def test_a_model_memorises_eight_games():
     task, model = prepared(pulls=3)
-    eight, chance = games_of(task.train, 0, range(8)).pays, torch.Generator().manual_seed(0)
-    often = eight.repeat(16, 1, 1)
-    taught(task, model, [GameBatch(often, torch.rand(often.shape, generator=chance)) for _ in range(100)])
-    _, rewards = played(model, GameBatch(eight, torch.full_like(eight, 0.5)))  # no luck: the likeliest arm
-    assert float(rewards.sum()) == most(eight)
-    assert most(eight) > eight.sum(dim=(0, 1)).max()  # than who always pulls the same arm
+    games, generator = draw_games(task.train, 0, range(8)).pays, torch.Generator().manual_seed(0)
+    repeated = games.repeat(16, 1, 1)
+    train(task, model, [GameBatch(repeated, torch.rand(repeated.shape, generator=generator)) for _ in range(100)])
+    _, rewards = rollout(model, GameBatch(games, torch.full_like(games, 0.5)))  # no noise: the most likely arm
+    assert float(rewards.sum()) == max_reward(games)
+    assert max_reward(games) > games.sum(dim=(0, 1)).max()  # better than any single arm
 
 
-def test_games_are_scored_in_parts_and_those_of_a_test_are_none_that_chose_the_model(monkeypatch):
+def test_scores_in_chunks_are_equal_and_test_games_differ_from_validation(monkeypatch):
     task, model = prepared()
-    whole = scores(model, BANDITS, VALIDATED, 50)
-    assert task.examine(model, Loaded({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
-    monkeypatch.setattr(bandit, "AT_ONCE", 28)  # seven games
-    assert scores(model, BANDITS, VALIDATED, 50) == pytest.approx(whole)
-    assert not np.array_equal(BANDITS.draw(VALIDATED, range(50)).pays, BANDITS.draw(EXAMINED_IN, range(50)).pays)
+    whole = scores(model, BANDITS, VALID_SEED, 50)
+    assert task.evaluate(model, Loaded({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
+    monkeypatch.setattr(bandit, "EVAL_PULLS", 28)  # seven games
+    assert scores(model, BANDITS, VALID_SEED, 50) == pytest.approx(whole)
+    assert not np.array_equal(BANDITS.draw(VALID_SEED, range(50)).pays, BANDITS.draw(TEST_SEED, range(50)).pays)
 
 
-def test_a_task_says_what_it_plays_and_on_what_it_is_scored():
+def test_description_and_splits():
     task, model = prepared()
     assert task.describe() == "3 arms, 4 pull(s)"
     assert BanditTask.splits(Loaded({}, bandits={"train": BANDITS})) == ["valid", "test"]
-    assert task.examine(model, load_data(DataConfig(name="bandits", arms=3, pulls=4)), "test").size == 10_000
+    assert task.evaluate(model, load_data(DataConfig(name="bandits", arms=3, pulls=4)), "test").size == 10_000

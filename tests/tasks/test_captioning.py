@@ -1,4 +1,4 @@
-"""Captioning: what a batch is made of, what is counted, where attention is scored, and that it can be learned."""
+"""Captioning task: batches, metrics, pointing accuracy, and training."""
 
 import shutil
 from dataclasses import replace
@@ -17,7 +17,7 @@ from qkv.data.vocabulary import BEGIN, END, PAD
 from qkv.errors import InputError
 from qkv.interop import load
 from qkv.models.captioner import Config, ShowAttendTell
-from qkv.tasks.captioning import CaptioningTask, nudged
+from qkv.tasks.captioning import CaptioningTask, shift_with_edge
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 
@@ -46,12 +46,12 @@ def small(task: CaptioningTask, **changes: Any) -> ShowAttendTell:
     return ShowAttendTell(Config(**sizes, **{**SMALL, **changes}))
 
 
-def test_the_data_decide_the_sizes_of_the_model():
+def test_model_sizes_come_from_the_data():
     config = small(prepared()).config
     assert (config.vocabulary_size, config.channels, config.height, config.width) == (4 + 6, 3, 8, 8)
 
 
-def test_an_epoch_has_every_caption_once_in_an_order_of_its_own():
+def test_an_epoch_has_every_caption_once_in_a_new_order():
     several = scenes(20, 0)
     twice = Captions(several.pictures, tuple((*texts, "something") for texts in several.texts))
     task = prepared(Loaded({}, captions={"train": twice, "valid": several}))
@@ -61,25 +61,25 @@ def test_an_epoch_has_every_caption_once_in_an_order_of_its_own():
     assert task.describe() == "40 captions of 20 pictures"
 
 
-def test_a_batch_holds_captions_between_their_marks():
+def test_batch_targets_have_begin_and_end_tokens():
     task = prepared()
     batch = task.batch([3])
-    said = task.vocabulary.encode(task.train.texts[3][0]).ids
-    assert batch.target_in.tolist() == [[BEGIN, *said]]
-    assert batch.target_out.tolist() == [[*said, END]]
+    ids = task.vocabulary.encode(task.train.texts[3][0]).ids
+    assert batch.target_in.tolist() == [[BEGIN, *ids]]
+    assert batch.target_out.tolist() == [[*ids, END]]
     assert batch.tokens == 5
     assert batch.pictures.dtype == torch.uint8
     np.testing.assert_allclose(batch.images[0].numpy(), task.train.pictures[3] / 127.5 - 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"spread": 0.1}, {"attention": "none"}], ids=str)
-def test_a_batch_that_is_filled_up_costs_what_it_costs_without(changes):
+def test_a_padded_batch_has_the_same_loss(changes):
     task = prepared(label_smoothing=0.1)
     model = small(task, **changes).eval()
-    plain, filled = task.batch([0, 1]), task.batch([0, 1], filled=True)
-    assert filled.target_in.shape == (16, 8)
-    assert filled.target_in[0, -1] == PAD
-    torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+    plain, padded = task.batch([0, 1]), task.batch([0, 1], padded_to_shape=True)
+    assert padded.target_in.shape == (16, 8)
+    assert padded.target_in[0, -1] == PAD
+    torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
     logits, weights = model.read(plain.images, plain.target_in)
     expected = F.cross_entropy(logits.flatten(0, 1), plain.target_out.flatten(), label_smoothing=0.1)
     if "spread" in changes:
@@ -87,14 +87,14 @@ def test_a_batch_that_is_filled_up_costs_what_it_costs_without(changes):
     torch.testing.assert_close(task.loss(model, plain), expected)
 
 
-def test_hard_attention_learns_from_its_rewards():
+def test_hard_attention_gets_a_gradient_from_its_rewards():
     task = prepared()
     model = small(task, attention="hard", estimator="reinforce").train()
     task.loss(model, task.batch(range(16))).backward()
-    assert model.decoder.attend.score.vector.grad.abs().sum() > 0  # which nothing else would move
+    assert model.decoder.attend.score.vector.grad.abs().sum() > 0  # only reached by the REINFORCE gradient
 
 
-def test_pictures_are_moved_as_a_whole_anew_in_each_epoch_and_alike_after_a_restart():
+def test_shifts_vary_by_epoch_and_are_reproducible():
     task, again = (prepared(shift=2) for _ in range(2))
     rows = task.epoch(3)[0]
     again.epoch(3)
@@ -102,15 +102,15 @@ def test_pictures_are_moved_as_a_whole_anew_in_each_epoch_and_alike_after_a_rest
     again.epoch(4)
     assert not task.batch(rows).pictures.equal(again.batch(rows).pictures)
     pictures = torch.randint(256, (50, 1, 4, 3), dtype=torch.uint8)
-    wide = F.pad(pictures.float(), (1, 1, 1, 1), mode="replicate").to(torch.uint8)
-    for before, after in zip(wide, nudged(pictures, 1, torch.Generator().manual_seed(0)), strict=True):
-        ways = [before[:, down : down + 4, right : right + 3] for down in range(3) for right in range(3)]
-        assert any(way.equal(after) for way in ways)
+    expanded = F.pad(pictures.float(), (1, 1, 1, 1), mode="replicate").to(torch.uint8)
+    for before, after in zip(expanded, shift_with_edge(pictures, 1, torch.Generator().manual_seed(0)), strict=True):
+        shifted = [before[:, down : down + 4, right : right + 3] for down in range(3) for right in range(3)]
+        assert any(candidate.equal(after) for candidate in shifted)
 
 
 @pytest.mark.parametrize("vocabulary", ["word", "char", "bpe:30"])
-def test_attention_is_scored_by_the_words_that_name_an_object(vocabulary, monkeypatch):
-    """A model that looks at the right corner for "square" alone points well, whatever it looks at for other words."""
+def test_pointing_is_scored_on_the_words_of_an_object(vocabulary, monkeypatch):
+    """Attention inside the box for "square" only is scored 1, whatever the other words attend to."""
     task = prepared(vocabulary=vocabulary)
     model = small(task).eval()
     assert model.config.grid == (4, 4)
@@ -120,11 +120,11 @@ def test_attention_is_scored_by_the_words_that_name_an_object(vocabulary, monkey
         weights = torch.zeros(*target.shape, 16)
         for row, (image, tokens) in enumerate(zip(images, target.tolist(), strict=True)):
             corner = image.mean(dim=0).unflatten(0, (2, 4)).unflatten(2, (2, 4)).mean(dim=(1, 3)).flatten().argmax()
-            place = 8 * int(corner // 2) + 2 * int(corner % 2)
+            cell = 8 * int(corner // 2) + 2 * int(corner % 2)
             for t in range(len(tokens)):
-                said = task.vocabulary.decode([token for token in tokens[1 : t + 2] if token > END])
-                at_it = len(said) > 1 and said.count(" ") == 1
-                weights[row, t, place if at_it == right else (place + 8) % 16] = 1.0
+                prefix = task.vocabulary.decode([token for token in tokens[1 : t + 2] if token > END])
+                at_object = len(prefix) > 1 and prefix.count(" ") == 1
+                weights[row, t, cell if at_object == right else (cell + 8) % 16] = 1.0
         return None, weights
 
     monkeypatch.setattr(model, "read", read)
@@ -133,7 +133,7 @@ def test_attention_is_scored_by_the_words_that_name_an_object(vocabulary, monkey
     assert task._pointing(model, task.valid) == 0.0
 
 
-def test_only_models_that_attend_are_asked_where_and_only_where_it_is_known():
+def test_pointing_needs_attention_and_object_boxes():
     task = prepared()
     assert "pointing" in task.validate(small(task).eval())
     assert "pointing" not in task.validate(small(task, attention="none").eval())
@@ -141,7 +141,7 @@ def test_only_models_that_attend_are_asked_where_and_only_where_it_is_known():
     assert "pointing" not in task.validate(small(task).eval())
 
 
-def test_nothing_is_chosen_by_where_words_point_where_that_is_not_known():
+def test_best_by_pointing_needs_object_boxes():
     data = loaded()
     prepared(data, best_by="pointing")
     data.captions["valid"] = replace(data.captions["valid"], objects=())
@@ -149,12 +149,12 @@ def test_nothing_is_chosen_by_where_words_point_where_that_is_not_known():
         prepared(data, best_by="pointing")
 
 
-def test_a_space_by_itself_belongs_to_the_word_after_it():
+def test_a_space_belongs_to_the_word_after_it():
     task = prepared(vocabulary="char")
-    assert task._words("a red box") == [0, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert task._word_indices("a red box") == [0, 1, 1, 1, 1, 2, 2, 2, 2]
 
 
-def test_the_loss_it_reports_is_the_mean_over_the_tokens_of_all_captions():
+def test_validation_loss_is_the_mean_over_tokens():
     task = prepared(batch_tokens=5)
     model = small(task).eval()
     losses = []
@@ -166,8 +166,8 @@ def test_the_loss_it_reports_is_the_mean_over_the_tokens_of_all_captions():
     assert task.validate(model)["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
-def trained(task: CaptioningTask, model: ShowAttendTell, steps: int) -> float:
-    """The loss of the last step."""
+def train(task: CaptioningTask, model: ShowAttendTell, steps: int) -> float:
+    """Train for `steps` steps and return the last loss."""
     optimizer = torch.optim.Adam(model.train().parameters(), 1e-2)
     for rows in islice(chain.from_iterable(map(task.epoch, count())), steps):
         optimizer.zero_grad()
@@ -178,38 +178,38 @@ def trained(task: CaptioningTask, model: ShowAttendTell, steps: int) -> float:
 
 
 @pytest.mark.parametrize(("kind", "golden"), GOLDEN.items())
-def test_the_loss_after_20_steps_is_what_it_was(kind, golden):
+def test_golden_loss_after_20_steps(kind, golden):
     task = prepared(loaded(200))
-    assert trained(task, small(task, **KINDS[kind]), 20) == pytest.approx(golden, rel=2e-3)
+    assert train(task, small(task, **KINDS[kind]), 20) == pytest.approx(golden, rel=2e-3)
 
 
 def test_a_small_model_learns_it():
     task = prepared(loaded(200))
     model = small(task)
-    trained(task, model, 117)
-    found = task.validate(model.eval())
-    assert found["exact"] > 0.9
-    assert found["bleu"] > 90
+    train(task, model, 117)
+    scores = task.validate(model.eval())
+    assert scores["exact"] > 0.9
+    assert scores["bleu"] > 90
 
 
-def test_captions_that_are_too_long_are_left_out_and_noted():
+def test_captions_that_are_too_long_are_skipped_with_a_note():
     task = prepared(longest=5)
     assert not task.notes
     data = loaded(4)
     long = replace(data.captions["train"], texts=(("a " * 9,), *data.captions["train"].texts[1:]))
     task = prepared(replace(data, captions={**data.captions, "train": long}), longest=5)
-    assert task.notes == ("left out 1 caption(s) longer than 4 tokens",)
+    assert task.notes == ("skipped 1 caption(s) longer than 4 tokens",)
 
 
-def test_what_was_passed_over_in_any_split_is_told():
+def test_notes_of_all_splits_are_reported():
     data = loaded(4)
     noted = {split: replace(captions, notes=(f"of {split}",)) for split, captions in data.captions.items()}
     assert prepared(replace(data, captions=noted)).notes == ("of train", "of valid", "of test")
-    with pytest.raises(InputError, match=r"every caption is longer than model\.max_length = 4 tokens"):
+    with pytest.raises(InputError, match=r"model\.max_length = 4"):
         prepared(longest=4)
 
 
-def test_features_are_read_as_they_are():
+def test_features_are_used_unchanged():
     rng = np.random.default_rng(0)
     given = Captions(rng.standard_normal((6, 10, 3, 2)).astype(np.float32), (("a dog",),) * 6)
     task = prepared(Loaded({}, captions={"train": given, "valid": given}))
@@ -219,7 +219,7 @@ def test_features_are_read_as_they_are():
     assert set(task.validate(model.eval())) == {"loss", "exact", "bleu"}
 
 
-def test_a_run_can_be_resumed_and_its_encoder_serves_another_that_keeps_it(tmp_path: Path, monkeypatch):
+def test_a_run_can_be_resumed_and_its_encoder_reused_frozen(tmp_path: Path, monkeypatch):
     data = loaded()
     monkeypatch.setitem(DATA_SETS, "shapes", replace(DATA_SETS["shapes"], load=lambda _: data))
     sizes = ["model.filters=[8]", "model.features=8", "model.hidden=8", "train.batch_tokens=20", "train.epochs=2"]
@@ -228,13 +228,13 @@ def test_a_run_can_be_resumed_and_its_encoder_serves_another_that_keeps_it(tmp_p
     shutil.rmtree(whole.run.checkpoints[-1])
     assert job.resume(tmp_path / "run", "cpu").state.step == whole.state.step
 
-    asked = [*sizes, "model.frozen=true", f"init={tmp_path / 'run'}"]
-    job.begin(read_recipe("shapes-tell", asked), tmp_path / "frozen", "cpu")
+    changes = [*sizes, "model.frozen=true", f"init={tmp_path / 'run'}"]
+    job.begin(read_recipe("shapes-tell", changes), tmp_path / "frozen", "cpu")
     before, after = (load(tmp_path / name).encoder.state_dict() for name in ("run", "frozen"))
     assert all(after[name].equal(weight) for name, weight in before.items())
 
 
-def test_a_recipe_may_name_any_encoder_before_the_pictures_are_known():
+def test_recipes_are_validated_before_the_pictures_are_known():
     for changes in (
         ["model.encoder=patches", "model.patch=14"],
         ["model.encoder=given"],
@@ -248,6 +248,6 @@ def test_a_recipe_may_name_any_encoder_before_the_pictures_are_known():
 
 
 @pytest.mark.parametrize("name", ["shapes-attend", "shapes-hard", "shapes-tell", "emoji-attend"])
-def test_the_recipes_are_whole(name):
+def test_the_recipes_are_valid(name):
     config = read_recipe(name).model_config({"vocabulary_size": 20, "channels": 3, "height": 64, "width": 64})
     assert config.grid == (8, 8)

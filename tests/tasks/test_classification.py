@@ -1,4 +1,4 @@
-"""Classification: texts that are too long, labels that are not known, and what is counted."""
+"""Text classification task: truncation, unknown labels, loss and metrics."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,8 +12,8 @@ from qkv.data.pair import Pair
 from qkv.data.registry import Loaded
 from qkv.data.vocabulary import BEGIN, END, Vocabulary
 from qkv.errors import InputError
-from qkv.tasks.classification import ClassificationTask, cut, label_log_probabilities, label_scores
-from qkv.tasks.pieces import IGNORE, Splitter
+from qkv.tasks.classification import ClassificationTask, encode_texts, label_log_probabilities, label_scores
+from qkv.tasks.examples import IGNORE, ExampleEncoder
 from qkv.training.recipe import TrainConfig
 from tests.tasks.text_encoders import TableEncoder
 
@@ -29,27 +29,29 @@ def prepared(longest: int = 64, **train: Any) -> ClassificationTask:
     return ClassificationTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_tokens": 40, **train}), 0)
 
 
-def test_a_text_is_read_between_its_edges_as_far_as_there_is_room():
-    whole, short = (cut(Splitter(VOCABULARY), PAIRS[:1], NUMBERS, longest).pieces[0] for longest in (64, 6))
+def test_texts_get_special_tokens_and_are_truncated():
+    whole, short = (
+        encode_texts(ExampleEncoder(VOCABULARY), PAIRS[:1], NUMBERS, longest).examples[0] for longest in (64, 6)
+    )
     assert whole.ids == [BEGIN, *VOCABULARY.encode("good film").ids, END]
     assert short.ids == [BEGIN, *VOCABULARY.encode("good").ids, END]
     assert whole.targets == short.targets == 1
-    assert prepared(longest=6).notes == ("2 training text(s) are read to model.max_length = 6 tokens and no further",)
-    assert prepared(longest=5).notes == ("2 training text(s) are read to model.max_length = 5 tokens and no further",)
-    assert prepared(longest=12).notes == ()  # as long as the longest of them: it is read to its end
+    assert prepared(longest=6).notes == ("2 training text(s) are truncated to model.max_length = 6 tokens",)
+    assert prepared(longest=5).notes == ("2 training text(s) are truncated to model.max_length = 5 tokens",)
+    assert prepared(longest=12).notes == ()  # exactly as long as the longest text
 
 
-def test_the_data_decide_the_labels():
+def test_labels_come_from_the_data():
     sizes = ClassificationTask.sizes(Loaded({"train": PAIRS}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "classifier", "labels": 2, "label_names": LABELS}
 
 
-def test_one_label_is_nothing_to_learn():
-    with pytest.raises(InputError, match="all training texts have one label, 'negative': give texts of two"):
+def test_a_single_label_is_an_error():
+    with pytest.raises(InputError, match="one label, 'negative'"):
         ClassificationTask.sizes(Loaded({"train": PAIRS[1:2]}), VOCABULARY)
 
 
-def test_the_loss_is_the_mean_over_texts_and_padding_is_not_read():
+def test_loss_is_the_mean_over_texts_and_ignores_padding():
     task = prepared()
     model = TableEncoder(len(VOCABULARY), LABELS, "classifier")
     batch = task.batch([0, 1, 2, 3])
@@ -63,36 +65,36 @@ def test_the_loss_is_the_mean_over_texts_and_padding_is_not_read():
 
 
 @pytest.mark.parametrize("budget", [8, 1000])
-def test_what_is_said_of_a_text_does_not_depend_on_its_neighbours(budget):
+def test_predictions_do_not_depend_on_the_rest_of_the_batch(budget):
     model = TableEncoder(len(VOCABULARY), LABELS, "classifier")
-    together = label_log_probabilities(model, Splitter(VOCABULARY), PAIRS, budget)
-    alone = [label_log_probabilities(model, Splitter(VOCABULARY), [pair], budget) for pair in PAIRS]
+    together = label_log_probabilities(model, ExampleEncoder(VOCABULARY), PAIRS, budget)
+    alone = [label_log_probabilities(model, ExampleEncoder(VOCABULARY), [pair], budget) for pair in PAIRS]
     torch.testing.assert_close(together, torch.cat(alone))
     torch.testing.assert_close(together.exp().sum(dim=1), torch.ones(4))
 
 
-def test_a_label_that_the_model_does_not_know_is_never_right():
+def test_an_unknown_label_counts_as_an_error():
     log_p = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()
-    found = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], LABELS)
-    assert found == {"loss": pytest.approx(-torch.tensor(0.9).log().item()), "accuracy": 0.5}
-    assert cut(Splitter(VOCABULARY), [Pair("x", "neutral")], NUMBERS, 9).pieces[0].targets == IGNORE
+    scores = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], LABELS)
+    assert scores == {"loss": pytest.approx(-torch.tensor(0.9).log().item()), "accuracy": 0.5}
+    assert encode_texts(ExampleEncoder(VOCABULARY), [Pair("x", "neutral")], NUMBERS, 9).examples[0].targets == IGNORE
 
 
-def test_a_batch_that_is_filled_up_has_one_of_few_shapes_and_the_same_loss():
+def test_a_padded_batch_has_one_of_few_shapes_and_the_same_loss():
     task = prepared()
     model = TableEncoder(len(VOCABULARY), LABELS, "classifier")
     for rows in ([0, 1], [1], [2, 3]):
-        plain, filled = task.batch(rows), task.batch(rows, filled=True)
-        width = filled.tokens_read.shape[1]
+        plain, padded = task.batch(rows), task.batch(rows, padded_to_shape=True)
+        width = padded.token_ids.shape[1]
         assert width % 4 == 0
-        assert len(filled.lengths) == 40 // width > len(rows)
-        assert filled.tokens == plain.tokens == len(rows)
-        torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
-    assert task.loss(model, replace(filled, targets=torch.full_like(filled.targets, IGNORE))).item() == 0
+        assert len(padded.lengths) == 40 // width > len(rows)
+        assert padded.tokens == plain.tokens == len(rows)
+        torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
+    assert task.loss(model, replace(padded, targets=torch.full_like(padded.targets, IGNORE))).item() == 0
 
 
-def test_a_filled_batch_is_no_wider_than_the_model_can_read():
-    assert prepared(longest=6).batch([0, 1], filled=True).tokens_read.shape == (6, 6)
+def test_a_padded_batch_is_no_wider_than_max_length():
+    assert prepared(longest=6).batch([0, 1], padded_to_shape=True).token_ids.shape == (6, 6)
 
 
 def test_an_epoch_has_every_text_once():

@@ -1,4 +1,4 @@
-"""The classifier: text in, a label out; the same as reading each text alone."""
+"""The text classifier: probabilities are independent of the batch, and errors."""
 
 import pytest
 import torch
@@ -21,21 +21,21 @@ def classifier(tmp_path):
 
 
 @pytest.mark.parametrize("budget", [1, 20, 8192])
-def test_every_text_has_the_probabilities_that_it_has_alone(classifier, budget):
-    found = classifier.classify(TEXTS, batch_tokens=budget)
-    assert [one.text for one in found] == TEXTS
+def test_probabilities_do_not_depend_on_the_batch(classifier, budget):
+    results = classifier.classify(TEXTS, batch_tokens=budget)
+    assert [result.text for result in results] == TEXTS
     model, tokenizer = classifier.model, classifier.model.tokenizer
-    for text, one in zip(TEXTS, found, strict=True):
+    for text, result in zip(TEXTS, results, strict=True):
         with torch.no_grad():
             alone = model.logits(model(torch.tensor([tokenizer.encode(text).ids])))[0].softmax(dim=0)
-        assert one.probabilities == pytest.approx(dict(zip(LABELS, alone.tolist(), strict=True)), abs=1e-5)
-        assert one.label == LABELS[int(alone.argmax())] == next(iter(one.probabilities))
-        assert [*one.probabilities.values()] == sorted(one.probabilities.values(), reverse=True)
-    assert len({one.label for one in found}) > 1
-    assert classifier(TEXTS[0]).label == found[0].label
+        assert result.probabilities == pytest.approx(dict(zip(LABELS, alone.tolist(), strict=True)), abs=1e-5)
+        assert result.label == LABELS[int(alone.argmax())] == next(iter(result.probabilities))
+        assert [*result.probabilities.values()] == sorted(result.probabilities.values(), reverse=True)
+    assert len({result.label for result in results}) > 1
+    assert classifier(TEXTS[0]).label == results[0].label
 
 
-def test_what_is_past_the_last_place_of_the_model_changes_nothing(tmp_path):
+def test_texts_are_truncated_to_max_length(tmp_path):
     model = tiny_bert("classifier", labels=3, max_length=6)
     classifier = qkv.Classifier(model, tiny_tokenizer(tmp_path))
     long, longer = "the cat sat on", "the cat sat on the mat"
@@ -43,12 +43,12 @@ def test_what_is_past_the_last_place_of_the_model_changes_nothing(tmp_path):
     assert classifier.too_long([long, longer, "a", longer]) == [2, 4]
 
 
-def test_labels_without_names_are_called_as_transformers_calls_them(tmp_path):
+def test_unnamed_labels_are_named_as_in_transformers(tmp_path):
     classifier = qkv.Classifier(tiny_bert("classifier", labels=2), tiny_tokenizer(tmp_path))
     assert sorted(classifier("good").probabilities) == ["LABEL_0", "LABEL_1"]
 
 
-def test_a_vocabulary_that_was_learned_here_serves_as_well(tmp_path):
+def test_a_learned_vocabulary_can_be_used(tmp_path):
     vocabulary = Vocabulary.train(TEXTS, "char")
     model = tiny_bert("classifier", vocabulary_size=len(vocabulary), label_names=("no", "yes"), max_length=64)
     classifier = qkv.Classifier(saved(model, vocabulary, tmp_path / "own"), device="cpu")
@@ -58,7 +58,7 @@ def test_a_vocabulary_that_was_learned_here_serves_as_well(tmp_path):
     assert classifier("bad film").probabilities["yes"] == pytest.approx(float(alone[1]), abs=1e-5)
 
 
-def test_nothing_in_nothing_out_and_an_empty_text_is_an_error(classifier):
+def test_no_texts_give_no_results_and_an_empty_text_is_an_error(classifier):
     assert classifier.classify([]) == []
     with pytest.raises(InputError, match="input 2 is empty"):
         classifier.classify(["good", " \t"])
@@ -67,24 +67,24 @@ def test_nothing_in_nothing_out_and_an_empty_text_is_an_error(classifier):
 @pytest.mark.parametrize(
     ("head", "words"),
     [
-        (None, "has no head, and 'classifier' is needed here: qkv train gives it one, with init = this folder"),
-        ("tagger", r"has the head 'tagger' \(it is for qkv tag\), and 'classifier' is needed here"),
-        ("masked_lm", r"has the head 'masked_lm' \(it is for qkv fill\)"),
-        ("span", r"has the head 'span' \(it is for qkv answer\)"),
+        (None, "has no head, but 'classifier' is required"),
+        ("tagger", r"has the head 'tagger' \(use qkv tag\)"),
+        ("masked_lm", r"has the head 'masked_lm' \(use qkv fill\)"),
+        ("span", r"has the head 'span' \(use qkv answer\)"),
     ],
 )
-def test_a_model_with_another_head_is_told_apart(head, words, tmp_path):
+def test_a_model_with_another_head_is_an_error(head, words, tmp_path):
     folder = saved(tiny_bert(head), tiny_tokenizer(tmp_path), tmp_path / "model")
     with pytest.raises(InputError, match=words):
         qkv.Classifier(folder, device="cpu")
 
 
-def test_a_model_of_another_kind_or_without_a_tokenizer_is_told_apart(tmp_path):
+def test_another_kind_of_model_or_a_missing_tokenizer_is_an_error(tmp_path):
     language_model = RNNLM(LanguageModelConfig(9, layers=1, embedding=4, hidden=4))
     words = (
         r"holds a language model .*, and a text encoder \(for qkv classify, tag, answer, fill, embed\) is needed here"
     )
     with pytest.raises(InputError, match=words):
         qkv.Classifier(saved(language_model, None, tmp_path / "language-model"), device="cpu")
-    with pytest.raises(InputError, match="Bert: to read a text takes a tokenizer, and there is none"):
+    with pytest.raises(InputError, match="Bert: no tokenizer"):
         qkv.Classifier(tiny_bert("classifier"))

@@ -1,4 +1,4 @@
-"""Language modelling of documents: packed as they are, each is learned as if it were alone."""
+"""Language modelling of packed documents: each has the loss it has alone."""
 
 import math
 from dataclasses import replace
@@ -43,58 +43,58 @@ def model() -> GPT2:
 
 
 def alone(model: GPT2, ids: list[int]) -> tuple[float, int]:
-    """The sum of -log p of each token after the first, of a text that is read by itself, and how many there are."""
+    """Sum of -log p of each token after the first for a single document, and the number of these tokens."""
     tokens = torch.tensor([ids])
     logits = model(tokens[:, :-1]) if len(ids) > 1 else torch.zeros(1, 0, len(VOCABULARY))
     return float(F.cross_entropy(logits[0], tokens[0, 1:], reduction="sum")) if len(ids) > 1 else 0.0, len(ids) - 1
 
 
 @torch.no_grad()
-def test_a_text_that_fits_into_a_row_is_scored_as_if_it_were_alone(model):
-    short = [text for text in TEXTS if len(text.split()) < 4]  # three of at most four tokens fill a row of twelve
+def test_a_packed_document_is_scored_as_if_alone(model):
+    short = [text for text in TEXTS if len(text.split()) < 4]  # three of at most four tokens fit in a row
     task = prepared(replace(SETTINGS, length=12, batch_tokens=12, valid_size=9), short)
-    found = task.examine(model, data(short[:3]), "test")
+    result = task.evaluate(model, data(short[:3]), "test")
     sums = [alone(model, [*VOCABULARY.encode(text).ids, END]) for text in short[:3]]
-    expected = sum(one for one, _ in sums) / sum(count for _, count in sums)
-    assert (found.size, found.unit) == (3, "documents")
-    assert found.scores["loss"] == pytest.approx(expected, rel=1e-6)
-    assert found.scores["perplexity"] == pytest.approx(math.exp(expected), rel=1e-6)
+    expected = sum(nats for nats, _ in sums) / sum(count for _, count in sums)
+    assert (result.size, result.unit) == (3, "documents")
+    assert result.scores["loss"] == pytest.approx(expected, rel=1e-6)
+    assert result.scores["perplexity"] == pytest.approx(math.exp(expected), rel=1e-6)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("filled", [False, True])
-def test_the_loss_of_a_batch_is_the_mean_over_its_pieces_each_by_itself(model, filled):
+@pytest.mark.parametrize("padded", [False, True])
+def test_batch_loss_is_the_mean_over_its_documents(model, padded):
     task = prepared()
     for rows in task.epoch(3):
-        batch = task.batch(rows, filled=filled)
-        assert batch.read.shape == ((2, 12) if filled else (len(rows), 12))
+        batch = task.batch(rows, padded_to_shape=padded)
+        assert batch.inputs.shape == ((2, 12) if padded else (len(rows), 12))
         total, count = 0.0, 0
-        for read, texts in zip(batch.read, batch.texts, strict=True):
-            for number in set(texts.tolist()) - {-1}:
-                nats, tokens = alone(model, read[texts == number].tolist())
+        for row, documents in zip(batch.inputs, batch.documents, strict=True):
+            for number in set(documents.tolist()) - {-1}:
+                nats, tokens = alone(model, row[documents == number].tolist())
                 total, count = total + nats, count + tokens
         assert batch.tokens == count
         assert float(task.loss(model, batch)) == pytest.approx(total / count, rel=1e-5)
 
 
-def test_every_token_is_read_once_in_an_epoch_and_texts_come_in_another_order():
+def test_an_epoch_has_every_token_once_in_a_new_order():
     task = prepared()
-    wanted = sorted(token for text in TEXTS for token in [*VOCABULARY.encode(text).ids, END])
+    expected = sorted(token for text in TEXTS for token in [*VOCABULARY.encode(text).ids, END])
     orders = []
     for number in (0, 1, 0):
         batches = [task.batch(rows) for rows in task.epoch(number)]
-        read = [token for batch in batches for token in batch.read[batch.texts >= 0].tolist()]
-        assert sorted(read) == wanted
-        orders.append(read)
+        tokens = [token for batch in batches for token in batch.inputs[batch.documents >= 0].tolist()]
+        assert sorted(tokens) == expected
+        orders.append(tokens)
     assert orders[0] == orders[2] != orders[1]
 
 
-def test_validation_looks_at_as_many_texts_as_it_was_told(model):
+def test_validation_uses_valid_size_documents(model):
     task = prepared()
-    assert task.validate(model) == task.examine(model, data(), "test").scores  # three of the four that there are
+    assert task.validate(model) == task.evaluate(model, data(), "test").scores  # valid_size is three of four
 
 
-def test_eight_texts_are_learned_by_heart():
+def test_a_small_model_memorises_the_documents():
     task = prepared(replace(SETTINGS, length=12, batch_tokens=48))
     torch.manual_seed(0)
     model = GPT2(CONFIG).eval()
@@ -117,12 +117,12 @@ def test_eight_texts_are_learned_by_heart():
 @pytest.mark.parametrize(
     ("changes", "texts", "words"),
     [
-        ({"length": 13}, TEXTS, "train.length = 13 is more than the model can look at: 12 tokens"),
-        ({"length": 1}, TEXTS, "train.length must be 2 at least"),
-        ({"batch_tokens": 8}, TEXTS, "train.batch_tokens = 8 is less than one row of train.length = 12"),
-        ({}, [" "], "no documents to learn from"),
+        ({"length": 13}, TEXTS, "train.length = 13"),
+        ({"length": 1}, TEXTS, "train.length"),
+        ({"batch_tokens": 8}, TEXTS, "train.batch_tokens = 8"),
+        ({}, [" "], "no documents"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(changes, texts, words):
+def test_invalid_settings_are_errors(changes, texts, words):
     with pytest.raises(InputError, match=words):
         prepared(replace(SETTINGS, **changes), texts)

@@ -1,4 +1,4 @@
-"""Documents as a task and as answers: sentences in batches of few shapes, labels, and what counted."""
+"""Hierarchical models of documents: batches of sentences, labels, and attention weights."""
 
 from itertools import islice
 from typing import Any
@@ -14,10 +14,10 @@ from qkv.data.vocabulary import Vocabulary
 from qkv.data.wordpiece import learn_wordpieces
 from qkv.errors import InputError
 from qkv.models.han import HAN, Config
+from qkv.tasks.attention_probe import AttentionProbe
 from qkv.tasks.classification import ClassificationTask, label_log_probabilities
-from qkv.tasks.document_observer import DocumentObserver
-from qkv.tasks.observer import Observer
-from qkv.tasks.pieces import SentenceSplitter
+from qkv.tasks.document_probe import DocumentProbe
+from qkv.tasks.examples import SentenceExampleEncoder
 from qkv.training.recipe import TrainConfig
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
@@ -47,87 +47,87 @@ def prepared(model: HAN, **train: Any) -> ClassificationTask:
     return ClassificationTask.prepare(data, VOCABULARY, model.config, TrainConfig(**{"batch_tokens": 80, **train}), 0)
 
 
-def test_documents_are_learned_from_like_other_texts_and_their_limits_are_told():
+def test_documents_are_examples_and_truncation_is_noted():
     task = prepared(network())
-    assert task.notes == ("1 training text(s) are read to model.max_length = 3 sentences and no further",)
-    assert [len(piece.ids) for piece in task.train] == [3, 1, 3, 1]  # a long sentence goes on as another
+    assert task.notes == ("1 training text(s) are truncated to model.max_length = 3 sentences",)
+    assert [len(example.ids) for example in task.train] == [3, 1, 3, 1]  # a long sentence counts as two
     assert sorted(row for rows in task.epoch(0) for row in rows) == [0, 1, 2, 3]
     assert task.capturable
 
 
-def test_a_filled_batch_of_documents_has_one_of_few_shapes_and_the_same_loss():
+def test_a_padded_batch_of_documents_has_one_of_few_shapes_and_the_same_loss():
     model = network()
     task = prepared(model)
     for rows in ([0, 2], [1, 3], [1]):
-        plain, filled = task.batch(rows), task.batch(rows, filled=True)
-        assert filled.tokens_read.shape == (80 // 6 // 3, 3)
-        torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+        plain, padded = task.batch(rows), task.batch(rows, padded_to_shape=True)
+        assert padded.token_ids.shape == (80 // 6 // 3, 3)
+        torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
 
 
-def test_a_document_is_given_the_same_label_alone_and_among_others():
+def test_labels_do_not_depend_on_the_rest_of_the_batch():
     model = network()
-    splitter = prepared(model).splitter
-    together = label_log_probabilities(model, splitter, PAIRS, 80)
-    alone = [label_log_probabilities(model, splitter, [pair], 1) for pair in PAIRS]
+    encoder = prepared(model).encoder
+    together = label_log_probabilities(model, encoder, PAIRS, 80)
+    alone = [label_log_probabilities(model, encoder, [pair], 1) for pair in PAIRS]
     torch.testing.assert_close(together, torch.cat(alone))
-    cut = Pair("The cat was fine. The dog was not. The plot was dull. Whatever.", "")
-    torch.testing.assert_close(label_log_probabilities(model, splitter, [cut], 80)[0], together[2])
+    truncated = Pair("The cat was fine. The dog was not. The plot was dull. Whatever.", "")
+    torch.testing.assert_close(label_log_probabilities(model, encoder, [truncated], 80)[0], together[2])
 
 
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
-def test_what_counted_is_the_text_with_weights_that_make_one_whole(kind, tmp_path):
+def test_pieces_cover_the_text_and_weights_sum_to_one(kind, tmp_path):
     vocabulary = VOCABULARY if kind == "word" else learn_wordpieces(TEXTS, 60, lowercase=True)
     folder = saved(network(vocabulary_size=len(vocabulary), max_length=9), vocabulary, tmp_path / "han")
-    observer, classifier = DocumentObserver(folder, device="cpu"), qkv.Classifier(folder, device="cpu")
+    probe, classifier = DocumentProbe(folder, device="cpu"), qkv.Classifier(folder, device="cpu")
     text = "A fine film.\nIt has a plot, and a  cat\tthat is “dull”. ☃ The end"
-    found = observer(text)
-    assert found.label == classifier(text).label
-    assert found.probabilities == pytest.approx(classifier(text).probabilities, abs=1e-6)
-    assert "".join("".join(one.text for one in found.sentences).split()) == "".join(text.split())
-    assert (found.sentences[0].text, found.left_out) == ("A fine film.", 0)
-    assert sum(one.weight for one in found.sentences) == pytest.approx(1, abs=1e-5)
-    for one in found.sentences:
-        assert len(one.pieces) == len(one.weights)
-        assert one.weights.sum() == pytest.approx(1, abs=1e-5)
-    assert sum(one.shares.sum() for one in found.sentences) == pytest.approx(1, abs=1e-5)
-    assert len({round(float(share), 4) for one in found.sentences for share in one.shares}) > 5
+    document = probe(text)
+    assert document.label == classifier(text).label
+    assert document.probabilities == pytest.approx(classifier(text).probabilities, abs=1e-6)
+    assert "".join("".join(sentence.text for sentence in document.sentences).split()) == "".join(text.split())
+    assert (document.sentences[0].text, document.left_out) == ("A fine film.", 0)
+    assert sum(sentence.weight for sentence in document.sentences) == pytest.approx(1, abs=1e-5)
+    for sentence in document.sentences:
+        assert len(sentence.pieces) == len(sentence.weights)
+        assert sentence.weights.sum() == pytest.approx(1, abs=1e-5)
+    assert sum(sentence.shares.sum() for sentence in document.sentences) == pytest.approx(1, abs=1e-5)
+    assert len({round(float(share), 4) for sentence in document.sentences for share in sentence.shares}) > 5
 
 
-def test_the_weights_shown_are_those_of_the_words_they_stand_by():
+def test_weights_are_those_of_their_words():
     model = network(max_length=9)
-    observer = DocumentObserver(model, VOCABULARY)
-    found = observer(TEXTS[2])
-    assert [one.pieces[-1] for one in found.sentences] == ["."] * 4
-    for one in islice(found.sentences, 2):
-        tokens = torch.tensor([[VOCABULARY.encode(one.text).ids]])
-        with qkv.watch(model) as seen, torch.no_grad():
+    probe = DocumentProbe(model, VOCABULARY)
+    document = probe(TEXTS[2])
+    assert [sentence.pieces[-1] for sentence in document.sentences] == ["."] * 4
+    for sentence in islice(document.sentences, 2):
+        tokens = torch.tensor([[VOCABULARY.encode(sentence.text).ids]])
+        with qkv.watch(model) as records, torch.no_grad():
             model(tokens)
-        np.testing.assert_allclose(one.weights, seen["words"].weights[0, 0, 0].numpy(), atol=1e-6)
+        np.testing.assert_allclose(sentence.weights, records["words"].weights[0, 0, 0].numpy(), atol=1e-6)
 
 
-def test_a_document_has_an_embedding_like_any_text():
+def test_documents_can_be_embedded():
     model = network(head=None, label_names=())
-    found = qkv.Embedder(model, VOCABULARY)(TEXTS, normalise=False, batch_tokens=12)
-    splitter = SentenceSplitter(VOCABULARY, 6)
-    for row, numbers in zip(found, splitter.split(TEXTS), strict=True):
-        hidden = model(splitter.read(torch.tensor([numbers[:3]])))
+    vectors = qkv.Embedder(model, VOCABULARY)(TEXTS, normalise=False, batch_tokens=12)
+    encoder = SentenceExampleEncoder(VOCABULARY, 6)
+    for row, ids in zip(vectors, encoder.encode(TEXTS), strict=True):
+        hidden = model(encoder.lookup(torch.tensor([ids[:3]])))
         torch.testing.assert_close(row, hidden[0].mean(dim=0).detach())
 
 
-def test_what_was_not_read_is_counted():
-    found = DocumentObserver(network(), VOCABULARY)(TEXTS[2])
-    assert (len(found.sentences), found.left_out) == (3, 1)
-    assert sum(one.weight for one in found.sentences) == pytest.approx(1, abs=1e-5)
+def test_truncated_sentences_are_counted():
+    document = DocumentProbe(network(), VOCABULARY)(TEXTS[2])
+    assert (len(document.sentences), document.left_out) == (3, 1)
+    assert sum(sentence.weight for sentence in document.sentences) == pytest.approx(1, abs=1e-5)
 
 
-def test_what_cannot_be_shown_is_refused_in_words(tmp_path):
+def test_invalid_inputs_and_models_are_errors(tmp_path):
     with pytest.raises(InputError, match="input 2 is empty"):
-        DocumentObserver(network(), VOCABULARY).observe(["fine", " \n"])
+        DocumentProbe(network(), VOCABULARY).probe(["fine", " \n"])
     with pytest.raises(InputError, match="input 1 is empty"):
         qkv.Classifier(network(), VOCABULARY)("\n\n")
-    with pytest.raises(InputError, match="was trained with pooling = 'mean', and has no attention to look at"):
-        DocumentObserver(network(pooling="mean"), VOCABULARY)
-    with pytest.raises(InputError, match="reads documents by their sentences: see them with a DocumentObserver"):
-        Observer(network(), VOCABULARY)
-    with pytest.raises(InputError, match="holds a Bert, which does not read by sentences"):
-        DocumentObserver(tiny_bert("classifier"), tiny_tokenizer(tmp_path))
+    with pytest.raises(InputError, match="pooling = 'mean'"):
+        DocumentProbe(network(pooling="mean"), VOCABULARY)
+    with pytest.raises(InputError, match="DocumentProbe"):
+        AttentionProbe(network(), VOCABULARY)
+    with pytest.raises(InputError, match="Bert"):
+        DocumentProbe(tiny_bert("classifier"), tiny_tokenizer(tmp_path))

@@ -1,4 +1,4 @@
-"""The embedder: texts as vectors, the same as reading each alone, and as other libraries make them."""
+"""Text embeddings: independent of the batch, and equal to those of other libraries."""
 
 import importlib.util
 from pathlib import Path
@@ -25,25 +25,25 @@ def minilm() -> qkv.Embedder:
     return qkv.Embedder(Path(spec.origin).parent / "model", device="cpu")
 
 
-def test_a_model_that_reads_characters_embeds_texts_too():
+def test_character_models_embed_texts():
     torch.manual_seed(0)
     model = Elmo(ElmoConfig(max_characters=8, character_dim=4, filters=((1, 4),), dim=8, hidden=8, layers=1)).eval()
-    found = qkv.Embedder(model, Characters(8))(TEXTS[:3], normalise=False)
+    vectors = qkv.Embedder(model, Characters(8))(TEXTS[:3], normalise=False)
     words = [["A", "good", "film", "."], ["bad"], TEXTS[2].replace(",", " ,").replace(".", " .").split()]
-    for one, vector in zip(words, found, strict=True):
+    for sentence, vector in zip(words, vectors, strict=True):
         with torch.no_grad():
-            alone = model(Characters(8)([one]))[0].mean(dim=0)
+            alone = model(Characters(8)([sentence]))[0].mean(dim=0)
         torch.testing.assert_close(vector, alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("budget", [1, 8192])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
-def test_every_text_has_the_vector_that_it_has_alone(tmp_path, pooling, budget):
+def test_vectors_do_not_depend_on_the_batch(tmp_path, pooling, budget):
     model = tiny_bert(None)
     embedder = qkv.Embedder(saved(model, tiny_tokenizer(tmp_path), tmp_path / "model"), device="cpu")
-    found = embedder(TEXTS, pooling=pooling, normalise=False, batch_tokens=budget)
-    assert (found.shape, found.dtype) == ((len(TEXTS), 16), torch.float32)
-    for text, vector in zip(TEXTS, found, strict=True):
+    vectors = embedder(TEXTS, pooling=pooling, normalise=False, batch_tokens=budget)
+    assert (vectors.shape, vectors.dtype) == ((len(TEXTS), 16), torch.float32)
+    for text, vector in zip(TEXTS, vectors, strict=True):
         with torch.no_grad():
             states = model(torch.tensor([embedder.model.tokenizer.encode(text).ids]))[0].double()
         alone = {
@@ -54,27 +54,27 @@ def test_every_text_has_the_vector_that_it_has_alone(tmp_path, pooling, budget):
         torch.testing.assert_close(vector.double(), alone, atol=1e-5, rtol=1e-5)
     unit = embedder(TEXTS, pooling=pooling)
     torch.testing.assert_close(unit.norm(dim=1), torch.ones(len(TEXTS)))
-    torch.testing.assert_close(unit * found.norm(dim=1, keepdim=True), found, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(unit * vectors.norm(dim=1, keepdim=True), vectors, atol=1e-5, rtol=1e-5)
 
 
-def test_one_text_is_one_row_and_none_are_none(tmp_path):
+def test_one_text_is_one_row_and_no_texts_are_none(tmp_path):
     embedder = qkv.Embedder(tiny_bert("masked_lm"), tiny_tokenizer(tmp_path))
     torch.testing.assert_close(embedder("a cat"), embedder(["a cat"]))
     assert embedder([]).shape == (0, 16)
 
 
-def test_a_text_is_read_to_the_last_place_of_the_model_and_no_further(tmp_path):
+def test_texts_are_truncated_to_max_length(tmp_path):
     embedder = qkv.Embedder(tiny_bert(None, max_length=6), tiny_tokenizer(tmp_path))
     to_the_end, beyond, shorter = embedder(["the cat sat on", "the cat sat on the mat", "the cat sat"])
     torch.testing.assert_close(beyond, to_the_end)
     assert not torch.allclose(shorter, to_the_end, atol=1e-3)
 
 
-def test_vectors_can_be_learned_from(tmp_path):
+def test_vectors_can_be_used_in_training(tmp_path):
     vectors = qkv.Embedder(tiny_bert(None), tiny_tokenizer(tmp_path))(TEXTS)
-    probe = torch.nn.Linear(16, 1)
-    probe(vectors).sum().backward()
-    torch.testing.assert_close(probe.weight.grad[0], vectors.sum(dim=0))
+    linear = torch.nn.Linear(16, 1)
+    linear(vectors).sum().backward()
+    torch.testing.assert_close(linear.weight.grad[0], vectors.sum(dim=0))
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_vectors_can_be_learned_from(tmp_path):
         (["a"], "pooler", "Bert: has no pooler: choose pooling 'mean' or 'cls'"),
     ],
 )
-def test_what_cannot_be_embedded_is_said(tmp_path, texts, pooling, words):
+def test_invalid_inputs_are_errors(tmp_path, texts, pooling, words):
     embedder = qkv.Embedder(tiny_bert(None, pooler=False), tiny_tokenizer(tmp_path))
     with pytest.raises(InputError, match=words):
         embedder(texts, pooling=pooling)
 
 
-def test_a_released_model_gives_the_vectors_that_transformers_gives(minilm):
+def test_vectors_of_a_released_model_equal_transformers(minilm):
     transformers = pytest.importorskip("transformers")
     texts = [
         "A man is playing a guitar.", "Größe, naïve — 東京!", "x", "Nothing to see here; move along. " * 12, "?",
@@ -101,18 +101,18 @@ def test_a_released_model_gives_the_vectors_that_transformers_gives(minilm):
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm.name)
     for text, vector in zip(texts, minilm(texts), strict=True):
         with torch.no_grad():
-            read = tokenizer(text, truncation=True, max_length=512, return_tensors="pt")
-            wanted = F.normalize(theirs(**read).last_hidden_state[0].mean(dim=0), dim=0)
-        torch.testing.assert_close(vector, wanted, atol=1e-5, rtol=0)
+            inputs = tokenizer(text, truncation=True, max_length=512, return_tensors="pt")
+            expected = F.normalize(theirs(**inputs).last_hidden_state[0].mean(dim=0), dim=0)
+        torch.testing.assert_close(vector, expected, atol=1e-5, rtol=0)
     assert minilm.too_long(texts) == [7]
 
 
-def test_texts_that_mean_the_same_are_nearer_to_each_other_than_to_others(minilm):
-    alike = [
+def test_texts_of_similar_meaning_are_closest(minilm):
+    pairs = [
         ("A man is playing a guitar.", "Someone makes music on a stringed instrument."),
         ("The stock market fell sharply today.", "Share prices dropped a lot this afternoon."),
         ("How do I bake bread at home?", "What is a good recipe for a loaf?"),
         ("The spacecraft landed on Mars.", "A probe touched down on the red planet."),
     ]
-    first, second = minilm([one for one, _ in alike]), minilm([other for _, other in alike])
+    first, second = minilm([left for left, _ in pairs]), minilm([right for _, right in pairs])
     assert (first @ second.T).argmax(dim=1).tolist() == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Few-shot classification: what a batch is made of, how it is scored, and that it can be learned."""
+"""Few-shot classification task: batches, metrics, and training."""
 
 import math
 import shutil
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from qkv.data.episodes import Examples
 from qkv.data.registry import DATA_SETS, Loaded
 from qkv.models.snail import SNAIL, Config
-from qkv.tasks.few_shot import HELD_OUT, FewShotTask, scores
+from qkv.tasks.few_shot import EVAL_SEED, FewShotTask, scores
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 
@@ -22,10 +22,10 @@ SMALL = {"maps": 8, "stages": 2, "features": 16, "keys": (16, 16), "values": (16
 
 
 def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> Examples:
-    """Classes are patterns of 2 x 2 bright and dark fields, their pictures the same with some noise."""
-    chance = np.random.default_rng(seed)
-    fields = chance.integers(0, 2, (classes, 1, 1, 4, 4)) * 180
-    noise = chance.integers(0, 60, (classes, 6, 1, 8, 8))
+    """Classes are patterns of bright and dark 2 x 2 fields; their pictures add noise."""
+    rng = np.random.default_rng(seed)
+    fields = rng.integers(0, 2, (classes, 1, 1, 4, 4)) * 180
+    noise = rng.integers(0, 60, (classes, 6, 1, 8, 8))
     pixels = fields.repeat(2, axis=-1).repeat(2, axis=-2) + noise
     return Examples(pixels.astype(np.uint8), tuple(map(str, range(classes))), ways, shots)
 
@@ -40,13 +40,13 @@ def small(task: FewShotTask) -> SNAIL:
     return SNAIL(Config(**FewShotTask.sizes(Loaded({}, episodes={"train": task.train}), None), **SMALL))
 
 
-def test_the_data_decide_the_sizes_of_the_model():
+def test_model_sizes_come_from_the_data():
     config = small(prepared(ways=4, shots=2)).config
     assert (config.ways, config.shots, config.channels, config.height, config.width) == (4, 2, 1, 8, 8)
     assert config.length == 9
 
 
-def test_epochs_have_episodes_of_their_own_in_batches_of_one_size():
+def test_epochs_have_new_episodes_in_full_batches():
     task = prepared()
     first, second = task.epoch(0), task.epoch(1)
     assert [len(rows) for rows in first] == [16, 16, 16]
@@ -55,7 +55,7 @@ def test_epochs_have_episodes_of_their_own_in_batches_of_one_size():
     assert task.epoch(0) == first
 
 
-def test_the_last_picture_of_a_batch_is_another_of_the_class_whose_label_is_asked_for():
+def test_the_query_is_another_picture_of_its_class():
     batch = prepared(ways=4, shots=2).batch(range(50))
     assert batch.tokens == 50
     assert batch.pictures.shape == batch.labels.shape == (50, 9)
@@ -67,7 +67,7 @@ def test_the_last_picture_of_a_batch_is_another_of_the_class_whose_label_is_aske
     assert not torch.equal(other.pictures, batch.pictures)
 
 
-def test_the_loss_is_that_of_the_last_picture_alone():
+def test_loss_is_that_of_the_query():
     task = prepared(label_smoothing=0.1)
     model, batch = small(task), task.batch([3, 4])
     pixels = torch.from_numpy(task.train.pixels).flatten(0, 1)[batch.pictures].float() / 127.5 - 1
@@ -76,62 +76,62 @@ def test_the_loss_is_that_of_the_last_picture_alone():
     torch.testing.assert_close(task.loss(model, batch), expected)
 
 
-def test_every_picture_of_an_episode_is_moved_by_itself():
+def test_pictures_of_an_episode_are_shifted_independently():
     task = prepared(shift=2)
     batch = task.batch(range(16))
-    assert torch.equal(batch.places, task.batch(range(16)).places)
-    assert not torch.equal(batch.places, task.batch(range(16, 32)).places)
-    assert set(batch.places.flatten().tolist()) == set(range(5))
-    seen = []
+    assert torch.equal(batch.offsets, task.batch(range(16)).offsets)
+    assert not torch.equal(batch.offsets, task.batch(range(16, 32)).offsets)
+    assert set(batch.offsets.flatten().tolist()) == set(range(5))
+    inputs = []
 
-    class Looking(SNAIL):
+    class Recording(SNAIL):
         def forward(self, pictures, labels):
-            seen.append(pictures)
+            inputs.append(pictures)
             return super().forward(pictures, labels)
 
     model = small(task)
-    model.__class__ = Looking
+    model.__class__ = Recording
     task.loss(model, batch)
     pixels = torch.from_numpy(task.train.pixels).flatten(0, 1)[batch.pictures].float() / 127.5 - 1
     for row, column in ((0, 0), (7, 3)):
-        down, right = (2 - batch.places[row, column]).tolist()
+        down, right = (2 - batch.offsets[row, column]).tolist()
         expected = torch.full((1, 12, 12), -1.0)
         expected[:, 2 + down : 10 + down, 2 + right : 10 + right] = pixels[row, column]
-        torch.testing.assert_close(seen[0][row, column], expected[:, 2:10, 2:10])
+        torch.testing.assert_close(inputs[0][row, column], expected[:, 2:10, 2:10])
 
 
-def test_the_scores_are_those_of_a_loop_over_all_queries_of_all_episodes():
+def test_scores_equal_a_loop_over_all_queries():
     task = prepared(shots=2)
     model, data = small(task).eval(), task.valid
-    episodes = data.draw(HELD_OUT, range(30))
+    episodes = data.draw(EVAL_SEED, range(30))
     pixels = torch.from_numpy(data.pixels).flatten(0, 1).float() / 127.5 - 1
     losses, right = [], []
-    for shown, labels, queries in zip(episodes.shown, episodes.labels, episodes.queries, strict=True):
+    for support, labels, queries in zip(episodes.shown, episodes.labels, episodes.queries, strict=True):
         for answer, query in enumerate(queries):
-            pictures = pixels[[*shown, query]][None]
+            pictures = pixels[[*support, query]][None]
             logits = model(pictures, torch.from_numpy(labels)[None])[0]
             losses.append(-logits.log_softmax(0)[answer].item())
             right.append(float(logits.argmax().item() == answer))
-    found = scores(model, data, 30)
+    metrics = scores(model, data, 30)
     by_episode = np.array(right).reshape(30, 3).mean(axis=1)
-    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
-    assert found["accuracy"] == pytest.approx(np.mean(right))
-    assert found["margin"] == pytest.approx(1.96 * by_episode.std(ddof=1) / math.sqrt(30))
+    assert metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx(np.mean(right))
+    assert metrics["margin"] == pytest.approx(1.96 * by_episode.std(ddof=1) / math.sqrt(30))
     assert math.isnan(scores(model, data, 1)["margin"])
 
 
-def test_every_run_is_validated_and_tested_on_the_same_episodes():
+def test_every_run_is_evaluated_on_the_same_episodes():
     task = prepared(valid_size=20)
     model = small(task).eval()
     assert replace(task, seed=5).validate(model) == task.validate(model)
     data = Loaded({}, episodes={"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
     assert FewShotTask.splits(data) == ["train", "valid", "test"]
-    examined = task.examine(model, data, "test")
-    assert (examined.size, examined.unit) == (1000, "episodes")
-    assert set(examined.scores) == set(FewShotTask.metrics)
+    evaluated = task.evaluate(model, data, "test")
+    assert (evaluated.size, evaluated.unit) == (1000, "episodes")
+    assert set(evaluated.scores) == set(FewShotTask.metrics)
 
 
-def test_a_small_model_learns_to_tell_classes_it_has_never_seen():
+def test_a_small_model_generalises_to_new_classes():
     task = prepared(batch_tokens=32)
     model = small(task)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)

@@ -1,4 +1,4 @@
-"""Telling pictures apart: what a batch is made of, what is counted, and that it can be learned."""
+"""Image classification task: batches, augmentation, metrics, and training."""
 
 import shutil
 from dataclasses import replace
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from qkv.data.pictures import Pictures
 from qkv.data.registry import DATA_SETS, Loaded
 from qkv.models.vit import Config, ViT
-from qkv.tasks.image_classification import ImageClassificationTask, covered, moved, scaled
+from qkv.tasks.image_classification import ImageClassificationTask, cutout, scale_pixels, shift_crop
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 
@@ -40,13 +40,13 @@ def small(task: ImageClassificationTask) -> ViT:
     return ViT(Config(**sizes, patch=4, dim=16, layers=1, heads=2, feedforward=32))
 
 
-def test_the_data_decide_the_sizes_of_the_model():
+def test_model_sizes_come_from_the_data():
     config = small(prepared()).config
     assert (config.classes, config.channels, config.height, config.width) == (4, 1, 8, 8)
     assert config.label_names[0] == "north-west"
 
 
-def test_an_epoch_has_every_picture_once_in_an_order_of_its_own():
+def test_an_epoch_has_every_picture_once_in_a_new_order():
     task = prepared()
     first, second, again = (task.epoch(number) for number in (0, 1, 0))
     assert sorted(row for rows in first for row in rows) == list(range(50))
@@ -54,21 +54,21 @@ def test_an_epoch_has_every_picture_once_in_an_order_of_its_own():
     assert [len(rows) for rows in first] == [16, 16, 16, 2]
 
 
-def test_a_batch_that_is_filled_up_costs_what_it_costs_without():
+def test_a_padded_batch_has_the_same_loss():
     task = prepared(label_smoothing=0.1)
     model = small(task).eval()
     rows = task.epoch(0)[-1]
-    plain, filled = task.batch(rows), task.batch(rows, filled=True)
+    plain, padded = task.batch(rows), task.batch(rows, padded_to_shape=True)
     assert len(plain.labels) == 2
-    assert len(filled.labels) == 16
-    torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+    assert len(padded.labels) == 16
+    torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
     expected = F.cross_entropy(model(task.images(plain)), plain.labels, label_smoothing=0.1)
     torch.testing.assert_close(task.loss(model, plain), expected)
 
 
-@pytest.mark.parametrize("alteration", [{"shift": 2}, {"mirror": True}, {"cover": 3}])
-def test_pictures_are_altered_anew_in_each_epoch_and_alike_after_a_restart(alteration):
-    task, again = (prepared(**alteration) for _ in range(2))
+@pytest.mark.parametrize("augmentation", [{"shift": 2}, {"mirror": True}, {"cover": 3}])
+def test_augmentation_varies_by_epoch_and_is_reproducible(augmentation):
+    task, again = (prepared(**augmentation) for _ in range(2))
     rows = task.epoch(3)[0]
     again.epoch(3)
     first, second = task.images(task.batch(rows)), again.images(again.batch(rows))
@@ -78,46 +78,48 @@ def test_pictures_are_altered_anew_in_each_epoch_and_alike_after_a_restart(alter
     assert not torch.equal(first, again.images(again.batch(rows)))
 
 
-def test_a_square_covers_what_of_it_lies_inside_the_picture():
+def test_cutout_is_clipped_to_the_picture():
     pixels = torch.full((2, 3, 5, 6), 7, dtype=torch.uint8)
-    found = covered(pixels, 3, torch.tensor([[-1, 4], [1, 2]]))
+    result = cutout(pixels, 3, torch.tensor([[-1, 4], [1, 2]]))
     expected = pixels.clone()
     expected[0, :, 0:2, 4:6] = 0
     expected[1, :, 1:4, 2:5] = 0
-    assert torch.equal(found, expected)
-    assert covered(pixels, 0, torch.zeros(2, 2, dtype=torch.long)) is pixels
+    assert torch.equal(result, expected)
+    assert cutout(pixels, 0, torch.zeros(2, 2, dtype=torch.long)) is pixels
 
 
-def test_covers_lie_all_over_the_picture():
+def test_cutouts_are_spread_over_the_picture():
     task = prepared(count=4000, batch_tokens=4000, cover=4)
-    hidden = (covered(torch.ones(4000, 1, 8, 8), 4, task.batch(task.epoch(0)[0]).covers) == 0).float().mean(0)[0]
+    hidden = (cutout(torch.ones(4000, 1, 8, 8), 4, task.batch(task.epoch(0)[0]).cutouts) == 0).float().mean(0)[0]
     assert 0.1 < hidden.min() < hidden.max() < 0.3
-    assert hidden[3:5, 3:5].mean() > hidden[0, 0]  # more squares reach the middle
+    assert hidden[3:5, 3:5].mean() > hidden[0, 0]  # more squares overlap the centre
 
 
-def test_a_picture_is_moved_as_a_whole_and_by_no_more_than_was_asked_for():
+def test_shift_crop_moves_pictures_by_all_offsets():
     pixels = torch.randint(1, 256, (200, 3, 6, 5), dtype=torch.uint8)
-    wide = F.pad(pixels, (2, 2, 2, 2))
-    places = set()
-    chance = torch.Generator().manual_seed(0)
-    for before, after in zip(wide, moved(pixels, 2, torch.randint(5, (200, 2), generator=chance)), strict=True):
-        found = [
+    expanded = F.pad(pixels, (2, 2, 2, 2))
+    offsets = set()
+    generator = torch.Generator().manual_seed(0)
+    for before, after in zip(
+        expanded, shift_crop(pixels, 2, torch.randint(5, (200, 2), generator=generator)), strict=True
+    ):
+        matches = [
             (down, right)
             for down in range(5)
             for right in range(5)
             if torch.equal(before[:, down : down + 6, right : right + 5], after)
         ]
-        assert len(found) == 1
-        places.add(found[0])
-    assert len(places) == 25
-    assert moved(pixels, 0, torch.zeros(200, 2, dtype=torch.long)) is pixels
+        assert len(matches) == 1
+        offsets.add(matches[0])
+    assert len(offsets) == 25
+    assert shift_crop(pixels, 0, torch.zeros(200, 2, dtype=torch.long)) is pixels
 
 
-def test_bytes_become_numbers_from_minus_one_to_one():
-    assert scaled(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1.0, 1.0]
+def test_scale_pixels_maps_bytes_to_minus_one_to_one():
+    assert scale_pixels(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1.0, 1.0]
 
 
-def test_the_scores_are_those_of_a_loop_over_the_pictures():
+def test_scores_equal_a_loop_over_the_pictures():
     task = prepared(batch_tokens=7)
     model = small(task).eval()
     losses, right = [], 0
@@ -125,9 +127,9 @@ def test_the_scores_are_those_of_a_loop_over_the_pictures():
         logits = model(torch.from_numpy(pixels)[None].float() / 127.5 - 1)[0]
         losses.append(-logits.log_softmax(0)[label].item())
         right += int(logits.argmax().item() == label)
-    found = task.validate(model)
-    assert found["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
-    assert found["accuracy"] == right / len(losses)
+    scores = task.validate(model)
+    assert scores["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert scores["accuracy"] == right / len(losses)
 
 
 def test_a_small_model_learns_it():

@@ -1,4 +1,4 @@
-"""Generation: a language model goes on with a prompt, as its seed decides."""
+"""Text generation: continuations of a prompt, determined by the seed."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from qkv.errors import InputError
 from qkv.generation import Sampling
 from qkv.interop import save_model
 from qkv.models.rnn_lm import RNNLM, Config
-from qkv.tasks.generator import MOST_TOKENS, Generator
+from qkv.tasks.generator import MAX_TOKENS, Generator
 
 TEXT = "to be, or not to be "
 VOCABULARY = Vocabulary.train([TEXT], "char")
@@ -20,7 +20,7 @@ GREEDY = Sampling(top_k=1)
 
 @pytest.fixture(scope="module")
 def trained() -> RNNLM:
-    """A model that knows one line by heart."""
+    """A model that has memorised one line."""
     torch.manual_seed(0)
     model = RNNLM(Config(len(VOCABULARY), layers=1, embedding=12, hidden=32, dropout=0.0))
     tokens = torch.tensor(VOCABULARY.encode_ids([TEXT * 2]))
@@ -40,35 +40,35 @@ def random_model() -> RNNLM:
     return RNNLM(Config(len(VOCABULARY), hidden=16)).eval()
 
 
-def test_a_model_goes_on_as_it_has_learned(trained):
+def test_a_trained_model_continues_its_text(trained):
     answer = Generator(trained, VOCABULARY)("to be, or", tokens=11, top_k=1)
     assert answer.continuation == " not to be "
     assert answer.text == "to be, or not to be "
     assert -0.5 < answer.score < 0.0
 
 
-def test_the_score_is_the_mean_log_probability_of_what_was_written(random_model):
+def test_score_is_the_mean_log_probability_of_generated_tokens(random_model):
     answer = Generator(random_model, VOCABULARY)("be", tokens=7)
     ids = VOCABULARY.encode(answer.text).ids
     with torch.no_grad():
         log_p = random_model(torch.tensor([ids]))[0].log_softmax(-1)
-    written = [log_p[place - 1, ids[place]].item() for place in range(2, 9)]
-    assert answer.score == pytest.approx(sum(written) / 7, abs=1e-5)
+    token_log_p = [log_p[position - 1, ids[position]].item() for position in range(2, 9)]
+    assert answer.score == pytest.approx(sum(token_log_p) / 7, abs=1e-5)
 
 
-def test_the_seed_decides_what_is_drawn(random_model):
+def test_samples_depend_on_the_seed(random_model):
     generator = Generator(random_model, VOCABULARY)
-    one, same, other = (generator("be", tokens=30, seed=seed).text for seed in (1, 1, 2))
-    assert one == same != other
-    assert len(one) == 32
+    first, same, different = (generator("be", tokens=30, seed=seed).text for seed in (1, 1, 2))
+    assert first == same != different
+    assert len(first) == 32
 
 
-def test_several_samples_differ_and_come_in_the_same_order_whatever_else_is_asked(random_model):
+def test_samples_do_not_depend_on_the_batch(random_model):
     generator = Generator(random_model, VOCABULARY)
     (few,) = generator.generate(["be"], 20, samples=2)
     many, _ = generator.generate(["be", "or"], 20, samples=5)
-    assert [one.text for one in few] == [one.text for one in many[:2]]
-    assert len({one.text for one in many}) == 5
+    assert [sample.text for sample in few] == [sample.text for sample in many[:2]]
+    assert len({sample.text for sample in many}) == 5
 
 
 def test_a_prompt_of_one_token_is_enough(random_model):
@@ -76,7 +76,7 @@ def test_a_prompt_of_one_token_is_enough(random_model):
     assert len(generator("t", tokens=3).continuation) == 3
 
 
-def test_special_tokens_are_never_written(random_model):
+def test_special_tokens_are_never_generated(random_model):
     with torch.no_grad():
         random_model.readout.bias[: len(SPECIAL)] += 50.0
     try:
@@ -86,15 +86,15 @@ def test_special_tokens_are_never_written(random_model):
             random_model.readout.bias[: len(SPECIAL)] -= 50.0
 
 
-def test_tokens_that_the_tokenizer_does_not_have_are_never_written():
+def test_unused_outputs_are_never_generated():
     torch.manual_seed(0)
-    roomy = RNNLM(Config(len(VOCABULARY) + 7, hidden=8))
+    model = RNNLM(Config(len(VOCABULARY) + 7, hidden=8))
     with torch.no_grad():
-        roomy.readout.bias[len(VOCABULARY) :] += 50.0
-    assert len(Generator(roomy, VOCABULARY)("be", tokens=20).continuation) == 20
+        model.readout.bias[len(VOCABULARY) :] += 50.0
+    assert len(Generator(model, VOCABULARY)("be", tokens=20).continuation) == 20
 
 
-def test_subwords_are_put_together_with_the_prompt():
+def test_subwords_are_decoded_together_with_the_prompt():
     vocabulary = Vocabulary.train([TEXT * 20], "bpe:30")
     torch.manual_seed(0)
     answer = Generator(RNNLM(Config(len(vocabulary), hidden=8)), vocabulary)("to be", tokens=10)
@@ -104,7 +104,7 @@ def test_subwords_are_put_together_with_the_prompt():
     assert len(answer.continuation) >= 10
 
 
-def test_what_the_model_never_saw_is_named(random_model):
+def test_unknown_characters_are_reported(random_model):
     answer = Generator(random_model, VOCABULARY)("to bé", tokens=2)
     assert answer.unknown == ("é",)
     assert answer.text.startswith("to bé")
@@ -117,17 +117,17 @@ def test_a_saved_model_generates_like_the_one_in_memory(random_model, tmp_path: 
     assert generator("be", tokens=20).text == Generator(random_model, VOCABULARY)("be", tokens=20).text
 
 
-def test_what_cannot_be_generated_is_refused(random_model, tmp_path):
+def test_invalid_inputs_are_errors(random_model, tmp_path):
     generator = Generator(random_model, VOCABULARY)
-    with pytest.raises(InputError, match="prompt 2 is empty: a language model needs a token to go on from"):
+    with pytest.raises(InputError, match="prompt 2 is empty"):
         list(generator.generate(["be", ""], 3))
-    with pytest.raises(InputError, match="one token at least"):
+    with pytest.raises(InputError, match="tokens must be at least 1"):
         generator("be", tokens=0)
-    with pytest.raises(InputError, match="one sample at least"):
+    with pytest.raises(InputError, match="samples must be at least 1"):
         list(generator.generate(["be"], 3, samples=0))
-    with pytest.raises(InputError, match="ask for fewer at a time"):
-        list(generator.generate(["be"], MOST_TOKENS, samples=2))
-    with pytest.raises(InputError, match="RNNLM: a generator needs a vocabulary"):
+    with pytest.raises(InputError, match="exceed the limit"):
+        list(generator.generate(["be"], MAX_TOKENS, samples=2))
+    with pytest.raises(InputError, match="RNNLM: no vocabulary"):
         Generator(random_model)
     with pytest.raises(InputError, match="none: no such folder"):
         Generator(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""Masked words: rows as BERT reads them, masked by its shares, the loss at the masked places, and what is kept."""
+"""Masked language modelling task: BERT's input rows, masking, loss and metrics."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ from qkv.data.wordpiece import learn_wordpieces
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
 from qkv.objectives.masking import IGNORE
-from qkv.tasks.masked_words import Library, MaskedWordsTask
+from qkv.tasks.masked_words import MaskedWordsTask, TokenizedCorpus
 from qkv.training.recipe import TrainConfig
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
@@ -42,12 +42,12 @@ def tiny(head: str) -> Bert:
 
 
 def unmasked(batch: Any) -> torch.Tensor:
-    """The rows as they were before words were masked."""
-    tokens = batch.tokens_read.clone()
-    for row, (places, targets) in enumerate(zip(batch.places, batch.targets, strict=True)):
-        for place, target in zip(places.tolist(), targets.tolist(), strict=True):
+    """The rows before masking."""
+    tokens = batch.token_ids.clone()
+    for row, (positions, targets) in enumerate(zip(batch.positions, batch.targets, strict=True)):
+        for position, target in zip(positions.tolist(), targets.tolist(), strict=True):
             if target != IGNORE:
-                tokens[row, place] = target
+                tokens[row, position] = target
     return tokens
 
 
@@ -56,11 +56,11 @@ def batches(task: MaskedWordsTask, epoch: int = 0) -> list[Any]:
 
 
 def contains(whole: list[int], part: list[int]) -> bool:
-    return any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))
+    return any(whole[start : start + len(part)] == part for start in range(len(whole) - len(part) + 1))
 
 
 @pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
-def test_a_row_is_one_passage_or_two_of_documents_between_their_edges(head):
+def test_a_row_is_one_or_two_passages_with_special_tokens(head):
     whole = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
     task = prepared(head)
     for batch in batches(task):
@@ -77,156 +77,163 @@ def test_a_row_is_one_passage_or_two_of_documents_between_their_edges(head):
             )
 
 
-def test_without_pairs_an_epoch_reads_every_token_of_every_document_once():
+def test_without_pairs_an_epoch_has_every_token_once():
     task = prepared("masked_lm")
     counted = Counter(token for batch in batches(task) for token in unmasked(batch).flatten().tolist())
     wanted = Counter(token for text in TEXTS for token in TOKENIZER.encode(text, specials=False).ids)
     assert {token: count for token, count in counted.items() if token not in (PAD, BEGIN, END)} == dict(wanted)
 
 
-def test_a_second_passage_that_follows_comes_next_in_its_document_and_half_of_them_do():
+def test_half_of_the_second_passages_follow_the_first():
     task = prepared(length=64, batch_tokens=64 * 8)
-    whole = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
-    seen = []
+    documents = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
+    labels = []
     for epoch in range(8):
         for batch in batches(task, epoch):
-            for ids, segments, length, follows in zip(
-                unmasked(batch).tolist(), batch.segments, batch.lengths, batch.follows.tolist(), strict=True
+            for ids, segments, length, label in zip(
+                unmasked(batch).tolist(), batch.segments, batch.lengths, batch.next_sentence.tolist(), strict=True
             ):
-                cut = int((segments[:length] == 0).sum())
-                first, second = ids[1 : cut - 1], ids[cut : length - 1]
-                seen.append(follows)
-                if follows == 0 and length < 60:  # nothing was cut off
-                    assert any(contains(text, first + second) for text in whole)
-    assert set(seen) == {0, 1}
-    assert sum(seen) / len(seen) == pytest.approx(0.5, abs=4 * 0.5 / len(seen) ** 0.5)
+                boundary = int((segments[:length] == 0).sum())
+                first, second = ids[1 : boundary - 1], ids[boundary : length - 1]
+                labels.append(label)
+                if label == 0 and length < 60:  # nothing was truncated
+                    assert any(contains(text, first + second) for text in documents)
+    assert set(labels) == {0, 1}
+    assert sum(labels) / len(labels) == pytest.approx(0.5, abs=4 * 0.5 / len(labels) ** 0.5)
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_fifteen_percent_are_guessed_eighty_ten_and_ten_and_special_tokens_never(whole_words):
+def test_fifteen_percent_are_masked_80_10_10_but_no_special_tokens(whole_words):
     task = prepared("masked_lm", length=64, batch_tokens=64 * 16, whole_words=whole_words)
-    fates, maskable, asked = Counter[str](), 0, 0
+    outcomes, maskable, count = Counter[str](), 0, 0
     for epoch in range(20):
         for batch in batches(task, epoch):
             before = unmasked(batch)
-            assert torch.equal(before < 5, (batch.tokens_read < 5) & ~((batch.tokens_read == MASK) & (before >= 5)))
+            assert torch.equal(before < 5, (batch.token_ids < 5) & ~((batch.token_ids == MASK) & (before >= 5)))
             maskable += int((before >= 5).sum())
-            guessed = batch.targets != IGNORE
-            assert (batch.targets[guessed] >= 5).all()
-            assert not guessed[:, 0].any()
-            asked += batch.tokens
-            read = batch.tokens_read.gather(1, batch.places)[guessed]
-            fates["mask"] += int((read == MASK).sum())
-            fates["same"] += int((read == batch.targets[guessed]).sum())
-    assert asked / maskable == pytest.approx(0.15, abs=0.02)  # of each row a whole number of tokens
+            masked = batch.targets != IGNORE
+            assert (batch.targets[masked] >= 5).all()
+            assert not masked[:, 0].any()
+            count += batch.tokens
+            inputs = batch.token_ids.gather(1, batch.positions)[masked]
+            outcomes["mask"] += int((inputs == MASK).sum())
+            outcomes["same"] += int((inputs == batch.targets[masked]).sum())
+    assert count / maskable == pytest.approx(0.15, abs=0.02)  # rounded to whole tokens per row
     others = len(TOKENIZER) - 5
-    for name, share in (("mask", 0.8), ("same", 0.1 + 0.1 / others)):  # a stranger may be the token itself
-        assert fates[name] / asked == pytest.approx(share, abs=4 * (share * (1 - share) / asked) ** 0.5)
+    for name, share in (("mask", 0.8), ("same", 0.1 + 0.1 / others)):  # a random token may be the original
+        assert outcomes[name] / count == pytest.approx(share, abs=4 * (share * (1 - share) / count) ** 0.5)
 
 
-def test_with_whole_words_every_piece_of_a_word_is_guessed_or_none():
+def test_whole_word_masking_masks_all_pieces_of_a_word_or_none():
     task = prepared("masked_lm", length=64, batch_tokens=64 * 16, whole_words=True)
     several = 0
     for batch in batches(task):
         before = unmasked(batch)
-        for row, places in enumerate(batch.places):
-            chosen = set(places[batch.targets[row] != IGNORE].tolist())
-            for place in range(1, int(batch.lengths[row]) - 1):
-                if TOKENIZER.name(int(before[row, place])).startswith("##") and int(before[row, place - 1]) != BEGIN:
-                    assert (place in chosen) == (place - 1 in chosen)
-                    several += place in chosen
+        for row, positions in enumerate(batch.positions):
+            chosen = set(positions[batch.targets[row] != IGNORE].tolist())
+            for position in range(1, int(batch.lengths[row]) - 1):
+                if (
+                    TOKENIZER.name(int(before[row, position])).startswith("##")
+                    and int(before[row, position - 1]) != BEGIN
+                ):
+                    assert (position in chosen) == (position - 1 in chosen)
+                    several += position in chosen
     assert several > 10
 
 
-def test_the_seed_the_epoch_and_the_batch_decide_alone():
-    one, other, another = prepared(), prepared(), prepared()
-    another.seed = 4
-    rows = one.epoch(2)
-    assert other.epoch(1) is not None
-    assert other.epoch(2) == rows
-    another.epoch(2)
-    last = one.batch(rows[-1])
-    one.batch(rows[0])
-    assert torch.equal(last.tokens_read, other.batch(rows[-1]).tokens_read)
-    assert torch.equal(last.places, one.batch(rows[-1]).places)
-    assert not torch.equal(one.batch(rows[0]).tokens_read, another.batch(rows[0]).tokens_read)
-    one.epoch(3)
-    assert not torch.equal(one.batch(rows[0]).tokens_read, other.batch(rows[0]).tokens_read)
+def test_batches_depend_only_on_seed_epoch_and_rows():
+    first, same, different = prepared(), prepared(), prepared()
+    different.seed = 4
+    rows = first.epoch(2)
+    assert same.epoch(1) is not None
+    assert same.epoch(2) == rows
+    different.epoch(2)
+    last = first.batch(rows[-1])
+    first.batch(rows[0])
+    assert torch.equal(last.token_ids, same.batch(rows[-1]).token_ids)
+    assert torch.equal(last.positions, first.batch(rows[-1]).positions)
+    assert not torch.equal(first.batch(rows[0]).token_ids, different.batch(rows[0]).token_ids)
+    first.epoch(3)
+    assert not torch.equal(first.batch(rows[0]).token_ids, same.batch(rows[0]).token_ids)
 
 
 @pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
-def test_the_loss_is_the_mean_over_masked_words_and_that_of_what_follows(head):
+def test_loss_is_the_sum_of_masked_lm_and_next_sentence_loss(head):
     task, model = prepared(head), tiny(head)
     for batch in batches(task)[-2:]:
-        each, said = [], []
+        token_losses, next_losses = [], []
         for row in range(len(batch.lengths)):
             length = int(batch.lengths[row])
-            hidden = model(batch.tokens_read[row : row + 1, :length], batch.segments[row : row + 1, :length])
+            hidden = model(batch.token_ids[row : row + 1, :length], batch.segments[row : row + 1, :length])
             words = model.word_logits(hidden)[0].log_softmax(dim=-1)
-            each += [-words[p, t] for p, t in zip(batch.places[row], batch.targets[row], strict=True) if t != IGNORE]
+            token_losses += [
+                -words[p, t] for p, t in zip(batch.positions[row], batch.targets[row], strict=True) if t != IGNORE
+            ]
             if head == "pretraining":
-                said.append(F.cross_entropy(model.label(model.pooled(hidden)), batch.follows[row : row + 1]))
-        wanted = torch.stack(each).mean() + (torch.stack(said).mean() if said else 0.0)
-        assert batch.tokens == len(each)
-        torch.testing.assert_close(task.loss(model, batch), wanted, rtol=1e-5, atol=1e-5)
+                next_losses.append(
+                    F.cross_entropy(model.label(model.pooled(hidden)), batch.next_sentence[row : row + 1])
+                )
+        expected = torch.stack(token_losses).mean() + (torch.stack(next_losses).mean() if next_losses else 0.0)
+        assert batch.tokens == len(token_losses)
+        torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_batch_that_is_filled_up_has_the_one_shape_and_the_same_loss():
+def test_a_padded_batch_has_one_shape_and_the_same_loss():
     task, model = prepared(), tiny("pretraining")
     rows = [task.epoch(0)[0], task.epoch(0)[0][:3]]
-    assert [len(some) for some in rows] == [8, 3]
-    for some in rows:
-        plain, filled = task.batch(some), task.batch(some, filled=True)
-        assert filled.tokens_read.shape == filled.segments.shape == (8, 24)
-        assert filled.places.shape == filled.targets.shape == (8, 1 + math.ceil(0.15 * 22))
-        torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
-        assert filled.tokens == plain.tokens
+    assert [len(chosen) for chosen in rows] == [8, 3]
+    for chosen in rows:
+        plain, padded = task.batch(chosen), task.batch(chosen, padded_to_shape=True)
+        assert padded.token_ids.shape == padded.segments.shape == (8, 24)
+        assert padded.positions.shape == padded.targets.shape == (8, 1 + math.ceil(0.15 * 22))
+        torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
+        assert padded.tokens == plain.tokens
 
 
-def test_scores_do_not_depend_on_the_seed_the_epoch_or_the_size_of_a_batch():
+def test_scores_do_not_depend_on_seed_epoch_or_batch_size():
     model = tiny("pretraining")
     first, second = prepared(), prepared(batch_tokens=24 * 3)
     second.seed = 9
     second.epoch(5)
-    found, again = first.validate(model), second.validate(model)
-    assert found.keys() == first.metrics.keys()
-    assert again == pytest.approx(found)
-    assert first.examine(model, DATA, "valid").scores == pytest.approx(found)
-    assert first.examine(model, DATA, "valid")[:2] == (9, "documents")
-    assert math.log(found["perplexity"]) < found["loss"]
+    scores, again = first.validate(model), second.validate(model)
+    assert scores.keys() == first.metrics.keys()
+    assert again == pytest.approx(scores)
+    assert first.evaluate(model, DATA, "valid").scores == pytest.approx(scores)
+    assert first.evaluate(model, DATA, "valid")[:2] == (9, "documents")
+    assert math.log(scores["perplexity"]) < scores["loss"]
     alone = prepared("masked_lm").validate(tiny("masked_lm"))
     assert math.log(alone["perplexity"]) == pytest.approx(alone["loss"])
     assert "next_sentence" not in alone
 
 
-def test_a_running_text_is_documents_between_blank_lines_and_its_sentences_are_encoded_one_by_one():
+def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
     data = Loaded({}, texts={"train": "Cats sleep. Dogs sing!\n\n \nMice jump\nand wander.\n", "valid": "Owls."})
     assert data.documents("train") == ["Cats sleep. Dogs sing!", "Mice jump\nand wander.\n"]
-    library = Library.of(["\x00. .", *data.documents("train"), "\x01"], TOKENIZER)
+    corpus = TokenizedCorpus.from_texts(["\x00. .", *data.documents("train"), "\x01"], TOKENIZER)
     sentences = [s for text in ["\x00. .", *data.documents("train")] for s in split_sentences(text)]
-    assert library.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s, specials=False).ids]
-    assert [len(document) - 1 for document in library.documents] == [len(split_sentences("\x00. .")), 2, 1]
+    assert corpus.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s, specials=False).ids]
+    assert [len(document) - 1 for document in corpus.documents] == [len(split_sentences("\x00. .")), 2, 1]
     assert MaskedWordsTask.splits(data) == ["train", "valid"]
-    assert prepared("masked_lm", data=data).describe() == f"2 documents, {len(library.tokens) - 2} tokens"
+    assert prepared("masked_lm", data=data).describe() == f"2 documents, {len(corpus.tokens) - 2} tokens"
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"length": 4}, r"train\.length = 4 must lie between 5 and both model\.max_length = 64"),
-        ({"length": 65, "batch_tokens": 65}, r"train\.length = 65 must lie between 5 and both"),
+        ({"length": 4}, r"train\.length = 4"),
+        ({"length": 65, "batch_tokens": 65}, r"train\.length = 65"),
         ({"length": 48, "batch_tokens": 47}, r"train\.batch_tokens = 47"),
-        ({"head": "masked_lm", "best_by": "next_sentence"}, "best_by next_sentence is for model.head = pretraining"),
-        ({"valid_size": 1}, "valid: pairs of passages need two documents"),
-        ({"data": Loaded({"train": [Pair(" ", "x")], "valid": []})}, "train: there is no document with text in it"),
-        ({"data": Loaded({"train": [Pair("a", "x")] * 9, "valid": []})}, "train: pairs of passages need two documents"),
+        ({"head": "masked_lm", "best_by": "next_sentence"}, "best_by next_sentence"),
+        ({"valid_size": 1}, "valid: sentence pairs"),
+        ({"data": Loaded({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty documents"),
+        ({"data": Loaded({"train": [Pair("a", "x")] * 9, "valid": []})}, "train: sentence pairs"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_learned_from_is_refused_in_words(change, words):
+def test_invalid_settings_and_data_are_errors(change, words):
     with pytest.raises(InputError, match=words):
         prepared(**change)
 
 
-def test_a_tokenizer_without_a_mask_is_refused_in_words():
-    with pytest.raises(InputError, match=r"a tokenizer with \[MASK\], \[CLS\] and \[SEP\]: data\.vocabulary=wordpiece"):
+def test_a_tokenizer_without_a_mask_is_an_error():
+    with pytest.raises(InputError, match=r"\[MASK\]"):
         MaskedWordsTask.prepare(DATA, Vocabulary.train(TEXTS, "char"), Config(9, "masked_lm"), TrainConfig(), 0)

@@ -1,4 +1,4 @@
-"""Tagging: words and their first tokens, sentences that are too long, and what is counted."""
+"""Tagging task: words and their first tokens, long sentences, loss and metrics."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +11,8 @@ from qkv.data.registry import Loaded
 from qkv.data.tagged import Tagged
 from qkv.data.vocabulary import BEGIN, END, Vocabulary
 from qkv.errors import InputError
-from qkv.tasks.pieces import IGNORE, Splitter
-from qkv.tasks.tagging import TaggingTask, cut, tag_scores, tags_of
+from qkv.tasks.examples import IGNORE, ExampleEncoder
+from qkv.tasks.tagging import TaggingTask, encode_sentences, predict_tags, tag_scores
 from qkv.training.recipe import TrainConfig
 from tests.tasks.text_encoders import TableEncoder
 
@@ -32,38 +32,40 @@ def prepared(longest: int = 64, **train: Any) -> TaggingTask:
     return TaggingTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_tokens": 40, **train}), 0)
 
 
-def test_the_first_token_of_a_word_says_its_tag_and_the_others_say_nothing():
-    found = cut(Splitter(VOCABULARY), SENTENCES[:1], NUMBERS, 64)
-    (piece,) = found.pieces
-    assert piece.ids == [BEGIN, *VOCABULARY.encode("thecatsat").ids, END]
-    assert piece.targets == [IGNORE, 0, *[IGNORE] * 2, 1, *[IGNORE] * 2, 2, *[IGNORE] * 2]
-    assert [(word.number, word.place) for word in found.words[0]] == [(0, 1), (1, 4), (2, 7)]
+def test_only_the_first_token_of_a_word_has_a_target():
+    encoded = encode_sentences(ExampleEncoder(VOCABULARY), SENTENCES[:1], NUMBERS, 64)
+    (example,) = encoded.examples
+    assert example.ids == [BEGIN, *VOCABULARY.encode("thecatsat").ids, END]
+    assert example.targets == [IGNORE, 0, *[IGNORE] * 2, 1, *[IGNORE] * 2, 2, *[IGNORE] * 2]
+    assert [(word.number, word.position) for word in encoded.words[0]] == [(0, 1), (1, 4), (2, 7)]
 
 
 @pytest.mark.parametrize("longest", range(3, 14))
-def test_a_sentence_that_is_too_long_is_read_in_parts_and_no_word_is_lost(longest):
-    found = cut(Splitter(VOCABULARY), SENTENCES, NUMBERS, longest)
-    assert max(len(piece.ids) for piece in found.pieces) <= longest
-    words = [(word.sentence, word.number) for part in found.words for word in part]
-    assert words == [(number, place) for number, one in enumerate(SENTENCES) for place in range(len(one.words))]
-    for piece, part in zip(found.pieces, found.words, strict=True):
+def test_long_sentences_are_split_without_losing_words(longest):
+    encoded = encode_sentences(ExampleEncoder(VOCABULARY), SENTENCES, NUMBERS, longest)
+    assert max(len(example.ids) for example in encoded.examples) <= longest
+    words = [(word.sentence, word.number) for part in encoded.words for word in part]
+    assert words == [
+        (number, index) for number, sentence in enumerate(SENTENCES) for index in range(len(sentence.words))
+    ]
+    for example, part in zip(encoded.examples, encoded.words, strict=True):
         tags = [SENTENCES[word.sentence].tags[word.number] for word in part]
-        assert [piece.targets[word.place] for word in part] == [NUMBERS[tag] for tag in tags]
-        assert sum(target != IGNORE for target in piece.targets) == len(part)
+        assert [example.targets[word.position] for word in part] == [NUMBERS[tag] for tag in tags]
+        assert sum(target != IGNORE for target in example.targets) == len(part)
 
 
-def test_a_word_in_which_nothing_is_left_is_read_as_unknown():
-    assert Splitter(VOCABULARY).split(["", "the"])[0] == [1]
+def test_an_empty_word_is_encoded_as_unknown():
+    assert ExampleEncoder(VOCABULARY).encode(["", "the"])[0] == [1]
 
 
-def test_the_data_decide_the_labels_and_a_tag_that_is_not_among_them_is_not_asked_for():
+def test_labels_come_from_the_data_and_unknown_tags_are_ignored():
     sizes = TaggingTask.sizes(Loaded({}, tagged={"train": SENTENCES}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "tagger", "labels": 3, "label_names": LABELS}
-    (piece,) = cut(Splitter(VOCABULARY), [Tagged(("cat",), ("X",))], NUMBERS, 64).pieces
-    assert set(piece.targets) == {IGNORE}
+    (example,) = encode_sentences(ExampleEncoder(VOCABULARY), [Tagged(("cat",), ("X",))], NUMBERS, 64).examples
+    assert set(example.targets) == {IGNORE}
 
 
-def test_the_loss_is_the_mean_over_words():
+def test_loss_is_the_mean_over_words():
     task = prepared()
     model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
     batch = task.batch([0, 1, 2])
@@ -78,14 +80,14 @@ def test_the_loss_is_the_mean_over_words():
 
 @pytest.mark.parametrize("budget", [8, 16, 1000])
 @pytest.mark.parametrize("longest", [5, 64])
-def test_the_tags_are_those_that_each_word_gets_alone(budget, longest):
+def test_tags_do_not_depend_on_the_rest_of_the_batch(budget, longest):
     model = TableEncoder(len(VOCABULARY), LABELS, "tagger", longest)
-    found = tags_of(model, Splitter(VOCABULARY), [one.words for one in SENTENCES], budget)
+    tags = predict_tags(model, ExampleEncoder(VOCABULARY), [sentence.words for sentence in SENTENCES], budget)
     alone = [
-        [LABELS[int(model.table.weight[VOCABULARY.encode(word).ids[0]].argmax())] for word in one.words]
-        for one in SENTENCES
+        [LABELS[int(model.table.weight[VOCABULARY.encode(word).ids[0]].argmax())] for word in sentence.words]
+        for sentence in SENTENCES
     ]
-    assert found == alone
+    assert tags == alone
 
 
 def test_validation_counts_words_and_entities():
@@ -93,39 +95,39 @@ def test_validation_counts_words_and_entities():
     with torch.no_grad():
         for word, tag in (("the", 0), ("cat", 1), ("sat", 2), ("a", 0), ("dog", 1)):
             model.table.weight[VOCABULARY.encode(word).ids[0]] = 20 * F.one_hot(torch.tensor(tag), 3).float()
-    found = prepared().validate(model)
-    assert found["accuracy"] == found["f1"] == 1.0
-    assert found["loss"] < 1e-3
+    scores = prepared().validate(model)
+    assert scores["accuracy"] == scores["f1"] == 1.0
+    assert scores["loss"] < 1e-3
     entities = [Tagged(("x", "y"), ("B-a", "I-a")), Tagged(("z",), ("O",))]
     assert tag_scores([["B-a", "O"], ["O"]], entities) == {"accuracy": pytest.approx(2 / 3), "f1": 0.0}
 
 
-def test_a_batch_that_is_filled_up_has_one_of_few_shapes_and_the_same_loss():
+def test_a_padded_batch_has_one_of_few_shapes_and_the_same_loss():
     task = prepared()
     model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
     for rows in ([0, 1], [2]):
-        plain, filled = task.batch(rows), task.batch(rows, filled=True)
-        width = filled.tokens_read.shape[1]
+        plain, padded = task.batch(rows), task.batch(rows, padded_to_shape=True)
+        width = padded.token_ids.shape[1]
         assert width % 4 == 0
-        assert len(filled.lengths) == 40 // width > len(rows)
-        assert filled.tokens == plain.tokens
-        torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+        assert len(padded.lengths) == 40 // width > len(rows)
+        assert padded.tokens == plain.tokens
+        torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
 
 
-def test_tags_that_nobody_named_are_numbered():
+def test_unnamed_tags_are_numbered():
     model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
     model.config.label_names = ()
     model.table.weight.data[VOCABULARY.encode("a").ids[0]] = torch.tensor([0.0, 0.0, 9.0])
-    assert tags_of(model, Splitter(VOCABULARY), [["a"]], 8) == [["LABEL_2"]]
+    assert predict_tags(model, ExampleEncoder(VOCABULARY), [["a"]], 8) == [["LABEL_2"]]
 
 
-def test_an_epoch_has_every_piece_once():
+def test_an_epoch_has_every_example_once():
     task = prepared()
     assert sorted(row for rows in task.epoch(0) for row in rows) == [0, 1, 2]
     assert task.epoch(3) == task.epoch(3)
     assert task.describe() == "3 sentences"
 
 
-def test_a_model_without_room_is_refused():
-    with pytest.raises(InputError, match=r"model\.max_length = 2 has no room"):
+def test_a_max_length_without_room_for_a_token_is_an_error():
+    with pytest.raises(InputError, match=r"model\.max_length = 2"):
         prepared(longest=2)

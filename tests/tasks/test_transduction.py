@@ -1,4 +1,4 @@
-"""Answering sequences of bits: what a batch is made of, what is counted, and that it can be learned."""
+"""Algorithmic sequence task: batches, loss, wrong bits, and training."""
 
 import json
 import math
@@ -49,12 +49,12 @@ def small(task: TransductionTask, **changes: Any) -> NTM:
     return NTM(Config(**{**sizes, "hidden": 16, "locations": 8, "width": 6, **changes}))
 
 
-def test_the_data_decide_what_goes_in_and_comes_out():
+def test_model_sizes_come_from_the_data():
     config = small(prepared(load_data(DataConfig(name="repeat_copy")))).config
     assert (config.inputs, config.outputs) == (10, 9)
 
 
-def test_an_epoch_goes_on_where_the_last_one_ended_in_full_batches():
+def test_epochs_are_consecutive_full_batches():
     task = prepared()
     assert task.epoch(0) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert task.epoch(2)[0] == [24, 25, 26, 27]
@@ -68,26 +68,28 @@ def test_an_epoch_goes_on_where_the_last_one_ended_in_full_batches():
     )
 
 
-def test_a_batch_that_is_filled_up_with_silence_costs_what_it_costs_without():
+def test_a_padded_batch_has_the_same_loss():
     task = prepared()
     model = small(task).eval()
-    plain, filled = task.batch([0, 1]), task.batch([0, 1], filled=True)
+    plain, padded = task.batch([0, 1]), task.batch([0, 1], padded_to_shape=True)
     assert plain.inputs.shape[1] % 8
-    assert filled.inputs.shape[1] == 8
-    assert filled.tokens == plain.tokens == 2 * 3 * int(plain.asked.sum())
-    torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
+    assert padded.inputs.shape[1] == 8
+    assert padded.tokens == plain.tokens == 2 * 3 * int(plain.answer_mask.sum())
+    torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
 
 
-def test_all_lengths_of_a_copy_come_in_six_shapes_and_those_of_repeats_in_fourteen():
+def test_padding_reduces_the_number_of_shapes():
     for puzzle, shapes in ((Copy(), 6), (RepeatCopy(), 14)):
-        made = (SequenceBatch.of(puzzle.make("key", 1, size), filled=True) for size in puzzle.trained)
-        assert len({batch.inputs.shape for batch in made}) == shapes
+        batches = (
+            SequenceBatch.from_sequences(puzzle.make("key", 1, size), padded_to_shape=True) for size in puzzle.trained
+        )
+        assert len({batch.inputs.shape for batch in batches}) == shapes
 
 
-def test_loss_and_wrong_bits_are_those_of_a_loop_over_the_bits_that_are_asked_for():
+def test_loss_and_wrong_bits_equal_a_loop_over_the_answer():
     task = prepared()
     model = small(task).eval()
-    costs, bits = {}, {}
+    losses_by_size, bits = {}, {}
     for size in ((1,), (2,), (3,)):
         sequences = task.valid.of_size(size)
         losses, wrong = [], 0
@@ -95,22 +97,22 @@ def test_loss_and_wrong_bits_are_those_of_a_loop_over_the_bits_that_are_asked_fo
             logits = model(torch.from_numpy(inputs)[None])[0].double()
             for step in range(len(targets) - size[0], len(targets)):
                 for logit, target in zip(logits[step].tolist(), targets[step], strict=True):
-                    chance = 1 / (1 + math.exp(-logit))
-                    losses.append(-math.log(chance if target else 1 - chance))
-                    wrong += (chance > 0.5) != bool(target)
-        costs[size], bits[size] = sum(losses) / len(losses), wrong / 9
-    found = task.validate(model)
-    assert found["loss"] == pytest.approx((costs[1,] + costs[2,]) / 2, rel=1e-5)
-    assert found["bits"] == pytest.approx((bits[1,] + bits[2,]) / 2)
-    assert (found["bits_at_2"], found["bits_at_3"]) == pytest.approx((bits[2,], bits[3,]))
-    size, unit, scores = task.examine(model, short(), "test")
-    assert (size, unit, set(scores)) == (27, "sequences", set(found))
-    batch = SequenceBatch.of(task.valid.of_size((2,)))
-    assert task.loss(model, batch).item() == pytest.approx(costs[2,], rel=1e-5)
+                    p = 1 / (1 + math.exp(-logit))
+                    losses.append(-math.log(p if target else 1 - p))
+                    wrong += (p > 0.5) != bool(target)
+        losses_by_size[size], bits[size] = sum(losses) / len(losses), wrong / 9
+    scores = task.validate(model)
+    assert scores["loss"] == pytest.approx((losses_by_size[1,] + losses_by_size[2,]) / 2, rel=1e-5)
+    assert scores["bits"] == pytest.approx((bits[1,] + bits[2,]) / 2)
+    assert (scores["bits_at_2"], scores["bits_at_3"]) == pytest.approx((bits[2,], bits[3,]))
+    size, unit, scores = task.evaluate(model, short(), "test")
+    assert (size, unit, set(scores)) == (27, "sequences", set(scores))
+    batch = SequenceBatch.from_sequences(task.valid.of_size((2,)))
+    assert task.loss(model, batch).item() == pytest.approx(losses_by_size[2,], rel=1e-5)
 
 
-def trained(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
-    """The loss of each step, of the passes and the optimiser of training."""
+def train(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
+    """Train for `steps` steps and return their losses."""
     optimizer = adamw(model, TrainConfig(lr=lr, weight_decay=0.0))
     passes: TrainStep[SequenceBatch] = TrainStep(model, lambda batch: task.loss(model, batch), "float32", 0.1)
     losses = []
@@ -121,38 +123,38 @@ def trained(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int
 
 
 def eight() -> SequenceBatch:
-    return SequenceBatch.of(Short(bits=3).make("eight", 8, (2,)))
+    return SequenceBatch.from_sequences(Short(bits=3).make("eight", 8, (2,)))
 
 
-def made(kind: str, task: TransductionTask) -> Any:
+def build_model(kind: str, task: TransductionTask) -> Any:
     torch.manual_seed(0)
     return LSTMMemory(LSTMConfig(5, 3, hidden=24)) if kind == "baseline" else small(task, controller=kind)
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("kind", "golden"), [("lstm", 0.4751), ("feedforward", 0.4679), ("baseline", 0.4849)])
-def test_the_loss_after_twenty_steps_is_what_it_was(kind, golden):
+def test_golden_loss_after_20_steps(kind, golden):
     task = prepared()
-    assert trained(made(kind, task), task, eight(), 20, 3e-2)[-1] == pytest.approx(golden, rel=1e-3)
+    assert train(build_model(kind, task), task, eight(), 20, 3e-2)[-1] == pytest.approx(golden, rel=1e-3)
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("kind", ["lstm", "feedforward", "baseline"])
-def test_eight_sequences_are_learned_by_heart(kind):
+def test_a_model_memorises_eight_sequences(kind):
     task = prepared()
-    losses = trained(made(kind, task), task, eight(), 160, 3e-2)
+    losses = train(build_model(kind, task), task, eight(), 160, 3e-2)
     assert losses[0] > 0.6
-    assert min(losses) < 0.014  # log 2 / 48: not one of the 48 bits can be wrong
+    assert min(losses) < 0.014  # log 2 / 48: none of the 48 bits can be wrong
 
 
-def test_the_best_model_is_chosen_by_what_is_measured_alone():
+def test_best_by_must_be_a_metric_of_the_puzzle():
     assert prepared(best_by="bits_at_3").settings.best_by == "bits_at_3"
-    with pytest.raises(InputError, match=r"train.best_by 'bits_at_120' is not measured here"):
+    with pytest.raises(InputError, match="'bits_at_120'"):
         prepared(best_by="bits_at_120")
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_run_can_be_resumed_and_evaluated_and_its_data_are_generated(tmp_path: Path, capsys):
+def test_a_run_can_be_resumed_and_evaluated(tmp_path: Path, capsys):
     sizes = ["model.hidden=4", "model.locations=3", "model.width=2", "data.size=4", "train.batch_tokens=4"]
     recipe = read_recipe("recall-ntm", [*sizes, "train.epochs=2", "train.save_every=1", "train.validate_every=9"])
     whole = job.begin(recipe, tmp_path / "run", "cpu")

@@ -1,4 +1,4 @@
-"""Two-way language modelling: what is read, what is predicted at each place, and what is counted."""
+"""Bidirectional language modelling task: inputs, targets of both directions, loss and metrics."""
 
 from typing import Any
 
@@ -42,123 +42,121 @@ def number(word: str) -> int:
     return WORDS.encode_ids([word])[0][0]
 
 
-def test_the_words_that_are_predicted_are_the_most_frequent():
-    # four times, thrice, and of those that come twice the first by the alphabet: "sat" is one too many
+def test_the_output_vocabulary_is_the_most_frequent_words():
+    # by frequency, ties in alphabetical order: "sat" no longer fits
     expected = ["on", "the", ".", "cat", "The", "and", "dog", "mat"]
     assert [WORDS.piece(number) for number in range(4, 12)] == expected
     sizes = TwoWayLanguageModelTask.sizes(DATA, WORDS)
     assert sizes == {"vocabulary_size": 12, "head": "language_model"}
 
 
-def test_a_text_is_read_sentence_by_sentence_and_a_long_one_is_cut():
+def test_texts_are_split_into_sentences_of_limited_length():
     sentences = prepared().train
     assert sentences.lengths.tolist() == [len(words) for words in SENTENCES]
     for row, words in enumerate(SENTENCES):
         batch = sentences.batch([row])
-        assert torch.equal(sentences.splitter.read(batch.words), Characters(6)([words]))
+        assert torch.equal(sentences.encoder.lookup(batch.words), Characters(6)([words]))
         expected = [number(word) for word in words]
         assert UNKNOWN in [number(word) for words in SENTENCES for word in words]
-        assert batch.ahead.tolist() == [[*expected, END]]
-        assert batch.back.tolist() == [[BEGIN, *expected]]
+        assert batch.forward_targets.tolist() == [[*expected, END]]
+        assert batch.backward_targets.tolist() == [[BEGIN, *expected]]
         assert batch.tokens == len(words) + 1
 
 
-@pytest.mark.parametrize("filled", [False, True])
-def test_what_fills_a_batch_up_is_not_asked_for(filled):
+@pytest.mark.parametrize("padded", [False, True])
+def test_padding_has_no_targets(padded):
     task, model = prepared(), elmo()
-    batch = task.batch([0, 2], filled=filled)
-    assert batch.words.shape == ((6, 4) if filled else (2, 4))
-    assert batch.ahead[1].tolist() == [number("A"), number("cat"), number("."), END, PAD]
-    assert batch.back[1].tolist() == [BEGIN, number("A"), number("cat"), number("."), PAD]
+    batch = task.batch([0, 2], padded_to_shape=padded)
+    assert batch.words.shape == ((6, 4) if padded else (2, 4))
+    assert batch.forward_targets[1].tolist() == [number("A"), number("cat"), number("."), END, PAD]
+    assert batch.backward_targets[1].tolist() == [BEGIN, number("A"), number("cat"), number("."), PAD]
     assert not batch.words[2:].any()
-    assert (batch.ahead[2:] == PAD).all()
-    assert (batch.back[2:] == PAD).all()
+    assert (batch.forward_targets[2:] == PAD).all()
+    assert (batch.backward_targets[2:] == PAD).all()
     assert batch.tokens == 5 + 4
     total = 0.0
     for words in (SENTENCES[0], SENTENCES[2]):  # word by word, alone
         for logits, targets in zip(
             model.predict(Characters(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
         ):
-            for place, target in enumerate(targets):
-                wanted = target if isinstance(target, int) else number(target)
-                total -= float(logits[0, place].detach().log_softmax(dim=-1)[wanted])
+            for position, target in enumerate(targets):
+                token = target if isinstance(target, int) else number(target)
+                total -= float(logits[0, position].detach().log_softmax(dim=-1)[token])
     assert task.loss(model, batch).item() == pytest.approx(total / 2 / 9, rel=1e-9)
 
 
-def test_batches_of_an_epoch_come_in_few_shapes_and_have_every_sentence_once():
+def test_an_epoch_has_every_sentence_once_in_few_shapes():
     task = prepared()
     assert sorted(row for rows in task.epoch(3) for row in rows) == list(range(5))
     assert task.epoch(3) == task.epoch(3)
-    shapes = {task.batch(rows, filled=True).words.shape for rows in task.epoch(0)}
+    shapes = {task.batch(rows, padded_to_shape=True).words.shape for rows in task.epoch(0)}
     assert shapes <= {(6, 4), (3, 8), (2, 10)}
     assert task.describe() == f"5 sentences, {sum(map(len, SENTENCES))} words"
 
 
-def test_validation_is_the_mean_over_all_places_and_examining_a_split_is_the_same():
+def test_validation_is_the_mean_over_positions_and_equals_evaluate():
     task, model = prepared(batch_tokens=9), elmo().eval()
     each = [task.loss(model, task.valid.batch([row])).item() * (len(SENTENCES[row]) + 1) for row in (0, 1)]
-    found = task.validate(model)
-    assert found["loss"] == pytest.approx(sum(each) / 15, rel=1e-6)
-    assert found["perplexity"] == pytest.approx(torch.tensor(found["loss"]).exp().item(), rel=1e-6)
-    size, unit, scores = task.examine(model, DATA, "valid")
-    assert (size, unit, scores) == (2, "sentences", found)
+    metrics = task.validate(model)
+    assert metrics["loss"] == pytest.approx(sum(each) / 15, rel=1e-6)
+    assert metrics["perplexity"] == pytest.approx(torch.tensor(metrics["loss"]).exp().item(), rel=1e-6)
+    size, unit, scores = task.evaluate(model, DATA, "valid")
+    assert (size, unit, scores) == (2, "sentences", metrics)
 
 
-def test_the_gradient_of_both_directions_is_that_of_finite_differences():
+def test_gradients_equal_finite_differences():
     task, model = prepared(), elmo(cell_clip=None, projection_clip=None)
     batch = task.batch([0, 2])
     parameters = dict(model.named_parameters())
     slopes = torch.autograd.grad(task.loss(model, batch), list(parameters.values()))
     for (name, parameter), slope in zip(parameters.items(), slopes, strict=True):
         flat, step = parameter.detach().view(-1), 1e-6
-        place = int(slope.abs().argmax())
-        before = flat[place].item()
-        found = []
-        for moved in (before + step, before - step):
-            flat[place] = moved
+        index = int(slope.abs().argmax())
+        before = flat[index].item()
+        losses = []
+        for value in (before + step, before - step):
+            flat[index] = value
             with torch.no_grad():
-                found.append(task.loss(model, batch).item())
-        flat[place] = before
-        assert slope.view(-1)[place].item() == pytest.approx((found[0] - found[1]) / (2 * step), rel=1e-5), name
+                losses.append(task.loss(model, batch).item())
+        flat[index] = before
+        assert slope.view(-1)[index].item() == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-5), name
 
 
-def test_half_of_the_loss_is_each_direction():
+def test_loss_is_the_mean_of_both_directions():
     task, model = prepared(), elmo()
     batch = task.batch([1, 3])
-    ahead, back = model.predict(task.train.splitter.read(batch.words), batch.lengths)
+    forward_logits, backward_logits = model.predict(task.train.encoder.lookup(batch.words), batch.lengths)
     sides = [
         F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
-        for logits, targets in ((ahead, batch.ahead), (back, batch.back))
+        for logits, targets in ((forward_logits, batch.forward_targets), (backward_logits, batch.backward_targets))
     ]
     torch.testing.assert_close(task.loss(model, batch), sum(sides) / 2)
     assert abs(sides[0] - sides[1]) > 1e-3
 
 
-def test_a_model_that_training_goes_on_with_brings_its_words():
+def test_a_pretrained_model_brings_its_output_vocabulary():
     settings = TrainConfig(length=10)
     again = TwoWayLanguageModelTask.prepare(DATA, Characters(6, WORDS), Config(**SIZES), settings, 0)
     assert again.vocabulary is WORDS
-    with pytest.raises(InputError, match="released without the words that it predicts"):
+    with pytest.raises(InputError, match="output vocabulary"):
         TwoWayLanguageModelTask.prepare(DATA, Characters(6), Config(**SIZES), settings, 0)
 
 
-def test_without_a_sentence_there_is_nothing_to_learn():
+def test_data_without_sentences_is_an_error():
     empty = Loaded({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
     with pytest.raises(InputError, match="no sentences"):
         TwoWayLanguageModelTask.prepare(empty, WORDS, Config(**SIZES), TrainConfig(), 0)
 
 
-def test_a_batch_goes_to_a_device_whole():
+def test_a_batch_moves_to_a_device():
     batch = prepared().batch([0])
     moved = batch.to(torch.device("meta"))
     assert isinstance(moved, SentenceBatch)
-    assert {moved.words.device.type, moved.lengths.device.type, moved.ahead.device.type, moved.back.device.type} == {
-        "meta"
-    }
+    assert {tensor.device.type for tensor in moved.tensors.values()} == {"meta"}
     assert moved.tokens == batch.tokens
 
 
-def test_its_words_come_back_from_a_file():
+def test_the_output_vocabulary_survives_serialization():
     again = Vocabulary.from_json(WORDS.to_json(), "here")
     assert [again.encode_ids([word]) for word in ("the", "n't", ".")] == [
         [[number("the")]],

@@ -1,4 +1,4 @@
-"""A text encoder that is as simple as can be: what it says of a token depends on that token alone."""
+"""A minimal text encoder: the state of a token depends on that token only."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Small BERTs that were never trained, and a WordPiece tokenizer: what they say is nonsense, and always the same."""
+"""Small untrained BERTs with fixed weights, and a WordPiece tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ WORDS = [
 
 def tiny_tokenizer(folder: Path) -> PretrainedTokenizer:
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    found = read_tokenizer(folder, "bert")
-    assert isinstance(found, PretrainedTokenizer)
-    return found
+    tokenizer = read_tokenizer(folder, "bert")
+    assert isinstance(tokenizer, PretrainedTokenizer)
+    return tokenizer
 
 
 def tiny_bert(head: str | None, *, vocabulary_size: int = len(WORDS), **config: Any) -> Bert:
@@ -29,7 +29,7 @@ def tiny_bert(head: str | None, *, vocabulary_size: int = len(WORDS), **config: 
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.copy_(torch.randn_like(parameter) / 3)
-        model.embed.tokens.weight.mul_(5)  # so that every word makes a difference
+        model.embed.tokens.weight.mul_(5)  # so that every token affects the output
     return model.eval()
 
 

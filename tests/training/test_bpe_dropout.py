@@ -37,7 +37,7 @@ def prepare(recipe: Recipe) -> TranslationTask:
 
 def segmentation(task: TranslationTask, epoch: int) -> list[tuple[list[int], list[int]]]:
     task.epoch(epoch)
-    return [(list(pair.source), list(pair.target)) for pair in task.shown]
+    return [(list(pair.source), list(pair.target)) for pair in task.epoch_pairs]
 
 
 def test_every_epoch_segments_the_same_texts_differently(subwords):
@@ -58,9 +58,9 @@ def test_seed_and_epoch_determine_the_segmentation(subwords):
 def test_a_pair_that_would_exceed_max_length_is_segmented_without_dropout(subwords):
     task = prepare(replace(subwords, train=replace(subwords.train, bpe_dropout=0.9)))
     task.epoch(0)
-    assert max(pair.length for pair in task.shown) <= MAX_LENGTH
-    kept = sum(now is plain for now, plain in zip(task.shown, task.train.tokens, strict=True))
-    assert 0 < kept < len(task.shown)
+    assert max(pair.length for pair in task.epoch_pairs) <= MAX_LENGTH
+    kept = sum(now is plain for now, plain in zip(task.epoch_pairs, task.train.tokens, strict=True))
+    assert 0 < kept < len(task.epoch_pairs)
 
 
 def test_validation_data_are_segmented_without_dropout(subwords):

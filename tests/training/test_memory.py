@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from qkv.training.average import Average
 
 from qkv.errors import InputError, OutOfMemory
 from qkv.models import MODELS
 from qkv.runtime import memory
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
-from qkv.training.average import Average
 from qkv.training.loop import adamw
 from qkv.training.memory import state_memory
 from qkv.training.recipe import Recipe, TrainConfig

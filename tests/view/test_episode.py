@@ -12,16 +12,16 @@ from qkv.data.episodes import Examples
 from qkv.errors import InputError
 from qkv.models.snail import SNAIL, Config
 from qkv.tasks.answer import AttentionMap
-from qkv.tasks.episode_observer import EpisodeObserver, SeenEpisode
+from qkv.tasks.episode_probe import EpisodeAnswer, EpisodeProbe
 from qkv.view.episode import save_episode_page, save_episode_png
 
 
-def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> SeenEpisode:
+def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> EpisodeAnswer:
     """Three pictures with labels and one without, each of one grey, and one layer that reads so much of them."""
     columns = (*(str(label + 1) for label in labels[:-1]), "?")
     pixels = np.stack([np.full((7, 7, 3), 60 * place, dtype=np.uint8) for place in range(len(labels))])
     shares = AttentionMap("trunk.<0>", ("?",), columns, np.array([[weights]], dtype=np.float32))
-    return SeenEpisode("episode <3>", str(guess + 1), -0.1, (shares,), pixels=pixels, labels=labels, guess=guess)
+    return EpisodeAnswer("episode <3>", str(guess + 1), -0.1, (shares,), pixels=pixels, labels=labels, guess=guess)
 
 
 def bars(page: str) -> list[float]:
@@ -68,8 +68,8 @@ def examples(ways: int = 3) -> Examples:
 def test_what_is_observed_is_what_the_model_says_and_reads_of_that_episode():
     torch.manual_seed(0)
     model = SNAIL(Config(3, 2, height=8, width=8, maps=4, stages=2, features=5, keys=(4, 6), values=(3, 5), filters=4))
-    observer, data = EpisodeObserver(model, examples()), examples()
-    first, second = observer.observe([4, 9])
+    observer, data = EpisodeProbe(model, examples()), examples()
+    first, second = observer.probe([4, 9])
     assert first.source == "episode 4"
     assert observer(9).labels == second.labels
     drawn = data.draw(2**31, [4])
@@ -80,12 +80,12 @@ def test_what_is_observed_is_what_the_model_says_and_reads_of_that_episode():
     assert first.by_layer.weights.shape == (1, 2, 7)
     assert first.by_layer.weights.sum(axis=-1) == pytest.approx(1.0, abs=1e-5)
     assert first.by_layer.columns == (*(str(label + 1) for label in drawn.labels[0]), "?")
-    assert [one.layer for one in observer.observe([4], "trunk.2")[0].maps] == ["trunk.2"]
+    assert [one.layer for one in observer.probe([4], "trunk.2")[0].maps] == ["trunk.2"]
 
 
 def test_episodes_or_layers_that_are_not_the_models_are_refused():
     model = SNAIL(Config(3, 2, height=8, width=8, maps=4, stages=2, features=5, keys=(4,), values=(3,), filters=4))
-    with pytest.raises(InputError, match=r"\[2, 1, 8, 8\] are not for a model of \[3, 1, 8, 8\]"):
-        EpisodeObserver(model, examples(ways=2))
+    with pytest.raises(InputError, match=r"\[2, 1, 8, 8\] do not match the model's \[3, 1, 8, 8\]"):
+        EpisodeProbe(model, examples(ways=2))
     with pytest.raises(InputError, match="no attention layer matches 'encoder'"):
-        EpisodeObserver(model, examples()).observe([0], "encoder")
+        EpisodeProbe(model, examples()).probe([0], "encoder")

@@ -6,13 +6,13 @@ from PIL import Image
 
 from qkv.cli.view_memory import view_memory
 from qkv.errors import InputError
-from qkv.tasks.memory_observer import Remembered
+from qkv.tasks.memory_probe import MemoryTrace
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 from qkv.view.memory import _draw, save_memory_png, used_locations
 
 
-def marching(heads: int = 1, locations: int = 50, times: int = 1) -> Remembered:
+def marching(heads: int = 1, locations: int = 50, times: int = 1) -> MemoryTrace:
     """A machine that has copied three vectors of two bits, the last bit wrong; and again, as often as is asked."""
     written, read = np.zeros((1, 8, locations)), np.zeros((heads, 8, locations))
     for step, (write_at, read_at) in enumerate(
@@ -25,12 +25,12 @@ def marching(heads: int = 1, locations: int = 50, times: int = 1) -> Remembered:
     said[7, 1] = 0.2
     asked = np.array([0.0] * 5 + [1.0] * 3)
     several = [np.concatenate([part] * times) for part in (inputs, targets, asked, said)]
-    return Remembered("3", *several, *(np.concatenate([weights] * times, axis=1) for weights in (written, read)))
+    return MemoryTrace("3", *several, *(np.concatenate([weights] * times, axis=1) for weights in (written, read)))
 
 
 def test_only_locations_that_were_used_are_shown_and_some_around_them():
     seen = marching()
-    assert used_locations(np.concatenate((seen.written, seen.read))) == list(range(8, 17))
+    assert used_locations(np.concatenate((seen.write_weights, seen.read_weights))) == list(range(8, 17))
     assert used_locations(np.full((1, 4, 100), 0.01)) == list(range(100))
     assert used_locations(np.eye(5)[None]) == list(range(5))
     one = np.zeros((1, 1, 20))
@@ -52,7 +52,7 @@ def test_the_figure_has_inputs_answers_and_every_head_and_marks_what_is_wrong():
     assert names == ["input", "answer: 1 of 6 bits are wrong", "written at", "read at, head 1", "read at, head 2"]
     shown = [np.asarray(axes.images[0].get_array()) for axes in figure.axes]
     np.testing.assert_array_equal(shown[0], seen.inputs.T)
-    np.testing.assert_array_equal(shown[2], seen.written[0].T[8:17])
+    np.testing.assert_array_equal(shown[2], seen.write_weights[0].T[8:17])
     assert not shown[1][:, :5].any()  # before it is asked, an answer is not looked at
     (dots,) = figure.axes[1].lines
     assert (dots.get_xdata().tolist(), dots.get_ydata().tolist()) == ([7], [1])

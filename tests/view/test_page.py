@@ -22,7 +22,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from qkv.errors import InputError
 from qkv.tasks.answer import Answer, AttentionMap
-from qkv.tasks.picture_observer import Pictured
+from qkv.tasks.picture_probe import PictureAnswer
 from qkv.view import save_page
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -59,7 +59,7 @@ LAYERS = Answer(
 PATCHES = ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
 
 
-def pictured() -> Pictured:
+def pictured() -> PictureAnswer:
     """The class token reads patch 1,2 most, each patch the one after it, and head 1 reads nothing but patch 2,1."""
     weights = np.full((2, 8, 7), 0.05)
     weights[0, 0, 2] = 0.7
@@ -68,7 +68,7 @@ def pictured() -> Pictured:
     weights[:, 7] = weights[:, :7].mean(axis=1)
     rows = ("[class]", *PATCHES, "[mean]")
     maps = tuple(AttentionMap(f"encoder.{layer}", rows, rows[:-1], weights) for layer in (0, 1))
-    return Pictured("cat.png", "cat", -0.1, maps, pixels=np.full((8, 12, 3), 120, dtype=np.uint8), grid=(2, 3))
+    return PictureAnswer("cat.png", "cat", -0.1, maps, pixels=np.full((8, 12, 3), 120, dtype=np.uint8), grid=(2, 3))
 
 
 @pytest.fixture(scope="module")

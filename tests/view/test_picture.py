@@ -8,18 +8,18 @@ from PIL import Image
 
 from qkv.errors import InputError
 from qkv.tasks.answer import AttentionMap
-from qkv.tasks.picture_observer import Pictured
+from qkv.tasks.picture_probe import PictureAnswer
 from qkv.view import over_patches, save_picture_png
 
 PIXELS = np.full((8, 12, 3), (250, 10, 10), dtype=np.uint8)
 
 
-def pictured(weights: list[float]) -> Pictured:
+def pictured(weights: list[float]) -> PictureAnswer:
     """A grid of 2 by 3 patches, of which the class token reads so much; the second head reads the last alone."""
     tokens = ("[class]", *(f"{row},{column}" for row in (1, 2) for column in (1, 2, 3)))
     both = np.zeros((2, 8, 7))
     both[0, 0], both[1, 0, -1] = weights, 1.0
-    return Pictured(
+    return PictureAnswer(
         "", "", 0.0, (AttentionMap("encoder.0", (*tokens, "mean"), tokens, both),), pixels=PIXELS, grid=(2, 3)
     )
 

@@ -57,12 +57,12 @@ def answer(
     from qkv.tasks.answerer import Answerer
 
     answerer = Answerer(run, device=device)
-    if cut := answerer.questions_cut(questions):
+    if cut := answerer.truncated_questions(questions):
         note(f"{len(cut)} question(s) are too long to be read to their end, the first is input {cut[0]}")
     with counting("answering", len(questions), streaming=True) as progress:
         for begin in range(0, len(questions), texts.CHUNK):
             chunk = questions[begin : begin + texts.CHUNK]
-            found = answerer.answer(chunk, top, longest=longest, stride=stride, batch_tokens=batch_tokens)
+            found = answerer.answer(chunk, top, max_answer_tokens=longest, stride=stride, batch_tokens=batch_tokens)
             for number, one in enumerate(found, start=begin + 1):
                 if json:
                     result_json({"input": number, **as_dict(one)})

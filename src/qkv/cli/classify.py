@@ -38,7 +38,7 @@ def classify(
         raise InputError("give texts, --input or --document, not several of them")
     from qkv.interop.folder import locate, network_of
     from qkv.models.vit import ViT
-    from qkv.tasks.picture_classifier import AT_ONCE
+    from qkv.tasks.picture_classifier import MAX_BATCH
 
     pictures = issubclass(network_of(locate(run)), ViT)
     if pictures and document:
@@ -47,7 +47,7 @@ def classify(
     if text and not pictures and (files := [one for one in text if len(one) < 256 and Path(one).is_file()]):
         note(f"{files[0]} is read as a text, and is the name of a file: --document reads what is in it")
     look = _pictures(run, device, lines) if pictures else _texts(run, device, lines, batch_tokens)
-    for number, line, answer in texts.answered("classifying", lines, look, AT_ONCE if pictures else texts.CHUNK):
+    for number, line, answer in texts.answered("classifying", lines, look, MAX_BATCH if pictures else texts.CHUNK):
         if json:
             result_json({"input": number, "picture" if pictures else "text": line, **as_dict(answer)})
         else:

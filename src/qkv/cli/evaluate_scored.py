@@ -40,7 +40,7 @@ def evaluate_scored(
         for remark in task.notes_on(loaded, split):
             note(remark)
         began = time.monotonic()
-        size, unit, scores = task.examine(model, loaded, split)
+        size, unit, scores = task.evaluate(model, loaded, split)
         seconds = time.monotonic() - began
         if json:
             result_json({"run": str(folder), "split": split, "size": size, **scores, "seconds": seconds})

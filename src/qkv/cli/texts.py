@@ -19,8 +19,8 @@ from qkv.runtime.files import file_kind
 
 if TYPE_CHECKING:
     from qkv.data.tagged import Tagged
-    from qkv.tasks.observer import Observer
-    from qkv.tasks.reader import Reader
+    from qkv.tasks.attention_probe import AttentionProbe
+    from qkv.tasks.text_pipeline import TextPipeline
 
 STDIN = "standard input"
 DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")  # the name that the shell gives to a pipe
@@ -74,12 +74,12 @@ def documents_given(paths: Sequence[Path]) -> list[str]:
     return found
 
 
-def note_too_long(reader: "Reader | Observer", lines: Sequence[str]) -> None:
+def note_too_long(reader: "TextPipeline | AttentionProbe", lines: Sequence[str]) -> None:
     """Say how many texts will be read in part only."""
     if long := reader.too_long(lines):
         note(
-            f"{len(long)} text(s) are longer than the {reader.room} {reader.unit} that this model reads, the first is "
-            f"input {long[0]}: their ends are left out"
+            f"{len(long)} text(s) are longer than the {reader.max_tokens} {reader.unit} that this model reads, the "
+            f"first is input {long[0]}: their ends are left out"
         )
 
 

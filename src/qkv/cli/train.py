@@ -141,5 +141,5 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
         best_value = f"best valid {metric.name} {metric.shown(place.best.value)}"
         say(
             f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   "
-            f"now try: qkv evaluate {folder}, then qkv {task.command} {folder}{parsed}"
+            f"now try: qkv evaluate {folder}, then qkv {task.cli_command} {folder}{parsed}"
         )

@@ -74,7 +74,7 @@ def view(
     from qkv.models.vit import ViT
     from qkv.nn.encoder_decoder import EncoderDecoder
     from qkv.nn.transducer import Transducer
-    from qkv.tasks.picture_observer import Pictured
+    from qkv.tasks.picture_probe import PictureAnswer
     from qkv.view import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
     from qkv.view.selection import pick_head
 
@@ -124,10 +124,10 @@ def view(
         )
 
     first = answers[0]
-    drawn = over_patches(first, layer) if isinstance(first, Pictured) else pick_map(first, layer)
+    drawn = over_patches(first, layer) if isinstance(first, PictureAnswer) else pick_map(first, layer)
     pick_head(drawn, head)  # a wrong one should be told before anything is written
     written = {"page": str(save_page(answers, page or run / "attention.html"))}
-    if png is not None and isinstance(first, Pictured):
+    if png is not None and isinstance(first, PictureAnswer):
         written["png"] = str(save_picture_png(first, png, layer=layer, head=head))
     elif png is not None:
         written["png"] = str(save_png(first, png, layer=layer, head=head))
@@ -163,22 +163,22 @@ def _translated(run: Path, given: "Sequence[str | Tagged]", count: int, beam: in
 
 def _read(run: Path, given: "Sequence[str | Tagged]", layer: str | None, device: str) -> "Sequence[Answer]":
     from qkv.data.tagged import text_of
-    from qkv.tasks.observer import Observer
+    from qkv.tasks.attention_probe import AttentionProbe
 
-    observer = Observer(run, device=device)
+    observer = AttentionProbe(run, device=device)
     texts.note_too_long(observer, [text_of(one) for one in given])
-    answers = observer.observe(given, layer)
+    answers = observer.probe(given, layer)
     _note_left_out(answers, len(observer.layers))
     return answers
 
 
 def _documents(run: Path, given: list[str], page: Path | None, device: str, json: bool) -> None:
-    from qkv.tasks.document_observer import DocumentObserver
+    from qkv.tasks.document_probe import DocumentProbe
     from qkv.view.document import document_lines, save_document_page
 
-    observer = DocumentObserver(run, device=device)
+    observer = DocumentProbe(run, device=device)
     texts.note_too_long(observer, given)
-    found = observer.observe(given)
+    found = observer.probe(given)
     written = save_document_page(found, page or run / "attention.html")
     if json:
         result_json({"page": str(written)})
@@ -200,12 +200,12 @@ def _episodes(
     json: bool,
 ) -> None:
     """Episodes of the test set by their numbers, else the first so many."""
-    from qkv.tasks.episode_observer import EpisodeObserver
+    from qkv.tasks.episode_probe import EpisodeProbe
     from qkv.view import heat_map
     from qkv.view.episode import save_episode_page, save_episode_png
 
-    observer = EpisodeObserver(run, run_and_data(run)[1].episodes["test"], device=device)
-    found = observer.observe(_numbers(run, given, count, "episodes"), layer)
+    observer = EpisodeProbe(run, run_and_data(run)[1].episodes["test"], device=device)
+    found = observer.probe(_numbers(run, given, count, "episodes"), layer)
     written = {"page": str(save_episode_page(found, page or run / "attention.html"))}
     if png is not None:
         written["png"] = str(save_episode_png(found[0], png))
@@ -221,10 +221,10 @@ def _episodes(
 
 def _games(run: Path, given: list[str], count: int, layer: str | None, device: str) -> "Sequence[Answer]":
     """Games of the test set by their numbers, else the first so many."""
-    from qkv.tasks.game_observer import GameObserver
+    from qkv.tasks.game_probe import GameProbe
 
     numbers = _numbers(run, given, count, "games")
-    return GameObserver(run, run_and_data(run)[1].bandits["test"], device=device).observe(numbers, layer)
+    return GameProbe(run, run_and_data(run)[1].bandits["test"], device=device).probe(numbers, layer)
 
 
 def _numbers(run: Path, given: list[str], count: int, what: str) -> Sequence[int]:
@@ -236,10 +236,10 @@ def _numbers(run: Path, given: list[str], count: int, what: str) -> Sequence[int
 
 
 def _pictures(run: Path, given: list[str], layer: str | None, device: str) -> "Sequence[Answer]":
-    from qkv.tasks.picture_observer import PictureObserver
+    from qkv.tasks.picture_probe import PictureProbe
 
-    observer = PictureObserver(run, device=device)
-    answers = observer.observe(given, layer)
+    observer = PictureProbe(run, device=device)
+    answers = observer.probe(given, layer)
     _note_left_out(answers, len(observer.layers))
     return answers
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from qkv.cli.talk import result, result_json, say
 from qkv.errors import InputError
-from qkv.tasks.memory_observer import MemoryObserver
+from qkv.tasks.memory_probe import MemoryProbe
 from qkv.training.run import Run
 from qkv.view.memory import save_memory_png
 
@@ -21,9 +21,9 @@ def view_memory(run: Path, sizes: list[str] | None, png: Path | None, device: st
         raise InputError(f"{run}: not a training run, so nothing says what its sequences are like")
     puzzle = Run.open(folder).data().sequences["test"].puzzle
     size = puzzle.size_of(sizes[0]) if sizes else puzzle.trained[-1]
-    seen = MemoryObserver(run, puzzle, device)(size)
+    seen = MemoryProbe(run, puzzle, device)(size)
     path = save_memory_png(seen, png or run / "memory.png")
-    bits = int(seen.asked.sum()) * seen.targets.shape[1]
+    bits = int(seen.answer_mask.sum()) * seen.targets.shape[1]
     if json:
         result_json({"png": str(path), "size": seen.size, "wrong_bits": seen.wrong, "bits": bits})
         return

@@ -1,1 +1,1 @@
-"""Tasks: text in, answers out; and what training needs to know of each."""
+"""Tasks for training, and the inference pipelines of trained models."""

@@ -1,4 +1,4 @@
-"""What a task gives back: an answer, and what the model attended to while making it."""
+"""The output of a pipeline: an answer and its attention maps."""
 
 import re
 from bisect import bisect_right
@@ -12,16 +12,16 @@ from jaxtyping import Float
 from qkv.errors import InputError
 
 WORD = re.compile(r"\S+")
-MOST_CELLS = 10_000  # of an alignment that a notebook shows token by token; a longer one it shows by words
+MAX_CELLS = 10_000  # larger alignments are shown by words in a notebook
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The attention of one layer: each row (what was written) over each column (what was read)."""
+    """Attention weights of one layer: rows are outputs (queries), columns inputs (keys)."""
 
     layer: str  # the layer's name, such as "decoder" or "decoder.1.cross"
-    rows: tuple[str, ...]  # one text for each query
-    columns: tuple[str, ...]  # one text for each key
+    rows: tuple[str, ...]  # display text of each query
+    columns: tuple[str, ...]  # display text of each key
     weights: Float[np.ndarray, "heads rows columns"]
 
     @property
@@ -29,71 +29,71 @@ class AttentionMap:
         """The weights with the heads averaged."""
         return self.weights.mean(axis=0)
 
-    def by_words(self, written: str, read: str) -> "AttentionMap":
-        """The same attention from words to words of the texts that rows and columns are pieces of.
+    def by_words(self, output_text: str, input_text: str) -> "AttentionMap":
+        """Aggregate the weights from tokens to the words of the output and input texts.
 
-        w_TS = mean_{t in T} sum_{s in S} a_ts: a word is read as much as all of its pieces together, and reads as much
-        as its pieces do on average. So the rows of words sum to one where those of tokens do.
+        w_TS = mean_{t in T} sum_{s in S} a_ts: summed over the tokens of an input word, averaged over those of an
+        output word. Rows that sum to one still do.
         """
-        of_row, of_column = _words_of(self.rows, written), _words_of(self.columns, read)
-        rows, columns = WORD.findall(written), WORD.findall(read)
-        into = np.zeros((len(self.columns), len(columns)))
-        into[np.arange(len(of_column)), of_column] = 1.0
-        mean = np.zeros((len(rows), len(self.rows)))
-        mean[of_row, np.arange(len(of_row))] = 1.0
-        mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)
-        weights = (mean @ self.weights @ into).astype(self.weights.dtype)
+        row_words, column_words = _words_of(self.rows, output_text), _words_of(self.columns, input_text)
+        rows, columns = WORD.findall(output_text), WORD.findall(input_text)
+        sum_columns = np.zeros((len(self.columns), len(columns)))
+        sum_columns[np.arange(len(column_words)), column_words] = 1.0
+        mean_rows = np.zeros((len(rows), len(self.rows)))
+        mean_rows[row_words, np.arange(len(row_words))] = 1.0
+        mean_rows /= np.maximum(mean_rows.sum(axis=1, keepdims=True), 1.0)
+        weights = (mean_rows @ self.weights @ sum_columns).astype(self.weights.dtype)
         return AttentionMap(self.layer, tuple(rows), tuple(columns), weights)
 
     def pharaoh(self, threshold: float | None = None) -> str:
-        """The alignment as pairs "source-target" of places: "0-0 2-1 1-2".
+        """The alignment in Pharaoh format, "source-target" pairs of indices: "0-0 2-1 1-2".
 
-        For each row the column with the greatest weight; with a threshold, all whose weight reaches it instead.
+        Each row is aligned to its column of greatest weight, or with a threshold to all columns that reach it.
         """
         if threshold is not None and not 0 < threshold <= 1:
-            raise InputError(f"an alignment threshold must be above 0 and at most 1, not {threshold}")
+            raise InputError(f"an alignment threshold must be in (0, 1], not {threshold}")
         weights = self.average
         best = weights.max(axis=1, keepdims=True, initial=0.0) if threshold is None else threshold
         links = (weights >= best) & (weights > 0)
-        if threshold is None:  # of several that are best, the first
+        if threshold is None:  # break ties in favour of the first column
             links &= links.cumsum(axis=1) == 1
         return " ".join(f"{column}-{row}" for row, column in np.argwhere(links))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer to one input, best first where several were asked for."""
+    """One answer to one input."""
 
     source: str
     text: str
     score: float  # log-probability, divided by length ** length_penalty, plus any coverage penalty
-    maps: tuple[AttentionMap, ...] = ()  # the first one is the alignment that a person should see first
-    unknown: tuple[str, ...] = ()  # characters of the source that the model never saw
+    maps: tuple[AttentionMap, ...] = ()  # the first one is the alignment to show by default
+    unknown: tuple[str, ...] = ()  # characters of the source that are not in the vocabulary
 
     @property
     def alignment(self) -> Float[np.ndarray, "rows columns"] | None:
-        """The first map with its heads averaged: how much each output token read each input token."""
+        """The first map averaged over heads: [output tokens, input tokens]."""
         return self.maps[0].average if self.maps else None
 
     def words(self) -> AttentionMap:
-        """The first map from words to words: `answer.words().pharaoh()`, `answer.words().average`."""
+        """The first map between words: `answer.words().pharaoh()`, `answer.words().average`."""
         if not self.maps:
-            raise InputError("this answer carries no attention: ask for it, of a model that has some")
+            raise InputError("this answer has no attention: request it from a model with attention")
         return self.maps[0].by_words(self.text, self.source)
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: the text and, if it carries attention, its alignment as a table of shades."""
-        said = f"<p>{escape(self.source)} → <b>{escape(self.text)}</b></p>"
+        """HTML for notebooks: the text and, if there is attention, its alignment as a shaded table."""
+        header = f"<p>{escape(self.source)} → <b>{escape(self.text)}</b></p>"
         if not self.maps:
-            return said
+            return header
         first = self.maps[0]
-        shown = first if first.average.size <= MOST_CELLS else self.words()
+        shown = first if first.average.size <= MAX_CELLS else self.words()
         heading = "".join(f"<th>{_visible(column)}</th>" for column in shown.columns)
         rows = (
             f"<tr><th>{_visible(row)}</th>{''.join(map(_cell, weights))}</tr>"
             for row, weights in zip(shown.rows, shown.average, strict=True)
         )
-        return f"{said}<table><tr><th></th>{heading}</tr>{''.join(rows)}</table>"
+        return f"{header}<table><tr><th></th>{heading}</tr>{''.join(rows)}</table>"
 
 
 def _visible(token: str) -> str:
@@ -105,15 +105,15 @@ def _cell(weight: float) -> str:
 
 
 def _words_of(pieces: Sequence[str], text: str) -> list[int]:
-    """The number of the word that each piece of a text belongs to; a space belongs to the word after it."""
+    """Index of the word each piece belongs to; a space belongs to the word after it."""
     ends = [word.end() for word in WORD.finditer(text)]
     if not ends:
         return []
-    numbers, here = [], 0
+    words, position = [], 0
     for piece in pieces:
         inside = piece.strip()
-        found = text.find(inside, here) if inside else -1
-        at = here if found < 0 else found
-        numbers.append(min(bisect_right(ends, at), len(ends) - 1))
-        here = at + (len(inside) if found >= 0 else 0)
-    return numbers
+        start = text.find(inside, position) if inside else -1
+        offset = position if start < 0 else start
+        words.append(min(bisect_right(ends, offset), len(ends) - 1))
+        position = offset + (len(inside) if start >= 0 else 0)
+    return words

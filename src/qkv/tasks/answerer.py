@@ -1,4 +1,4 @@
-"""Answering: a question and a text in, and out where in the text the answer stands."""
+"""Extractive question answering: the span of a text that answers a question."""
 
 import math
 from collections.abc import Sequence
@@ -9,47 +9,47 @@ from qkv.config import require
 from qkv.data.questions import Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert
-from qkv.tasks.reader import BATCH_TOKENS, Reader
-from qkv.tasks.windows import LONGEST_ANSWER, Findings, find, question_room, windows_of
+from qkv.tasks.text_pipeline import BATCH_TOKENS, TextPipeline
+from qkv.tasks.windows import MAX_ANSWER_TOKENS, SpanPredictions, make_windows, max_question_tokens, predict_spans
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A part of the text that may be the answer."""
+    """A candidate answer span."""
 
     text: str
-    begin: int  # its first character,
-    end: int  # and the one after its last
+    begin: int  # index of its first character
+    end: int  # index after its last character
     probability: float
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A question about a text, and where the answer may stand."""
+    """A question about a text with its candidate answers."""
 
     question: str
     text: str
-    candidates: tuple[Candidate, ...]  # the most probable first
-    no_answer: float  # the probability that there is none
+    candidates: tuple[Candidate, ...]  # most probable first
+    no_answer: float  # probability that the text has no answer
 
     @property
     def answer(self) -> Candidate | None:
-        """The most probable candidate; None where it is more probable that the text has no answer."""
-        return next((one for one in self.candidates[:1] if one.probability >= self.no_answer), None)
+        """The most probable candidate, or None if "no answer" is more probable."""
+        return next((candidate for candidate in self.candidates[:1] if candidate.probability >= self.no_answer), None)
 
 
-class Answerer(Reader):
-    """A model with a head for spans: `Answerer("folders/bert-squad")("Who sat?", "The cat sat on the mat.").answer`.
+class Answerer(TextPipeline):
+    """A BERT with a span head: `Answerer("folders/bert-squad")("Who sat?", "The cat sat on the mat.").answer`.
 
-    A text that is too long for the model is read in windows that overlap, and the best passage of all is the answer;
-    a question may take half of what the model can look at, and is cut off there.
+    Long texts are processed in overlapping windows, and the best span of all is the answer; questions are truncated to
+    half of the model's maximum length.
     """
 
     heads: ClassVar = ("span",)
     model: Bert
 
     def __call__(self, question: str, text: str, top: int = 1) -> Answered:
-        """The answer to one question."""
+        """Answer one question."""
         return self.answer([Question(question, text)], top)[0]
 
     def answer(
@@ -57,32 +57,34 @@ class Answerer(Reader):
         questions: Sequence[Question],
         top: int = 1,
         *,
-        longest: int = LONGEST_ANSWER,
+        max_answer_tokens: int = MAX_ANSWER_TOKENS,
         stride: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[Answered]:
-        """The `top` best candidates for each question, of `longest` tokens at most; windows begin `stride` apart."""
-        require(top >= 1, f"one answer at least has to be given, not {top}")
-        require(longest >= 1, f"an answer has one token at least, not {longest}")
-        require(stride is None or stride >= 1, f"windows begin one token apart at least, not {stride}")
-        for number, one in enumerate(questions, start=1):
-            for what, words in (("question", one.question), ("text", one.text)):
+        """The `top` best spans of at most `max_answer_tokens` tokens per question; windows start `stride` apart."""
+        require(top >= 1, f"top must be at least 1, not {top}")
+        require(max_answer_tokens >= 1, f"max_answer_tokens must be at least 1, not {max_answer_tokens}")
+        require(stride is None or stride >= 1, f"stride must be at least 1, not {stride}")
+        for number, question in enumerate(questions, start=1):
+            for what, words in (("question", question.question), ("text", question.text)):
                 if not words.strip():
                     raise InputError(f"input {number}: the {what} is empty")
-        windows = windows_of(self.splitter, questions, self.model.config.max_length, stride)
-        found = find(self.model, windows, self.splitter.pad, batch_tokens, top=top, longest=longest)
-        return [_answered(one, findings) for one, findings in zip(questions, found, strict=True)]
+        windows = make_windows(self.encoder, questions, self.model.config.max_length, stride)
+        predictions = predict_spans(
+            self.model, windows, self.encoder.pad, batch_tokens, top=top, max_answer_tokens=max_answer_tokens
+        )
+        return [_answered(question, spans) for question, spans in zip(questions, predictions, strict=True)]
 
-    def questions_cut(self, questions: Sequence[Question]) -> list[int]:
-        """The numbers, from 1, of the questions that are too long to be read to their end."""
-        room = question_room(self.model.config.max_length)
-        split = self.splitter.split([one.question for one in questions])
-        return [number for number, ids in enumerate(split, start=1) if len(ids) > room]
+    def truncated_questions(self, questions: Sequence[Question]) -> list[int]:
+        """The 1-based numbers of the questions that are truncated."""
+        max_tokens = max_question_tokens(self.model.config.max_length)
+        encoded = self.encoder.encode([question.question for question in questions])
+        return [number for number, ids in enumerate(encoded, start=1) if len(ids) > max_tokens]
 
 
-def _answered(question: Question, found: Findings) -> Answered:
+def _answered(question: Question, predictions: SpanPredictions) -> Answered:
     candidates = (
-        Candidate(question.text[place.begin : place.end], place.begin, place.end, math.exp(log_p))
-        for place, log_p in found.best
+        Candidate(question.text[passage.begin : passage.end], passage.begin, passage.end, math.exp(log_p))
+        for passage, log_p in predictions.best
     )
-    return Answered(question.question, question.text, tuple(candidates), math.exp(found.none))
+    return Answered(question.question, question.text, tuple(candidates), math.exp(predictions.no_answer))

@@ -1,4 +1,4 @@
-"""Answering as a task to learn: where in a text the answer to a question stands."""
+"""Extractive question answering task: predict the answer span of a question in a text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from qkv.data.registry import Loaded
 from qkv.metrics import Metric
 from qkv.metrics.answers import answer_f1, exact_answers
 from qkv.models.bert import Bert
-from qkv.tasks.pieces import Splitter
-from qkv.tasks.task import Examined, ScoredTask, Settings
-from qkv.tasks.windows import Window, WindowBatch, batched, find, log_probabilities, mean_loss, windows_of
+from qkv.tasks.examples import ExampleEncoder
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tasks.windows import Window, WindowBatch, collate, log_probabilities, make_windows, mean_loss, predict_spans
 from qkv.types import Float, Tensor
 
 
 @dataclass
 class AnsweringTask(ScoredTask):
-    """The loss is the cross-entropy of the first and the last token of the answer (Devlin et al. 2019)."""
+    """Cross-entropy of the first and the last token of the answer (Devlin et al. 2019)."""
 
-    title = "answering questions"
-    command = "answer"
+    title = "question answering"
+    cli_command = "answer"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "exact": Metric("exact match", percent=True),
@@ -36,17 +36,17 @@ class AnsweringTask(ScoredTask):
     vocabulary: Any
     train: list[Window]
     valid: list[Question]
-    questions: int  # how many there are to learn from
+    questions: int  # number of training questions
     settings: Settings
-    longest: int
+    max_length: int
     seed: int
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.splitter = Splitter(self.vocabulary)
+        self.encoder = ExampleEncoder(self.vocabulary)
 
     @classmethod
-    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"vocabulary_size": 1, "head": "span"}
 
     @classmethod
@@ -55,9 +55,9 @@ class AnsweringTask(ScoredTask):
 
     @classmethod
     def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "AnsweringTask":
-        require(not train.label_smoothing, "train.label_smoothing is for labels; the places of an answer are none")
+        require(not train.label_smoothing, "train.label_smoothing cannot be used for answer spans")
         questions = data.questions["train"]
-        windows = windows_of(Splitter(vocabulary), questions, model.max_length)
+        windows = make_windows(ExampleEncoder(vocabulary), questions, model.max_length)
         valid = data.questions["valid"][: train.valid_size]
         return cls(vocabulary, windows, valid, len(questions), train, model.max_length, seed, data.notes)
 
@@ -65,14 +65,14 @@ class AnsweringTask(ScoredTask):
         return f"{self.questions:,} questions, {len(self.train):,} windows"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return shuffled([len(one.ids) for one in self.train], self.settings.batch_tokens, self.seed, number)
+        return shuffled([len(window.ids) for window in self.train], self.settings.batch_tokens, self.seed, number)
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> WindowBatch:
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> WindowBatch:
         windows = [self.train[row] for row in rows]
-        if not filled:
-            return batched(windows, self.splitter.pad)
-        width = min(stepped(max(len(one.ids) for one in windows)), self.longest)
-        return batched(windows, self.splitter.pad, self.settings.batch_tokens // width, width)
+        if not padded_to_shape:
+            return collate(windows, self.encoder.pad)
+        width = min(stepped(max(len(window.ids) for window in windows)), self.max_length)
+        return collate(windows, self.encoder.pad, self.settings.batch_tokens // width, width)
 
     def loss(self, model: Bert, batch: WindowBatch) -> Float[Tensor, ""]:
         return mean_loss(log_probabilities(model, batch), batch.targets)
@@ -84,20 +84,20 @@ class AnsweringTask(ScoredTask):
     def splits(cls, data: Loaded) -> list[str]:
         return list(data.questions)
 
-    def examine(self, model: Bert, data: Loaded, split: str) -> Examined:
-        return Examined(len(data.questions[split]), "questions", self._scores(model, data.questions[split]))
+    def evaluate(self, model: Bert, data: Loaded, split: str) -> SplitScores:
+        return SplitScores(len(data.questions[split]), "questions", self._scores(model, data.questions[split]))
 
     def _scores(self, model: Bert, questions: Sequence[Question]) -> dict[str, float]:
-        windows = windows_of(self.splitter, questions, self.longest)
-        found = find(model, windows, self.splitter.pad, self.settings.batch_tokens)
-        said = [one.answer and one.answer.passage for one in found]
+        windows = make_windows(self.encoder, questions, self.max_length)
+        predictions = predict_spans(model, windows, self.encoder.pad, self.settings.batch_tokens)
+        passages = [prediction.answer and prediction.answer.passage for prediction in predictions]
         texts = [
             "" if passage is None else question.text[passage.begin : passage.end]
-            for question, passage in zip(questions, said, strict=True)
+            for question, passage in zip(questions, passages, strict=True)
         ]
-        right = [question.right for question in questions]
+        references = [question.right for question in questions]
         return {
-            "loss": sum(one.loss for one in found) / max(1, len(windows)),
-            "exact": exact_answers(texts, right),
-            "f1": answer_f1(texts, right),
+            "loss": sum(prediction.loss for prediction in predictions) / max(1, len(windows)),
+            "exact": exact_answers(texts, references),
+            "f1": answer_f1(texts, references),
         }

@@ -1,6 +1,6 @@
-"""Playing bandits as a task to learn: from the arms pulled so far, and what they paid, to the next arm.
+"""Multi-armed bandit task: choose the next arm given the arms pulled so far and their rewards.
 
-The model plays games anew in every step of training, and learns by policy gradient from what it won.
+The model plays new games in every training step and is trained on its rewards by policy gradient.
 """
 
 import math
@@ -16,24 +16,24 @@ from qkv.data.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAILPolicy
 from qkv.objectives.policy_gradient import gumbel, policy_gradient
-from qkv.tasks.bandit_players import play, rules
-from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.bandit_players import baselines, play
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Int, Tensor
 
-ENTROPY = 0.02  # how much a policy is paid for staying undecided
-GAMES = 2**13  # in an epoch
-EXAMINED = 10_000
-VALIDATED, EXAMINED_IN = 2**31, 2**31 + 1  # the seeds of games to validate and to test on: no run has them
-AT_ONCE = 2**16  # pulls that are made together, where nothing is learned
-WITHIN = 1.96  # standard errors to each side hold the true mean in 95 of 100 cases
+ENTROPY = 0.02  # weight of the entropy bonus
+GAMES = 2**13  # per epoch
+EVAL_GAMES = 10_000
+VALID_SEED, TEST_SEED = 2**31, 2**31 + 1  # outside the range of run seeds
+EVAL_PULLS = 2**16  # simulated at a time in evaluation
+Z_95 = 1.96  # standard errors of a 95 % confidence interval
 
 
 @dataclass(frozen=True)
 class GameBatch(TensorBatch):
-    """Some games: what each arm pays at each pull, and the luck of the player."""
+    """Games: the reward of each arm at each pull, and the player's uniform samples."""
 
     pays: Float[Tensor, "batch pulls arms"]
-    luck: Float[Tensor, "batch pulls arms"]
+    uniform: Float[Tensor, "batch pulls arms"]
 
     @property
     def tokens(self) -> int:
@@ -42,13 +42,13 @@ class GameBatch(TensorBatch):
 
 @dataclass
 class BanditTask(ScoredTask):
-    """Games that the seed and their number decide. The score is what is won in a game, beside what others win in it."""
+    """Games determined by the seed and their number. The score is the reward per game, next to that of baselines."""
 
-    title = "playing bandits"
-    command = "view"
+    title = "bandits"
+    cli_command = "view"
     metrics: ClassVar = {
         "reward": Metric("reward"),
-        "margin": Metric("margin", higher_is_better=False),  # to both sides of the reward, of 95 %
+        "margin": Metric("margin", higher_is_better=False),  # half width of the 95 % confidence interval
         **{name: Metric(name) for name in ("random", "thompson", "ucb", "gittins")},
     }
     model = SNAILPolicy
@@ -66,7 +66,7 @@ class BanditTask(ScoredTask):
         self.vocabulary = None
 
     @classmethod
-    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"actions": 2, "length": 1}
 
     @classmethod
@@ -85,39 +85,39 @@ class BanditTask(ScoredTask):
         count = -(-GAMES // size)
         return [[*range(begin * size, (begin + 1) * size)] for begin in range(number * count, (number + 1) * count)]
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> GameBatch:
-        return games_of(self.train, self.seed, rows)
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> GameBatch:
+        return draw_games(self.train, self.seed, rows)
 
     def loss(self, model: SNAILPolicy, batch: GameBatch) -> Float[Tensor, ""]:
-        actions, rewards = played(model, batch)
+        actions, rewards = rollout(model, batch)
         logits, expected = model(actions[:, :-1], rewards[:, :-1])
         return policy_gradient(logits.float(), expected.float(), actions, rewards, ENTROPY)
 
     def validate(self, model: SNAILPolicy) -> dict[str, float]:
-        return scores(model, self.valid, VALIDATED, self.settings.valid_size)
+        return scores(model, self.valid, VALID_SEED, self.settings.valid_size)
 
     @classmethod
     def splits(cls, data: Loaded) -> list[str]:
         return ["valid", "test"]
 
-    def examine(self, model: SNAILPolicy, data: Loaded, split: str) -> Examined:
-        seed = VALIDATED if split == "valid" else EXAMINED_IN
-        return Examined(EXAMINED, "games", scores(model, data.bandits[split], seed, EXAMINED))
+    def evaluate(self, model: SNAILPolicy, data: Loaded, split: str) -> SplitScores:
+        seed = VALID_SEED if split == "valid" else TEST_SEED
+        return SplitScores(EVAL_GAMES, "games", scores(model, data.bandits[split], seed, EVAL_GAMES))
 
 
-def games_of(bandits: Bandits, seed: int, numbers: Sequence[int]) -> GameBatch:
-    """The games of these numbers, as tensors."""
+def draw_games(bandits: Bandits, seed: int, numbers: Sequence[int]) -> GameBatch:
+    """Draw the games of these numbers as a batch."""
     games = bandits.draw(seed, numbers)
     return GameBatch(torch.from_numpy(games.pays), torch.from_numpy(games.luck))
 
 
 @torch.no_grad()
-def played(model: SNAILPolicy, games: GameBatch) -> tuple[Int[Tensor, "batch pulls"], Float[Tensor, "batch pulls"]]:
-    """Which arms a model pulls, drawn by its probabilities, and what they pay."""
+def rollout(model: SNAILPolicy, games: GameBatch) -> tuple[Int[Tensor, "batch pulls"], Float[Tensor, "batch pulls"]]:
+    """Play the games; return the sampled actions and their rewards."""
     batch, pulls, _ = games.pays.shape
     actions = torch.zeros(batch, 0, dtype=torch.long, device=games.pays.device)
     rewards = torch.zeros(batch, 0, device=games.pays.device)
-    noise = gumbel(games.luck)
+    noise = gumbel(games.uniform)
     for pull in range(pulls):
         logits, _ = model(actions, rewards)
         arm = (logits[:, -1].float() + noise[:, pull]).argmax(dim=-1, keepdim=True)
@@ -128,20 +128,20 @@ def played(model: SNAILPolicy, games: GameBatch) -> tuple[Int[Tensor, "batch pul
 
 @torch.inference_mode()
 def scores(model: SNAILPolicy, bandits: Bandits, seed: int, count: int) -> dict[str, float]:
-    """The mean reward of a game to the model and to those who play the same games."""
+    """Mean reward per game of the model, and of the baselines on the same games."""
     games = bandits.draw(seed, range(count))
-    together = max(1, AT_ONCE // bandits.pulls)
-    parts = [
+    chunk_size = max(1, EVAL_PULLS // bandits.pulls)
+    chunks = [
         GameBatch(
-            torch.from_numpy(games.pays[begin : begin + together]),
-            torch.from_numpy(games.luck[begin : begin + together]),
+            torch.from_numpy(games.pays[begin : begin + chunk_size]),
+            torch.from_numpy(games.luck[begin : begin + chunk_size]),
         )
-        for begin in range(0, count, together)
+        for begin in range(0, count, chunk_size)
     ]
-    won = torch.cat([played(model, part.to(model.device))[1].sum(dim=1).double() for part in parts])
-    deviation = float(won.std()) if count > 1 else math.nan
+    rewards = torch.cat([rollout(model, chunk.to(model.device))[1].sum(dim=1).double() for chunk in chunks])
+    deviation = float(rewards.std()) if count > 1 else math.nan
     return {
-        "reward": float(won.mean()),
-        "margin": WITHIN * deviation / math.sqrt(count),
-        **{name: float(play(games, rule).mean()) for name, rule in rules(bandits).items()},
+        "reward": float(rewards.mean()),
+        "margin": Z_95 * deviation / math.sqrt(count),
+        **{name: float(play(games, policy).mean()) for name, policy in baselines(bandits).items()},
     }

@@ -1,4 +1,4 @@
-"""Captions: a picture in, a sentence about it out, and where in the picture each word was read."""
+"""Image captioning, with the attention of each word over the picture."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,33 +19,33 @@ from qkv.interop import load_as
 from qkv.models.captioner import ShowAttendTell
 from qkv.runtime.device import pick_device
 from qkv.tasks.answer import Answer, AttentionMap
-from qkv.tasks.image_classification import scaled
-from qkv.tasks.marks import Marks
+from qkv.tasks.image_classification import scale_pixels
+from qkv.tasks.special_tokens import SpecialTokenIds
 from qkv.types import Float, Tensor
 
-BATCH = 256  # hypotheses that are followed at a time
-FEATURES = ".safetensors"  # how the name of a file of features ends
-BLANK = 224  # the grey of a picture that nobody has seen
+BATCH = 256  # hypotheses decoded at a time
+FEATURES = ".safetensors"  # suffix of a file of features
+BLANK = 224  # grey level shown instead of a picture if only its features are known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Captioned(Answer):
-    """A caption of a picture; each row of its maps is a token of it, and their columns are the places, row by row."""
+    """A caption; the rows of its maps are its tokens, the columns the cells of the feature grid in row-major order."""
 
-    pixels: UInt8[np.ndarray, "height width colours"]  # as the model has seen them
-    grid: tuple[int, int]  # how many places there are one below the other, and side by side
+    pixels: UInt8[np.ndarray, "height width colours"]  # the model's input
+    grid: tuple[int, int]  # rows and columns of the feature grid
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A picture to be captioned: what it is called, and what a model reads of it."""
+class NamedPicture:
+    """A picture to caption: its name, and its pixels or features."""
 
     name: str
     picture: Shaped[np.ndarray, "channels height width"]
 
     @property
     def pixels(self) -> UInt8[np.ndarray, "height width colours"]:
-        """What a person sees; features are nothing to look at."""
+        """Pixels for display; blank for features."""
         if self.picture.dtype != np.uint8:
             return np.full((*self.picture.shape[1:], 3), BLANK, dtype=np.uint8)
         return np.moveaxis(self.picture.repeat(3, axis=0) if len(self.picture) == 1 else self.picture, 0, -1)
@@ -57,36 +57,36 @@ class Captioner:
     def __init__(
         self, model: str | Path | ShowAttendTell, vocabulary: Vocabulary | None = None, device: str = "auto"
     ) -> None:
-        given = model if isinstance(model, ShowAttendTell) else load_as(ShowAttendTell, model, pick_device(device))
-        self.model: ShowAttendTell = given.eval()
-        found = vocabulary or self.model.tokenizer
-        if found is None:
-            raise InputError(f"{model}: a captioner needs a vocabulary, and there is none beside the weights")
-        self.vocabulary: Any = found
-        self.marks = Marks.of(self.vocabulary, self.model.config)
+        loaded = model if isinstance(model, ShowAttendTell) else load_as(ShowAttendTell, model, pick_device(device))
+        self.model: ShowAttendTell = loaded.eval()
+        tokenizer = vocabulary or self.model.tokenizer
+        if tokenizer is None:
+            raise InputError(f"{model}: no vocabulary was found next to the weights; pass one")
+        self.vocabulary: Any = tokenizer
+        self.special_tokens = SpecialTokenIds.from_tokenizer(self.vocabulary, self.model.config)
 
     def __call__(self, path: str | Path, **search: Any) -> Captioned:
-        """The best caption of one picture, with its attention maps; `search` as in `caption`: `beam=5`."""
+        """Caption one picture, with its attention maps; `search` as in `decode`: `beam=5`."""
         return self.caption([path], **search)[0]
 
     def caption(self, paths: Sequence[str | Path], **search: Any) -> list[Captioned]:
-        """A caption of each picture, scaled to the size that the model was made for, or of each in a file of features.
+        """Caption each picture, resized to the model's input size, or each entry of a file of features.
 
-        `search` as in `write`.
+        `search` as in `decode`.
         """
-        seen = [one for path in paths for one in self._seen(Path(path))]
+        pictures = [picture for path in paths for picture in self._load(Path(path))]
         answers: list[Captioned] = []
-        for part in _parts(seen, BATCH // max(1, search.get("beam", 1))):
-            images = as_images([one.picture for one in part], self.model.device)
-            found = self.write(images, **search)
-            for one, best, maps in zip(part, found, self.attention(images, found), strict=True):
-                said = self.vocabulary.decode(best.tokens)
+        for chunk in _chunks(pictures, BATCH // max(1, search.get("beam", 1))):
+            images = as_images([picture.picture for picture in chunk], self.model.device)
+            hypotheses = self.decode(images, **search)
+            for picture, best, maps in zip(chunk, hypotheses, self.attention(images, hypotheses), strict=True):
+                text = self.vocabulary.decode(best.tokens)
                 grid = self.model.config.grid
-                answers.append(Captioned(one.name, said, best.score, maps, pixels=one.pixels, grid=grid))
+                answers.append(Captioned(picture.name, text, best.score, maps, pixels=picture.pixels, grid=grid))
         return answers
 
     @torch.inference_mode()
-    def write(
+    def decode(
         self,
         images: Float[Tensor, "batch channels height width"],
         *,
@@ -94,71 +94,81 @@ class Captioner:
         length_penalty: float = 1.0,
         sampling: Sampling | None = None,
     ) -> list[Hypothesis]:
-        """The best caption that a search finds for each picture, or with `sampling` one that is drawn."""
+        """Return the best caption of each picture, or with `sampling` a sampled one."""
         model = self.model
         state = model.start(model.encode(images))
         rules = DecodingConstraints(
             batch=len(images),
-            begin=self.marks.begin,
-            end=self.marks.end,
-            max_length=model.config.max_length - 1,  # the end token has its place, too
-            suppress_tokens=self.marks.never,
+            begin=self.special_tokens.begin,
+            end=self.special_tokens.end,
+            max_length=model.config.max_length - 1,  # leave room for the end token
+            suppress_tokens=self.special_tokens.suppress,
         )
         if sampling is not None:
-            found = sample(model, state, rules, sampling, samples=1, length_penalty=length_penalty)
+            hypotheses = sample(model, state, rules, sampling, samples=1, length_penalty=length_penalty)
         elif beam > 1:
-            found = beam_search(model, state, rules, beam=beam, length_penalty=length_penalty)
+            hypotheses = beam_search(model, state, rules, beam=beam, length_penalty=length_penalty)
         else:
             return greedy_search(model, state, rules, length_penalty=length_penalty)
-        return [best for best, *_ in found]
+        return [best for best, *_ in hypotheses]
 
     @torch.inference_mode()
     def attention(
-        self, images: Float[Tensor, "batch channels height width"], found: Sequence[Hypothesis]
+        self, images: Float[Tensor, "batch channels height width"], hypotheses: Sequence[Hypothesis]
     ) -> list[tuple[AttentionMap, ...]]:
-        """Where each token of each caption was read: one more pass over what search found. None of a model that tells
-        without attending.
-        """
+        """Attention maps of each caption, from one more forward pass; empty for a model without attention."""
         layers = self.model.alignment_layers
         if not layers:
-            return [()] * len(found)
-        width = max(len(one.tokens) for one in found) + 1
-        begun = [[self.marks.begin, *one.tokens, *[self.marks.end] * (width - 1 - len(one.tokens))] for one in found]
-        with watch(self.model, layers=list(layers)) as seen:
-            self.model(images, torch.tensor(begun, device=images.device))
-        down, across = self.model.config.grid
-        columns = tuple(f"{row},{column}" for row in range(1, down + 1) for column in range(1, across + 1))
-        pieces = [tuple(self.vocabulary.piece(token) for token in one.tokens) for one in found]
-        weights = {name: seen[name].weights.float().cpu().numpy() for name in layers}
+            return [()] * len(hypotheses)
+        width = max(len(hypothesis.tokens) for hypothesis in hypotheses) + 1
+        target_in = [
+            [
+                self.special_tokens.begin,
+                *hypothesis.tokens,
+                *[self.special_tokens.end] * (width - 1 - len(hypothesis.tokens)),
+            ]
+            for hypothesis in hypotheses
+        ]
+        with watch(self.model, layers=list(layers)) as records:
+            self.model(images, torch.tensor(target_in, device=images.device))
+        height, width = self.model.config.grid
+        columns = tuple(f"{row},{column}" for row in range(1, height + 1) for column in range(1, width + 1))
+        pieces = [tuple(self.vocabulary.piece(token) for token in hypothesis.tokens) for hypothesis in hypotheses]
+        weights = {name: records[name].weights.float().cpu().numpy() for name in layers}
         return [
-            tuple(AttentionMap(name, rows, columns, some[number, :, : len(rows)]) for name, some in weights.items())
+            tuple(
+                AttentionMap(name, rows, columns, layer_weights[number, :, : len(rows)])
+                for name, layer_weights in weights.items()
+            )
             for number, rows in enumerate(pieces)
         ]
 
-    def _seen(self, path: Path) -> Iterator[Seen]:
+    def _load(self, path: Path) -> Iterator[NamedPicture]:
         config = self.model.config
-        expects = (config.channels, config.height, config.width)
+        expected = (config.channels, config.height, config.width)
         if path.suffix != FEATURES:
             if config.encoder == "given":
-                raise InputError(f"{path}: this model reads features {list(expects)}, not pictures: give a {FEATURES}")
-            yield Seen(path.name, read_picture(path, *expects))
+                raise InputError(
+                    f"{path}: this model takes features {list(expected)}, not pictures: pass a {FEATURES} file"
+                )
+            yield NamedPicture(path.name, read_picture(path, *expected))
             return
         names = feature_names(path)
         for name, grid in zip(names, read_features(path, names), strict=True):
-            if config.encoder != "given" or grid.shape != expects:
+            if config.encoder != "given" or grid.shape != expected:
                 what = "features" if config.encoder == "given" else "pictures"
-                raise InputError(f"{path}: {name} is {list(grid.shape)}, and this model reads {what} {list(expects)}")
-            yield Seen(name, grid)
+                raise InputError(f"{path}: {name} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
+            yield NamedPicture(name, grid)
 
 
 def as_images(
     pictures: Sequence[Shaped[np.ndarray, "channels height width"]], device: torch.device
 ) -> Float[Tensor, "batch channels height width"]:
-    """Pictures as a model reads them: bytes as numbers from -1 to 1, features as they are."""
+    """Convert pictures to model input: bytes to numbers from -1 to 1, features unchanged."""
     images = torch.from_numpy(np.stack(pictures)).to(device)
-    return scaled(images) if images.dtype == torch.uint8 else images
+    return scale_pixels(images) if images.dtype == torch.uint8 else images
 
 
-def _parts(seen: Sequence[Seen], size: int) -> Iterator[Sequence[Seen]]:
-    for begin in range(0, len(seen), max(1, size)):
-        yield seen[begin : begin + max(1, size)]
+def _chunks(pictures: Sequence[NamedPicture], size: int) -> Iterator[Sequence[NamedPicture]]:
+    for begin in range(0, len(pictures), max(1, size)):
+        yield pictures[begin : begin + max(1, size)]

@@ -1,4 +1,4 @@
-"""Classification as a task to learn: a label for a whole text."""
+"""Text classification task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,40 +13,42 @@ from qkv.data.registry import Loaded
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
-from qkv.tasks.pieces import (
+from qkv.tasks.examples import (
     IGNORE,
-    AnySplitter,
-    Piece,
+    AnyExampleEncoder,
+    Example,
     TextBatch,
-    batched,
-    batched_filled,
-    epoch_of,
-    in_batches,
-    splitter_for,
+    build_example_encoder,
+    collate,
+    collate_padded,
+    epoch_batches,
+    iter_batches,
 )
-from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Tensor
 
-SHOWN = 40  # characters of a label in a message
+MAX_LABEL = 40  # characters of a label in a message
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Texts as a model reads them."""
+class EncodedTexts:
+    """Texts encoded for a model."""
 
-    pieces: list[Piece]
-    too_long: int  # how many of them are not read to their ends
+    examples: list[Example]
+    too_long: int  # number of truncated texts
 
 
-def cut(splitter: AnySplitter, pairs: Sequence[Pair], labels: Mapping[str, int], longest: int) -> Cut:
-    """Texts are cut off where they are too long; a label that is not known is not asked for."""
-    room = splitter.room(longest)
-    split = splitter.split([pair.source for pair in pairs])
-    pieces = [
-        Piece(splitter.between(ids[:room]), labels.get(pair.target, IGNORE))
-        for pair, ids in zip(pairs, split, strict=True)
+def encode_texts(
+    encoder: AnyExampleEncoder, pairs: Sequence[Pair], labels: Mapping[str, int], max_length: int
+) -> EncodedTexts:
+    """Encode labelled texts, truncated to the model's maximum length; unknown labels are ignored."""
+    max_tokens = encoder.max_tokens(max_length)
+    encoded = encoder.encode([pair.source for pair in pairs])
+    examples = [
+        Example(encoder.add_special_tokens(ids[:max_tokens]), labels.get(pair.target, IGNORE))
+        for pair, ids in zip(pairs, encoded, strict=True)
     ]
-    return Cut(pieces, sum(len(ids) > room for ids in split))
+    return EncodedTexts(examples, sum(len(ids) > max_tokens for ids in encoded))
 
 
 @dataclass
@@ -54,7 +56,7 @@ class ClassificationTask(ScoredTask):
     """The loss is the cross-entropy of the labels."""
 
     title = "classification"
-    command = "classify"
+    cli_command = "classify"
     unit = "texts"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
@@ -65,65 +67,65 @@ class ClassificationTask(ScoredTask):
     from_data = ("vocabulary_size", "head", "labels", "label_names")
     capturable = True
 
-    splitter: AnySplitter  # that has met the training texts, and meets no others
-    train: list[Piece]
+    encoder: AnyExampleEncoder  # with a table of the training texts only
+    train: list[Example]
     valid: list[Pair]
     labels: tuple[str, ...]
     settings: Settings
-    longest: int
+    max_length: int
     seed: int
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = self.splitter.tokenizer
+        self.vocabulary = self.encoder.tokenizer
 
     @classmethod
-    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"vocabulary_size": 1, "head": "classifier", "labels": 1, "label_names": ()}
 
     @classmethod
     def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
         names = tuple(sorted({pair.target for pair in data.splits["train"]}))
         if len(names) < 2:
-            label = shown(repr(names[0]), SHOWN)
-            raise InputError(f"all training texts have one label, {label}: give texts of two labels or more")
+            label = shown(repr(names[0]), MAX_LABEL)
+            raise InputError(f"all training texts have one label, {label}: at least two labels are required")
         return {"vocabulary_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
-        splitter = splitter_for(vocabulary, model)
-        texts = cut(splitter, data.splits["train"], numbers, model.max_length)
+        encoder = build_example_encoder(vocabulary, model)
+        texts = encode_texts(encoder, data.splits["train"], numbers, model.max_length)
         notes = data.notes
         if texts.too_long:
             notes += (
-                f"{texts.too_long} training text(s) are read to model.max_length = {model.max_length} {splitter.unit} "
-                "and no further",
+                f"{texts.too_long} training text(s) are truncated to model.max_length = {model.max_length} "
+                f"{encoder.unit}",
             )
         valid = data.splits["valid"][: train.valid_size]
         for split in data.splits:
-            notes += _strange_labels(data, split, names)
-        return cls(splitter, texts.pieces, valid, names, train, model.max_length, seed, notes)
+            notes += _unseen_labels(data, split, names)
+        return cls(encoder, texts.examples, valid, names, train, model.max_length, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} texts, {len(self.labels)} labels"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return epoch_of(self.train, self._at_once, self.seed, number)
+        return epoch_batches(self.train, self._max_batch, self.seed, number)
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> TextBatch:
-        pieces = [self.train[row] for row in rows]
-        if filled:
-            return batched_filled(pieces, self.splitter.pad, self._at_once, self.longest)
-        return batched(pieces, self.splitter.pad)
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> TextBatch:
+        examples = [self.train[row] for row in rows]
+        if padded_to_shape:
+            return collate_padded(examples, self.encoder.pad, self._max_batch, self.max_length)
+        return collate(examples, self.encoder.pad)
 
     @property
-    def _at_once(self) -> int:
-        return self.splitter.at_once(self.settings.batch_tokens)
+    def _max_batch(self) -> int:
+        return self.encoder.max_batch(self.settings.batch_tokens)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
-        logits = model.say(self.splitter.read(batch.tokens_read), batch.lengths).float()
+        logits = model.say(self.encoder.lookup(batch.token_ids), batch.lengths).float()
         smoothing = self.settings.label_smoothing
         loss = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
         return loss / (batch.targets != IGNORE).sum().clamp(min=1)
@@ -135,44 +137,44 @@ class ClassificationTask(ScoredTask):
     def splits(cls, data: Loaded) -> list[str]:
         return list(data.splits)
 
-    def examine(self, model: TextEncoder, data: Loaded, split: str) -> Examined:
-        return Examined(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
+    def evaluate(self, model: TextEncoder, data: Loaded, split: str) -> SplitScores:
+        return SplitScores(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
 
     def notes_on(self, data: Loaded, split: str) -> tuple[str, ...]:
-        return _strange_labels(data, split, self.labels)
+        return _unseen_labels(data, split, self.labels)
 
     def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
-        log_p = label_log_probabilities(model, self.splitter, pairs, self.settings.batch_tokens)
+        log_p = label_log_probabilities(model, self.encoder, pairs, self.settings.batch_tokens)
         return label_scores(log_p, pairs, self.labels)
 
 
-def _strange_labels(data: Loaded, split: str, labels: Sequence[str]) -> tuple[str, ...]:
-    """A note on labels that a model cannot know; the loss leaves their texts out, and the accuracy counts them."""
-    strange = sorted({pair.target for pair in data.splits[split]} - set(labels))
-    labels_shown = ", ".join(shown(label, SHOWN) for label in strange[:5])
-    return (f"labels in {split} that no training text has: {labels_shown}",) if strange else ()
+def _unseen_labels(data: Loaded, split: str, labels: Sequence[str]) -> tuple[str, ...]:
+    """Note on labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""
+    unseen = sorted({pair.target for pair in data.splits[split]} - set(labels))
+    labels_shown = ", ".join(shown(label, MAX_LABEL) for label in unseen[:5])
+    return (f"labels in {split} that no training text has: {labels_shown}",) if unseen else ()
 
 
 def label_scores(
     log_p: Float[Tensor, "texts labels"], pairs: Sequence[Pair], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Accuracy and mean -log p of the right label; a label that the model does not know is never right."""
+    """Accuracy and mean -log p of the true label; a label unknown to the model counts as an error."""
     numbers = {name: number for number, name in enumerate(labels)}
-    wanted = torch.tensor([numbers.get(pair.target, IGNORE) for pair in pairs])
-    known = wanted != IGNORE
-    loss = -log_p[known].gather(1, wanted[known, None]).mean()
-    return {"loss": float(loss), "accuracy": float((log_p.argmax(dim=-1) == wanted).double().mean())}
+    targets = torch.tensor([numbers.get(pair.target, IGNORE) for pair in pairs])
+    known = targets != IGNORE
+    loss = -log_p[known].gather(1, targets[known, None]).mean()
+    return {"loss": float(loss), "accuracy": float((log_p.argmax(dim=-1) == targets).double().mean())}
 
 
 @torch.inference_mode()
 def label_log_probabilities(
-    model: TextEncoder, splitter: AnySplitter, pairs: Sequence[Pair], budget: int
+    model: TextEncoder, encoder: AnyExampleEncoder, pairs: Sequence[Pair], budget: int
 ) -> Float[Tensor, "texts labels"]:
-    """log p of each label, for each text."""
-    splitter = splitter.anew()
-    texts = cut(splitter, pairs, {}, model.config.max_length)
-    found = torch.zeros(len(pairs), model.config.labels)
-    for rows, batch in in_batches(texts.pieces, splitter.at_once(budget), splitter.pad):
-        here = batch.to(model.device)
-        found[rows] = model.say(splitter.read(here.tokens_read), here.lengths).float().log_softmax(dim=-1).cpu()
-    return found
+    """Log-probability of each label for each text."""
+    encoder = encoder.fresh_copy()
+    texts = encode_texts(encoder, pairs, {}, model.config.max_length)
+    log_p = torch.zeros(len(pairs), model.config.labels)
+    for rows, batch in iter_batches(texts.examples, encoder.max_batch(budget), encoder.pad):
+        batch = batch.to(model.device)
+        log_p[rows] = model.say(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
+    return log_p

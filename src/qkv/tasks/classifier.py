@@ -1,4 +1,4 @@
-"""Classification: a text in, a label out, with the probability of each label there is."""
+"""Text classification: the label of a text, with the probability of each label."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,42 +6,42 @@ from typing import ClassVar
 
 from qkv.data.pair import Pair
 from qkv.tasks.classification import label_log_probabilities
-from qkv.tasks.reader import BATCH_TOKENS, Reader, require_text
+from qkv.tasks.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 
 
 @dataclass(frozen=True)
 class Classified:
-    """A text, and what a model takes it for."""
+    """A text with its predicted label."""
 
     text: str
     label: str
-    probabilities: dict[str, float]  # of all labels, the most probable first
+    probabilities: dict[str, float]  # of all labels, most probable first
 
 
-class Classifier(Reader):
-    """A model with a head for labels: `Classifier("runs/polarity-bert-0")("A fine film.").label`.
+class Classifier(TextPipeline):
+    """A text encoder with a classification head: `Classifier("runs/polarity-bert-0")("A fine film.").label`.
 
-    It reads a text to the model's max_length tokens, and no further.
+    Texts are truncated to the model's max_length tokens.
     """
 
     heads: ClassVar = ("classifier",)
 
     def __call__(self, text: str) -> Classified:
-        """The label of one text."""
+        """Classify one text."""
         return self.classify([text])[0]
 
     def classify(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> list[Classified]:
-        """The label of each text."""
+        """Classify each text."""
         require_text(texts)
         pairs = [Pair(text, "") for text in texts]
-        found = label_log_probabilities(self.model, self.splitter, pairs, batch_tokens).exp()
-        return [self._classified(text, row) for text, row in zip(texts, found.tolist(), strict=True)]
+        probabilities = label_log_probabilities(self.model, self.encoder, pairs, batch_tokens).exp()
+        return [self._classified(text, row) for text, row in zip(texts, probabilities.tolist(), strict=True)]
 
     def _classified(self, text: str, probabilities: Sequence[float]) -> Classified:
-        ranked = sorted(zip(self.labels, probabilities, strict=True), key=lambda one: -one[1])
+        ranked = sorted(zip(self.labels, probabilities, strict=True), key=lambda pair: -pair[1])
         return Classified(text, ranked[0][0], dict(ranked))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the labels are called; where nobody named them, as transformers calls them."""
+        """Label names; LABEL_0, LABEL_1, ... (as in transformers) where none are set."""
         return self.model.labels

@@ -1,7 +1,7 @@
-"""Language modelling of documents as a task to learn: which token comes next, in texts that know nothing of each other.
+"""Language modelling of packed documents: predict the next token within each document.
 
-Texts are laid one after the other in rows of one length (`qkv.data.packing`): hardly a place is lost on padding, and a
-mask keeps each text to itself (`qkv.attention.Documents`). Each text ends with a token that says so.
+Documents are packed into rows of one length (`qkv.data.packing`) with hardly any padding, and a mask keeps them
+apart (`qkv.attention.Documents`). Each document ends with an end token.
 """
 
 import math
@@ -24,20 +24,20 @@ from qkv.interop.vocabularies import AnyTokenizer
 from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Int, Tensor
 
-Text = Sequence[int]  # the tokens of a document
+Document = Sequence[int]  # token ids
 
 
 @dataclass(frozen=True)
 class PackedBatch(TensorBatch):
-    """Some rows."""
+    """Rows of packed documents."""
 
-    read: Int[Tensor, "rows length"]
-    texts: Int[Tensor, "rows length"]  # which text each token is of
-    coming: Int[Tensor, "rows length"]  # the token after it in the same text, or NOTHING
-    count: int  # of the tokens that come
+    inputs: Int[Tensor, "rows length"]
+    documents: Int[Tensor, "rows length"]  # index of the document of each token
+    targets: Int[Tensor, "rows length"]  # the next token of the same document, or NOTHING
+    count: int  # number of targets
 
     @property
     def tokens(self) -> int:
@@ -46,13 +46,13 @@ class PackedBatch(TensorBatch):
 
 @dataclass
 class DocumentLanguageModelTask(ScoredTask):
-    """The documents come in another order in each epoch, so that the ends of rows fall elsewhere."""
+    """Language modelling of documents, packed in a new order in each epoch so that row boundaries vary."""
 
     title = "language modelling of documents"
-    command = "generate"
+    cli_command = "generate"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats a token
-        "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss
+        "loss": Metric("loss", higher_is_better=False),  # nats per token
+        "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = GPT2
     learns_from = ("text", "labelled")
@@ -60,17 +60,17 @@ class DocumentLanguageModelTask(ScoredTask):
     capturable = True
 
     vocabulary: AnyTokenizer
-    train: list[Text]
-    valid: list[Text]
+    train: list[Document]
+    valid: list[Document]
     settings: Settings
     seed: int
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.rows: Packed | None = None  # of this epoch
+        self.rows: Packed | None = None  # of the current epoch
 
     @classmethod
-    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"vocabulary_size": 1, "ends": True}
 
     @classmethod
@@ -82,19 +82,17 @@ class DocumentLanguageModelTask(ScoredTask):
         cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "DocumentLanguageModelTask":
         if train.length < 2:
-            raise InputError("train.length must be 2 at least: in a row of one token there is no next one")
+            raise InputError("train.length must be at least 2: a row of one token has no next token")
         if train.length > train.batch_tokens:
             raise InputError(
                 f"train.batch_tokens = {train.batch_tokens} is less than one row of train.length = {train.length}"
             )
         if train.length > model.max_length:
-            raise InputError(
-                f"train.length = {train.length} is more than the model can look at: {model.max_length} tokens"
-            )
-        texts = encoded(vocabulary.target, data.documents("train"))
-        valid = encoded(vocabulary.target, data.documents("valid")[: train.valid_size])
+            raise InputError(f"train.length = {train.length} exceeds the model's context of {model.max_length} tokens")
+        texts = encode_documents(vocabulary.target, data.documents("train"))
+        valid = encode_documents(vocabulary.target, data.documents("valid")[: train.valid_size])
         if not any(len(text) > 1 for text in texts) or not any(len(text) > 1 for text in valid):
-            raise InputError("there are no documents to learn from, or none to validate with")
+            raise InputError("there are no documents with two tokens or more to train or to validate on")
         return cls(vocabulary, texts, valid, train, seed, data.notes)
 
     def describe(self) -> str:
@@ -103,21 +101,21 @@ class DocumentLanguageModelTask(ScoredTask):
     def epoch(self, number: int) -> list[list[int]]:
         order = random.Random(f"{self.seed} {number}").sample(self.train, len(self.train))
         self.rows = pack(order, self.settings.length, PAD)
-        return [*_in_turn(len(self.rows.tokens), self._together)]
+        return [*_consecutive(len(self.rows.tokens), self._batch_rows)]
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> PackedBatch:
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PackedBatch:
         if self.rows is None:
-            raise InputError("the rows of an epoch are laid when it begins: ask for one first")
-        return _batch(self.rows, rows, self._together if filled else 0)
+            raise InputError("call epoch() before batch()")
+        return _batch(self.rows, rows, self._batch_rows if padded_to_shape else 0)
 
     @property
-    def _together(self) -> int:
-        """How many rows a batch has."""
+    def _batch_rows(self) -> int:
+        """Number of rows per batch."""
         return self.settings.batch_tokens // self.settings.length
 
     def loss(self, model: GPT2, batch: PackedBatch) -> Float[Tensor, ""]:
-        logits = model(batch.read, documents=batch.texts)
-        return mean_cross_entropy(logits, batch.coming, NOTHING, self.settings.label_smoothing, consume=True)
+        logits = model(batch.inputs, documents=batch.documents)
+        return mean_cross_entropy(logits, batch.targets, NOTHING, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: GPT2) -> dict[str, float]:
         return self._scores(model, self.valid)
@@ -126,43 +124,43 @@ class DocumentLanguageModelTask(ScoredTask):
     def splits(cls, data: Loaded) -> list[str]:
         return [split for split in data.texts or data.splits if split != "train"]
 
-    def examine(self, model: GPT2, data: Loaded, split: str) -> Examined:
-        texts = encoded(self.vocabulary.target, data.documents(split))
-        return Examined(len(texts), "documents", self._scores(model, texts))
+    def evaluate(self, model: GPT2, data: Loaded, split: str) -> SplitScores:
+        texts = encode_documents(self.vocabulary.target, data.documents(split))
+        return SplitScores(len(texts), "documents", self._scores(model, texts))
 
     @torch.inference_mode()
-    def _scores(self, model: GPT2, texts: Sequence[Text]) -> dict[str, float]:
-        """Of every token but the first of each text, or of the part of it that is in a row."""
+    def _scores(self, model: GPT2, texts: Sequence[Document]) -> dict[str, float]:
+        """Metrics over every token but the first of each document, or of its part in a row."""
         packed = pack(texts, self.settings.length, PAD)
         total, count = torch.zeros((), dtype=torch.float64, device=model.device), 0
-        for rows in _in_turn(len(packed.tokens), self._together):
+        for rows in _consecutive(len(packed.tokens), self._batch_rows):
             batch = _batch(packed, rows).to(model.device)
-            total += token_cross_entropy(model(batch.read, documents=batch.texts), batch.coming, NOTHING)
+            total += token_cross_entropy(model(batch.inputs, documents=batch.documents), batch.targets, NOTHING)
             count += batch.count
         loss = float(total) / count
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # more is no number any more
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
 
 
-def encoded(vocabulary: Vocabulary | PretrainedTokenizer, texts: Sequence[str]) -> list[Text]:
-    """The tokens of each text, and at its end the one that says so, where the vocabulary has one."""
+def encode_documents(vocabulary: Vocabulary | PretrainedTokenizer, texts: Sequence[str]) -> list[Document]:
+    """Token ids of each document, with an end token if the vocabulary has one."""
     end = END if isinstance(vocabulary, Vocabulary) else vocabulary.roles.end
-    closed = [] if end is None else [end]
-    return [array("i", [*ids, *closed]) for ids in vocabulary.encode_ids(texts)]
+    suffix = [] if end is None else [end]
+    return [array("i", [*ids, *suffix]) for ids in vocabulary.encode_ids(texts)]
 
 
-def _in_turn(count: int, together: int) -> Iterator[list[int]]:
-    for begin in range(0, count, together):
-        yield [*range(begin, min(begin + together, count))]
+def _consecutive(count: int, size: int) -> Iterator[list[int]]:
+    for begin in range(0, count, size):
+        yield [*range(begin, min(begin + size, count))]
 
 
-def _batch(packed: Packed, rows: Sequence[int], least: int = 0) -> PackedBatch:
-    """Some of the rows, and as many with nothing in them as it takes to have so many at least."""
-    here = slice(rows[0], rows[-1] + 1)
-    missing = (0, 0, 0, max(0, least - len(rows)))
-    coming = packed.coming[here]
+def _batch(packed: Packed, rows: Sequence[int], min_rows: int = 0) -> PackedBatch:
+    """Collate some of the rows, padded with empty ones to at least `min_rows`."""
+    chosen = slice(rows[0], rows[-1] + 1)
+    missing = (0, 0, 0, max(0, min_rows - len(rows)))
+    targets = packed.coming[chosen]
     return PackedBatch(
-        F.pad(packed.tokens[here], missing, value=PAD),
-        F.pad(packed.texts[here], missing, value=NOTHING),
-        F.pad(coming, missing, value=NOTHING),
-        int((coming != NOTHING).sum()),
+        F.pad(packed.tokens[chosen], missing, value=PAD),
+        F.pad(packed.texts[chosen], missing, value=NOTHING),
+        F.pad(targets, missing, value=NOTHING),
+        int((targets != NOTHING).sum()),
     )

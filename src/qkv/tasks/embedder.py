@@ -1,4 +1,4 @@
-"""Embedding: texts in, a vector for each out, near to those of texts that mean the same."""
+"""Text embedding: one vector per text, close for texts of similar meaning."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,18 +9,18 @@ from qkv.config import nearest
 from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.nn.text_encoder import TextEncoder
-from qkv.tasks.pieces import IGNORE, Piece, in_batches
-from qkv.tasks.reader import BATCH_TOKENS, Reader, require_text
+from qkv.tasks.examples import IGNORE, Example, iter_batches
+from qkv.tasks.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 from qkv.types import Float, Int, Tensor
 
 
-class Embedder(Reader):
-    """A text encoder, with any head or none: `Embedder("folders/all-MiniLM-L6-v2")(["A dog.", "A cat."])`.
+class Embedder(TextPipeline):
+    """A text encoder with any head or none: `Embedder("folders/all-MiniLM-L6-v2")(["A dog.", "A cat."])`.
 
-    It reads a text to the model's max_length tokens, and no further.
+    Texts are truncated to the model's max_length tokens.
     """
 
-    @torch.no_grad()  # and not inference_mode, whose tensors nothing could be learned from
+    @torch.no_grad()  # not inference_mode, so that the vectors can be used in training
     def __call__(
         self,
         texts: str | Sequence[str],
@@ -29,30 +29,32 @@ class Embedder(Reader):
         normalise: bool = True,
         batch_tokens: int = BATCH_TOKENS,
     ) -> Float[Tensor, "texts dim"]:
-        """A row for each text, of length 1 if `normalise`: products of rows are then cosines.
+        """Return one row per text, of unit length if `normalise`, so that dot products are cosine similarities.
 
-        `pooling` makes one vector of the states of all tokens: "mean" of them (Reimers and Gurevych 2019; those at the
-        edges count too), "cls" is the first one's, and "pooler" what BERT's pooler makes of that.
+        `pooling` reduces the hidden states to one vector: their "mean" (Reimers and Gurevych 2019; special tokens
+        included), the first one ("cls"), or the output of BERT's "pooler".
         """
         texts = [texts] if isinstance(texts, str) else texts
         require_text(texts)
         self.check_pooling(pooling)
-        splitter = self.splitter.anew()
-        pieces = [Piece(splitter.between(ids[: self.room]), [IGNORE]) for ids in splitter.split(texts)]
-        found = torch.zeros(len(texts), self.dim)
-        for rows, batch in in_batches(pieces, splitter.at_once(batch_tokens), splitter.pad):
-            here = batch.to(self.model.device)
-            hidden = self.model(splitter.read(here.tokens_read), lengths=here.lengths)
-            found[rows] = POOLINGS[pooling](self.model, hidden, here.lengths).float().cpu()
-        return F.normalize(found, dim=-1) if normalise else found
+        encoder = self.encoder.fresh_copy()
+        examples = [
+            Example(encoder.add_special_tokens(ids[: self.max_tokens]), [IGNORE]) for ids in encoder.encode(texts)
+        ]
+        vectors = torch.zeros(len(texts), self.dim)
+        for rows, batch in iter_batches(examples, encoder.max_batch(batch_tokens), encoder.pad):
+            batch = batch.to(self.model.device)
+            hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
+            vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()
+        return F.normalize(vectors, dim=-1) if normalise else vectors
 
     @property
     def dim(self) -> int:
-        """How many numbers a vector has."""
+        """Embedding dimension."""
         return self.model.width
 
     def check_pooling(self, pooling: str) -> None:
-        """Raise where there is no such pooling, or the model has none."""
+        """Raise if the pooling is unknown or the model does not have it."""
         if pooling not in POOLINGS:
             raise InputError(f"pooling {pooling!r} is not known{nearest(pooling, POOLINGS)}")
         if pooling == "pooler" and (not isinstance(self.model, Bert) or self.model.pooler is None):
@@ -66,7 +68,7 @@ def _mean(
     return (hidden.float() * inside[:, :, None]).sum(dim=1) / lengths[:, None]
 
 
-# What makes one vector of the states of all tokens, [batch, length, dim], by the lengths of the rows.
+# Reduce hidden states [batch, length, dim] to [batch, dim], given the lengths of the rows.
 POOLINGS: dict[str, Callable[..., Float[Tensor, "batch dim"]]] = {
     "mean": _mean,
     "cls": lambda model, hidden, lengths: hidden[:, 0],

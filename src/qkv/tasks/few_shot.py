@@ -1,6 +1,6 @@
-"""Few-shot classification as a task to learn: from a few labelled pictures of classes never seen to the class of one.
+"""Few-shot classification task: classify a picture given a few labelled pictures of each new class.
 
-Pictures lie on the device once and for all; a batch holds their numbers.
+The pictures are kept on the device; a batch holds their indices.
 """
 
 import math
@@ -17,23 +17,23 @@ from qkv.data.registry import Loaded
 from qkv.data.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
-from qkv.tasks.image_classification import moved, scaled
-from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.image_classification import scale_pixels, shift_crop
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Int, Shaped, Tensor
 
-EXAMINED = 1000  # episodes
-HELD_OUT = 2**31  # the seed of episodes to validate and to test on, the same for every run: none can have it
-AT_ONCE = 2**12  # pictures that are looked at together, where nothing is learned
-WITHIN = 1.96  # standard errors to each side hold the true mean in 95 of 100 cases
+EVAL_EPISODES = 1000
+EVAL_SEED = 2**31  # of validation and test episodes, the same for every run and outside the range of run seeds
+EVAL_PICTURES = 2**12  # embedded at a time in evaluation
+Z_95 = 1.96  # standard errors of a 95 % confidence interval
 
 
 @dataclass(frozen=True)
 class EpisodeBatch(TensorBatch):
-    """Some episodes: the numbers of their pictures, of which the last is asked for, and the labels of all."""
+    """Episodes: the indices of their pictures, the query last, and all labels."""
 
     pictures: Int[Tensor, "batch length"]
     labels: Int[Tensor, "batch length"]
-    places: Int[Tensor, "batch length 2"]  # the first row and column of each, with an edge of `shift` black pixels
+    offsets: Int[Tensor, "batch length 2"]  # top left corner of each crop, in the picture padded by `shift` pixels
 
     @property
     def tokens(self) -> int:
@@ -42,17 +42,17 @@ class EpisodeBatch(TensorBatch):
 
 @dataclass
 class FewShotTask(ScoredTask):
-    """Episodes that the seed and their number decide, each picture in them a little moved.
+    """Episodes determined by the seed and their number, with randomly shifted pictures.
 
-    An epoch has about as many as there are classes.
+    An epoch has about as many episodes as there are classes.
     """
 
     title = "few-shot classification"
-    command = "view"
+    cli_command = "view"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "accuracy": Metric("accuracy", percent=True),
-        "margin": Metric("margin", higher_is_better=False, percent=True),  # to both sides of the accuracy, of 95 %
+        "margin": Metric("margin", higher_is_better=False, percent=True),  # half width of the 95 % confidence interval
     }
     model = SNAIL
     learns_from = "episodes"
@@ -67,10 +67,10 @@ class FewShotTask(ScoredTask):
 
     def __post_init__(self) -> None:
         self.vocabulary = None
-        self.album = Album(self.train)
+        self.pixel_cache = PixelCache(self.train)
 
     @classmethod
-    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"ways": 1, "shots": 1, "channels": 1, "height": 2**16, "width": 2**16}
 
     @classmethod
@@ -88,23 +88,23 @@ class FewShotTask(ScoredTask):
 
     def epoch(self, number: int) -> list[list[int]]:
         size = self.settings.batch_tokens
-        count = -(-len(self.train) // size)  # there is always another episode: no batch is smaller than the others
+        count = -(-len(self.train) // size)  # episodes are unlimited, so that all batches are full
         return [[*range(begin * size, (begin + 1) * size)] for begin in range(number * count, (number + 1) * count)]
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> EpisodeBatch:
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> EpisodeBatch:
         episodes = self.train.draw(self.seed, rows)
-        shown, labels, queries, asked = map(
+        support, labels, queries, answer = map(
             torch.from_numpy, (episodes.shown, episodes.labels, episodes.queries, episodes.asked[:, None])
         )
-        pictures = torch.cat((shown, queries.gather(1, asked)), dim=1)
-        chance = torch.Generator().manual_seed(random.Random(f"{self.seed} {rows[0]}").getrandbits(63))
-        places = torch.randint(2 * self.settings.shift + 1, (*pictures.shape, 2), generator=chance)
-        return EpisodeBatch(pictures, torch.cat((labels, asked), dim=1), places)
+        pictures = torch.cat((support, queries.gather(1, answer)), dim=1)
+        generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {rows[0]}").getrandbits(63))
+        offsets = torch.randint(2 * self.settings.shift + 1, (*pictures.shape, 2), generator=generator)
+        return EpisodeBatch(pictures, torch.cat((labels, answer), dim=1), offsets)
 
     def loss(self, model: SNAIL, batch: EpisodeBatch) -> Float[Tensor, ""]:
-        pixels = self.album.of(batch.pictures)
-        each = moved(pixels.flatten(0, 1), self.settings.shift, batch.places.flatten(0, 1))
-        logits = model(scaled(each.unflatten(0, pixels.shape[:2])), batch.labels[:, :-1]).float()
+        pixels = self.pixel_cache.gather(batch.pictures)
+        shifted = shift_crop(pixels.flatten(0, 1), self.settings.shift, batch.offsets.flatten(0, 1))
+        logits = model(scale_pixels(shifted.unflatten(0, pixels.shape[:2])), batch.labels[:, :-1]).float()
         return F.cross_entropy(logits, batch.labels[:, -1], label_smoothing=self.settings.label_smoothing)
 
     def validate(self, model: SNAIL) -> dict[str, float]:
@@ -114,64 +114,64 @@ class FewShotTask(ScoredTask):
     def splits(cls, data: Loaded) -> list[str]:
         return list(data.episodes)
 
-    def examine(self, model: SNAIL, data: Loaded, split: str) -> Examined:
-        return Examined(EXAMINED, "episodes", scores(model, data.episodes[split], EXAMINED))
+    def evaluate(self, model: SNAIL, data: Loaded, split: str) -> SplitScores:
+        return SplitScores(EVAL_EPISODES, "episodes", scores(model, data.episodes[split], EVAL_EPISODES))
 
 
-class Album:
-    """The pictures of a split, by their numbers; each device that asks has a copy of them all."""
+class PixelCache:
+    """The pictures of a split by index, copied once to each device that uses them."""
 
     def __init__(self, examples: Examples) -> None:
         self._pixels = torch.from_numpy(examples.pixels).flatten(0, 1)
         self._on: dict[torch.device, Tensor] = {}
 
-    def of(self, numbers: Int[Tensor, "batch length"]) -> Shaped[Tensor, "batch length channels height width"]:
-        """The pictures of these numbers, where the numbers are."""
-        if numbers.device not in self._on:
-            self._on[numbers.device] = self._pixels.to(numbers.device)
-        return self._on[numbers.device][numbers]
+    def gather(self, indices: Int[Tensor, "batch length"]) -> Shaped[Tensor, "batch length channels height width"]:
+        """Return the pictures with these indices, on the device of `indices`."""
+        if indices.device not in self._on:
+            self._on[indices.device] = self._pixels.to(indices.device)
+        return self._on[indices.device][indices]
 
 
 @torch.inference_mode()
 def scores(model: SNAIL, examples: Examples, count: int) -> dict[str, float]:
-    """How a model does in so many episodes, in each of which it is asked for every class once.
+    """Metrics over `count` episodes, with one query per class each.
 
-    The margin is 1.96 standard errors of the mean over episodes, whose queries share what was shown.
+    The margin is 1.96 standard errors of the mean over episodes, whose queries share a support set.
     """
-    album, ways = Album(examples), examples.ways
-    together = max(1, AT_ONCE // (ways * (examples.shots + 1)))
+    pixel_cache, ways = PixelCache(examples), examples.ways
+    chunk_size = max(1, EVAL_PICTURES // (ways * (examples.shots + 1)))
     losses, right = [], []
-    for begin in range(0, count, together):
-        episodes = examples.draw(HELD_OUT, range(begin, min(begin + together, count)))
-        shown, labels, queries = (
+    for begin in range(0, count, chunk_size):
+        episodes = examples.draw(EVAL_SEED, range(begin, min(begin + chunk_size, count)))
+        support, labels, queries = (
             torch.from_numpy(numbers).to(model.device)
             for numbers in (episodes.shown, episodes.labels, episodes.queries)
         )
-        pictures = scaled(album.of(torch.cat((shown, queries), dim=1)))
-        logits = asked_for_all(model, pictures, labels).float()  # b asked ways
+        pictures = scale_pixels(pixel_cache.gather(torch.cat((support, queries), dim=1)))
+        logits = query_logits(model, pictures, labels).float()  # batch queries ways
         answers = torch.arange(ways, device=model.device).expand(len(logits), -1)
         losses.append(F.cross_entropy(logits.movedim(-1, 1), answers, reduction="none").double().mean(dim=1))
         right.append((logits.argmax(dim=-1) == answers).double().mean(dim=1))
-    each = torch.cat(right)
-    deviation = float(each.std()) if count > 1 else math.nan
+    accuracy = torch.cat(right)
+    deviation = float(accuracy.std()) if count > 1 else math.nan
     return {
         "loss": float(torch.cat(losses).mean()),
-        "accuracy": float(each.mean()),
-        "margin": WITHIN * deviation / math.sqrt(count),
+        "accuracy": float(accuracy.mean()),
+        "margin": Z_95 * deviation / math.sqrt(count),
     }
 
 
-def asked_for_all(
-    model: SNAIL, pictures: Shaped[Tensor, "batch pictures channels height width"], labels: Int[Tensor, "batch shown"]
-) -> Float[Tensor, "batch asked ways"]:
-    """The logits for every picture that has no label, each as if it alone followed those that have one.
+def query_logits(
+    model: SNAIL, pictures: Shaped[Tensor, "batch pictures channels height width"], labels: Int[Tensor, "batch support"]
+) -> Float[Tensor, "batch queries ways"]:
+    """Logits of every unlabelled picture, each as if it alone followed the labelled ones.
 
-    What a picture looks like is worked out once, for all sequences it is in.
+    Each picture is embedded once for all sequences it is in.
     """
-    rows, shown = labels.shape
-    asked = pictures.shape[1] - shown
+    rows, num_support = labels.shape
+    num_queries = pictures.shape[1] - num_support
     features = model.embed(pictures.flatten(0, 1)).unflatten(0, (rows, -1))
-    before = features[:, None, :shown].expand(-1, asked, -1, -1)
-    sequences = torch.cat((before, features[:, shown:, None]), dim=2)  # b asked shown+1 f
-    repeated = labels[:, None].expand(-1, asked, -1)
-    return model.classify(sequences.flatten(0, 1), repeated.flatten(0, 1)).unflatten(0, (rows, asked))
+    support = features[:, None, :num_support].expand(-1, num_queries, -1, -1)
+    sequences = torch.cat((support, features[:, num_support:, None]), dim=2)  # batch queries support+1 features
+    repeated = labels[:, None].expand(-1, num_queries, -1)
+    return model.classify(sequences.flatten(0, 1), repeated.flatten(0, 1)).unflatten(0, (rows, num_queries))

@@ -1,4 +1,4 @@
-"""Filling in: a text with masks in, and out the words that a model would put there."""
+"""Mask filling: the most probable tokens for each mask in a text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,15 +15,15 @@ from qkv.data.wordpiece import INSIDE
 from qkv.errors import InputError
 from qkv.models.bert import OF_WORDS, Bert
 from qkv.nn.text_encoder import TextEncoder
-from qkv.tasks.pieces import IGNORE, Piece, in_batches
-from qkv.tasks.reader import BATCH_TOKENS, Reader, require_text
+from qkv.tasks.examples import IGNORE, Example, iter_batches
+from qkv.tasks.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 
-MASKS = ("[MASK]", "<mask>")  # what people call it
+MASKS = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's own spelling
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A token that may stand where a mask is; one that begins with ## goes on with the word before it."""
+    """A candidate token for a mask; one that begins with ## continues the word before it."""
 
     word: str
     probability: float
@@ -31,18 +31,18 @@ class Guess:
 
 @dataclass(frozen=True)
 class Filled:
-    """A text with masks, and what may stand there."""
+    """A text with masks and its predictions."""
 
     text: str
-    guesses: tuple[tuple[Guess, ...], ...]  # for each mask, the most probable first
-    filled: str  # the text with the first guess for each
+    guesses: tuple[tuple[Guess, ...], ...]  # for each mask, most probable first
+    filled: str  # the text with the best guess for each mask
 
 
-class Filler(Reader):
-    """A model with a head for words: `Filler("folders/bert-base-uncased")("The [MASK] sat on the mat.").filled`.
+class Filler(TextPipeline):
+    """A model with a masked-LM head: `Filler("folders/bert-base-uncased")("The [MASK] sat on the mat.").filled`.
 
-    A mask is written [MASK], <mask>, or as the model's tokenizer has it. Of several in a text each is guessed alone,
-    p(x_i | all that is not masked): the guesses need not go together.
+    Masks are written [MASK], <mask>, or as the model's tokenizer spells them. Several masks in a text are predicted
+    independently, p(x_i | all unmasked tokens), so the guesses need not fit together.
     """
 
     heads: ClassVar = OF_WORDS
@@ -50,61 +50,62 @@ class Filler(Reader):
 
     def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
         super().__init__(model, tokenizer, device)
-        tokenizer = self.splitter.tokenizer
+        tokenizer = self.encoder.tokenizer
         if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.roles.mask is None:
-            raise InputError(f"{self.name}: its tokenizer has no token for a mask, such as [MASK]")
+            raise InputError(f"{self.name}: its tokenizer has no mask token such as [MASK]")
         self.tokenizer, self.mask = tokenizer, tokenizer.roles.mask
 
     def __call__(self, text: str, top: int = 5) -> Filled:
-        """The most probable words for each mask of one text."""
+        """Return the `top` most probable tokens for each mask of one text."""
         return self.fill([text], top)[0]
 
     @torch.inference_mode()
     def fill(self, texts: Sequence[str], top: int = 5, *, batch_tokens: int = BATCH_TOKENS) -> list[Filled]:
-        """The most probable words for each mask of each text."""
-        require(top >= 1, f"one word at least has to be guessed, not {top}")
+        """Return the `top` most probable tokens for each mask of each text."""
+        require(top >= 1, f"top must be at least 1, not {top}")
         require_text(texts)
-        pieces = [self._piece(number, text) for number, text in enumerate(texts, start=1)]
-        found: dict[int, Filled] = {}
-        for rows, batch in in_batches(pieces, batch_tokens, self.splitter.pad):
-            here = batch.to(self.model.device)
-            hidden = self.model(here.tokens_read, lengths=here.lengths)
-            masked = hidden[here.tokens_read == self.mask]
-            # A model may have room for more tokens than there are; those that are none are never guessed.
+        examples = [self._example(number, text) for number, text in enumerate(texts, start=1)]
+        results: dict[int, Filled] = {}
+        for rows, batch in iter_batches(examples, batch_tokens, self.encoder.pad):
+            batch = batch.to(self.model.device)
+            hidden = self.model(batch.token_ids, lengths=batch.lengths)
+            masked = hidden[batch.token_ids == self.mask]
+            # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
             probabilities = self.model.word_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
             best = probabilities.topk(min(top, len(self.tokenizer)), dim=-1)
-            guessed = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+            predictions = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
             for row in rows:
-                found[row] = self._filled(texts[row], [next(guessed) for _ in self._masks.findall(texts[row])])
-        return [found[row] for row in range(len(texts))]
+                results[row] = self._filled(texts[row], [next(predictions) for _ in self._masks.findall(texts[row])])
+        return [results[row] for row in range(len(texts))]
 
     def check(self, texts: Sequence[str]) -> None:
-        """Raise for the first text in which nothing could be filled in, before any work is done; blank ones pass."""
+        """Raise for the first text without a mask or too long for the model; blank texts pass."""
         for number, text in enumerate(texts, start=1):
             if text.strip():
-                self._piece(number, text)
+                self._example(number, text)
 
-    def _piece(self, number: int, text: str) -> Piece:
-        """The tokens of an input, or an error that says which input and why."""
+    def _example(self, number: int, text: str) -> Example:
+        """Encode an input, or raise an error that names it."""
         first, *others = self._masks.split(text)
         if not others:
-            raise InputError(f"input {number} has no mask to fill in: write {self.tokenizer.names['mask']} for a word")
+            raise InputError(f"input {number} has no mask to fill: write {self.tokenizer.names['mask']} for a word")
         ids = [*self._tokens(first)]
         for part in others:
             ids += [self.mask, *self._tokens(part)]
-        if len(ids) > self.room:
-            raise InputError(f"input {number} has {len(ids)} tokens; this model takes at most {self.room}")
-        return Piece(self.splitter.between(ids), [IGNORE])
+        if len(ids) > self.max_tokens:
+            raise InputError(f"input {number} has {len(ids)} tokens; this model takes at most {self.max_tokens}")
+        return Example(self.encoder.add_special_tokens(ids), [IGNORE])
 
     def _tokens(self, part: str) -> Iterator[int]:
-        """The tokens of what stands between two masks: anything that looks like a mask in there is none."""
+        """Tokens of the text between two masks; a mask token in there becomes unknown."""
         if part.strip():
-            yield from (self.splitter.unknown if one == self.mask else one for one in self.splitter.split([part])[0])
+            tokens = self.encoder.encode([part])[0]
+            yield from (self.encoder.unknown if token == self.mask else token for token in tokens)
 
-    def _filled(self, text: str, found: Sequence[tuple[list[int], list[float]]]) -> Filled:
+    def _filled(self, text: str, predictions: Sequence[tuple[list[int], list[float]]]) -> Filled:
         guesses = tuple(
-            tuple(Guess(self.tokenizer.decode([token], specials=True), p) for token, p in zip(*one, strict=True))
-            for one in found
+            tuple(Guess(self.tokenizer.decode([token], specials=True), p) for token, p in zip(*prediction, strict=True))
+            for prediction in predictions
         )
         filled, *others = self._masks.split(text)
         for (best, *_), part in zip(guesses, others, strict=True):

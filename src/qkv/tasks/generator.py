@@ -1,4 +1,4 @@
-"""Generation: a language model goes on with a text."""
+"""Text generation with a language model."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ from qkv.generation import DecodingConstraints, Sampling, sample
 from qkv.interop import load_as
 from qkv.nn.language_model import LanguageModel
 from qkv.runtime.device import pick_device
-from qkv.tasks.marks import never_written
+from qkv.tasks.special_tokens import suppressed_tokens
 
-MOST_TOKENS = 10_000_000  # that one call writes: their random numbers are held in memory
-AS_IT_IS = Sampling()
+MAX_TOKENS = 10_000_000  # per call: the random numbers of all of them are held in memory
+DEFAULT_SAMPLING = Sampling()
 
 
 @dataclass(frozen=True)
 class Generated:
-    """How a text may go on."""
+    """A generated continuation of a prompt."""
 
     prompt: str
     continuation: str
-    score: float  # log-probability a token of what was written
-    unknown: tuple[str, ...] = ()  # what of the prompt the model never saw
+    score: float  # mean log-probability per generated token
+    unknown: tuple[str, ...] = ()  # characters or words of the prompt that are not in the vocabulary
 
     @property
     def text(self) -> str:
-        """The prompt and what follows it."""
+        """The prompt and its continuation."""
         return self.prompt + self.continuation
 
 
@@ -45,14 +45,14 @@ class Generator:
         vocabulary: Vocabulary | PretrainedTokenizer | None = None,
         device: str = "auto",
     ) -> None:
-        given = model if isinstance(model, LanguageModel) else load_as(LanguageModel, model, pick_device(device))
-        self.model: LanguageModel[Any] = given.eval()
-        found = vocabulary or self.model.tokenizer
-        if found is None:
+        loaded = model if isinstance(model, LanguageModel) else load_as(LanguageModel, model, pick_device(device))
+        self.model: LanguageModel[Any] = loaded.eval()
+        tokenizer = vocabulary or self.model.tokenizer
+        if tokenizer is None:
             name = type(model).__name__ if isinstance(model, LanguageModel) else model
-            raise InputError(f"{name}: a generator needs a vocabulary, and there is none beside the weights")
-        self.vocabulary: Any = found.target  # Vocabulary or PretrainedTokenizer, each with tokens of its own kind
-        # A text that was learned as one has no end; a released model, or one of documents, says when it is done.
+            raise InputError(f"{name}: no vocabulary was found next to the weights; pass one")
+        self.vocabulary: Any = tokenizer.target  # Vocabulary or PretrainedTokenizer
+        # Models of one running text have no end token; released models and models of documents do.
         ends = getattr(self.model.config, "ends", False)
         self.end = self.vocabulary.roles.end if not isinstance(self.vocabulary, Vocabulary) else END if ends else None
 
@@ -66,57 +66,64 @@ class Generator:
         top_p: float | None = None,
         seed: int = 0,
     ) -> Generated:
-        """One way in which a text may go on, for so many tokens; another seed, another way."""
+        """Sample one continuation of at most `tokens` tokens; it depends on the seed."""
         return next(self.generate([prompt], tokens, Sampling(temperature, top_k, top_p, seed)))[0]
 
     def generate(
-        self, prompts: Sequence[str], tokens: int, how: Sampling = AS_IT_IS, *, samples: int = 1
+        self, prompts: Sequence[str], tokens: int, sampling: Sampling = DEFAULT_SAMPLING, *, samples: int = 1
     ) -> Iterator[list[Generated]]:
-        """Ways in which each text may go on. The seed, the prompt's number and the sample's decide what is drawn."""
-        require(tokens >= 1, f"one token at least has to be written, not {tokens}")
-        require(samples >= 1, f"one sample at least has to be drawn, not {samples}")
+        """Sample continuations of each prompt; they depend on the seed, the prompt's index and the sample's."""
+        require(tokens >= 1, f"tokens must be at least 1, not {tokens}")
+        require(samples >= 1, f"samples must be at least 1, not {samples}")
         require(
-            tokens * samples <= MOST_TOKENS,
-            f"{samples} sample(s) of {tokens} tokens are more than {MOST_TOKENS:,} tokens: ask for fewer at a time",
+            tokens * samples <= MAX_TOKENS,
+            f"{samples} sample(s) of {tokens} tokens exceed the limit of {MAX_TOKENS:,} tokens per call",
         )
-        read = [self._tokens(number, prompt) for number, prompt in enumerate(prompts, start=1)]
-        for number, before in enumerate(read, start=1):
-            self._require_room(number, len(before.ids), tokens)
-        for number, (prompt, before) in enumerate(zip(prompts, read, strict=True)):
-            yield self._go_on(number, prompt, before, tokens, how, samples)
+        encoded = [self._tokens(number, prompt) for number, prompt in enumerate(prompts, start=1)]
+        for number, context in enumerate(encoded, start=1):
+            self._check_context(number, len(context.ids), tokens)
+        for number, (prompt, context) in enumerate(zip(prompts, encoded, strict=True)):
+            yield self._continue(number, prompt, context, tokens, sampling, samples)
 
-    def _require_room(self, number: int, given: int, tokens: int) -> None:
-        """Raise where a prompt and what shall follow it are more than the model can look at."""
-        horizon = self.model.horizon
-        if horizon is not None and given + tokens - 1 > horizon:
+    def _check_context(self, number: int, prompt_length: int, tokens: int) -> None:
+        """Raise if the prompt and its continuation exceed the model's context."""
+        context_length = self.model.horizon
+        if context_length is not None and prompt_length + tokens - 1 > context_length:
             raise InputError(
-                f"prompt {number} has {given} token(s), and {tokens} more were asked for, but the model can look at "
-                f"{horizon}: ask for {max(0, horizon + 1 - given)} at most, or shorten the prompt"
+                f"prompt {number} has {prompt_length} token(s); {tokens} new ones exceed the model's context of "
+                f"{context_length}: request at most {max(0, context_length + 1 - prompt_length)}, or shorten the prompt"
             )
 
     @torch.inference_mode()
-    def _go_on(
-        self, number: int, prompt: str, before: Tokens | Encoded, tokens: int, how: Sampling, samples: int
+    def _continue(
+        self, number: int, prompt: str, context: Tokens | Encoded, tokens: int, sampling: Sampling, samples: int
     ) -> list[Generated]:
-        *first, last = before.ids
+        *first, last = context.ids
         state = self.model.start(1)
         if first:
             _, state = self.model.read(torch.tensor([first], device=self.model.device), state)
-        never = [one for one in never_written(self.vocabulary, self.model.config.vocabulary_size) if one != self.end]
-        rules = DecodingConstraints(batch=1, begin=last, end=self.end, max_length=tokens, suppress_tokens=never)
-        (found,) = sample(self.model, state, rules, how, samples=samples, row_ids=[number])
-        # Decoded with the prompt, for a subword may need to know what stands before it: a space, say.
-        begun, unknown = self.vocabulary.decode(before.ids), self.vocabulary.unknown(before)
+        suppress = [
+            token
+            for token in suppressed_tokens(self.vocabulary, self.model.config.vocabulary_size)
+            if token != self.end
+        ]
+        rules = DecodingConstraints(batch=1, begin=last, end=self.end, max_length=tokens, suppress_tokens=suppress)
+        (hypotheses,) = sample(self.model, state, rules, sampling, samples=samples, row_ids=[number])
+        # Decode together with the prompt: the text of a subword, e.g. its leading space, can depend on its context.
+        prompt_text, unknown = self.vocabulary.decode(context.ids), self.vocabulary.unknown(context)
         return [
             Generated(
-                prompt, self.vocabulary.decode([*before.ids, *one.tokens]).removeprefix(begun), one.score, unknown
+                prompt,
+                self.vocabulary.decode([*context.ids, *hypothesis.tokens]).removeprefix(prompt_text),
+                hypothesis.score,
+                unknown,
             )
-            for one in found
+            for hypothesis in hypotheses
         ]
 
     def _tokens(self, number: int, prompt: str) -> Tokens | Encoded:
-        """The tokens of a prompt, or an error that says which prompt and why."""
+        """Encode a prompt, or raise an error that names it."""
         tokens = self.vocabulary.encode(prompt)
         if not tokens.ids:
-            raise InputError(f"prompt {number} is empty: a language model needs a token to go on from")
+            raise InputError(f"prompt {number} is empty: a language model needs at least one token of context")
         return tokens

@@ -1,4 +1,4 @@
-"""Telling pictures apart as a task to learn: from the pixels of a picture to its label."""
+"""Image classification task."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -14,32 +14,32 @@ from qkv.data.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.vit import ViT
-from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
 @dataclass(frozen=True)
 class PictureBatch(TensorBatch):
-    """Some pictures by their numbers, their labels, and what is done to each; the pixels stay where the model is."""
+    """Pictures by index, their labels, and their augmentation; the pixels stay on the model's device."""
 
     rows: Int[Tensor, "batch"]
     labels: Int[Tensor, "batch"]
-    counted: Int[Tensor, "batch"]  # 1, or 0 for one that only fills the batch up
-    places: Int[Tensor, "batch 2"]  # its first row and column, in the picture with an edge of `shift` black pixels
+    valid: Int[Tensor, "batch"]  # 1, or 0 for padding
+    offsets: Int[Tensor, "batch 2"]  # top left corner of the crop, in the picture padded by `shift` pixels
     mirrored: Bool[Tensor, "batch"]
-    covers: Int[Tensor, "batch 2"]  # the first row and column of the square that covers a part of it
-    tokens: int  # how many pictures count
+    cutouts: Int[Tensor, "batch 2"]  # top left corner of the square that is blanked out
+    tokens: int  # number of pictures
 
 
 @dataclass
 class ImageClassificationTask(ScoredTask):
-    """Pictures in an order that the seed decides, each in its epoch a little moved, mirrored and covered.
+    """Pictures in random order, randomly shifted, mirrored and with a square cut out.
 
-    All of them lie on the model's device, and are altered there: a batch says how.
+    All pictures are kept and augmented on the model's device; a batch holds the parameters.
     """
 
-    title = "telling pictures apart"
-    command = "classify"
+    title = "image classification"
+    cli_command = "classify"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "accuracy": Metric("accuracy", percent=True),
@@ -58,11 +58,11 @@ class ImageClassificationTask(ScoredTask):
 
     def __post_init__(self) -> None:
         self.vocabulary = None
-        self.number = 0  # of the epoch
-        self.pixels: dict[torch.device, Tensor] = {}  # of all pictures to learn from
+        self.number = 0  # of the current epoch
+        self.pixels: dict[torch.device, Tensor] = {}  # of all training pictures
 
     @classmethod
-    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         side = table.get("patch", 16)
         return {"classes": 1, "label_names": (), "height": side, "width": side, "channels": 1}
 
@@ -94,36 +94,38 @@ class ImageClassificationTask(ScoredTask):
         size = self.settings.batch_tokens
         return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> PictureBatch:
-        chance = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PictureBatch:
+        generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
         shift, count = self.settings.shift, len(rows)
-        places = torch.randint(2 * shift + 1, (count, 2), generator=chance)
-        mirrored = (torch.rand(count, generator=chance) < 0.5) & torch.tensor(self.settings.mirror)
+        offsets = torch.randint(2 * shift + 1, (count, 2), generator=generator)
+        mirrored = (torch.rand(count, generator=generator) < 0.5) & torch.tensor(self.settings.mirror)
         sides = torch.tensor(self.train.pixels.shape[2:])
-        covers = (torch.rand(count, 2, generator=chance) * (1 + sides)).long() - self.settings.cover // 2
+        cutouts = (torch.rand(count, 2, generator=generator) * (1 + sides)).long() - self.settings.cover // 2
         batch = PictureBatch(
             torch.tensor(rows), torch.from_numpy(self.train.labels[rows]), torch.ones(count, dtype=torch.long),
-            places, mirrored, covers, count,
+            offsets, mirrored, cutouts, count,
         )  # fmt: skip
-        missing = self.settings.batch_tokens - count if filled else 0
+        missing = self.settings.batch_tokens - count if padded_to_shape else 0
         if missing <= 0:
             return batch
-        fill = {name: F.pad(one, (0, 0) * (one.ndim - 1) + (0, missing)) for name, one in batch.tensors.items()}
-        return batch.with_tensors(fill)
+        padded = {
+            name: F.pad(tensor, (0, 0) * (tensor.ndim - 1) + (0, missing)) for name, tensor in batch.tensors.items()
+        }
+        return batch.with_tensors(padded)
 
     def images(self, batch: PictureBatch) -> Float[Tensor, "batch channels height width"]:
-        """The pictures of a batch as numbers from -1 to 1, altered as it says."""
+        """Augmented pictures of a batch, as numbers from -1 to 1."""
         device = batch.rows.device
         if device not in self.pixels:
             self.pixels[device] = torch.from_numpy(self.train.pixels).to(device)
-        pixels = moved(self.pixels[device][batch.rows], self.settings.shift, batch.places)
+        pixels = shift_crop(self.pixels[device][batch.rows], self.settings.shift, batch.offsets)
         pixels = torch.where(batch.mirrored[:, None, None, None], pixels.flip(-1), pixels)
-        return scaled(covered(pixels, self.settings.cover, batch.covers))
+        return scale_pixels(cutout(pixels, self.settings.cover, batch.cutouts))
 
     def loss(self, model: ViT, batch: PictureBatch) -> Float[Tensor, ""]:
         logits = model(self.images(batch)).float()
-        each = F.cross_entropy(logits, batch.labels, label_smoothing=self.settings.label_smoothing, reduction="none")
-        return (each * batch.counted).sum() / batch.counted.sum()
+        losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.settings.label_smoothing, reduction="none")
+        return (losses * batch.valid).sum() / batch.valid.sum()
 
     def validate(self, model: ViT) -> dict[str, float]:
         return self._scores(model, self.valid)
@@ -132,46 +134,44 @@ class ImageClassificationTask(ScoredTask):
     def splits(cls, data: Loaded) -> list[str]:
         return list(data.pictures)
 
-    def examine(self, model: ViT, data: Loaded, split: str) -> Examined:
-        return Examined(len(data.pictures[split]), "pictures", self._scores(model, data.pictures[split]))
+    def evaluate(self, model: ViT, data: Loaded, split: str) -> SplitScores:
+        return SplitScores(len(data.pictures[split]), "pictures", self._scores(model, data.pictures[split]))
 
     @torch.inference_mode()
     def _scores(self, model: ViT, pictures: Pictures) -> dict[str, float]:
         total = right = torch.zeros((), dtype=torch.float64, device=model.device)
         for begin in range(0, len(pictures), self.settings.batch_tokens):
-            part = pictures[begin : begin + self.settings.batch_tokens]
-            labels = torch.from_numpy(part.labels).to(model.device)
-            logits = model(scaled(torch.from_numpy(part.pixels)).to(model.device)).float()
+            chunk = pictures[begin : begin + self.settings.batch_tokens]
+            labels = torch.from_numpy(chunk.labels).to(model.device)
+            logits = model(scale_pixels(torch.from_numpy(chunk.pixels)).to(model.device)).float()
             total = total + F.cross_entropy(logits, labels, reduction="sum")
             right = right + (logits.argmax(dim=-1) == labels).sum()
         return {"loss": float(total) / len(pictures), "accuracy": float(right) / len(pictures)}
 
 
-def scaled(pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Bytes as numbers from -1 to 1, as the released vision Transformers have them too."""
+def scale_pixels(pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Scale bytes to numbers from -1 to 1, as released vision Transformers do."""
     return pixels.float() / 127.5 - 1
 
 
-def moved(
-    pixels: Shaped[Tensor, "batch channels height width"], most: int, places: Int[Tensor, "batch 2"]
+def shift_crop(
+    pixels: Shaped[Tensor, "batch channels height width"], max_shift: int, offsets: Int[Tensor, "batch 2"]
 ) -> Shaped[Tensor, "batch channels height width"]:
-    """Each picture by up to so many pixels up or down and left or right; what comes in at the edge is black."""
-    if most == 0:
+    """Crop each picture, padded with `max_shift` black pixels, to its size at the given offset."""
+    if max_shift == 0:
         return pixels
     count, _, height, width = pixels.shape
-    wide = F.pad(pixels, (most, most, most, most))
+    padded = F.pad(pixels, (max_shift, max_shift, max_shift, max_shift))
     row = torch.arange(count, device=pixels.device)[:, None, None]
-    down = places[:, 0, None] + torch.arange(height, device=pixels.device)
-    right = places[:, 1, None] + torch.arange(width, device=pixels.device)
-    return wide[row, :, down[:, :, None], right[:, None, :]].movedim(-1, 1)
+    rows = offsets[:, 0, None] + torch.arange(height, device=pixels.device)
+    columns = offsets[:, 1, None] + torch.arange(width, device=pixels.device)
+    return padded[row, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
 
-def covered(
+def cutout(
     pixels: Shaped[Tensor, "batch channels height width"], side: int, corners: Int[Tensor, "batch 2"]
 ) -> Shaped[Tensor, "batch channels height width"]:
-    """Each picture with a black square of so many pixels a side on it, or what of it lies inside (cutout, DeVries and
-    Taylor 2017).
-    """
+    """Blank out a square of `side` pixels in each picture, clipped to the picture (cutout, DeVries and Taylor 2017)."""
     if side == 0:
         return pixels
     height, width = (torch.arange(size, device=pixels.device) for size in pixels.shape[2:])

@@ -1,4 +1,4 @@
-"""Language modelling as a task to learn: from a running text, which token comes next."""
+"""Language modelling task: predict the next token of a running text."""
 
 import math
 import random
@@ -19,42 +19,41 @@ from qkv.metrics import Metric
 from qkv.nn.language_model import LanguageModel, detached, tensors_of, with_tensors
 from qkv.nn.state import select
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Int, Tensor
 
-PARTS = 16  # that a validation text is read in, side by side
-LEAST_PART = 1024  # tokens; a shorter part would mostly measure how a text begins
+PARTS = 16  # the validation text is split into, evaluated side by side
+MIN_PART = 1024  # tokens; shorter parts would mostly measure tokens with little context
 
 
 @dataclass(frozen=True)
-class Window(TensorBatch):
-    """The next few tokens of every stream, and for each token the one after it."""
+class Chunk(TensorBatch):
+    """The next `length` tokens of every stream, and the token after each."""
 
-    read: Int[Tensor, "streams length"]
-    coming: Int[Tensor, "streams length"]
-    opens: bool  # whether the streams begin here
+    inputs: Int[Tensor, "streams length"]
+    targets: Int[Tensor, "streams length"]
+    starts_stream: bool  # whether the streams begin here
 
     @property
     def tokens(self) -> int:
-        return self.read.numel()
+        return self.inputs.numel()
 
 
 @dataclass
 class LanguageModelTask(ScoredTask):
-    """The text is cut into streams that are read side by side, a window at a time (truncated back-propagation).
+    """The text is split into parallel streams, processed a chunk at a time (truncated back-propagation through time).
 
-    The state goes over from window to window, the gradient does not; a model with a horizon reads each window afresh. A
-    stream begins anew in each epoch, some tokens later or earlier than in the one before, so that the cuts fall
-    elsewhere.
+    The state is carried from chunk to chunk, the gradient is not; a model with a bounded context starts afresh in each
+    chunk. The streams of each epoch start at a different offset in the text, so that the chunk boundaries vary.
     """
 
     title = "language modelling"
-    command = "generate"
+    cli_command = "generate"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats a token
-        "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss
-        "nats": Metric("nats", higher_is_better=False),  # a character
-        "bits": Metric("bits", higher_is_better=False),  # a character
+        "loss": Metric("loss", higher_is_better=False),  # nats per token
+        "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
+        "nats": Metric("nats", higher_is_better=False),  # per character
+        "bits": Metric("bits", higher_is_better=False),  # per character
     }
     model = LanguageModel
     learns_from = "text"
@@ -66,12 +65,12 @@ class LanguageModelTask(ScoredTask):
     settings: Settings
     seed: int
     notes: tuple[str, ...]
-    horizon: int | None = None  # of the model
+    max_length: int | None = None  # context length of the model, None if unbounded
 
     def __post_init__(self) -> None:
-        self.capturable = self.horizon is not None  # where nothing is carried on
+        self.capturable = self.max_length is not None  # no state is carried between steps
         self.offset = 0  # of this epoch's streams in the text
-        self.state: Any = None  # where the streams stand
+        self.state: Any = None  # model state at the end of the last chunk
 
     @classmethod
     def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
@@ -81,95 +80,95 @@ class LanguageModelTask(ScoredTask):
     def prepare(
         cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "LanguageModelTask":
-        """Encode the texts, once."""
-        text = EncodedText.of(vocabulary.target, data.texts["train"]).tokens
-        valid = EncodedText.of(vocabulary.target, data.texts["valid"])
+        """Encode the texts."""
+        text = EncodedText.from_text(vocabulary.target, data.texts["train"]).tokens
+        valid = EncodedText.from_text(vocabulary.target, data.texts["valid"])
         if train.length > train.batch_tokens:
             raise InputError(
-                f"train.batch_tokens = {train.batch_tokens} is less than one window of train.length = {train.length}"
+                f"train.batch_tokens = {train.batch_tokens} is less than one chunk of train.length = {train.length}"
             )
-        horizon = getattr(model, "max_length", None)
-        if horizon is not None and train.length > horizon:
-            raise InputError(f"train.length = {train.length} is more than the model can look at: {horizon} tokens")
-        task = cls(vocabulary, text, valid, train, seed, data.notes, horizon)
+        max_length = getattr(model, "max_length", None)
+        if max_length is not None and train.length > max_length:
+            raise InputError(f"train.length = {train.length} exceeds the model's context of {max_length} tokens")
+        task = cls(vocabulary, text, valid, train, seed, data.notes, max_length)
         if len(text) <= task.streams * train.length:
             raise InputError(
                 f"the training text has {len(text):,} tokens, too few for {task.streams} streams of "
                 f"{train.length} tokens and one more: lower train.batch_tokens or train.length"
             )
         if len(valid.tokens) < 2:
-            raise InputError("the validation text has fewer than two tokens: nothing can be predicted in it")
+            raise InputError("the validation text has fewer than two tokens")
         return task
 
     @property
     def streams(self) -> int:
-        """How many parts of the text are read side by side."""
+        """Number of parallel streams."""
         return self.settings.batch_tokens // self.settings.length
 
     def describe(self) -> str:
         return f"{len(self.text):,} tokens"
 
     def epoch(self, number: int) -> list[list[int]]:
-        """One window of all streams a batch."""
+        """Each batch is one chunk of all streams."""
         length = self.settings.length
-        room = min(length, len(self.text) - self.streams * length)
-        self.offset = random.Random(f"{self.seed} {number}").randrange(room)
-        return [[window] for window in range((len(self.text) - 1 - self.offset) // self.streams // length)]
+        max_offset = min(length, len(self.text) - self.streams * length)
+        self.offset = random.Random(f"{self.seed} {number}").randrange(max_offset)
+        return [[chunk] for chunk in range((len(self.text) - 1 - self.offset) // self.streams // length)]
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> Window:
-        """A window; they all have one shape."""
-        (window,) = rows
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Chunk:
+        """Return a chunk; they all have the same shape."""
+        (chunk,) = rows
         length = self.settings.length
-        whole = (len(self.text) - 1 - self.offset) // self.streams  # tokens of a stream
-        read, coming = (
-            self.text[begin : begin + self.streams * whole].view(self.streams, whole)
+        stream_length = (len(self.text) - 1 - self.offset) // self.streams
+        inputs, targets = (
+            self.text[begin : begin + self.streams * stream_length].view(self.streams, stream_length)
             for begin in (self.offset, self.offset + 1)
         )
-        here = slice(window * length, (window + 1) * length)
-        return Window(read[:, here], coming[:, here], opens=window == 0)
+        columns = slice(chunk * length, (chunk + 1) * length)
+        return Chunk(inputs[:, columns], targets[:, columns], starts_stream=chunk == 0)
 
-    def loss(self, model: LanguageModel[Any], batch: Window) -> Float[Tensor, ""]:
-        """The mean over the window's tokens, in nats; the state is kept for the next window, if that may go on."""
-        fresh = batch.opens or self.horizon is not None
-        logits, state = model.read(batch.read, model.start(len(batch.read)) if fresh else self.state)
-        if self.horizon is None:
+    def loss(self, model: LanguageModel[Any], batch: Chunk) -> Float[Tensor, ""]:
+        """Mean cross-entropy of the chunk in nats; keeps the state for the next chunk if the context is unbounded."""
+        fresh = batch.starts_stream or self.max_length is not None
+        logits, state = model.read(batch.inputs, model.start(len(batch.inputs)) if fresh else self.state)
+        if self.max_length is None:
             self.state = detached(state)
-        return mean_cross_entropy(logits, batch.coming, IGNORE, self.settings.label_smoothing, consume=True)
+        return mean_cross_entropy(logits, batch.targets, IGNORE, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
-        """How surprising the validation text is, all of it."""
+        """Metrics on the whole validation text."""
         return self.valid.scores(model, self.settings.batch_tokens, length=self.settings.length)
 
     @classmethod
     def splits(cls, data: Loaded) -> list[str]:
         return [split for split in data.texts if split != "train"]
 
-    def examine(self, model: LanguageModel[Any], data: Loaded, split: str) -> Examined:
-        text = EncodedText.of(self.vocabulary.target, data.texts[split])
+    def evaluate(self, model: LanguageModel[Any], data: Loaded, split: str) -> SplitScores:
+        text = EncodedText.from_text(self.vocabulary.target, data.texts[split])
         scores = text.scores(model, self.settings.batch_tokens, length=self.settings.length)
-        return Examined(len(data.texts[split]), "characters", scores)
+        return SplitScores(len(data.texts[split]), "characters", scores)
 
-    def carried(self) -> dict[str, Tensor]:
+    def carried_state(self) -> dict[str, Tensor]:
         return tensors_of(self.state)
 
-    def carry(self, model: LanguageModel[Any], tensors: Mapping[str, Tensor]) -> None:
+    def load_carried_state(self, model: LanguageModel[Any], tensors: Mapping[str, Tensor]) -> None:
         if not tensors:
             return
         fresh = model.start(self.streams)
         if tensors_of(fresh).keys() != tensors.keys():
-            raise CheckpointError(f"the checkpoint carries on with {', '.join(tensors)}: not a state of this model")
+            raise CheckpointError(f"the checkpoint's state ({', '.join(tensors)}) does not match this model")
         self.state = with_tensors(fresh, {name: tensor.to(model.device) for name, tensor in tensors.items()})
 
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A running text as tokens."""
+    """Token ids of a running text."""
 
     tokens: Int[Tensor, "tokens"]
-    characters: int  # that can be predicted: all but those of the first token
+    characters: int  # number of predicted characters: all but those of the first token
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary | PretrainedTokenizer, text: str) -> "EncodedText":
+    def from_text(cls, vocabulary: Vocabulary | PretrainedTokenizer, text: str) -> "EncodedText":
         (ids,) = vocabulary.encode_ids([text])
         first = len(vocabulary.decode(ids[:1]))
         return cls(torch.tensor(ids, dtype=torch.long), len(vocabulary.normalize(text)) - first)
@@ -178,52 +177,52 @@ class EncodedText:
     def scores(
         self, model: LanguageModel[Any], budget: int, parts: int = PARTS, length: int | None = None
     ) -> dict[str, float]:
-        """The metrics of language modelling: sums of -log p over every token but the first, divided.
+        """Metrics of language modelling: -log p of every token but the first, averaged.
 
-        The text is cut into `parts`, fewer where it is short, each of them read from a fresh start to its end, `budget`
-        tokens at a time. One part is exact; in sixteen the first words of fifteen are harder than they had to be. A
-        model with a horizon reads windows of `length` tokens, or as long as it can, each from a fresh start.
+        The text is split into `parts` (fewer if it is short), each processed from a fresh state, `budget` tokens at a
+        time. One part is exact; with more, the first tokens of each part have less context. A model with a bounded
+        context is evaluated on chunks of `length` tokens, or as long as it allows, each from a fresh state.
         """
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         if model.horizon is None:
-            read = self._read(model, budget, max(1, min(parts, len(self.tokens) // LEAST_PART)))
+            batches = self._stateful_logits(model, budget, max(1, min(parts, len(self.tokens) // MIN_PART)))
         else:
-            read = self._read_windows(model, budget, min(model.horizon, length or model.horizon))
-        for logits, coming in read:
-            total += token_cross_entropy(logits, coming, IGNORE)
+            batches = self._chunk_logits(model, budget, min(model.horizon, length or model.horizon))
+        for logits, targets in batches:
+            total += token_cross_entropy(logits, targets, IGNORE)
         nats, tokens = float(total), len(self.tokens) - 1
-        loss, character = nats / tokens, nats / max(1, self.characters)
+        loss, per_character = nats / tokens, nats / max(1, self.characters)
         return {
             "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),  # more is no number any more
-            "nats": character,
-            "bits": character / math.log(2),
+            "perplexity": math.exp(min(loss, 700.0)),  # avoid overflow
+            "nats": per_character,
+            "bits": per_character / math.log(2),
         }
 
-    def _read(
+    def _stateful_logits(
         self, model: LanguageModel[Any], budget: int, parts: int
     ) -> Iterator[tuple[Float[Tensor, "parts length vocabulary"], Int[Tensor, "parts length"]]]:
-        """The logits after every token but the last, and the tokens that come."""
+        """Yield the logits for every token but the first, with their targets, carrying the state along."""
         text = self.tokens.to(model.device)
-        whole = (len(text) - 1) // parts
-        read, coming = (text[begin : begin + parts * whole].view(parts, whole) for begin in (0, 1))
+        part_length = (len(text) - 1) // parts
+        inputs, targets = (text[begin : begin + parts * part_length].view(parts, part_length) for begin in (0, 1))
         state, length = model.start(parts), max(1, budget // parts)
-        for begin in range(0, whole, length):
-            logits, state = model.read(read[:, begin : begin + length], state)
-            yield logits, coming[:, begin : begin + length]
-        if parts * whole < len(text) - 1:  # what the division left over goes on after the last part
+        for begin in range(0, part_length, length):
+            logits, state = model.read(inputs[:, begin : begin + length], state)
+            yield logits, targets[:, begin : begin + length]
+        if parts * part_length < len(text) - 1:  # the remainder continues the last part
             last = select(state, torch.full((1,), parts - 1, device=model.device))
-            logits, _ = model.read(text[None, parts * whole : -1], last)
-            yield logits, text[None, parts * whole + 1 :]
+            logits, _ = model.read(text[None, parts * part_length : -1], last)
+            yield logits, text[None, parts * part_length + 1 :]
 
-    def _read_windows(
+    def _chunk_logits(
         self, model: LanguageModel[Any], budget: int, length: int
-    ) -> Iterator[tuple[Float[Tensor, "windows length vocabulary"], Int[Tensor, "windows length"]]]:
-        """The same, one window after another, and what is left over as a shorter one."""
+    ) -> Iterator[tuple[Float[Tensor, "chunks length vocabulary"], Int[Tensor, "chunks length"]]]:
+        """Yield logits and targets chunk by chunk, each from a fresh state; the remainder is a shorter chunk."""
         text = self.tokens.to(model.device)
-        whole = (len(text) - 1) // length
-        read, coming = (text[begin : begin + whole * length].view(whole, length) for begin in (0, 1))
-        for some in torch.arange(whole, device=text.device).split(max(1, budget // length)):
-            yield model(read[some]), coming[some]
-        if whole * length < len(text) - 1:
-            yield model(text[None, whole * length : -1]), text[None, whole * length + 1 :]
+        count = (len(text) - 1) // length
+        inputs, targets = (text[begin : begin + count * length].view(count, length) for begin in (0, 1))
+        for rows in torch.arange(count, device=text.device).split(max(1, budget // length)):
+            yield model(inputs[rows]), targets[rows]
+        if count * length < len(text) - 1:
+            yield model(text[None, count * length : -1]), text[None, count * length + 1 :]

@@ -1,4 +1,4 @@
-"""Sources whose dependency trees are known, as a translator that reads trees is given them."""
+"""Source sentences with dependency trees, for translation models with tree positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from qkv.data.dropout import Seed
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Tokens, Vocabulary
 from qkv.errors import InputError
-from qkv.tasks.trees import NOTHING, Parsed, Tree, tree_places
+from qkv.tasks.trees import EMPTY_TREE, ParsedSentence, Tree, tree_positions
 from qkv.types import Int, Tensor
 
 
 class ParsedIds(NamedTuple):
-    """The token numbers of a sentence, and the words that they are of."""
+    """Token ids of a sentence, and the word each belongs to."""
 
     ids: list[int]
     tree: Tree
@@ -24,79 +24,83 @@ class ParsedIds(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedTokens(Tokens):
-    """The tokens of a sentence, and the words that they are of."""
+    """Tokens of a sentence, and the word each belongs to."""
 
     tree: Tree
 
 
 @dataclass(frozen=True)
 class ParsedPair(EncodedPair):
-    """The token numbers of a pair, and the tree of its source."""
+    """Token ids of a pair, and the tree of its source."""
 
     tree: Tree
 
 
 @dataclass(frozen=True)
 class ParsedBatch(Batch):
-    """Pairs, and where the tokens of their sources stand in trees."""
+    """Pairs, and the tree positions of their source tokens."""
 
     depth: Int[Tensor, "batch source"]
     distance: Int[Tensor, "batch source source"]
 
 
 def parsed_ids(
-    vocabulary: Vocabulary | PretrainedTokenizer, sentences: Sequence[Parsed], *, dropout: float = 0.0, seed: Seed = 0
+    vocabulary: Vocabulary | PretrainedTokenizer,
+    sentences: Sequence[ParsedSentence],
+    *,
+    dropout: float = 0.0,
+    seed: Seed = 0,
 ) -> list[ParsedIds]:
-    """The tokens of many sentences, as `Vocabulary.encode_ids` gives them for their texts."""
+    """Token ids of sentences, equal to `Vocabulary.encode_ids` of their texts."""
     parts = [_parts(sentence) for sentence in sentences]
-    each = iter(_learned(vocabulary).encode_ids([*chain.from_iterable(parts)], dropout=dropout, seed=seed))
-    cut = [[*islice(each, len(words))] for words in parts]
+    encoded = iter(_require_learned(vocabulary).encode_ids([*chain.from_iterable(parts)], dropout=dropout, seed=seed))
+    words_of = [[*islice(encoded, len(words))] for words in parts]
     return [
         ParsedIds([*chain.from_iterable(words)], _tree(sentence, words))
-        for sentence, words in zip(sentences, cut, strict=True)
+        for sentence, words in zip(sentences, words_of, strict=True)
     ]
 
 
-def parsed_tokens(vocabulary: Vocabulary | PretrainedTokenizer, sentence: Parsed) -> ParsedTokens:
-    """The tokens of a sentence, as `Vocabulary.encode` gives them for its text."""
-    words = [_learned(vocabulary).encode(part) for part in _parts(sentence)]
+def parsed_tokens(vocabulary: Vocabulary | PretrainedTokenizer, sentence: ParsedSentence) -> ParsedTokens:
+    """Tokens of a sentence, equal to `Vocabulary.encode` of its text."""
+    words = [_require_learned(vocabulary).encode(part) for part in _parts(sentence)]
     ids = [word.ids for word in words]
     pieces = tuple(chain.from_iterable(word.pieces for word in words))
     return ParsedTokens([*chain.from_iterable(ids)], pieces, _tree(sentence, ids))
 
 
 def with_trees(batch: Batch, pairs: Sequence[EncodedPair]) -> Batch:
-    """A batch of pairs, and their trees where they have some; a row that was filled up has none."""
+    """Add the trees of the pairs to a batch, if they have any; padding rows have none."""
     trees = [pair.tree for pair in pairs if isinstance(pair, ParsedPair)]
     if not trees:
         return batch
     rows, width = batch.source.shape
-    places = tree_places([*trees, *[NOTHING] * (rows - len(trees))], width)
-    return ParsedBatch(**batch.tensors, tokens=batch.tokens, depth=places.depth, distance=places.distance)
+    positions = tree_positions([*trees, *[EMPTY_TREE] * (rows - len(trees))], width)
+    return ParsedBatch(**batch.tensors, tokens=batch.tokens, depth=positions.depth, distance=positions.distance)
 
 
-def told(batch: Batch) -> dict[str, TreePositions]:
-    """What a model is told of a batch besides tokens, by the names that it has for it."""
+def tree_inputs(batch: Batch) -> dict[str, TreePositions]:
+    """Keyword arguments of the model other than the tokens: the tree positions, if any."""
     return {"tree": TreePositions(batch.depth, batch.distance)} if isinstance(batch, ParsedBatch) else {}
 
 
-def _parts(sentence: Parsed) -> list[str]:
-    """The words of a sentence, each with the blank before it.
+def _parts(sentence: ParsedSentence) -> list[str]:
+    """The words of a sentence, each with the space before it.
 
-    No vocabulary that is learned here has a token of more than one: together, they are cut into the tokens of the text.
+    Tokens of a learned vocabulary never span two words, so encoding word by word equals encoding the whole text.
     """
     return [f" {word}" if number else word for number, word in enumerate(sentence.words)]
 
 
-def _tree(sentence: Parsed, words: Sequence[Sequence[int]]) -> Tree:
-    """The tree of a sentence that was cut into the tokens of its words."""
+def _tree(sentence: ParsedSentence, words: Sequence[Sequence[int]]) -> Tree:
+    """The tree of a sentence whose words were encoded one by one."""
     return Tree(sentence.heads, [number for number, ids in enumerate(words, start=1) for _ in ids])
 
 
-def _learned(vocabulary: Vocabulary | PretrainedTokenizer) -> Vocabulary:
+def _require_learned(vocabulary: Vocabulary | PretrainedTokenizer) -> Vocabulary:
     if not isinstance(vocabulary, Vocabulary):
         raise InputError(
-            "a model that reads dependency trees (model.tree) needs a vocabulary that was learned here: the tokens of "
-            "a released one may be of more than one word"
+            "a model with dependency trees (model.tree) needs a learned vocabulary: tokens of a released one can span "
+            "several words"
         )
     return vocabulary

@@ -1,4 +1,4 @@
-"""Classification of pictures: a file in, a label out, with the probability of each label there is."""
+"""Image classification: the label of a picture file, with the probability of each label."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,38 +12,38 @@ from qkv.models.vit import ViT
 from qkv.tasks.classifier import Classified
 from qkv.tasks.picture_scale import model_and_scale
 
-AT_ONCE = 64  # pictures that are looked at together
+MAX_BATCH = 64  # pictures per forward pass
 
 
 class PictureClassifier:
     """A vision Transformer: `PictureClassifier("runs/fashion-vit-0")("boot.png").label`.
 
-    It looks at a picture scaled to the size that it was made for.
+    Pictures are resized to the model's input size.
     """
 
     def __init__(self, model: str | Path | ViT, device: str = "auto") -> None:
-        given, self.scale = model_and_scale(model, device)
-        if given.config.classes is None:
+        loaded, self.scale = model_and_scale(model, device)
+        if loaded.config.classes is None:
             name = "the ViT" if isinstance(model, ViT) else str(model)
-            raise InputError(f"{name} has no head for classes, and gives representations alone: train it with one")
-        self.model: ViT = given.eval()
+            raise InputError(f"{name} has no classification head")
+        self.model: ViT = loaded.eval()
 
     def __call__(self, path: str | Path) -> Classified:
-        """The label of one picture."""
+        """Classify one picture."""
         return self.classify([path])[0]
 
     @torch.inference_mode()
     def classify(self, paths: Sequence[str | Path]) -> list[Classified]:
-        """The label of each picture; of `Classified`, the text is where the picture lies."""
-        config, found = self.model.config, []
-        for begin in range(0, len(paths), AT_ONCE):
-            some = paths[begin : begin + AT_ONCE]
-            pixels = [read_picture(Path(path), config.channels, config.height, config.width) for path in some]
+        """Classify each picture; `Classified.text` is its path."""
+        config, results = self.model.config, []
+        for begin in range(0, len(paths), MAX_BATCH):
+            chunk = paths[begin : begin + MAX_BATCH]
+            pixels = [read_picture(Path(path), config.channels, config.height, config.width) for path in chunk]
             logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))
             rows = logits.float().softmax(dim=-1).tolist()
-            found += [self._classified(str(path), row) for path, row in zip(some, rows, strict=True)]
-        return found
+            results += [self._classified(str(path), row) for path, row in zip(chunk, rows, strict=True)]
+        return results
 
     def _classified(self, path: str, probabilities: Sequence[float]) -> Classified:
-        ranked = sorted(zip(self.model.labels, probabilities, strict=True), key=lambda one: -one[1])
+        ranked = sorted(zip(self.model.labels, probabilities, strict=True), key=lambda pair: -pair[1])
         return Classified(path, ranked[0][0], dict(ranked))

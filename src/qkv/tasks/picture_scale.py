@@ -1,4 +1,4 @@
-"""Pictures as the numbers that a model was trained on: a released folder may say which."""
+"""Normalization of pictures as in a model's training, read from a released folder."""
 
 import math
 import os
@@ -15,26 +15,26 @@ from qkv.models.vit import ViT
 from qkv.runtime.device import pick_device
 from qkv.types import Float, Shaped, Tensor
 
-PREPROCESSOR = "preprocessor_config.json"  # as Hugging Face's folders have it
-BRIGHTEST = 255
+PREPROCESSOR = "preprocessor_config.json"  # in Hugging Face folders
+MAX_PIXEL = 255
 
 
 @dataclass(frozen=True)
 class Scale:
-    """(pixel / 255 - mean) / deviation for each channel; by default from -1 to 1, as pictures are in training here."""
+    """(pixel / 255 - mean) / std per channel; by default from -1 to 1, as in training here."""
 
     mean: tuple[float, ...] = (0.5,)
-    deviation: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
 
     def __call__(
         self, pixels: Shaped[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch channels height width"]:
-        mean, deviation = (torch.tensor(one)[:, None, None] for one in (self.mean, self.deviation))
-        return (pixels.float() / BRIGHTEST - mean) / deviation
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return (pixels.float() / MAX_PIXEL - mean) / std
 
 
 def model_and_scale(model: str | Path | ViT, device: str) -> tuple[ViT, Scale]:
-    """A model, given itself or by its folder, and how pictures are scaled for it."""
+    """Return the model, loaded if given by its folder, and its pixel normalization."""
     if isinstance(model, ViT):
         return model, Scale()
     loaded = load_as(ViT, model, pick_device(device))
@@ -42,27 +42,27 @@ def model_and_scale(model: str | Path | ViT, device: str) -> tuple[ViT, Scale]:
 
 
 def scale_of(folder: Path, channels: int) -> Scale:
-    """What the folder of a model says, or the default where it says nothing."""
+    """Normalization from the folder of a model, or the default if it has none."""
     path = folder / PREPROCESSOR
     if not os.path.lexists(path):
         return Scale()
-    said = read_object(path)
-    if said.get("do_rescale", True) is not True or not math.isclose(
-        _number(said.get("rescale_factor", 1 / 255)), 1 / 255
+    config = read_object(path)
+    if config.get("do_rescale", True) is not True or not math.isclose(
+        _number(config.get("rescale_factor", 1 / 255)), 1 / 255
     ):
-        raise InputError(f"{path}: pixels that are not divided by 255 are not known here")
-    if said.get("do_normalize", True) is not True:
+        raise InputError(f"{path}: only a rescale_factor of 1/255 is supported")
+    if config.get("do_normalize", True) is not True:
         return Scale((0.0,), (1.0,))
-    found = {}
+    stats = {}
     for key in ("image_mean", "image_std"):
-        values = said.get(key, [0.5])
+        values = config.get(key, [0.5])
         numbers = tuple(map(_number, values)) if isinstance(values, list) else ()
         if len(numbers) not in (1, channels) or not all(map(math.isfinite, numbers)):
-            raise InputError(f"{path}: {key} must be a list of a number for each of {channels} channels")
-        found[key] = numbers
-    if not all(found["image_std"]):
+            raise InputError(f"{path}: {key} must be a list of one number, or one for each of {channels} channels")
+        stats[key] = numbers
+    if not all(stats["image_std"]):
         raise InputError(f"{path}: image_std must not be 0")
-    return Scale(found["image_mean"], found["image_std"])
+    return Scale(stats["image_mean"], stats["image_std"])
 
 
 def _number(value: object) -> float:

@@ -1,4 +1,4 @@
-"""What training needs to know of a task: its vocabulary, batches, loss, and how good a model is at it."""
+"""The interface between tasks and the training loop: vocabulary, batches, loss and metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,23 +15,23 @@ from qkv.types import Float, Tensor
 
 @runtime_checkable
 class Batch(Protocol):
-    """What one step of training looks at."""
+    """The input of one training step."""
 
     @property
     def tokens(self) -> int:
-        """How many tokens the loss is the mean of."""
+        """Number of tokens the loss is averaged over."""
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """What a step looks at, by name: every batch is a `TensorBatch` (qkv.data.tensor_batch)."""
+        """The tensors of the batch by name; every batch is a `TensorBatch` (qkv.data.tensor_batch)."""
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on a device."""
+        """Return the batch on `device`."""
 
 
 @runtime_checkable
 class Settings(Protocol):
-    """What a task has to know of how it will be trained: a part of the recipe's `train` table."""
+    """The keys of a recipe's `train` table that tasks read."""
 
     @property
     def batch_tokens(self) -> int: ...
@@ -56,104 +56,104 @@ class Settings(Protocol):
 
 
 class Task(ABC):
-    """Something to learn. The training loop knows tasks only by this."""
+    """Data, loss and metrics of a task; all that the training loop uses."""
 
-    title: ClassVar[str]  # what it is called in a sentence
-    command: ClassVar[str]  # of `qkv`, by which a model that has learned it is put to use
-    metrics: ClassVar[dict[str, Metric]]  # what `validate` gives; `train.best_by` names one of them
-    model: ClassVar[type[Any]]  # the kind of model that can learn it
-    learns_from: ClassVar[str | tuple[str, ...]]  # the kind of data it needs, as the registry calls it, or several
-    from_data: ClassVar[tuple[str, ...]]  # keys of such a model's config that the data decide
+    title: ClassVar[str]  # name used in messages
+    cli_command: ClassVar[str]  # CLI command that runs models trained on this task
+    metrics: ClassVar[dict[str, Metric]]  # returned by `validate`; `train.best_by` names one of them
+    model: ClassVar[type[Any]]  # base class of the models that can be trained on it
+    learns_from: ClassVar[str | tuple[str, ...]]  # kind(s) of dataset in the registry
+    from_data: ClassVar[tuple[str, ...]]  # model config keys that are set from the data
 
-    unit: ClassVar[str] = "tok"  # of which a batch has so many `tokens`
-    capturable: bool = False  # whether the loss of a batch looks at tensors alone, as a CUDA graph would
+    unit: ClassVar[str] = "tok"  # unit of `Batch.tokens` in the progress display
+    capturable: bool = False  # whether the loss can be captured in a CUDA graph
 
     vocabulary: Any  # AnyVocabulary, or None where there is no text
-    notes: tuple[str, ...]  # for the user, about what was passed over
+    notes: tuple[str, ...]  # messages for the user, e.g. about skipped examples
 
     @classmethod
     def kinds(cls) -> tuple[str, ...]:
-        """The kinds of data that it can be learned from."""
+        """The kinds of dataset this task can be trained on."""
         return (cls.learns_from,) if isinstance(cls.learns_from, str) else cls.learns_from
 
     @classmethod
-    def reads(cls, kind: str) -> bool:
-        """Whether it can be learned with a kind of vocabulary: word pieces have no <s> and </s>, as decoders need."""
+    def accepts_vocabulary(cls, kind: str) -> bool:
+        """Whether a kind of vocabulary can be used: WordPiece lacks the <s> and </s> that decoders need."""
         return kind != "wordpiece" or issubclass(cls.model, TextEncoder)
 
     @classmethod
     def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Any:
-        """Learn the vocabulary of the training texts, if a model with such a config needs one; None without texts."""
-        characters = getattr(model, "max_characters", None)  # of a word, which some read instead
+        """Train a vocabulary on the training texts if the model needs one; None for data without text."""
+        characters = getattr(model, "max_characters", None)  # character-level models need no vocabulary
         return learn_vocabulary(data, config) if characters is None else Characters(characters)
 
     @classmethod
-    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Values for the keys `from_data` that let a recipe's model table be checked before there are data."""
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Placeholder values for the keys in `from_data`, to validate a recipe before the data is loaded."""
         return dict.fromkeys(cls.from_data, 1)
 
     @classmethod
     @abstractmethod
     def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
-        """The values of the keys `from_data`."""
+        """Values of the model config keys in `from_data`."""
 
     @classmethod
     @abstractmethod
     def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "Task":
-        """Make the data ready for a model with the config `model`."""
+        """Encode the data for a model with the config `model`."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What there is to learn from, in a few words: "29,000 pairs"."""
+        """Size of the training data, e.g. "29,000 pairs"."""
 
     @abstractmethod
     def epoch(self, number: int) -> list[list[int]]:
-        """The batches of an epoch, as lists of example numbers; the seed and the number decide them alone."""
+        """Batches of an epoch as lists of example indices; determined by the seed and the epoch number."""
 
     @abstractmethod
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> Batch:
-        """One of the batches of the epoch that was asked for last; `filled` up with padding to one of few shapes."""
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Batch:
+        """Collate a batch of the epoch requested last; `padded_to_shape` pads it to one of a few fixed shapes."""
 
     @abstractmethod
     def loss(self, model: Any, batch: Any) -> Float[Tensor, ""]:
-        """What to make smaller: a mean over the batch's tokens."""
+        """Training loss: a mean over the batch's tokens."""
 
     @abstractmethod
     def validate(self, model: Any) -> dict[str, float]:
-        """Every metric of the task, on data that the model does not learn from."""
+        """All metrics of the task on the validation data."""
 
     def notes_from_scratch(self) -> tuple[str, ...]:
-        """Notes for a model that is trained from random weights."""
+        """Notes for a model trained from random weights."""
         return ()
 
-    def carried(self) -> dict[str, Tensor]:
-        """What goes over from one step of training to the next, besides the weights; checkpoints keep it."""
+    def carried_state(self) -> dict[str, Tensor]:
+        """State carried between training steps, other than the weights; saved in checkpoints."""
         return {}
 
-    def carry(self, model: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027  (most tasks carry nothing)
-        """Go on with what `carried` gave when a checkpoint was written."""
+    def load_carried_state(self, model: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027  (most tasks are stateless)
+        """Restore what `carried_state` returned when the checkpoint was saved."""
 
 
-class Examined(NamedTuple):
-    """How good a model is on a split."""
+class SplitScores(NamedTuple):
+    """Metrics of a model on one split."""
 
-    size: int  # how many examples were looked at
-    unit: str  # what they are called: "sentences"
+    size: int  # number of examples
+    unit: str  # e.g. "sentences"
     scores: dict[str, float]  # the task's metrics
 
 
 class ScoredTask(Task):
-    """A task whose metrics can be taken on any split of its data as they are on the validation data."""
+    """A task whose metrics can be computed on any split of its data."""
 
     @classmethod
     @abstractmethod
     def splits(cls, data: Loaded) -> list[str]:
-        """The splits that there are, of those that a model can be scored on."""
+        """The splits a model can be evaluated on."""
 
     @abstractmethod
-    def examine(self, model: Any, data: Loaded, split: str) -> Examined:
-        """Every metric of the task, on all of a split."""
+    def evaluate(self, model: Any, data: Loaded, split: str) -> SplitScores:
+        """All metrics of the task on a whole split."""
 
     def notes_on(self, data: Loaded, split: str) -> tuple[str, ...]:
-        """What a user should know of a split before its scores."""
+        """Notes for the user about a split."""
         return ()

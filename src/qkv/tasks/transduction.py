@@ -1,4 +1,4 @@
-"""Answering sequences of bits as a task to learn: everything is read first, and then asked for."""
+"""Algorithmic sequence tasks: read an input sequence of bits, then produce the output sequence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,48 +14,48 @@ from qkv.data.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.transducer import Transducer
-from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Tensor
 
-STEPS = 8  # a CUDA graph reads batches of so many steps, or a multiple: some silent steps cost less than more graphs
+STEPS = 8  # pad sequences to a multiple of this for CUDA graphs: a few extra steps cost less than more graphs
 PUZZLES: tuple[type[Puzzle], ...] = (Copy, RepeatCopy, Recall)
 
 
 @dataclass(frozen=True)
 class SequenceBatch(TensorBatch):
-    """Some sequences of one size."""
+    """Sequences of one size."""
 
     inputs: Float[Tensor, "batch steps channels"]
     targets: Float[Tensor, "batch steps outputs"]
-    asked: Float[Tensor, "steps"]  # 1 at the steps of the answer, 0 elsewhere
-    tokens: int  # how many bits are asked for in all
+    answer_mask: Float[Tensor, "steps"]  # 1 at the steps of the answer, 0 elsewhere
+    tokens: int  # number of target bits
 
     @classmethod
-    def of(cls, sequences: Sequences, *, filled: bool = False) -> "SequenceBatch":
-        """Sequences as tensors, `filled` up at their end to a multiple of so many steps, at which nothing is asked."""
-        inputs, targets, asked = map(torch.from_numpy, (sequences.inputs, sequences.targets, sequences.asked))
+    def from_sequences(cls, sequences: Sequences, *, padded_to_shape: bool = False) -> "SequenceBatch":
+        """Convert sequences to tensors; `padded_to_shape` pads them to a multiple of STEPS without targets."""
+        inputs, targets, answer_mask = map(torch.from_numpy, (sequences.inputs, sequences.targets, sequences.asked))
         tokens = len(targets) * targets.shape[-1] * int(sequences.asked.sum())
-        if missing := -len(asked) % STEPS if filled else 0:
-            inputs, targets = (F.pad(one, (0, 0, 0, missing)) for one in (inputs, targets))
-            asked = F.pad(asked, (0, missing))
-        return cls(inputs, targets, asked, tokens)
+        if missing := -len(answer_mask) % STEPS if padded_to_shape else 0:
+            inputs, targets = (F.pad(tensor, (0, 0, 0, missing)) for tensor in (inputs, targets))
+            answer_mask = F.pad(answer_mask, (0, missing))
+        return cls(inputs, targets, answer_mask, tokens)
 
 
 def bits_at(size: Size) -> str:
-    """What the metric of a size is called: bits_at_120."""
+    """Name of the metric of a size: bits_at_120."""
     return f"bits_at_{named(size)}"
 
 
 @dataclass
 class TransductionTask(ScoredTask):
-    """A stream of sequences without end, of which each batch has another part, all of one size that is drawn for it.
+    """An endless stream of sequences; each batch has new ones of one random size.
 
-    How good a model is says how many bits of an answer it gets wrong: `bits`, over all sizes that are trained on alike,
-    and `bits_at` some sizes, most of them larger than any that it has met.
+    The metrics count wrong bits per sequence: `bits` averages over the training sizes, `bits_at` measures
+    generalization to single sizes, most of them larger than in training.
     """
 
-    title = "answering sequences"
-    command = "view"
+    title = "algorithmic sequences"
+    cli_command = "view"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "bits": Metric("wrong bits", higher_is_better=False),
@@ -78,10 +78,10 @@ class TransductionTask(ScoredTask):
 
     def __post_init__(self) -> None:
         self.vocabulary = None
-        known = ["loss", "bits", *map(bits_at, self.train.puzzle.judged)]
-        if self.settings.best_by not in known:
+        metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.judged)]
+        if self.settings.best_by not in metrics:
             raise InputError(
-                f"train.best_by {self.settings.best_by!r} is not measured here{nearest(self.settings.best_by, known)}"
+                f"unknown metric train.best_by {self.settings.best_by!r}{nearest(self.settings.best_by, metrics)}"
             )
 
     @classmethod
@@ -101,55 +101,57 @@ class TransductionTask(ScoredTask):
         return f"{self.train.count:,} sequences an epoch"
 
     def epoch(self, number: int) -> list[list[int]]:
-        """Batches that are full: there are always more sequences."""
+        """Full batches only, because there are always more sequences."""
         size = self.settings.batch_tokens
         batches = -(-self.train.count // size)
         begin = number * batches * size
         return [list(range(first, first + size)) for first in range(begin, begin + batches * size, size)]
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> SequenceBatch:
-        return SequenceBatch.of(self.train.take(self.seed, rows[0], len(rows)), filled=filled)
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SequenceBatch:
+        return SequenceBatch.from_sequences(
+            self.train.take(self.seed, rows[0], len(rows)), padded_to_shape=padded_to_shape
+        )
 
     def loss(self, model: Transducer[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
-        """The cross-entropy of a bit, on average over those that are asked for."""
-        return _costs(model(batch.inputs), batch).sum() / (batch.asked.sum() * batch.targets[:, 0].numel())
+        """Cross-entropy per target bit."""
+        return _bit_losses(model(batch.inputs), batch).sum() / (batch.answer_mask.sum() * batch.targets[:, 0].numel())
 
     def validate(self, model: Transducer[Any]) -> dict[str, float]:
         return self._scores(model, self.valid)
 
     @classmethod
     def splits(cls, data: Loaded) -> list[str]:
-        return [split for split in data.sequences if split != "train"]  # of training, there is no end
+        return [split for split in data.sequences if split != "train"]  # training data is endless
 
-    def examine(self, model: Transducer[Any], data: Loaded, split: str) -> Examined:
+    def evaluate(self, model: Transducer[Any], data: Loaded, split: str) -> SplitScores:
         stream = data.sequences[split]
         sizes = {*stream.puzzle.trained, *stream.puzzle.judged}
-        return Examined(stream.count * len(sizes), "sequences", self._scores(model, stream))
+        return SplitScores(stream.count * len(sizes), "sequences", self._scores(model, stream))
 
     @torch.inference_mode()
     def _scores(self, model: Transducer[Any], stream: Stream) -> dict[str, float]:
         puzzle = stream.puzzle
-        found = {
-            size: _judged(model, SequenceBatch.of(stream.of_size(size)))
+        results = {
+            size: _loss_and_errors(model, SequenceBatch.from_sequences(stream.of_size(size)))
             for size in dict.fromkeys((*puzzle.trained, *puzzle.judged))
         }
-        losses, bits = zip(*(found[size] for size in puzzle.trained), strict=True)
+        losses, bits = zip(*(results[size] for size in puzzle.trained), strict=True)
         return {
             "loss": sum(losses) / len(losses),
             "bits": sum(bits) / len(bits),
-            **{bits_at(size): found[size][1] for size in puzzle.judged},
+            **{bits_at(size): results[size][1] for size in puzzle.judged},
         }
 
 
-def _costs(logits: Tensor, batch: SequenceBatch) -> Float[Tensor, "batch steps outputs"]:
-    """The cross-entropy of each bit; 0 where nothing is asked."""
-    each = F.binary_cross_entropy_with_logits(logits.float(), batch.targets, reduction="none")
-    return each * batch.asked[:, None]
+def _bit_losses(logits: Tensor, batch: SequenceBatch) -> Float[Tensor, "batch steps outputs"]:
+    """Cross-entropy of each bit; 0 outside the answer."""
+    losses = F.binary_cross_entropy_with_logits(logits.float(), batch.targets, reduction="none")
+    return losses * batch.answer_mask[:, None]
 
 
-def _judged(model: Transducer[Any], batch: SequenceBatch) -> tuple[float, float]:
-    """The cross-entropy of a bit, and how many bits of a sequence are wrong, on average."""
+def _loss_and_errors(model: Transducer[Any], batch: SequenceBatch) -> tuple[float, float]:
+    """Mean cross-entropy per bit, and mean number of wrong bits per sequence."""
     batch = batch.to(model.device)
     logits = model(batch.inputs)
-    wrong = ((logits > 0) != (batch.targets > 0.5)) * batch.asked[:, None]
-    return float(_costs(logits, batch).sum()) / batch.tokens, float(wrong.sum()) / len(batch.inputs)
+    wrong = ((logits > 0) != (batch.targets > 0.5)) * batch.answer_mask[:, None]
+    return float(_bit_losses(logits, batch).sum()) / batch.tokens, float(wrong.sum()) / len(batch.inputs)

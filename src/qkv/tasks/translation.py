@@ -1,4 +1,4 @@
-"""Translation as a task to learn: from pairs of texts."""
+"""Translation task: sequence-to-sequence learning from pairs of texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,59 +17,61 @@ from qkv.metrics import Metric, corpus_scores, exact_match, rouge_scores
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.objectives.attention import alignment_loss
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.tasks.marks import Marks
-from qkv.tasks.parsed import ParsedPair, parsed_ids, told, with_trees
+from qkv.tasks.parsed import ParsedPair, parsed_ids, tree_inputs, with_trees
+from qkv.tasks.special_tokens import SpecialTokenIds
 from qkv.tasks.task import Settings, Task
 from qkv.tasks.translator import Translator
-from qkv.tasks.trees import parsed, reads_trees
+from qkv.tasks.trees import reads_trees, require_heads
 from qkv.types import Float, Tensor
 
-FEW_PAIRS = 1000  # with fewer, a translator that is trained from scratch learns little
+FEW_PAIRS = 1000  # fewer give poor results when training from scratch
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Pairs of texts, and their tokens."""
+    """Pairs of texts with their token ids."""
 
     pairs: list[Pair]
     tokens: list[EncodedPair]
-    trees: bool = False  # whether the sources come with their trees
+    trees: bool = False  # whether the sources have dependency trees
 
     @classmethod
     def fitting(
-        cls, vocabulary: AnyTokenizer, pairs: list[Pair], longest: int, *, trees: bool = False
+        cls, vocabulary: AnyTokenizer, pairs: list[Pair], max_length: int, *, trees: bool = False
     ) -> "EncodedPairs":
-        """Those of the pairs that have at most so many tokens."""
+        """Encode the pairs and keep those of at most `max_length` tokens."""
         encoded = zip(pairs, encode(vocabulary, pairs, trees=trees), strict=True)
-        kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= longest]
+        kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= max_length]
         return cls([pair for pair, _ in kept], [tokens for _, tokens in kept], trees)
 
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def cut_anew(
-        self, vocabulary: AnyTokenizer, dropout: float, seed: tuple[int, ...], longest: int
+    def retokenize(
+        self, vocabulary: AnyTokenizer, dropout: float, seed: tuple[int, ...], max_length: int
     ) -> list[EncodedPair]:
-        """Other tokens for the same pairs, by leaving out merges; those that get too long stay as they are."""
-        anew = encode(vocabulary, self.pairs, dropout=dropout, seed=seed, trees=self.trees)
-        return [cut if cut.length <= longest else plain for cut, plain in zip(anew, self.tokens, strict=True)]
+        """Retokenize the pairs with BPE dropout; those that become too long keep their plain tokens."""
+        retokenized = encode(vocabulary, self.pairs, dropout=dropout, seed=seed, trees=self.trees)
+        return [
+            pair if pair.length <= max_length else plain for pair, plain in zip(retokenized, self.tokens, strict=True)
+        ]
 
     def first(self, count: int) -> "EncodedPairs":
         return EncodedPairs(self.pairs[:count], self.tokens[:count], self.trees)
 
-    def batches(self, budget: int, marks: Marks) -> Iterator[Batch]:
-        """All of them, those of like length together."""
+    def batches(self, budget: int, special_tokens: SpecialTokenIds) -> Iterator[Batch]:
+        """Yield all pairs in batches of similar length."""
         for rows in by_length([pair.length for pair in self.tokens], budget):
             pairs = [self.tokens[row] for row in rows]
-            yield with_trees(collate(pairs, begin=marks.begin, end=marks.end), pairs)
+            yield with_trees(collate(pairs, begin=special_tokens.begin, end=special_tokens.end), pairs)
 
 
 @dataclass
 class TranslationTask(Task):
-    """Sequence to sequence: the loss is the cross-entropy of the next target token."""
+    """Cross-entropy of the next target token."""
 
     title = "translation"
-    command = "translate"
+    cli_command = "translate"
     metrics: ClassVar = {
         "loss": Metric("loss", higher_is_better=False),
         "exact": Metric("exact", percent=True),
@@ -88,13 +90,13 @@ class TranslationTask(Task):
     train: EncodedPairs
     valid: EncodedPairs
     settings: Settings
-    longest: int  # tokens that a pair may have
-    marks: Marks  # that targets begin and end with
+    max_length: int  # of a pair in tokens
+    special_tokens: SpecialTokenIds  # of the targets
     seed: int
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.shown = self.train.tokens  # as this epoch cuts them
+        self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
 
     @classmethod
     def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
@@ -104,22 +106,22 @@ class TranslationTask(Task):
     def prepare(
         cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "TranslationTask":
-        """Encode the data; pairs longer than the model allows are left out and noted."""
+        """Encode the data, skipping pairs longer than the model allows with a note."""
         notes, kept, trees = data.notes, {}, reads_trees(model)
-        if trees:  # also those that are not looked at until training is done
+        if trees:  # check all splits before training
             for split, pairs in data.splits.items():
                 for number, pair in enumerate(pairs, start=1):
-                    parsed(pair.given, f"{split}: pair {number}")
+                    require_heads(pair.given, f"{split}: pair {number}")
         for split, name in (("train", "training"), ("valid", "validation")):
             pairs = data.splits[split]
             kept[split] = EncodedPairs.fitting(vocabulary, pairs, model.max_length, trees=trees)
             if not kept[split]:
                 raise InputError(f"every {name} pair is longer than model.max_length = {model.max_length} tokens")
-            if left_out := len(pairs) - len(kept[split]):
-                notes += (f"left out {left_out} {name} pair(s) longer than {model.max_length} tokens",)
+            if skipped := len(pairs) - len(kept[split]):
+                notes += (f"skipped {skipped} {name} pair(s) longer than {model.max_length} tokens",)
         valid = kept["valid"].first(train.valid_size)
-        marks = Marks.of(vocabulary.target, model)
-        return cls(vocabulary, kept["train"], valid, train, model.max_length, marks, seed, notes)
+        special_tokens = SpecialTokenIds.from_tokenizer(vocabulary.target, model)
+        return cls(vocabulary, kept["train"], valid, train, model.max_length, special_tokens, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
@@ -127,26 +129,24 @@ class TranslationTask(Task):
     def notes_from_scratch(self) -> tuple[str, ...]:
         if len(self.train) >= FEW_PAIRS:
             return ()
-        return (
-            f"{len(self.train):,} training pairs are few for a model without pretrained weights: expect poor results",
-        )
+        return (f"{len(self.train):,} training pairs are few for training from scratch: expect poor results",)
 
     def epoch(self, number: int) -> list[list[int]]:
         if dropout := self.settings.bpe_dropout:
-            self.shown = self.train.cut_anew(self.vocabulary, dropout, (self.seed, number), self.longest)
-        return shuffled([pair.length for pair in self.shown], self.settings.batch_tokens, self.seed, number)
+            self.epoch_pairs = self.train.retokenize(self.vocabulary, dropout, (self.seed, number), self.max_length)
+        return shuffled([pair.length for pair in self.epoch_pairs], self.settings.batch_tokens, self.seed, number)
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> Batch:
-        pairs, begin, end = [self.shown[row] for row in rows], self.marks.begin, self.marks.end
-        if filled:
-            batch = collate_filled(pairs, self.settings.batch_tokens, self.longest, begin=begin, end=end)
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Batch:
+        pairs, begin, end = [self.epoch_pairs[row] for row in rows], self.special_tokens.begin, self.special_tokens.end
+        if padded_to_shape:
+            batch = collate_filled(pairs, self.settings.batch_tokens, self.max_length, begin=begin, end=end)
         else:
             batch = collate(pairs, begin=begin, end=end)
         return with_trees(batch, pairs)
 
     def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
-        """The mean over the batch's target tokens, in nats, and what hard attention learns from besides."""
-        logits = model(batch.source, batch.target_in, batch.source_lengths, **told(batch))
+        """Mean cross-entropy of the target tokens in nats, plus the REINFORCE term of hard attention."""
+        logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_inputs(batch))
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.settings.label_smoothing, consume=True)
         return loss if reward is None else loss + reward
@@ -155,13 +155,13 @@ class TranslationTask(Task):
     def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
         """Loss, exact match, BLEU, chrF and ROUGE of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
-        for batch in self.valid.batches(self.settings.batch_tokens, self.marks):
+        for batch in self.valid.batches(self.settings.batch_tokens, self.special_tokens):
             batch = batch.to(model.device)
-            logits = model(batch.source, batch.target_in, batch.source_lengths, **told(batch))
+            logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_inputs(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        found = Translator(model, self.vocabulary).translate([pair.given for pair in self.valid.pairs])
-        texts = [answers[0].text for answers in found]
+        translations = Translator(model, self.vocabulary).translate([pair.given for pair in self.valid.pairs])
+        texts = [hypotheses[0].text for hypotheses in translations]
         references = [self.vocabulary.target.normalize(pair.target) for pair in self.valid.pairs]
         scores = corpus_scores(texts, references)
         return {
@@ -181,15 +181,17 @@ def encode(
     seed: tuple[int, ...] = (),
     trees: bool = False,
 ) -> list[EncodedPair]:
-    """The tokens of pairs; with `dropout` cut into subwords as the seed decides; with the `trees` of sources.
+    """Token ids of pairs, with BPE `dropout` drawn from the seed, and with the `trees` of the sources.
 
-    A released model expects marks of its own around a source; those of a target are put there in each batch.
+    Sources include the special tokens a released model expects; those of the targets are added in each batch.
     """
     targets = _ids(vocabulary.target, [pair.target for pair in pairs], dropout, (*seed, 1))
     if trees:
-        sentences = [parsed(pair.given, f"pair {number}") for number, pair in enumerate(pairs, start=1)]
-        read = parsed_ids(vocabulary.source, sentences, dropout=dropout, seed=(*seed, 0))
-        return [ParsedPair(one.ids, target, one.tree) for one, target in zip(read, targets, strict=True)]
+        sentences = [require_heads(pair.given, f"pair {number}") for number, pair in enumerate(pairs, start=1)]
+        parsed_sources = parsed_ids(vocabulary.source, sentences, dropout=dropout, seed=(*seed, 0))
+        return [
+            ParsedPair(source.ids, target, source.tree) for source, target in zip(parsed_sources, targets, strict=True)
+        ]
     sources = _ids(vocabulary.source, [pair.source for pair in pairs], dropout, (*seed, 0), specials=True)
     return [EncodedPair(source, target) for source, target in zip(sources, targets, strict=True)]
 
@@ -202,9 +204,9 @@ def _ids(
     *,
     specials: bool = False,
 ) -> list[list[int]]:
-    """The token numbers of texts; with `specials` also the marks that a released model expects around them."""
+    """Token ids of texts; `specials` adds the special tokens a released model expects."""
     if isinstance(tokenizer, Vocabulary):
         return tokenizer.encode_ids(texts, dropout=dropout, seed=seed)
     if dropout:
-        raise InputError("train.bpe_dropout needs a vocabulary that was learned here, not a released one: leave it out")
+        raise InputError("train.bpe_dropout requires a learned vocabulary, not a released one")
     return tokenizer.encode_ids(texts, specials=specials)

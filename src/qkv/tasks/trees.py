@@ -1,4 +1,4 @@
-"""The dependency trees of sentences, as a model is told of them: a place for each token."""
+"""Dependency trees of sentences, and the tree positions of their tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,51 +13,51 @@ from qkv.errors import InputError
 
 @dataclass(frozen=True)
 class Tree:
-    """The tree of a sentence, and which of its words the tokens of a piece are of."""
+    """The dependency tree of a sentence, and the word that each token of an example belongs to."""
 
-    heads: tuple[int, ...]  # of all words of the sentence, of which a piece may hold a part
-    words: list[int]  # of each token, from 1; 0 for the marks at the edges, which are of no word
+    heads: tuple[int, ...]  # of all words of the sentence, of which an example may hold a part
+    words: list[int]  # of each token, from 1; 0 for special tokens, which belong to no word
 
 
-MOST_WORDS = 2000  # of a sentence: the largest of real ones have some hundreds
-NOTHING = Tree((), [])  # of a row that has no text
+MAX_WORDS = 2000  # per sentence; the longest real ones have a few hundred
+EMPTY_TREE = Tree((), [])  # of a padding row
 
 
 def reads_trees(config: Any) -> bool:
-    """Whether a model with this config wants to know the trees of sentences."""
+    """Whether a model with this config needs dependency trees."""
     return getattr(config, "reads_trees", False)
 
 
-class Parsed(NamedTuple):
-    """The words of a sentence, and the head of each."""
+class ParsedSentence(NamedTuple):
+    """The words of a sentence and their heads."""
 
     words: tuple[str, ...]
     heads: tuple[int, ...]
 
 
-def parsed(given: str | Tagged, name: str) -> Parsed:
-    """A sentence for a model that reads trees; `name` opens the error where its heads are not known."""
-    if isinstance(given, str) or given.heads is None or len(given.heads) != len(given.words):
+def require_heads(sentence: str | Tagged, name: str) -> ParsedSentence:
+    """Return the words and heads of a sentence, or raise an error that starts with `name` if it has no heads."""
+    if isinstance(sentence, str) or sentence.heads is None or len(sentence.heads) != len(sentence.words):
         raise InputError(
-            f"{name} has no head for each of its words, and the model reads dependency trees (model.tree): give it "
-            "sentences in CoNLL-U, from a file *.conllu, or train one without"
+            f"{name} has no head for each of its words, and the model reads dependency trees (model.tree): pass "
+            "sentences in CoNLL-U (*.conllu), or use a model without trees"
         )
-    if len(given.words) > MOST_WORDS:
+    if len(sentence.words) > MAX_WORDS:
         raise InputError(
-            f"{name} has {len(given.words):,} words, and the distances in a tree are of each to each: cut it into "
-            f"sentences of at most {MOST_WORDS:,}"
+            f"{name} has {len(sentence.words):,} words; pairwise tree distances are limited to sentences of "
+            f"at most {MAX_WORDS:,}"
         )
-    return Parsed(given.words, given.heads)
+    return ParsedSentence(sentence.words, sentence.heads)
 
 
-def tree_places(trees: Sequence[Tree], width: int) -> TreePositions:
-    """The places of the tokens of a batch, whose rows are filled up to so many.
+def tree_positions(trees: Sequence[Tree], width: int) -> TreePositions:
+    """Tree positions of the tokens of a batch, padded to `width`.
 
-    They are looked up here, once, and not in the model: to refuse what is no tree takes looking at numbers, for which a
-    GPU would have to be waited.
+    Computed here once and not in the model, because validating the trees reads values, which would synchronize with
+    the GPU.
     """
-    longest = max(len(tree.heads) for tree in trees)
-    heads = torch.tensor([[*tree.heads, *[0] * (longest - len(tree.heads))] for tree in trees], dtype=torch.long)
+    max_words = max(len(tree.heads) for tree in trees)
+    heads = torch.tensor([[*tree.heads, *[0] * (max_words - len(tree.heads))] for tree in trees], dtype=torch.long)
     words = torch.tensor([tree.words + [0] * (width - len(tree.words)) for tree in trees])
     lengths = torch.tensor([len(tree.heads) for tree in trees])
     return TreePositions.from_tokens(Trees.from_heads(heads, lengths), words)

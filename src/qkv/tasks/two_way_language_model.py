@@ -1,9 +1,9 @@
-"""Two-way language modelling as a task to learn: of each word of a sentence, what comes next and what came before.
+"""Bidirectional language modelling task (Peters et al. 2018): predict the next and the previous word.
 
     loss = -1/2 mean_t [log p(w_{t+1} | w_0 .. w_t) + log p(w_t | w_{t+1} .. w_{n+1})],   t = 0 .. n
 
-with w_0 the mark before a sentence and w_{n+1} the one after it (Peters et al. 2018). What is read are the characters
-of words, any words; what is predicted are the most frequent ones, and of all others that they are none of these.
+with w_0 and w_{n+1} the sentence boundaries. The inputs are the characters of arbitrary words; the targets are the most
+frequent words, and the unknown token for all others.
 """
 
 import math
@@ -27,76 +27,78 @@ from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.elmo import Elmo
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.tasks.pieces import WordSplitter
-from qkv.tasks.task import Examined, ScoredTask, Settings
+from qkv.tasks.examples import WordExampleEncoder
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Int, Tensor
 
 
 @dataclass(frozen=True)
 class SentenceBatch(TensorBatch):
-    """Some sentences of like length, by the numbers of their words, and what is to be predicted at every place."""
+    """Sentences of similar length as word ids, with the targets of both directions."""
 
     words: Int[Tensor, "batch length"]
     lengths: Int[Tensor, "batch"]
-    ahead: Int[Tensor, "batch places"]  # w_{t+1}, for t = 0 .. n
-    back: Int[Tensor, "batch places"]  # w_t
-    tokens: int  # how many places there are
+    forward_targets: Int[Tensor, "batch positions"]  # w_{t+1}, for t = 0 .. n
+    backward_targets: Int[Tensor, "batch positions"]  # w_t
+    tokens: int  # number of positions
 
 
-class Sentences:
-    """The sentences of texts, one after another, as the numbers of their words; a long one is cut into several."""
+class SentenceSet:
+    """The sentences of texts as word ids, split at `max_length` words."""
 
-    def __init__(self, texts: Iterable[str], splitter: WordSplitter, predicted: Vocabulary, longest: int) -> None:
-        self.splitter = splitter
+    def __init__(
+        self, texts: Iterable[str], encoder: WordExampleEncoder, predicted: Vocabulary, max_length: int
+    ) -> None:
+        self.encoder = encoder
         words, lengths = array("i"), array("i")
         for text in texts:
-            for sentence in splitter.split(split_sentences(text)):
+            for sentence in encoder.encode(split_sentences(text)):
                 words.extend(sentence)
-                whole, rest = divmod(len(sentence), longest)
-                lengths.extend([longest] * whole + [rest] * (rest > 0))
+                full, rest = divmod(len(sentence), max_length)
+                lengths.extend([max_length] * full + [rest] * (rest > 0))
         self.words = torch.from_numpy(np.array(words, dtype=np.int64))
         self.lengths = torch.from_numpy(np.array(lengths, dtype=np.int64))
         self.starts = self.lengths.cumsum(0) - self.lengths
-        self.predicted = _numbers_in(predicted, splitter)
+        self.predicted = _target_ids(predicted, encoder)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def batch(self, rows: Sequence[int], count: int = 0, width: int = 0) -> SentenceBatch:
-        """Some of the sentences, in so many rows and places at least; a row without a sentence has nothing in it."""
-        chosen = torch.tensor(rows)
-        lengths = self.lengths[chosen]
+        """Collate sentences into a batch of at least `count` x `width`; padding rows are empty."""
+        indices = torch.tensor(rows)
+        lengths = self.lengths[indices]
         width = max(width, int(lengths.max()))
-        place = torch.arange(width)
-        inside = place < lengths[:, None]
-        words = self.words[(self.starts[chosen, None] + place).clamp_(max=len(self.words) - 1)].where(inside, 0)
-        coming = self.predicted[words]
-        ahead = F.pad(coming, (0, 1), value=PAD).scatter_(1, lengths[:, None], END)
-        back = F.pad(coming, (1, 0), value=BEGIN)
+        position = torch.arange(width)
+        inside = position < lengths[:, None]
+        words = self.words[(self.starts[indices, None] + position).clamp_(max=len(self.words) - 1)].where(inside, 0)
+        targets = self.predicted[words]
+        forward_targets = F.pad(targets, (0, 1), value=PAD).scatter_(1, lengths[:, None], END)
+        backward_targets = F.pad(targets, (1, 0), value=BEGIN)
         missing = (0, 0, 0, max(0, count - len(rows)))
         return SentenceBatch(
             F.pad(words, missing),
             F.pad(lengths, missing[2:]),
-            F.pad(ahead, missing, value=PAD),
-            F.pad(back, missing, value=PAD),
+            F.pad(forward_targets, missing, value=PAD),
+            F.pad(backward_targets, missing, value=PAD),
             int(lengths.sum()) + len(rows),
         )
 
     def batches(self, budget: int) -> Iterator[SentenceBatch]:
-        """All of them, those of like length together."""
+        """Yield all sentences in batches of similar length."""
         for rows in by_length(self.lengths.tolist(), budget):
             yield self.batch(rows)
 
 
 @dataclass
 class TwoWayLanguageModelTask(ScoredTask):
-    """Each sentence is read by itself, from a fresh start."""
+    """Bidirectional language modelling of single sentences."""
 
-    title = "two-way language modelling"
-    command = "embed"
+    title = "bidirectional language modelling"
+    cli_command = "embed"
     metrics: ClassVar = {
-        "loss": Metric("loss", higher_is_better=False),  # nats a word, the mean of both directions
-        "perplexity": Metric("perplexity", higher_is_better=False),  # e to the loss
+        "loss": Metric("loss", higher_is_better=False),  # nats per word, the mean of both directions
+        "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = Elmo
     learns_from = ("text", "labelled")
@@ -104,47 +106,47 @@ class TwoWayLanguageModelTask(ScoredTask):
     capturable = True
 
     vocabulary: Vocabulary
-    train: Sentences
-    valid: Sentences
+    train: SentenceSet
+    valid: SentenceSet
     settings: Settings
     seed: int
     notes: tuple[str, ...]
 
     @classmethod
-    def reads(cls, kind: str) -> bool:
+    def accepts_vocabulary(cls, kind: str) -> bool:
         return kind == "word"
 
     @classmethod
     def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Vocabulary:
-        """The most frequent words of the training texts."""
-        splitter = WordSplitter(Characters())
-        met = array("i")
+        """Return the most frequent words of the training texts."""
+        encoder = WordExampleEncoder(Characters())
+        word_ids = array("i")
         for text in data.documents("train"):
-            met.extend(splitter.split([text])[0])
-        counts = np.bincount(np.array(met, dtype=np.int64), minlength=len(splitter.table)).tolist()
-        words = {word: counts[number] for word, number in splitter.table.numbers.items()}
+            word_ids.extend(encoder.encode([text])[0])
+        counts = np.bincount(np.array(word_ids, dtype=np.int64), minlength=len(encoder.table)).tolist()
+        words = {word: counts[number] for word, number in encoder.table.numbers.items()}
         return frequent_words(words, config.vocabulary, lowercase=config.lowercase)
 
     @classmethod
-    def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"vocabulary_size": 1, "head": "language_model"}
 
     @classmethod
     def sizes(cls, data: Loaded, vocabulary: Vocabulary | Characters) -> dict[str, Any]:
-        return {"vocabulary_size": len(_predicted(vocabulary)), "head": "language_model"}
+        return {"vocabulary_size": len(_output_vocabulary(vocabulary)), "head": "language_model"}
 
     @classmethod
     def prepare(
         cls, data: Loaded, vocabulary: Vocabulary | Characters, model: Any, train: Settings, seed: int
     ) -> "TwoWayLanguageModelTask":
-        predicted = _predicted(vocabulary)
+        predicted = _output_vocabulary(vocabulary)
 
-        def sentences(texts: Sequence[str]) -> Sentences:
-            splitter = WordSplitter(Characters(model.max_characters))
-            found = Sentences(texts, splitter, predicted, train.length)
-            if not len(found):
-                raise InputError("there are no sentences to learn from, or none to validate with")
-            return found
+        def sentences(texts: Sequence[str]) -> SentenceSet:
+            encoder = WordExampleEncoder(Characters(model.max_characters))
+            sentence_set = SentenceSet(texts, encoder, predicted, train.length)
+            if not len(sentence_set):
+                raise InputError("there are no sentences to train or to validate on")
+            return sentence_set
 
         valid = sentences(data.documents("valid")[: train.valid_size])
         return cls(predicted, sentences(data.documents("train")), valid, train, seed, data.notes)
@@ -155,18 +157,18 @@ class TwoWayLanguageModelTask(ScoredTask):
     def epoch(self, number: int) -> list[list[int]]:
         return shuffled(self.train.lengths.tolist(), self.settings.batch_tokens, self.seed, number)
 
-    def batch(self, rows: Sequence[int], *, filled: bool = False) -> SentenceBatch:
-        if not filled:
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SentenceBatch:
+        if not padded_to_shape:
             return self.train.batch(rows)
         width = min(stepped(int(self.train.lengths[torch.tensor(rows)].max())), self.settings.length)
         return self.train.batch(rows, self.settings.batch_tokens // width, width)
 
     def loss(self, model: Elmo, batch: SentenceBatch) -> Float[Tensor, ""]:
-        ahead, back = model.predict(self.train.splitter.read(batch.words), batch.lengths)
+        forward_logits, backward_logits = model.predict(self.train.encoder.lookup(batch.words), batch.lengths)
         smoothing = self.settings.label_smoothing
         return 0.5 * (
-            mean_cross_entropy(ahead, batch.ahead, PAD, smoothing, consume=True)
-            + mean_cross_entropy(back, batch.back, PAD, smoothing, consume=True)
+            mean_cross_entropy(forward_logits, batch.forward_targets, PAD, smoothing, consume=True)
+            + mean_cross_entropy(backward_logits, batch.backward_targets, PAD, smoothing, consume=True)
         )
 
     def validate(self, model: Elmo) -> dict[str, float]:
@@ -176,31 +178,35 @@ class TwoWayLanguageModelTask(ScoredTask):
     def splits(cls, data: Loaded) -> list[str]:
         return list(data.texts or data.splits)
 
-    def examine(self, model: Elmo, data: Loaded, split: str) -> Examined:
-        sentences = Sentences(data.documents(split), self.train.splitter.anew(), self.vocabulary, self.settings.length)
-        return Examined(len(sentences), "sentences", self._scores(model, sentences))
+    def evaluate(self, model: Elmo, data: Loaded, split: str) -> SplitScores:
+        sentences = SentenceSet(
+            data.documents(split), self.train.encoder.fresh_copy(), self.vocabulary, self.settings.length
+        )
+        return SplitScores(len(sentences), "sentences", self._scores(model, sentences))
 
     @torch.inference_mode()
-    def _scores(self, model: Elmo, sentences: Sentences) -> dict[str, float]:
-        total, places = torch.zeros((), dtype=torch.float64, device=model.device), 0
+    def _scores(self, model: Elmo, sentences: SentenceSet) -> dict[str, float]:
+        total, positions = torch.zeros((), dtype=torch.float64, device=model.device), 0
         for batch in sentences.batches(self.settings.batch_tokens):
-            here = batch.to(model.device)
-            ahead, back = model.predict(sentences.splitter.read(here.words), here.lengths)
-            total += token_cross_entropy(ahead, here.ahead, PAD) + token_cross_entropy(back, here.back, PAD)
-            places += batch.tokens
-        loss = float(total) / (2 * places)
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # more is no number any more
+            batch = batch.to(model.device)
+            forward_logits, backward_logits = model.predict(sentences.encoder.lookup(batch.words), batch.lengths)
+            total += token_cross_entropy(forward_logits, batch.forward_targets, PAD) + token_cross_entropy(
+                backward_logits, batch.backward_targets, PAD
+            )
+            positions += batch.tokens
+        loss = float(total) / (2 * positions)
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
 
 
-def _predicted(vocabulary: Vocabulary | Characters) -> Vocabulary:
-    """The words that are predicted: learned from the data, or those of a model that training begins with."""
-    found = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
-    if found is None:
-        raise InputError("init: this ELMo was released without the words that it predicts, so it cannot learn on")
-    return found
+def _output_vocabulary(vocabulary: Vocabulary | Characters) -> Vocabulary:
+    """The output vocabulary: learned from the data, or that of the pretrained model."""
+    words = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
+    if words is None:
+        raise InputError("init: this ELMo was released without its output vocabulary, so it cannot be trained further")
+    return words
 
 
-def _numbers_in(predicted: Vocabulary, splitter: WordSplitter) -> Int[Tensor, "words"]:
-    """The number of each word of the table among those that are predicted; of no word, that of padding."""
-    found = predicted.encode_ids(list(splitter.table.numbers))
-    return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNKNOWN for ids in found)])
+def _target_ids(predicted: Vocabulary, encoder: WordExampleEncoder) -> Int[Tensor, "words"]:
+    """The target id of each row of the word table: padding for row 0, unknown for words not predicted."""
+    encoded = predicted.encode_ids(list(encoder.table.numbers))
+    return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNKNOWN for ids in encoded)])

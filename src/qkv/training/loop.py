@@ -127,7 +127,7 @@ class Prefetcher:
     def prefetch(self) -> None:
         """Build the next batch, unless it is ready or there is none."""
         if not self._ready and (step := next(self.steps, None)) is not None:
-            self._ready.append((step, self.task.batch(step.rows, filled=self.filled).to(self.device)))
+            self._ready.append((step, self.task.batch(step.rows, padded_to_shape=self.filled).to(self.device)))
 
     def __iter__(self) -> "Prefetcher":
         return self

@@ -135,8 +135,9 @@ class Recipe:
         kinds = (self.data.vocabulary, self.data.target_vocabulary or self.data.vocabulary)
         for kind in kinds if self.init is None else ():  # init has its own tokenizer
             require(
-                task.reads(kind.partition(":")[0]),
-                f"data.vocabulary {kind!r} does not fit {task.title}; use {' or '.join(filter(task.reads, KINDS))}",
+                task.accepts_vocabulary(kind.partition(":")[0]),
+                f"data.vocabulary {kind!r} does not fit {task.title}; "
+                f"use {' or '.join(filter(task.accepts_vocabulary, KINDS))}",
             )
         require(
             not self.train.bpe_dropout or all(kind.startswith("bpe:") for kind in kinds),
@@ -164,7 +165,7 @@ class Recipe:
                     f"{where}: model.preset {shown_value(preset)} is not known{nearest(str(preset), presets)}"
                 )
             table = {**presets[preset], **table}
-        return build(config, {**table, **(sizes or task.provisional(table))}, where, prefix="model.")
+        return build(config, {**table, **(sizes or task.placeholder_sizes(table))}, where, prefix="model.")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -176,7 +176,7 @@ class Run:
         if not (self.folder / MANIFEST).exists():  # the folder was removed or renamed while training
             self.manifest.write(self.folder)
         tensors = {f"random.{name}": value for name, value in random_state(model.device).items()}
-        tensors |= {f"carried.{name}": value.contiguous() for name, value in task.carried().items()}
+        tensors |= {f"carried.{name}": value.contiguous() for name, value in task.carried_state().items()}
         tensors |= {f"buffer.{name}": value.contiguous() for name, value in _buffers(model).items()}
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
@@ -217,7 +217,7 @@ class Run:
             for name, buffer in _buffers(model).items():
                 buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
         ema.restore(_with_prefix("weight.", saved))
-        task.carry(model, _with_prefix("carried.", saved))
+        task.load_carried_state(model, _with_prefix("carried.", saved))
         restore_random_state(_with_prefix("random.", saved), model.device)
         state = build(TrainState, record["state"], str(path))
         if state.finished and self.manifest.extends_training(state.step):

@@ -10,7 +10,7 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from qkv.tasks.document_observer import WeighedDocument, WeighedSentence
+from qkv.tasks.document_probe import WeightedDocument, WeightedSentence
 from qkv.view.glyphs import clipped, visible
 from qkv.view.ink import ON_DARK, ON_LIGHT, readable_on, shade
 from qkv.view.template import write_page
@@ -20,14 +20,14 @@ SPACES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)  # a piece, and the white spa
 
 
 def save_document_page(
-    documents: Sequence[WeighedDocument], path: str | os.PathLike[str], *, title: str = "What counted in the text"
+    documents: Sequence[WeightedDocument], path: str | os.PathLike[str], *, title: str = "What counted in the text"
 ) -> Path:
     """Write documents as one HTML file that needs no network, no script, and nothing beside it."""
     articles = "\n".join(map(_article, documents))
     return write_page(path, "document.html", title, {"documents": articles}, style={"shades": _style()})
 
 
-def document_lines(document: WeighedDocument) -> Text:
+def document_lines(document: WeightedDocument) -> Text:
     """The same for a terminal: a line for each sentence, with its share before it."""
     (_, of_words), lines = _peaks(document), []
     for sentence in document.sentences:
@@ -62,7 +62,7 @@ def _classes(ramp: Sequence[str]) -> str:
     )
 
 
-def _article(document: WeighedDocument) -> str:
+def _article(document: WeightedDocument) -> str:
     of_sentences, of_words = _peaks(document)
     label, probability = next(iter(document.probabilities.items()))
     others = list(document.probabilities.items())[1:]
@@ -79,7 +79,7 @@ def _article(document: WeighedDocument) -> str:
     )
 
 
-def _marked(sentence: WeighedSentence, peak: float) -> str:
+def _marked(sentence: WeightedSentence, peak: float) -> str:
     """The words of a sentence, each on its shade."""
     return "".join(
         f'{before}<span class="{_class(share / peak)}" title="{share:.4f}">{html.escape(visible(piece))}</span>{after}'
@@ -89,7 +89,7 @@ def _marked(sentence: WeighedSentence, peak: float) -> str:
     ).strip()
 
 
-def _words(sentence: WeighedSentence) -> Iterator[tuple[str, str, str, float]]:
+def _words(sentence: WeightedSentence) -> Iterator[tuple[str, str, str, float]]:
     """White space, a piece, white space, and how much the piece counts."""
     for number, (piece, share) in enumerate(zip(sentence.pieces, sentence.shares.tolist(), strict=True)):
         found = SPACES.fullmatch(piece)
@@ -98,7 +98,7 @@ def _words(sentence: WeighedSentence) -> Iterator[tuple[str, str, str, float]]:
         yield " " if before and number else "", text, " " if after else "", share
 
 
-def _peaks(document: WeighedDocument) -> tuple[float, float]:
+def _peaks(document: WeightedDocument) -> tuple[float, float]:
     """The largest weight of a sentence, and of a word in the document."""
     return (
         max(sentence.weight for sentence in document.sentences),

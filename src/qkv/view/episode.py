@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 
 from qkv.errors import InputError
 from qkv.runtime.files import write_atomically
-from qkv.tasks.episode_observer import ASKED, SeenEpisode
+from qkv.tasks.episode_probe import QUERY, EpisodeAnswer
 from qkv.view.ink import ON_LIGHT, shade
 from qkv.view.selection import sound_weights
 from qkv.view.template import write_page
@@ -27,7 +27,7 @@ _RIGHT, _WRONG, _INK = "#1a7f4b", "#b3261e", "#23262f"
 
 
 def save_episode_page(
-    episodes: Sequence[SeenEpisode], path: str | os.PathLike[str], *, title: str = "What was read of what was shown"
+    episodes: Sequence[EpisodeAnswer], path: str | os.PathLike[str], *, title: str = "What was read of what was shown"
 ) -> Path:
     """Write episodes as one HTML file that needs no network, no script, and nothing beside it."""
     if not episodes:
@@ -36,7 +36,7 @@ def save_episode_page(
     return write_page(path, "episode.html", title, {"episodes": articles}, pictures=True)
 
 
-def save_episode_png(episode: SeenEpisode, path: str | os.PathLike[str]) -> Path:
+def save_episode_png(episode: EpisodeAnswer, path: str | os.PathLike[str]) -> Path:
     """Draw an episode: the picture that is asked for, then those shown, below each a cell for what each layer read."""
     shares = _shares(episode)
     across = min(len(episode.labels), 11)
@@ -60,7 +60,7 @@ def save_episode_png(episode: SeenEpisode, path: str | os.PathLike[str]) -> Path
     return Path(path)
 
 
-def _article(episode: SeenEpisode) -> str:
+def _article(episode: EpisodeAnswer) -> str:
     asked = len(episode.labels) - 1
     outcome = "right" if episode.right else f"wrong: it is class {episode.labels[-1] + 1}"
     figures = "\n".join(_figure(episode, number) for number in (asked, *range(asked)))
@@ -72,7 +72,7 @@ def _article(episode: SeenEpisode) -> str:
     )
 
 
-def _figure(episode: SeenEpisode, number: int) -> str:
+def _figure(episode: EpisodeAnswer, number: int) -> str:
     """A picture with its label, and below it a bar for what each layer read of it."""
     data = io.BytesIO()
     _picture(episode.pixels[number]).save(data, format="PNG")
@@ -92,15 +92,15 @@ def _figure(episode: SeenEpisode, number: int) -> str:
     )
 
 
-def _caption(episode: SeenEpisode, number: int) -> tuple[str, str]:
+def _caption(episode: EpisodeAnswer, number: int) -> tuple[str, str]:
     """What stands below a picture, and in which colour: the class that is right is green."""
     if number == len(episode.labels) - 1:
-        return f"{ASKED} -> {episode.guess + 1}", _RIGHT if episode.right else _WRONG
+        return f"{QUERY} -> {episode.guess + 1}", _RIGHT if episode.right else _WRONG
     same = episode.labels[number] == episode.labels[-1]
     return f"class {episode.labels[number] + 1}", _RIGHT if same else _INK
 
 
-def _shares(episode: SeenEpisode) -> list[np.ndarray]:
+def _shares(episode: EpisodeAnswer) -> list[np.ndarray]:
     """What each layer read of each picture, its heads averaged."""
     return [sound_weights(one).mean(axis=0)[0] for one in episode.maps]
 
@@ -109,6 +109,6 @@ def _picture(pixels: UInt8[np.ndarray, "height width colours"]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
-def _scaled_size(episode: SeenEpisode) -> tuple[int, int]:
+def _scaled_size(episode: EpisodeAnswer) -> tuple[int, int]:
     height, width = episode.pixels.shape[1:3]
     return round(height * _SIDE / max(height, width)), round(width * _SIDE / max(height, width))

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from qkv.errors import InputError
 from qkv.runtime.files import write_atomically
-from qkv.tasks.memory_observer import Remembered
+from qkv.tasks.memory_probe import MemoryTrace
 from qkv.view.ink import ON_LIGHT
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _QUIET = "#767b88"
 _WRONG = "#d55e00"
 
 
-def save_memory_png(remembered: Remembered, path: str | os.PathLike[str]) -> Path:
+def save_memory_png(remembered: MemoryTrace, path: str | os.PathLike[str]) -> Path:
     """Draw what went in and came out, and where the heads wrote and read, and write it as a PNG."""
     figure = _draw(remembered)
     image = io.BytesIO()
@@ -63,24 +63,24 @@ def used_locations(weights: Float[np.ndarray, "heads steps locations"]) -> list[
     return [place % count for place in range(first, first + count - int(unused[longest]) + 2 * _MARGIN + 1)]
 
 
-def _draw(remembered: Remembered) -> "Figure":
+def _draw(remembered: MemoryTrace) -> "Figure":
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise InputError("PNG figures need matplotlib: pip install 'qkv[view]'") from missing
-    shown = used_locations(np.concatenate((remembered.written, remembered.read)))
-    answer = remembered.said * remembered.asked[:, None]
+    shown = used_locations(np.concatenate((remembered.write_weights, remembered.read_weights)))
+    answer = remembered.predicted * remembered.answer_mask[:, None]
     parts = [
         (name, values.T, list(range(values.shape[1])))
         for name, values in (("input", remembered.inputs), ("answer", answer))
     ]
-    for verb, heads in (("written at", remembered.written), ("read at", remembered.read)):
+    for verb, heads in (("written at", remembered.write_weights), ("read at", remembered.read_weights)):
         for number, weights in enumerate(heads, start=1):
             name = verb if len(heads) == 1 else f"{verb}, head {number}"
             parts.append((name, weights.T[shown], shown))
 
-    steps = len(remembered.asked)
+    steps = len(remembered.answer_mask)
     rows = sum(len(values) for _, values, _ in parts)
     cell = min(_CELL, (_LONGEST_SIDE - _GAP * len(parts)) / rows, _LONGEST_SIDE / steps)
     width, height = max(_LEAST_WIDTH, cell * steps), cell * rows + _GAP * len(parts)
@@ -116,12 +116,16 @@ def _part(
     axes.spines[:].set_visible(False)
 
 
-def _mark_wrong(axes: "Axes", remembered: Remembered, cell: float) -> None:
+def _mark_wrong(axes: "Axes", remembered: MemoryTrace, cell: float) -> None:
     """A dot on each bit of the answer that is wrong, which leaves the bit itself to be seen."""
-    wrong = ((remembered.said > 0.5) != (remembered.targets > 0.5)) & (remembered.asked[:, None] > 0)
+    wrong = ((remembered.predicted > 0.5) != (remembered.targets > 0.5)) & (remembered.answer_mask[:, None] > 0)
     steps, bits = np.nonzero(wrong)
     axes.plot(
         steps, bits, linestyle="none", marker="o", markersize=_DOT * cell * _POINTS, markeredgewidth=0, color=_WRONG
     )
-    title = "answer" if not len(steps) else f"answer: {len(steps)} of {wrong[remembered.asked > 0].size} bits are wrong"
+    title = (
+        "answer"
+        if not len(steps)
+        else f"answer: {len(steps)} of {wrong[remembered.answer_mask > 0].size} bits are wrong"
+    )
     axes.set_title(title, loc="left", pad=4, fontsize=9, color=_TEXT)

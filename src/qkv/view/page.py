@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qkv.tasks.answer import Answer, AttentionMap
-from qkv.tasks.picture_observer import Pictured
+from qkv.tasks.picture_probe import PictureAnswer
 from qkv.view.ink import ON_DARK, ON_LIGHT
 from qkv.view.selection import sound_weights
 from qkv.view.template import write_page
@@ -35,7 +35,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
     # Layers mostly share their tokens: each distinct sequence is stored once, and maps refer to it by index.
     texts = list(dict.fromkeys(tokens for m in answer.maps for tokens in (m.rows, m.columns)))
     return {
-        "picture": _picture(answer) if isinstance(answer, Pictured) else None,
+        "picture": _picture(answer) if isinstance(answer, PictureAnswer) else None,
         "source": answer.source,
         "text": answer.text,
         "score": answer.score if math.isfinite(answer.score) else None,
@@ -45,7 +45,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _picture(answer: Pictured) -> dict[str, Any]:
+def _picture(answer: PictureAnswer) -> dict[str, Any]:
     height, width, _ = answer.pixels.shape
     packed = np.ascontiguousarray(answer.pixels).tobytes()
     return {"height": height, "width": width, "grid": answer.grid, "pixels": base64.b64encode(packed).decode()}

@@ -10,7 +10,7 @@ from PIL import Image
 
 from qkv.runtime.files import write_atomically
 from qkv.tasks.answer import AttentionMap
-from qkv.tasks.picture_observer import Pictured
+from qkv.tasks.picture_probe import PictureAnswer
 from qkv.view.selection import pick_head, pick_map
 
 _SIDE = 448  # pixels of the longer side, each
@@ -19,7 +19,7 @@ _COLOUR = np.array((61.0, 107.0, 255.0))  # one that grey pictures do not have, 
 _STRONGEST = 0.85  # how much of the colour the patch has that was read most
 
 
-def over_patches(pictured: Pictured, layer: str | None = None) -> AttentionMap:
+def over_patches(pictured: PictureAnswer, layer: str | None = None) -> AttentionMap:
     """How much the class token read of each patch: one layer's map, laid out as the patches are."""
     attention_map = pick_map(pictured, layer)
     down, across = pictured.grid
@@ -29,7 +29,7 @@ def over_patches(pictured: Pictured, layer: str | None = None) -> AttentionMap:
 
 
 def save_picture_png(
-    pictured: Pictured, path: str | os.PathLike[str], *, layer: str | None = None, head: int | None = None
+    pictured: PictureAnswer, path: str | os.PathLike[str], *, layer: str | None = None, head: int | None = None
 ) -> Path:
     """Write the picture, and beside it, in grey, the same coloured by what the class token read of it."""
     weights = pick_head(over_patches(pictured, layer), head)

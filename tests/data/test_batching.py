@@ -8,7 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.batching import IGNORE, STEP, EncodedPair, by_length, collate, collate_filled, shuffled
+from qkv.data.batching import (
+    IGNORE,
+    WIDTH_MULTIPLE,
+    EncodedPair,
+    batch_by_length,
+    collate,
+    collate_to_shape,
+    shuffled_batches,
+)
 from qkv.data.vocabulary import BEGIN, END, PAD
 
 lengths_of_examples = st.lists(st.integers(1, 60), max_size=120)
@@ -24,14 +32,14 @@ def assert_budget_held(batches: list[list[int]], lengths: list[int], budget: int
 
 @given(lengths_of_examples, budgets)
 def test_batches_by_length_hold_every_example_once_within_the_budget(lengths: list[int], budget: int) -> None:
-    batches = by_length(lengths, budget)
+    batches = batch_by_length(lengths, budget)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert_budget_held(batches, lengths, budget)
 
 
 @given(lengths_of_examples, budgets)
 def test_batches_by_length_go_from_short_to_long_and_could_not_be_fuller(lengths: list[int], budget: int) -> None:
-    batches = by_length(lengths, budget)
+    batches = batch_by_length(lengths, budget)
     flat = [lengths[index] for batch in batches for index in batch]
     assert flat == sorted(flat)
     for batch, following in pairwise(batches):
@@ -39,35 +47,35 @@ def test_batches_by_length_go_from_short_to_long_and_could_not_be_fuller(lengths
 
 
 def test_batches_by_length_can_be_made_of_some_examples_only() -> None:
-    assert by_length([3, 1, 2, 9], 4, order=[0, 2, 1]) == [[1, 2], [0]]
+    assert batch_by_length([3, 1, 2, 9], 4, order=[0, 2, 1]) == [[1, 2], [0]]
 
 
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 1000))
 def test_an_epoch_holds_every_example_once_within_the_budget(
     lengths: list[int], budget: int, seed: int, epoch: int
 ) -> None:
-    batches = shuffled(lengths, budget, seed, epoch)
+    batches = shuffled_batches(lengths, budget, seed, epoch)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert_budget_held(batches, lengths, budget)
 
 
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 1000))
 def test_seed_and_epoch_alone_decide_the_batches(lengths: list[int], budget: int, seed: int, epoch: int) -> None:
-    first = shuffled(lengths, budget, seed, epoch)
+    first = shuffled_batches(lengths, budget, seed, epoch)
     torch.rand(3)  # the state of the world does not matter
-    assert shuffled(lengths, budget, seed, epoch) == first
+    assert shuffled_batches(lengths, budget, seed, epoch) == first
 
 
 def test_another_epoch_or_seed_has_another_order() -> None:
     lengths = [1 + number % 40 for number in range(5000)]
-    orders = [shuffled(lengths, 512, seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
+    orders = [shuffled_batches(lengths, 512, seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
     assert all(one != other for place, one in enumerate(orders) for other in orders[:place])
 
 
 def test_lengths_within_a_batch_are_alike_and_padding_is_rare() -> None:
     chance = torch.Generator().manual_seed(5)
     lengths = torch.randint(5, 80, (20_000,), generator=chance).tolist()
-    batches = shuffled(lengths, 1024, seed=0, epoch=0)
+    batches = shuffled_batches(lengths, 1024, seed=0, epoch=0)
     padded = sum(len(batch) * max(lengths[index] for index in batch) for batch in batches)
     assert sum(lengths) / padded > 0.97
     # Batches of like length do not come one after the other, or the gradient would drift with them.
@@ -86,7 +94,7 @@ def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
 
 
 def test_a_batch_can_be_filled_up_with_rows_that_count_for_nothing() -> None:
-    batch = collate_filled([EncodedPair([7, 8, 9, 7, 8], [5])], budget=24, longest=100)
+    batch = collate_to_shape([EncodedPair([7, 8, 9, 7, 8], [5])], budget=24, longest=100)
     assert batch.source.tolist() == [[7, 8, 9, 7, 8, PAD, PAD, PAD], [PAD] * 8, [PAD] * 8]
     assert batch.source_lengths.tolist() == [5, 1, 1]
     assert batch.target_in.tolist() == [[BEGIN, 5, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
@@ -95,7 +103,7 @@ def test_a_batch_can_be_filled_up_with_rows_that_count_for_nothing() -> None:
 
 
 def test_a_filled_batch_stays_within_what_the_model_takes() -> None:
-    assert collate_filled([EncodedPair([7] * 5, [5])], budget=24, longest=6).source.shape == (4, 6)
+    assert collate_to_shape([EncodedPair([7] * 5, [5])], budget=24, longest=6).source.shape == (4, 6)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(1, 300), seeds)
@@ -103,9 +111,9 @@ def test_filled_up_batches_of_an_epoch_have_one_shape_for_each_width(
     lengths: list[int], budget: int, seed: int
 ) -> None:
     pairs = [EncodedPair([4] * length, [4]) for length in lengths]
-    for rows in shuffled([pair.length for pair in pairs], budget, seed, 0):
-        height, width = collate_filled([pairs[row] for row in rows], budget, 64).source.shape
-        assert width % STEP == 0
+    for rows in shuffled_batches([pair.length for pair in pairs], budget, seed, 0):
+        height, width = collate_to_shape([pairs[row] for row in rows], budget, 64).source.shape
+        assert width % WIDTH_MULTIPLE == 0
         assert height == max(1, budget // width)
 
 

@@ -311,7 +311,7 @@ def test_every_language_and_every_template_comes_in_20_000_pairs() -> None:
     missing = set(FORMATS)
     for pair in generate(20_000, split="train"):
         day = date.fromisoformat(pair.target)
-        if any(written is not None and written.source == pair.source for written in (f.write(day) for f in missing)):
+        if any(written is not None and written.source == pair.source for written in (f.render(day) for f in missing)):
             writers = [form for form, written in renderings(day) if written.source == pair.source]
             if len(writers) == 1:  # a text that two formats share tells of neither
                 missing.discard(writers[0])
@@ -348,7 +348,7 @@ def test_some_texts_are_lower_case_and_some_upper_case_and_most_as_the_language_
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_split_that_is_not_one_and_a_size_below_zero_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown split 'dev'; there are train, valid, test"):
+    with pytest.raises(InputError, match="unknown split 'dev'"):
         generate(1, split="dev")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="size must be 0 or more, not -1"):
         generate(-1, split="train")
@@ -360,7 +360,7 @@ def test_size_zero_gives_no_pairs() -> None:
 
 def test_two_digit_years_name_every_year_of_the_window() -> None:
     for year, form in product(range(1950, 2050), [Format("zxx", "{dd}.{mm}.{yy}"), Format("zxx", "{m}/{d}/{yy}")]):
-        pair = form.write(date(year, 12, 25))
+        pair = form.render(date(year, 12, 25))
         assert pair is not None
         assert pair.source.endswith(f"{year % 100:02}")
         assert pair.target == f"{year}-12-25"

@@ -102,11 +102,11 @@ def test_what_was_never_seen_is_one_unknown_token_and_takes_no_part() -> None:
 def test_only_subwords_can_be_cut_otherwise(kind: str) -> None:
     vocabulary = Vocabulary.train(TEXTS, kind)
     assert vocabulary.encode_ids(["the cat"], dropout=0.0) == vocabulary.encode_ids(["the cat"])
-    with pytest.raises(InputError, match="only a bpe vocabulary has merges to leave out"):
+    with pytest.raises(InputError, match="needs a bpe vocabulary"):
         vocabulary.encode_ids(["the cat"], dropout=0.1)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.1, float("nan")])
 def test_a_dropout_that_is_no_probability_is_refused(dropout: float) -> None:
-    with pytest.raises(InputError, match="must lie between 0 and 1"):
+    with pytest.raises(InputError, match="between 0 and 1"):
         VOCABULARY.encode_ids(["the cat"], dropout=dropout)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qkv.data import emoji
-from qkv.data.store import Store
+from qkv.data.dataset_cache import DatasetCache
 
 pytestmark = [
     pytest.mark.corpus,
@@ -16,7 +16,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def splits():
-    return emoji.read(Store.of())
+    return emoji.read(DatasetCache.with_folder())
 
 
 def test_every_drawing_is_in_one_split_of_its_vendor(splits):
@@ -38,8 +38,8 @@ def test_a_drawing_is_the_one_that_its_name_says(splits):
     train = splits["train"]
     for name, colour in (("red heart", (255, 0, 0)), ("blue square", (0, 0, 255)), ("green heart", (0, 255, 0))):
         for split in ("train", "valid", "test_google", "test_twitter", "test"):
-            for texts, picture in zip(splits[split].texts, splits[split].pictures, strict=True):
+            for texts, picture in zip(splits[split].texts, splits[split].images, strict=True):
                 if texts[0] == name:
                     middle = picture[:, 24:40, 24:40].mean(axis=(1, 2))
                     assert middle.argmax() == np.argmax(colour), (name, split)
-    assert (train.pictures[:, :, 0, 0].min(axis=1) == 255).mean() > 0.5  # what is see-through stands on white
+    assert (train.images[:, :, 0, 0].min(axis=1) == 255).mean() > 0.5  # what is see-through stands on white

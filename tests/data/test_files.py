@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.data.files import decode_lines, digest, hold_out, read_lines, read_pairs
-from qkv.data.loaded import Loaded
+from qkv.data.loaded_data import LoadedData
 from qkv.data.pair import Pair
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError
@@ -58,7 +58,7 @@ def test_a_source_file_of_trees_gives_texts_with_their_words_and_heads(tmp_path:
     assert [pair.parsed for pair in read.pairs] == [
         Tagged(words[0], ("X",) * 3, (0, 1, 2)), Tagged(words[1], ("X",), (0,))
     ]  # fmt: skip
-    assert read.pairs[0].given == read.pairs[0].parsed
+    assert read.pairs[0].source_input == read.pairs[0].parsed
     assert read.notes == (f"{source} and {target}: skipped 1 line(s) with an empty side, the first at line 3",)
     assert [pair.target for pair in read_pairs([source, target], labelled=True).pairs] == ["a house!", "10,000"]
 
@@ -68,14 +68,14 @@ def test_as_many_targets_as_trees_are_asked_for_in_words(tmp_path: Path) -> None
     one, three = written(tmp_path, "one", "x\n"), written(tmp_path, "three", "x\ny\nz\n")
     assert refused(trees, one) == f"{one} has 1 lines but {trees} has 2 sentences: sentence 2 of {trees} has no partner"
     assert refused(trees, three) == f"{trees} has 2 sentences but {three} has 3 lines: line 3 of {three} has no partner"
-    assert f"{trees}: has no targets: after it, give a file" in refused(trees)
+    assert f"{trees}: has no targets" in refused(trees)
     assert "no sentences found" in refused(written(tmp_path, "no.conllu", "# nothing\n"), one)
 
 
 def test_the_fingerprint_of_pairs_changes_with_their_trees_and_is_as_it_was_without() -> None:
     heads = [None, (2, 0), (0, 1)]
     parsed = [None if one is None else Tagged(("a", "b"), ("", ""), one) for one in heads]
-    prints = [Loaded({"train": [Pair("a b", "c", parsed=one)]}).fingerprint for one in parsed]
+    prints = [LoadedData({"train": [Pair("a b", "c", parsed=one)]}).fingerprint for one in parsed]
     assert len(set(prints)) == 3
     assert prints[0] == hashlib.sha256(b"train 1\n'a b' 'c' None\n").hexdigest()
 
@@ -172,7 +172,7 @@ texts = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.sampled_from("xyz")
 def test_held_out_pairs_never_share_a_source_with_the_others(texts: list[tuple[str, str]], share: float) -> None:
     pairs = [Pair(*sides) for sides in texts]
     if len({pair.source for pair in pairs}) < 2:
-        with pytest.raises(InputError, match="one distinct source"):
+        with pytest.raises(InputError, match="single distinct source"):
             hold_out(pairs, share, source_of)
         return
     kept, held = hold_out(pairs, share, source_of)

@@ -28,5 +28,5 @@ def test_a_word_is_one_token_and_any_other_is_unknown_also_after_it_was_kept_in_
 
 
 def test_what_is_predicted_are_words():
-    with pytest.raises(InputError, match=r"data\.vocabulary = 'bpe:9': .* set it to word:N"):
+    with pytest.raises(InputError, match=r"data\.vocabulary = 'bpe:9': .* use word:N"):
         frequent_words(COUNTS, "bpe:9")

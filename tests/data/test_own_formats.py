@@ -12,7 +12,7 @@ from PIL import Image
 from qkv.cli.answer import _given
 from qkv.cli.generate import _prompts
 from qkv.data.config import DataConfig
-from qkv.data.loaded import Loaded
+from qkv.data.loaded_data import LoadedData
 from qkv.data.registry import learn_vocabulary, load_data
 from qkv.errors import InputError
 
@@ -38,22 +38,22 @@ COCO = {
 }
 
 
-def file(name: str, kind: str) -> Callable[[Path, bytes], Loaded]:
-    def load(folder: Path, content: bytes) -> Loaded:
+def file(name: str, kind: str) -> Callable[[Path, bytes], LoadedData]:
+    def load(folder: Path, content: bytes) -> LoadedData:
         (folder / name).write_bytes(content)
         return load_data(DataConfig(name=kind, train=(str(folder / name),)))
 
     return load
 
 
-def parallel(folder: Path, content: bytes) -> Loaded:
+def parallel(folder: Path, content: bytes) -> LoadedData:
     (folder / "source.txt").write_bytes(content)
     (folder / "target.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     return load_data(DataConfig(name="pairs", train=(str(folder / "source.txt"), str(folder / "target.txt"))))
 
 
-def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Loaded]:
-    def load(folder: Path, content: bytes) -> Loaded:
+def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], LoadedData]:
+    def load(folder: Path, content: bytes) -> LoadedData:
         for part in {str(Path(name).parent), *pictures.split()}:
             (folder / part).mkdir(exist_ok=True)
         for part in pictures.split():
@@ -67,18 +67,18 @@ def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Loa
     return load
 
 
-def prompts(folder: Path, content: bytes) -> Loaded:
+def prompts(folder: Path, content: bytes) -> LoadedData:
     (folder / "prompts.txt").write_bytes(content)
-    return Loaded({}, texts={"train": "\n".join(_prompts(folder / "prompts.txt"))})
+    return LoadedData({}, texts={"train": "\n".join(_prompts(folder / "prompts.txt"))})
 
 
-def asked(folder: Path, content: bytes) -> Loaded:
+def asked(folder: Path, content: bytes) -> LoadedData:
     (folder / "asked.jsonl").write_bytes(content)
-    return Loaded({}, questions={"train": _given(None, None, folder / "asked.jsonl")})
+    return LoadedData({}, questions={"train": _given(None, None, folder / "asked.jsonl")})
 
 
 LABELS = [f"{text}\t{'dry' if number % 3 else 'wet'}" for number, text in enumerate(TEXTS)]
-FORMATS: dict[str, tuple[str, Callable[[Path, bytes], Loaded]]] = {
+FORMATS: dict[str, tuple[str, Callable[[Path, bytes], LoadedData]]] = {
     "pairs": ("\n".join(f"{text}\t{text[::-1]}" for text in TEXTS), file("a.tsv", "pairs")),
     "parallel": ("\n".join(TEXTS), parallel),
     "labelled": ("\n".join(LABELS), file("a.tsv", "labelled")),
@@ -157,7 +157,7 @@ def mutations(text: str, chance: random.Random) -> Iterator[tuple[str, bytes]]:
         yield f"altered {number}", bytes(altered)
 
 
-def texts_of(loaded: Loaded) -> Iterator[str]:
+def texts_of(loaded: LoadedData) -> Iterator[str]:
     yield from (side for pairs in loaded.splits.values() for pair in pairs for side in (pair.source, pair.target))
     yield from loaded.texts.values()
     yield from (word for some in loaded.tagged.values() for one in some for word in (*one.words, *one.tags))

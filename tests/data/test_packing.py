@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.attention import Causal, Documents, attend
-from qkv.data.packing import NOTHING, pack
+from qkv.data.packing import IGNORE_INDEX, pack
 from qkv.errors import InputError
 
 PAD = 99
@@ -21,15 +21,15 @@ def test_every_token_is_there_once_in_its_text_and_knows_the_next(texts, length)
     assert packed.tokens.flatten().tolist()[: len(flat)] == flat
     assert packed.texts.flatten().tolist()[: len(flat)] == owners
     assert (packed.tokens.flatten()[len(flat) :] == PAD).all()
-    assert (packed.texts.flatten()[len(flat) :] == NOTHING).all()
+    assert (packed.texts.flatten()[len(flat) :] == IGNORE_INDEX).all()
     assert len(packed.tokens) == -(-len(flat) // length)
     for row in range(len(packed.tokens)):
         for place in range(length):
             text = packed.texts[row, place]
             same = [other for other in range(length) if packed.texts[row, other] == text]
             assert packed.positions[row, place] == place - same[0]
-            follows = place + 1 in same and text != NOTHING
-            assert packed.coming[row, place] == (packed.tokens[row, place + 1] if follows else NOTHING)
+            follows = place + 1 in same and text != IGNORE_INDEX
+            assert packed.targets[row, place] == (packed.tokens[row, place + 1] if follows else IGNORE_INDEX)
 
 
 def test_attention_under_the_mask_of_a_row_is_that_of_each_text_alone():
@@ -42,5 +42,5 @@ def test_attention_under_the_mask_of_a_row_is_that_of_each_text_alone():
 
 
 def test_a_row_without_room_is_refused():
-    with pytest.raises(InputError, match="room for one token"):
+    with pytest.raises(InputError, match="at least 1"):
         pack([[1]], 0, PAD)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from qkv.data.pretrained import PretrainedTokenizer, Roles, TwoTokenizers, read_tokenizer
+from qkv.data.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers, read_tokenizer
 from qkv.data.sentencepiece import SentencePieces
 from qkv.errors import CheckpointError, InputError
 
@@ -169,7 +169,7 @@ def test_bert_from_tokenizer_json_reads_as_transformers_does(transformers, minil
     offsets = theirs(LINES, truncation=False, padding=False, return_offsets_mapping=True)["offset_mapping"]
     assert [one.offsets for one in tokenizer.encode_batch(LINES)] == offsets
     assert len(tokenizer) == 30522
-    assert tokenizer.roles == Roles(pad=0, unknown=100, begin=101, end=102, mask=103)
+    assert tokenizer.special_tokens == SpecialTokens(pad=0, unknown=100, begin=101, end=102, mask=103)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_gpt2_reads_10000_lines_of_real_text_as_transformers_does(transformers, 
     assert same(tokenizer, theirs, lines) == []
     assert [tokenizer.decode(one.ids) for one in tokenizer.encode_batch(lines)] == lines
     assert len(tokenizer) == 50257
-    assert tokenizer.roles == Roles(unknown=50256, begin=50256, end=50256)
+    assert tokenizer.special_tokens == SpecialTokens(unknown=50256, begin=50256, end=50256)
 
 
 @pytest.mark.parametrize("config", [{}, {"add_prefix_space": True}, {"add_bos_token": True}])
@@ -263,11 +263,11 @@ def check_marian(transformers: Any, folder: Path, lines: list[str]) -> None:
         wrong = [line for line, one, ids in zip(lines, found, expected["input_ids"], strict=True) if one.ids != ids]
         assert [line for line in wrong if not tied(model, line)] == []
         assert len(wrong) < 5
-        assert any(ours.roles.unknown in one.ids for one in found)
+        assert any(ours.special_tokens.unknown in one.ids for one in found)
         for ids in expected["input_ids"]:
             again = theirs.decode(ids, skip_special_tokens=True, use_source_tokenizer=ours is two.source)
             assert ours.decode(ids) == again
-    assert two.target.roles == Roles(pad=len(two.target) - 1, unknown=1, end=0)
+    assert two.target.special_tokens == SpecialTokens(pad=len(two.target) - 1, unknown=1, end=0)
 
 
 def test_marian_may_have_a_vocabulary_for_each_side(marian, tmp_path):
@@ -286,7 +286,7 @@ def test_a_tokenizer_comes_back_from_its_json(marian, small_bpe):
     two = read_tokenizer(marian, "marian")
     for tokenizer in (two.source, two.target, read_tokenizer(small_bpe, "gpt2")):
         again = PretrainedTokenizer.from_json(tokenizer.to_json(), "tokenizer.json")
-        assert again.roles == tokenizer.roles
+        assert again.special_tokens == tokenizer.special_tokens
         assert len(again) == len(tokenizer)
         assert again.encode_batch(LINES) == tokenizer.encode_batch(LINES)
 
@@ -346,7 +346,7 @@ def test_a_token_can_be_shown_by_its_number_alone(vocab_only, small_bpe, marian)
     assert "".join(map(bpe.piece, bpe.encode("The lines of it").ids)) == "The lines of it"
     source = read_tokenizer(marian, "marian").source
     assert "".join(map(source.piece, source.encode("the lines", specials=False).ids)) == " the lines"
-    with pytest.raises(InputError, match="no token has the number 99999999"):
+    with pytest.raises(InputError, match="no token with id 99999999"):
         bert.piece(99999999)
 
 
@@ -372,7 +372,7 @@ def test_special_tokens_are_those_that_the_folder_names(vocab_only):
     (vocab_only / "tokenizer_config.json").write_text('{"pad_token": "[PAD]", "mask_token": "[unused1]"}')
     (vocab_only / "special_tokens_map.json").write_text('{"pad_token": {"content": "<nothing>", "lstrip": false}}')
     tokenizer = read_tokenizer(vocab_only, "bert")
-    assert tokenizer.roles == Roles(pad=1, unknown=100, begin=101, end=102, mask=2)
+    assert tokenizer.special_tokens == SpecialTokens(pad=1, unknown=100, begin=101, end=102, mask=2)
     assert tokenizer.encode("a <nothing> b", specials=False).ids[1] == 1
 
 
@@ -382,7 +382,7 @@ def test_tokens_that_were_added_later_have_the_numbers_after_the_last(vocab_only
     assert tokenizer.encode("a<newer>b<new>", specials=False).ids[1::2] == [30523, 30522]
     assert len(tokenizer) == 30524
     (vocab_only / "added_tokens.json").write_text('{"<new>": 40000}')
-    with pytest.raises(CheckpointError, match="the number after the last"):
+    with pytest.raises(CheckpointError, match="the next free id"):
         read_tokenizer(vocab_only, "bert")
 
 
@@ -407,11 +407,11 @@ def refused(folder: Path, kind: str) -> str:
         ("[" * 100_000, "JSON"),
         (
             '{"model": {"type": "WordLevel", "vocab": {"a": 4000000000}, "unk_token": "a"}}',
-            "number of 'a'|not a tokenizer",
+            "id of 'a'|not a tokenizer",
         ),
         (
             '{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 0}, "unk_token": "a"}}',
-            "same number|not a tokenizer",
+            "same id|not a tokenizer",
         ),
         ('{"model": {"type": "Pickle"}}', "not a tokenizer"),
         ('{"normalizer": {"type": "Prepend", "prepend": "' + "x" * 1000 + '"}, "model": {}}', "characters"),
@@ -430,9 +430,9 @@ def test_a_json_with_numbers_of_its_own_must_be_able_to_use_them(tmp_path, maria
     whole = json.loads(read_tokenizer(marian, "marian").source.to_json())
     without = {name: number for name, number in whole["numbers"].items() if name != "<unk>"}
     for changed in (whole | {"decoder": None}, whole | {"numbers": without}):
-        with pytest.raises(CheckpointError, match=r"here: needs a token for what is unknown, and a decoder"):
+        with pytest.raises(CheckpointError, match=r"here: needs an unknown token"):
             PretrainedTokenizer.from_json(json.dumps(changed), "here")
-    with pytest.raises(CheckpointError, match="here: must give each token its number"):
+    with pytest.raises(CheckpointError, match="here: must map each token to its id"):
         PretrainedTokenizer.from_json(json.dumps(whole | {"numbers": []}), "here")
 
 
@@ -447,22 +447,22 @@ def test_a_panic_of_the_library_is_an_error_like_any_other(tmp_path, small_bpe):
     ("file", "text", "words"),
     [
         ("vocab.json", "{", "not valid JSON"),
-        ("vocab.json", "[1]", "its number"),
-        ("vocab.json", '{"a": "b"}', "number of 'a'"),
-        ("vocab.json", '{"a": -1}', "number of 'a'"),
-        ("vocab.json", '{"a": 1e3}', "number of 'a'"),
-        ("vocab.json", '{"a": true}', "number of 'a'"),
-        ("vocab.json", '{"a": 1000000000000}', "number of 'a'"),
-        ("vocab.json", '{"a": 1, "b": 1}', "same number"),
+        ("vocab.json", "[1]", "its id"),
+        ("vocab.json", '{"a": "b"}', "id of 'a'"),
+        ("vocab.json", '{"a": -1}', "id of 'a'"),
+        ("vocab.json", '{"a": 1e3}', "id of 'a'"),
+        ("vocab.json", '{"a": true}', "id of 'a'"),
+        ("vocab.json", '{"a": 1000000000000}', "id of 'a'"),
+        ("vocab.json", '{"a": 1, "b": 1}', "same id"),
         ("vocab.json", '{"a": 1, "a": 2}', "twice"),
-        ("merges.txt", "a b c", "two parts"),
-        ("merges.txt", "#version: 0.2\nab", "two parts"),
+        ("merges.txt", "a b c", "two tokens"),
+        ("merges.txt", "#version: 0.2\nab", "two tokens"),
         ("merges.txt", "≥ ≤", "out of vocabulary"),
         ("tokenizer_config.json", '{"add_prefix_space": "yes"}', "true or false"),
-        ("tokenizer_config.json", '{"bos_token": 3}', "text of a token"),
+        ("tokenizer_config.json", '{"bos_token": 3}', "must be a token"),
         ("tokenizer_config.json", '{"bos_token": "<none>", "add_bos_token": true}', "no such token"),
         ("special_tokens_map.json", "[]", "JSON object"),
-        ("added_tokens.json", '{"": 600}', "number after the last"),
+        ("added_tokens.json", '{"": 600}', "the next free id"),
     ],
 )
 def test_crafted_files_of_byte_pairs_are_refused(small_bpe, tmp_path, file, text, words):
@@ -484,7 +484,7 @@ def test_a_vocab_txt_without_its_marks_is_refused(tmp_path, text, words):
 def test_a_file_that_is_not_text_or_is_too_large_is_refused(tmp_path, monkeypatch):
     (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n\xff")
     assert "not UTF-8 at byte 6" in refused(tmp_path, "bert")
-    monkeypatch.setattr("qkv.data.pretrained.LARGEST_FILE", 5)
+    monkeypatch.setattr("qkv.data.pretrained.MAX_FILE_BYTES", 5)
     assert "larger than" in refused(tmp_path, "bert")
 
 
@@ -519,31 +519,31 @@ def test_a_model_file_says_its_pieces_and_what_becomes_of_spaces():
     assert [(text, score, int(kind)) for text, score, kind in read.pieces] == [
         ("<unk>", 0.0, 2), ("▁a", -0.5, 1), ("</s>", 0.0, 3),
     ]  # fmt: skip
-    assert (read.prefix, read.trimmed, read.escaped) == (False, True, True)
+    assert (read.add_dummy_prefix, read.remove_extra_whitespaces, read.escape_whitespaces) == (False, True, True)
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "must have one piece for what is unknown"),
-        (UNKNOWN, "and others besides"),
-        (UNKNOWN + piece("a") + UNKNOWN, "one piece for what is unknown"),
-        (UNKNOWN + piece("a") + piece("a"), "twice"),
+        (b"", "must have one unknown piece"),
+        (UNKNOWN, "at least one normal piece"),
+        (UNKNOWN + piece("a") + UNKNOWN, "one unknown piece"),
+        (UNKNOWN + piece("a") + piece("a"), "duplicate"),
         (UNKNOWN + piece(""), "a piece of 0 bytes"),
         (UNKNOWN + piece("x" * 2000), "a piece of 2000 bytes"),
         (UNKNOWN + piece("a", float("nan")), "not finite"),
         (UNKNOWN + piece("a", kind=9), "9 is not a valid Kind"),
-        (UNKNOWN + piece("a", kind=4), "of the user's own"),
-        (UNKNOWN + piece("<0x00>", kind=6), "for bytes"),
+        (UNKNOWN + piece("a", kind=4), "user-defined"),
+        (UNKNOWN + piece("<0x00>", kind=6), "byte pieces"),
         (UNKNOWN + field(1, field(1, b"\xff")), "decode"),
-        (UNKNOWN + field(1, 5), "a number where text should be"),
-        (UNKNOWN + piece("a")[:-3], "cut short"),
-        (UNKNOWN + b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "cut short"),
+        (UNKNOWN + field(1, 5), "expected bytes"),
+        (UNKNOWN + piece("a")[:-3], "truncated"),
+        (UNKNOWN + b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "truncated"),
         (b"\xff" * 30, "more than ten bytes"),
         (b"\x0f", "wire type 7"),
         (UNKNOWN + piece("a") + field(2, field(3, 2)), "only unigram"),
         (UNKNOWN + piece("a") + field(2, field(24, 1)), "only unigram"),
-        (UNKNOWN + piece("a") + field(3, field(5, 0)), "raw spaces"),
+        (UNKNOWN + piece("a") + field(3, field(5, 0)), "unescaped"),
         (UNKNOWN + piece("a") + field(3, field(2, b"\xff" * 9)), "not a tokenizer"),
     ],
 )

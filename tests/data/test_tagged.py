@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.registry import DataConfig, Loaded, load_data
+from qkv.data.registry import DataConfig, LoadedData, load_data
 from qkv.data.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
 
@@ -46,9 +46,9 @@ def test_the_tags_are_those_of_the_column_that_was_asked_for(column, tags, tmp_p
 
 def test_a_column_of_what_has_no_such_columns_is_refused(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a X\n")
-    with pytest.raises(InputError, match=r"a\.txt: data\.column = 'deprel' is a column of CoNLL-U"):
+    with pytest.raises(InputError, match=r"a\.txt: data\.column = 'deprel' requires CoNLL-U"):
         load_data(DataConfig(name="tagged", train=(str(tmp_path / "a.txt"),), column="deprel"))
-    with pytest.raises(InputError, match="column has no meaning with name = 'wnut17'"):
+    with pytest.raises(InputError, match="column does not apply to name = 'wnut17'"):
         DataConfig(name="wnut17", column="deprel")
 
 
@@ -59,11 +59,11 @@ def tree(*heads: int) -> list[str]:
 @pytest.mark.parametrize(
     ("heads", "words"),
     [
-        ((0, 1, 0), "f: line 1: this sentence has 2 roots: one word of a tree has head 0"),
-        ((2, 1), "f: line 1: this sentence has 0 roots"),
-        ((0, 2), "f: line 1: word 2 of this sentence is above itself: its heads run in a circle"),
-        ((0, 3, 4, 3, 2), "f: line 1: word 3 of this sentence is above itself"),  # word 2 only hangs from the circle
-        ((0, 4, 1), "f: line 1: a head of this sentence is not in it"),
+        ((0, 1, 0), "f: line 1: the sentence has 2 roots"),
+        ((2, 1), "f: line 1: the sentence has 0 roots"),
+        ((0, 2), "f: line 1: .* cycle at word 2"),
+        ((0, 3, 4, 3, 2), "f: line 1: .* cycle at word 3"),  # word 2 is not part of the cycle
+        ((0, 4, 1), "f: line 1: a head is not a word of the sentence"),
     ],
 )
 def test_heads_that_make_no_tree_are_refused_in_words(heads, words):
@@ -80,13 +80,13 @@ def test_heads_that_make_no_tree_are_refused_in_words(heads, words):
         (parse_columns, ["a\tO", "\tO"], "f: line 2 has a word without a tag"),
         (parse_columns, ["# text = a b", "a X"], "f: line 2 has 2 columns, the first 5: 'a X'"),
         (parse_columns, ["a X", "b Y Z"], "f: line 2 has 3 columns, the first 2"),
-        (parse_conllu, ["1 a a X _ _ 0 _ _ _"], "f: line 1 is no word of CoNLL-U"),
-        (parse_conllu, ["1\ta"], "f: line 1 is no word of CoNLL-U"),
-        (parse_conllu, ["1\ta\ta\t\t_\t_\t0\t_\t_\t_"], "f: line 1 has a word or a tag with nothing in it"),
-        (parse_conllu, ["1\ta\ta\tX\t_\t_\tx\t_\t_\t_"], "f: line 1 is no word of CoNLL-U"),
-        (parse_conllu, ["1\ta\ta\tX\t_\t_\t²\t_\t_\t_"], "f: line 1 is no word of CoNLL-U"),
-        (parse_conllu, [f"1\ta\ta\tX\t_\t_\t{'1' * 5000}\t_\t_\t_"], "f: line 1 is no word of CoNLL-U"),
-        (parse_conllu, ["1\ta\ta\tX\t_\t_\t2\t_\t_\t_"], "f: line 1: a head of this sentence is not in it"),
+        (parse_conllu, ["1 a a X _ _ 0 _ _ _"], "f: line 1 is not CoNLL-U"),
+        (parse_conllu, ["1\ta"], "f: line 1 is not CoNLL-U"),
+        (parse_conllu, ["1\ta\ta\t\t_\t_\t0\t_\t_\t_"], "f: line 1 has an empty word or tag"),
+        (parse_conllu, ["1\ta\ta\tX\t_\t_\tx\t_\t_\t_"], "f: line 1 is not CoNLL-U"),
+        (parse_conllu, ["1\ta\ta\tX\t_\t_\t²\t_\t_\t_"], "f: line 1 is not CoNLL-U"),
+        (parse_conllu, [f"1\ta\ta\tX\t_\t_\t{'1' * 5000}\t_\t_\t_"], "f: line 1 is not CoNLL-U"),
+        (parse_conllu, ["1\ta\ta\tX\t_\t_\t2\t_\t_\t_"], "f: line 1: a head is not a word of the sentence"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_with_its_line(parse, lines, words):
@@ -101,7 +101,7 @@ def test_own_files_are_read_by_their_ending_and_a_share_is_held_out(tmp_path: Pa
     loaded = load_data(DataConfig(name="tagged", train=(str(tmp_path / "a.conllu"), str(tmp_path / "b.txt"))))
     assert len(loaded.tagged["train"]) == 95
     assert len(loaded.tagged["valid"]) == 5
-    assert loaded.fingerprint != Loaded({}, tagged={"train": loaded.tagged["train"]}).fingerprint
+    assert loaded.fingerprint != LoadedData({}, tagged={"train": loaded.tagged["train"]}).fingerprint
 
 
 def test_own_sentences_need_a_file():

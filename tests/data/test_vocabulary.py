@@ -37,7 +37,7 @@ def test_a_text_that_was_seen_is_decoded_to_itself(vocabulary: Vocabulary) -> No
     for text in TEXTS:
         tokens = vocabulary.encode(text)
         assert vocabulary.decode(tokens.ids) == text
-        assert vocabulary.unknown(tokens) == ()
+        assert vocabulary.unknown_pieces(tokens) == ()
     assert vocabulary.encode_ids(TEXTS) == [vocabulary.encode(text).ids for text in TEXTS]
 
 
@@ -72,16 +72,16 @@ def test_composed_and_decomposed_accents_are_the_same_tokens(vocabulary: Vocabul
     assert composed != decomposed
     assert vocabulary.encode(composed).ids == vocabulary.encode(decomposed).ids
     assert "".join(vocabulary.encode(decomposed).pieces) == decomposed
-    assert vocabulary.unknown(vocabulary.encode(decomposed)) == ()
+    assert vocabulary.unknown_pieces(vocabulary.encode(decomposed)) == ()
 
 
 def test_what_was_never_seen_is_an_unknown_token_and_reported_once() -> None:
     characters = TRAINED["char"]
     tokens = characters.encode("☃Zwei☃漢\n")
     assert [number == UNKNOWN for number in tokens.ids] == [True, *[False] * 4, True, True, True]
-    assert characters.unknown(tokens) == ("☃", "漢", "\n")
+    assert characters.unknown_pieces(tokens) == ("☃", "漢", "\n")
     subwords = TRAINED["bpe:80"]
-    assert subwords.unknown(subwords.encode("Zwei ☃漢字 Hunde ☃漢字")) == ("☃", "漢字")
+    assert subwords.unknown_pieces(subwords.encode("Zwei ☃漢字 Hunde ☃漢字")) == ("☃", "漢字")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,7 +133,7 @@ def test_the_most_frequent_words_are_kept_and_the_others_are_unknown() -> None:
     assert [vocabulary.piece(number) for number in range(len(vocabulary))] == [*SPECIAL, " a", " b", " c"]
     tokens = vocabulary.encode("f a  x x")
     assert tokens.ids == [UNKNOWN, 4, UNKNOWN, UNKNOWN, UNKNOWN]
-    assert vocabulary.unknown(tokens) == ("f", " ", "x")
+    assert vocabulary.unknown_pieces(tokens) == ("f", " ", "x")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,7 +145,7 @@ def test_a_lowercased_vocabulary_reads_and_writes_lower_case_alone_also_when_rea
             assert vocabulary.decode(tokens.ids) == text.lower() == vocabulary.normalize(text)
             assert "".join(tokens.pieces) == text  # what a person sees is what was written
             assert vocabulary.encode(text.upper()).ids == tokens.ids
-            assert vocabulary.unknown(tokens) == ()
+            assert vocabulary.unknown_pieces(tokens) == ()
     assert len(trained) <= len(TRAINED[kind])
     assert TRAINED[kind].normalize("Cafe\u0301") == "Café"
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from qkv.config import build
 from qkv.data.pair import Pair
-from qkv.data.registry import DataConfig, Loaded, learn_vocabulary
+from qkv.data.registry import DataConfig, LoadedData, learn_vocabulary
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Vocabulary
 from qkv.data.wordpiece import NAMES, learn_wordpieces
@@ -31,10 +31,15 @@ print(learn_wordpieces(TEXTS, 90, lowercase=True).to_json())
 
 def test_a_text_is_read_as_bert_reads_it():
     tokenizer = learn_wordpieces(["the cats play", "the cat plays", "cat"] * 9, 60, lowercase=True)
-    assert [tokenizer.name(number) for number in range(5)] == list(NAMES.values())
-    assert (tokenizer.roles.pad, tokenizer.roles.begin, tokenizer.roles.end, tokenizer.roles.mask) == (0, 2, 3, 4)
+    assert [tokenizer.id_to_token(number) for number in range(5)] == list(NAMES.values())
+    assert (
+        tokenizer.special_tokens.pad,
+        tokenizer.special_tokens.begin,
+        tokenizer.special_tokens.end,
+        tokenizer.special_tokens.mask,
+    ) == (0, 2, 3, 4)
     pair = tokenizer.encode("The CATS", "play?")
-    assert [tokenizer.name(number) for number in pair.ids] == [
+    assert [tokenizer.id_to_token(number) for number in pair.ids] == [
         "[CLS]",
         "the",
         "cats",
@@ -45,7 +50,7 @@ def test_a_text_is_read_as_bert_reads_it():
     ]
     assert pair.segments == [0, 0, 0, 0, 1, 1, 1]
     assert pair.pieces[1:3] == ("The", "CATS")
-    pieces = [tokenizer.name(number) for number in tokenizer.encode("clay", specials=False).ids]
+    pieces = [tokenizer.id_to_token(number) for number in tokenizer.encode("clay", specials=False).ids]
     assert pieces[0] in ("c", "ca", "cl")
     assert all(piece.startswith("##") for piece in pieces[1:])
     assert tokenizer.decode(tokenizer.encode("the cats played"[:-2]).ids) == "the cats play"
@@ -55,7 +60,7 @@ def test_case_and_accents_are_kept_or_not():
     kept, folded = (learn_wordpieces(TEXTS, 200, lowercase=lowercase) for lowercase in (False, True))
     assert folded.encode("ZOË").ids == folded.encode("zoe").ids
     assert kept.decode(kept.encode("Zoë").ids) == "Zoë"
-    assert kept.roles.unknown in kept.encode("zoë").ids  # no z that begins a word was ever seen
+    assert kept.special_tokens.unknown in kept.encode("zoë").ids  # no z that begins a word was ever seen
 
 
 def test_the_same_texts_give_the_same_tokens_in_another_process_too():
@@ -84,7 +89,7 @@ def test_what_is_written_is_read_again_the_same():
 
 
 def test_a_recipe_asks_for_word_pieces_by_their_number_and_labels_are_none_of_them():
-    data = Loaded({"train": [Pair("cats play", "positive")] * 3})
+    data = LoadedData({"train": [Pair("cats play", "positive")] * 3})
     config = build(DataConfig, {"name": "imdb", "vocabulary": "wordpiece:40", "lowercase": True}, "recipe")
     found = learn_vocabulary(data, config)
     assert isinstance(found, PretrainedTokenizer)
@@ -97,5 +102,5 @@ def test_a_recipe_asks_for_word_pieces_by_their_number_and_labels_are_none_of_th
 
 
 def test_word_pieces_are_no_vocabulary_of_a_side():
-    with pytest.raises(InputError, match="'wordpiece:40' makes no Vocabulary"):
+    with pytest.raises(InputError, match="'wordpiece:40' is not supported"):
         Vocabulary.train(TEXTS, "wordpiece:40")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.data.questions import Passage, Question
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
@@ -38,7 +38,7 @@ VOCABULARY = Vocabulary.train([TEXT, *(one.question for one in QUESTIONS)], "wor
 
 
 def prepared(longest: int, questions: list[Question] = QUESTIONS, **train: Any) -> AnsweringTask:
-    data = Loaded({}, questions={"train": questions, "valid": questions})
+    data = LoadedData({}, questions={"train": questions, "valid": questions})
     settings = TrainConfig(**{"batch_tokens": 200, **train})
     return AnsweringTask.prepare(data, VOCABULARY, SimpleNamespace(max_length=longest), settings, 0)
 
@@ -61,14 +61,14 @@ def test_windows_hold_the_whole_text_and_the_right_answer_where_they_hold_all_of
         for window in mine:
             assert len(window.ids) <= longest
             held = [one.text[passage.begin : passage.end] for passage in window.passages]
-            inside = one.right and set(parts(one.answers[0], one.text)) <= {*window.passages}
+            inside = one.answer_texts and set(parts(one.answers[0], one.text)) <= {*window.passages}
             if not inside:
                 assert (window.begin, window.end) == (CLS, CLS)
                 continue
             words = held[window.begin - window.first : window.end - window.first + 1]
-            assert " ".join(words) == one.right[0]
+            assert " ".join(words) == one.answer_texts[0]
             assert window.candidates[window.begin]
-        assert any(window.begin != CLS for window in mine) == bool(one.right)
+        assert any(window.begin != CLS for window in mine) == bool(one.answer_texts)
 
 
 def words_of(text: str) -> list[Passage]:
@@ -125,7 +125,7 @@ def test_an_epoch_has_every_window_once_and_the_data_decide_the_sizes():
     task = prepared(16)
     assert sorted(row for rows in task.epoch(0) for row in rows) == [*range(len(task.train))]
     assert task.describe() == f"8 questions, {len(task.train)} windows"
-    data = Loaded({}, questions={"train": QUESTIONS})
+    data = LoadedData({}, questions={"train": QUESTIONS})
     assert AnsweringTask.sizes(data, VOCABULARY) == {"vocabulary_size": len(VOCABULARY), "head": "span"}
     assert AnsweringTask.splits(data) == ["train"]
     assert task.examine(tiny(16).eval(), data, "train")[:2] == (8, "questions")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.bandits import Bandits
-from qkv.data.registry import DataConfig, Loaded, load_data
+from qkv.data.registry import DataConfig, LoadedData, load_data
 from qkv.errors import InputError
 from qkv.models.snail import PolicyConfig, SNAILPolicy
 from qkv.objectives.policy_gradient import gumbel, policy_gradient
@@ -31,10 +31,10 @@ def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
 
 
 def test_arms_pay_as_often_as_they_should_and_by_seed_and_number_alone():
-    games = Bandits(2, 1000).draw(0, range(20))
-    assert games.pays.mean(axis=1) == pytest.approx(games.chances, abs=0.06)
-    assert BANDITS.draw(0, [7]).pays.tolist() == BANDITS.draw(0, range(9)).pays[7:8].tolist()
-    assert BANDITS.draw(1, range(99)).chances.mean() == pytest.approx(0.5, abs=0.1)
+    games = Bandits(2, 1000).sample(0, range(20))
+    assert games.rewards.mean(axis=1) == pytest.approx(games.win_probs, abs=0.06)
+    assert BANDITS.sample(0, [7]).rewards.tolist() == BANDITS.sample(0, range(9)).rewards[7:8].tolist()
+    assert BANDITS.sample(1, range(99)).win_probs.mean() == pytest.approx(0.5, abs=0.1)
 
 
 def test_games_that_cannot_be_played_are_refused():
@@ -58,7 +58,7 @@ def best_possible(pulls: int, arms: tuple[tuple[int, int], ...] = ((0, 0), (0, 0
 
 def test_who_plays_by_the_index_wins_as_much_as_anyone_can_and_the_others_less():
     two = Bandits(2, 5)
-    games = two.draw(0, range(40_000))
+    games = two.sample(0, range(40_000))
     won = {name: float(play(games, rule).mean()) for name, rule in rules(two).items()}
     assert won["random"] == pytest.approx(2.5, abs=0.03)
     assert won["gittins"] == pytest.approx(best_possible(5), abs=0.03)
@@ -167,14 +167,16 @@ def test_eight_games_are_learned_by_heart():
 def test_games_are_scored_in_parts_and_those_of_a_test_are_none_that_chose_the_model(monkeypatch):
     task, model = prepared()
     whole = scores(model, BANDITS, VALIDATED, 50)
-    assert task.examine(model, Loaded({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
+    assert task.examine(model, LoadedData({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
     monkeypatch.setattr(bandit, "AT_ONCE", 28)  # seven games
     assert scores(model, BANDITS, VALIDATED, 50) == pytest.approx(whole)
-    assert not np.array_equal(BANDITS.draw(VALIDATED, range(50)).pays, BANDITS.draw(EXAMINED_IN, range(50)).pays)
+    assert not np.array_equal(
+        BANDITS.sample(VALIDATED, range(50)).rewards, BANDITS.sample(EXAMINED_IN, range(50)).rewards
+    )
 
 
 def test_a_task_says_what_it_plays_and_on_what_it_is_scored():
     task, model = prepared()
     assert task.describe() == "3 arms, 4 pull(s)"
-    assert BanditTask.splits(Loaded({}, bandits={"train": BANDITS})) == ["valid", "test"]
+    assert BanditTask.splits(LoadedData({}, bandits={"train": BANDITS})) == ["valid", "test"]
     assert task.examine(model, load_data(DataConfig(name="bandits", arms=3, pulls=4)), "test").size == 10_000

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.episodes import Examples
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.episodes import FewShotDataset
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.models.snail import SNAIL, Config
 from qkv.tasks.few_shot import HELD_OUT, FewShotTask, scores
 from qkv.training import job
@@ -21,23 +21,23 @@ from qkv.training.recipe import TrainConfig, read_recipe
 SMALL = {"maps": 8, "stages": 2, "features": 16, "keys": (16, 16), "values": (16, 16), "filters": 16}
 
 
-def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> Examples:
+def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> FewShotDataset:
     """Classes are patterns of 2 x 2 bright and dark fields, their pictures the same with some noise."""
     chance = np.random.default_rng(seed)
     fields = chance.integers(0, 2, (classes, 1, 1, 4, 4)) * 180
     noise = chance.integers(0, 60, (classes, 6, 1, 8, 8))
     pixels = fields.repeat(2, axis=-1).repeat(2, axis=-2) + noise
-    return Examples(pixels.astype(np.uint8), tuple(map(str, range(classes))), ways, shots)
+    return FewShotDataset(pixels.astype(np.uint8), tuple(map(str, range(classes))), ways, shots)
 
 
 def prepared(ways: int = 3, shots: int = 1, **train: Any) -> FewShotTask:
-    data = Loaded({}, episodes={"train": patterns(40, 0, ways, shots), "valid": patterns(20, 1, ways, shots)})
+    data = LoadedData({}, episodes={"train": patterns(40, 0, ways, shots), "valid": patterns(20, 1, ways, shots)})
     return FewShotTask.prepare(data, None, None, TrainConfig(**{"batch_tokens": 16, **train}), 0)
 
 
 def small(task: FewShotTask) -> SNAIL:
     torch.manual_seed(0)
-    return SNAIL(Config(**FewShotTask.sizes(Loaded({}, episodes={"train": task.train}), None), **SMALL))
+    return SNAIL(Config(**FewShotTask.sizes(LoadedData({}, episodes={"train": task.train}), None), **SMALL))
 
 
 def test_the_data_decide_the_sizes_of_the_model():
@@ -103,10 +103,10 @@ def test_every_picture_of_an_episode_is_moved_by_itself():
 def test_the_scores_are_those_of_a_loop_over_all_queries_of_all_episodes():
     task = prepared(shots=2)
     model, data = small(task).eval(), task.valid
-    episodes = data.draw(HELD_OUT, range(30))
+    episodes = data.sample(HELD_OUT, range(30))
     pixels = torch.from_numpy(data.pixels).flatten(0, 1).float() / 127.5 - 1
     losses, right = [], []
-    for shown, labels, queries in zip(episodes.shown, episodes.labels, episodes.queries, strict=True):
+    for shown, labels, queries in zip(episodes.support, episodes.labels, episodes.queries, strict=True):
         for answer, query in enumerate(queries):
             pictures = pixels[[*shown, query]][None]
             logits = model(pictures, torch.from_numpy(labels)[None])[0]
@@ -124,7 +124,7 @@ def test_every_run_is_validated_and_tested_on_the_same_episodes():
     task = prepared(valid_size=20)
     model = small(task).eval()
     assert replace(task, seed=5).validate(model) == task.validate(model)
-    data = Loaded({}, episodes={"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
+    data = LoadedData({}, episodes={"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
     assert FewShotTask.splits(data) == ["train", "valid", "test"]
     examined = task.examine(model, data, "test")
     assert (examined.size, examined.unit) == (1000, "episodes")
@@ -143,8 +143,8 @@ def test_a_small_model_learns_to_tell_classes_it_has_never_seen():
 
 
 def test_a_run_on_episodes_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    data = Loaded({}, episodes={split: patterns(20, 0) for split in ("train", "valid", "test")})
-    monkeypatch.setitem(DATA_SETS, "omniglot", replace(DATA_SETS["omniglot"], load=lambda _: data))
+    data = LoadedData({}, episodes={split: patterns(20, 0) for split in ("train", "valid", "test")})
+    monkeypatch.setitem(DATASETS, "omniglot", replace(DATASETS["omniglot"], load=lambda _: data))
     sizes = [f"model.{key}={list(size) if isinstance(size, tuple) else size}" for key, size in SMALL.items()]
     train = ["train.batch_tokens=10", "train.save_every=1", "train.epochs=2", "train.valid_size=5", "train.ema=0"]
     whole = job.begin(read_recipe("omniglot-snail-5way", [*sizes, *train]), tmp_path / "run", "cpu")

@@ -50,9 +50,11 @@ def test_a_bert_of_our_own_is_filled_in_by_as_a_released_one(tmp_path):
     found = filler("The [MASK] sat.", 4)
     ids = tokenizer.encode("The [MASK] sat.").ids
     with torch.no_grad():
-        said = model.word_logits(model(torch.tensor([ids])))[0, ids.index(tokenizer.roles.mask)].softmax(dim=-1)
+        said = model.word_logits(model(torch.tensor([ids])))[0, ids.index(tokenizer.special_tokens.mask)].softmax(
+            dim=-1
+        )
     ranked = said.argsort(descending=True)[:4]
-    assert [guess.word for guess in found.guesses[0]] == [tokenizer.name(int(token)) for token in ranked]
+    assert [guess.word for guess in found.guesses[0]] == [tokenizer.id_to_token(int(token)) for token in ranked]
     assert [guess.probability for guess in found.guesses[0]] == pytest.approx(said[ranked].tolist(), abs=1e-5)
 
 

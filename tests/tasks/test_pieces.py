@@ -31,7 +31,7 @@ from qkv.tasks.words import split_words
 def test_the_words_of_a_text_are_those_of_the_text_as_a_whole(texts):
     splitter = WordSplitter(Characters(6))
     for text, numbers in zip(texts, splitter.split(texts), strict=True):
-        names = {number: word for word, number in splitter.table.numbers.items()}
+        names = {number: word for word, number in splitter.table.ids.items()}
         expected = [text[begin:end] for begin, end in split_words(text)] or [""]
         assert [names[number] for number in numbers] == expected
 
@@ -83,7 +83,7 @@ def test_the_name_of_the_padding_in_a_text_is_a_word_like_any_other():
     numbers = splitter.split(["good [PAD] film"])[0]
     (words,) = splitter.read(torch.tensor([numbers]))[0].tolist()
     good, film = tokenizer.encode_ids(["good film"])[0]
-    assert words == [good, tokenizer.roles.unknown, film]
+    assert words == [good, tokenizer.special_tokens.unknown, film]
 
 
 def words_of(splitter: SentenceSplitter, numbers: list[int]) -> list[str]:

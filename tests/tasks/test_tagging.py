@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tagged import Tagged
 from qkv.data.vocabulary import BEGIN, END, Vocabulary
 from qkv.errors import InputError
@@ -27,7 +27,7 @@ NUMBERS = {name: number for number, name in enumerate(LABELS)}
 
 
 def prepared(longest: int = 64, **train: Any) -> TaggingTask:
-    data = Loaded({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2]})
+    data = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2]})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
     return TaggingTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_tokens": 40, **train}), 0)
 
@@ -57,7 +57,7 @@ def test_a_word_in_which_nothing_is_left_is_read_as_unknown():
 
 
 def test_the_data_decide_the_labels_and_a_tag_that_is_not_among_them_is_not_asked_for():
-    sizes = TaggingTask.sizes(Loaded({}, tagged={"train": SENTENCES}), VOCABULARY)
+    sizes = TaggingTask.sizes(LoadedData({}, tagged={"train": SENTENCES}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "tagger", "labels": 3, "label_names": LABELS}
     (piece,) = cut(Splitter(VOCABULARY), [Tagged(("cat",), ("X",))], NUMBERS, 64).pieces
     assert set(piece.targets) == {IGNORE}

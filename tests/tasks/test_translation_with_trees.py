@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tagged import Tagged
 from qkv.data.vocabulary import Vocabulary
 from qkv.data.wordpiece import learn_wordpieces
@@ -40,7 +40,7 @@ def made(pairs: list[Pair] = PAIRS, vocabulary: Vocabulary = VOCABULARY, **chang
     config = Config(
         len(vocabulary), len(vocabulary), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
     )
-    data = Loaded({"train": pairs, "valid": pairs})
+    data = LoadedData({"train": pairs, "valid": pairs})
     task = TranslationTask.prepare(data, vocabulary, config, TrainConfig(batch_tokens=64), 0)
     return task, Transformer(config).eval()
 
@@ -138,7 +138,7 @@ def test_what_the_tree_alone_tells_is_not_learned_by_who_does_not_read_it():
 @pytest.mark.parametrize("beam", [1, 3])
 def test_answers_are_by_the_tree_of_each_sentence_whatever_else_is_in_the_batch(beam):
     translator = Translator(spread(made()[1]), VOCABULARY)
-    given = [one.given for one in MIXED]
+    given = [one.source_input for one in MIXED]
     together = translator.translate(given, Search(beam, max_length=6))
     assert [answers[0].source for answers in together] == [one.source for one in MIXED]
     assert len({round(answers[0].score, 4) for answers in together[: len(PAIRS)]}) > 1  # of one and the same text
@@ -153,7 +153,7 @@ def test_answers_are_by_the_tree_of_each_sentence_whatever_else_is_in_the_batch(
 def test_a_translator_that_was_saved_answers_alike(tmp_path: Path):
     model = spread(made()[1])
     save_model(model, VOCABULARY, tmp_path)
-    given = [one.given for one in MIXED]
+    given = [one.source_input for one in MIXED]
     expected = Translator(model, VOCABULARY).translate(given, Search(max_length=6))
     assert Translator(tmp_path, device="cpu").translate(given, Search(max_length=6)) == expected
 

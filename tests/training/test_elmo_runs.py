@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from qkv.data.pair import Pair
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError
 from qkv.interop import load
@@ -44,15 +44,15 @@ def _made_data() -> Iterator[None]:
     chance = random.Random(0)
     texts = [f"The {chance.choice(['cat', 'dog'])} {chance.choice(['sat', 'ran'])}. A dog sat." for _ in range(24)]
     made = {
-        "imdb": Loaded(
+        "imdb": LoadedData(
             {"train": [Pair(text, "x") for text in texts[:20]], "valid": [Pair(text, "x") for text in texts[20:]]}
         ),
-        "sentence_polarity": Loaded(dict.fromkeys(("train", "valid", "test"), LABELLED)),
-        "wnut17": Loaded({}, tagged=dict.fromkeys(("train", "valid", "test"), TAGGED)),
+        "sentence_polarity": LoadedData(dict.fromkeys(("train", "valid", "test"), LABELLED)),
+        "wnut17": LoadedData({}, tagged=dict.fromkeys(("train", "valid", "test"), TAGGED)),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, loaded in made.items():
-            patch.setitem(DATA_SETS, name, replace(DATA_SETS[name], load=lambda _, loaded=loaded: loaded))
+            patch.setitem(DATASETS, name, replace(DATASETS[name], load=lambda _, loaded=loaded: loaded))
         yield
 
 

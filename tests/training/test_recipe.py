@@ -112,5 +112,5 @@ def test_a_recipe_can_extend_one_that_extends_another(tmp_path):
     ],
 )
 def test_a_key_that_means_nothing_for_the_data_is_refused(name, assignment):
-    with pytest.raises(InputError, match="has no meaning with name"):
+    with pytest.raises(InputError, match="does not apply to name"):
         read_recipe(name, [assignment])

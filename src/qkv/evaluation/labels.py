@@ -3,7 +3,7 @@
 import json
 import re
 
-from qkv.data.config import MEANT_FOR
+from qkv.data.config import APPLIES_WHEN
 from qkv.evaluation.record import Record
 
 FOLD = "data.fold"
@@ -35,7 +35,7 @@ def search_label(record: Record) -> str:
 
 def fold_of(record: Record) -> int | None:
     """Which part was tested on, of data that are to be tested on part by part."""
-    if record.data not in MEANT_FOR["fold"]:
+    if record.data not in APPLIES_WHEN["fold"]:
         return None
     said = [change.partition("=")[2] for change in record.changes if change.startswith(f"{FOLD}=")]
     return int(said[0]) if said and said[0].isdecimal() else 0

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qkv.config import require
-from qkv.data.batching import shuffled, stepped
+from qkv.data.batching import round_up, shuffled_batches
 from qkv.data.questions import Question
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.metrics import Metric
 from qkv.metrics.answers import answer_f1, exact_answers
 from qkv.models.bert import Bert
@@ -50,11 +50,11 @@ class AnsweringTask(ScoredTask):
         return {"vocabulary_size": 1, "head": "span"}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
         return {"vocabulary_size": len(vocabulary), "head": "span"}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "AnsweringTask":
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "AnsweringTask":
         require(not train.label_smoothing, "train.label_smoothing is for labels; the places of an answer are none")
         questions = data.questions["train"]
         windows = windows_of(Splitter(vocabulary), questions, model.max_length)
@@ -65,13 +65,13 @@ class AnsweringTask(ScoredTask):
         return f"{self.questions:,} questions, {len(self.train):,} windows"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return shuffled([len(one.ids) for one in self.train], self.settings.batch_tokens, self.seed, number)
+        return shuffled_batches([len(one.ids) for one in self.train], self.settings.batch_tokens, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> WindowBatch:
         windows = [self.train[row] for row in rows]
         if not filled:
             return batched(windows, self.splitter.pad)
-        width = min(stepped(max(len(one.ids) for one in windows)), self.longest)
+        width = min(round_up(max(len(one.ids) for one in windows)), self.longest)
         return batched(windows, self.splitter.pad, self.settings.batch_tokens // width, width)
 
     def loss(self, model: Bert, batch: WindowBatch) -> Float[Tensor, ""]:
@@ -81,10 +81,10 @@ class AnsweringTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.questions)
 
-    def examine(self, model: Bert, data: Loaded, split: str) -> Examined:
+    def examine(self, model: Bert, data: LoadedData, split: str) -> Examined:
         return Examined(len(data.questions[split]), "questions", self._scores(model, data.questions[split]))
 
     def _scores(self, model: Bert, questions: Sequence[Question]) -> dict[str, float]:
@@ -95,7 +95,7 @@ class AnsweringTask(ScoredTask):
             "" if passage is None else question.text[passage.begin : passage.end]
             for question, passage in zip(questions, said, strict=True)
         ]
-        right = [question.right for question in questions]
+        right = [question.answer_texts for question in questions]
         return {
             "loss": sum(one.loss for one in found) / max(1, len(windows)),
             "exact": exact_answers(texts, right),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.data.bandits import Bandits
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAILPolicy
@@ -70,11 +70,11 @@ class BanditTask(ScoredTask):
         return {"actions": 2, "length": 1}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
         return {"actions": data.bandits["train"].arms, "length": data.bandits["train"].pulls}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: None, model: Any, train: Settings, seed: int) -> "BanditTask":
+    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "BanditTask":
         return cls(data.bandits["train"], data.bandits["valid"], train, seed, data.notes)
 
     def describe(self) -> str:
@@ -97,18 +97,18 @@ class BanditTask(ScoredTask):
         return scores(model, self.valid, VALIDATED, self.settings.valid_size)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return ["valid", "test"]
 
-    def examine(self, model: SNAILPolicy, data: Loaded, split: str) -> Examined:
+    def examine(self, model: SNAILPolicy, data: LoadedData, split: str) -> Examined:
         seed = VALIDATED if split == "valid" else EXAMINED_IN
         return Examined(EXAMINED, "games", scores(model, data.bandits[split], seed, EXAMINED))
 
 
 def games_of(bandits: Bandits, seed: int, numbers: Sequence[int]) -> GameBatch:
     """The games of these numbers, as tensors."""
-    games = bandits.draw(seed, numbers)
-    return GameBatch(torch.from_numpy(games.pays), torch.from_numpy(games.luck))
+    games = bandits.sample(seed, numbers)
+    return GameBatch(torch.from_numpy(games.rewards), torch.from_numpy(games.uniform))
 
 
 @torch.no_grad()
@@ -129,12 +129,12 @@ def played(model: SNAILPolicy, games: GameBatch) -> tuple[Int[Tensor, "batch pul
 @torch.inference_mode()
 def scores(model: SNAILPolicy, bandits: Bandits, seed: int, count: int) -> dict[str, float]:
     """The mean reward of a game to the model and to those who play the same games."""
-    games = bandits.draw(seed, range(count))
+    games = bandits.sample(seed, range(count))
     together = max(1, AT_ONCE // bandits.pulls)
     parts = [
         GameBatch(
-            torch.from_numpy(games.pays[begin : begin + together]),
-            torch.from_numpy(games.luck[begin : begin + together]),
+            torch.from_numpy(games.rewards[begin : begin + together]),
+            torch.from_numpy(games.uniform[begin : begin + together]),
         )
         for begin in range(0, count, together)
     ]

@@ -11,7 +11,7 @@ from jaxtyping import Shaped, UInt8
 
 from qkv.attention import watch
 from qkv.data.captions import feature_names, read_features
-from qkv.data.picture_file import read_picture
+from qkv.data.image_file import read_image
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.generation import Hypothesis, Rules, Sampling, beam_search, greedy_search, sample
@@ -141,7 +141,7 @@ class Captioner:
         if path.suffix != FEATURES:
             if config.encoder == "given":
                 raise InputError(f"{path}: this model reads features {list(expects)}, not pictures: give a {FEATURES}")
-            yield Seen(path.name, read_picture(path, *expects))
+            yield Seen(path.name, read_image(path, *expects))
             return
         names = feature_names(path)
         for name, grid in zip(names, read_features(path, names), strict=True):

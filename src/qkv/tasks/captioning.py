@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import IGNORE, stepped
+from qkv.data.batching import IGNORE, round_up
 from qkv.data.captions import Captions
-from qkv.data.registry import DataConfig, Loaded
+from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.vocabulary import PAD, Vocabulary
 from qkv.errors import InputError
@@ -81,7 +81,7 @@ class CaptioningTask(ScoredTask):
         self.number = 0  # of the epoch
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Vocabulary:
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> Vocabulary:
         said = (text for texts in data.captions["train"].texts for text in texts)
         return Vocabulary.train(said, config.vocabulary, lowercase=config.lowercase)
 
@@ -92,12 +92,14 @@ class CaptioningTask(ScoredTask):
         return {"vocabulary_size": 1, "channels": 3, "height": side, "width": side}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Vocabulary) -> dict[str, Any]:
-        _, channels, height, width = data.captions["train"].pictures.shape
+    def sizes(cls, data: LoadedData, vocabulary: Vocabulary) -> dict[str, Any]:
+        _, channels, height, width = data.captions["train"].images.shape
         return {"vocabulary_size": len(vocabulary), "channels": channels, "height": height, "width": width}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: Vocabulary, model: Any, train: Settings, seed: int) -> "CaptioningTask":
+    def prepare(
+        cls, data: LoadedData, vocabulary: Vocabulary, model: Any, train: Settings, seed: int
+    ) -> "CaptioningTask":
         """Encode the captions; those that are longer than the model allows are left out and noted."""
         pictures = data.captions["train"]
         notes = (*data.notes, *chain.from_iterable(captions.notes for captions in data.captions.values()))
@@ -130,7 +132,7 @@ class CaptioningTask(ScoredTask):
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> CaptionBatch:
         examples = [self.examples[row] for row in rows]
-        width = min(stepped(max(len(one.tokens) for one in examples) + 1), self.longest) if filled else 0
+        width = min(round_up(max(len(one.tokens) for one in examples) + 1), self.longest) if filled else 0
         batch = self._batched(self.train, examples, self.size if filled else 0, width)
         if not self.settings.shift:
             return batch
@@ -151,10 +153,10 @@ class CaptioningTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.captions)
 
-    def examine(self, model: ShowAttendTell, data: Loaded, split: str) -> Examined:
+    def examine(self, model: ShowAttendTell, data: LoadedData, split: str) -> Examined:
         return Examined(len(data.captions[split]), "pictures", self._scores(model, data.captions[split]))
 
     @torch.inference_mode()
@@ -186,7 +188,7 @@ class CaptioningTask(ScoredTask):
         The captions are the true ones, so that every word has an object. Of a word of several tokens each counts.
         """
         size, grid = (model.config.height, model.config.width), model.config.grid
-        first = Captions(captions.pictures, tuple(texts[:1] for texts in captions.texts), captions.objects)
+        first = Captions(captions.images, tuple(texts[:1] for texts in captions.texts), captions.objects)
         found: list[bool] = []
         for part in self._parts(encoded(self.vocabulary, first)):
             batch = self._batched(first, part).to(model.device)
@@ -218,7 +220,7 @@ class CaptioningTask(ScoredTask):
         ended = [[*one.tokens, self.marks.end] for one in examples] + [[]] * missing
         numbers = [one.picture for one in examples] + [examples[0].picture] * missing
         return CaptionBatch(
-            torch.from_numpy(captions.pictures[numbers]),
+            torch.from_numpy(captions.images[numbers]),
             torch.tensor([row + [PAD] * (width - len(row)) for row in begun]),
             torch.tensor([row + [IGNORE] * (width - len(row)) for row in ended]),
             sum(map(len, ended)),

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from qkv.config import shown
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
@@ -82,7 +82,7 @@ class ClassificationTask(ScoredTask):
         return {"vocabulary_size": 1, "head": "classifier", "labels": 1, "label_names": ()}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
         names = tuple(sorted({pair.target for pair in data.splits["train"]}))
         if len(names) < 2:
             label = shown(repr(names[0]), SHOWN)
@@ -90,7 +90,7 @@ class ClassificationTask(ScoredTask):
         return {"vocabulary_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
         splitter = splitter_for(vocabulary, model)
@@ -132,13 +132,13 @@ class ClassificationTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.splits)
 
-    def examine(self, model: TextEncoder, data: Loaded, split: str) -> Examined:
+    def examine(self, model: TextEncoder, data: LoadedData, split: str) -> Examined:
         return Examined(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
 
-    def notes_on(self, data: Loaded, split: str) -> tuple[str, ...]:
+    def notes_on(self, data: LoadedData, split: str) -> tuple[str, ...]:
         return _strange_labels(data, split, self.labels)
 
     def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
@@ -146,7 +146,7 @@ class ClassificationTask(ScoredTask):
         return label_scores(log_p, pairs, self.labels)
 
 
-def _strange_labels(data: Loaded, split: str, labels: Sequence[str]) -> tuple[str, ...]:
+def _strange_labels(data: LoadedData, split: str, labels: Sequence[str]) -> tuple[str, ...]:
     """A note on labels that a model cannot know; the loss leaves their texts out, and the accuracy counts them."""
     strange = sorted({pair.target for pair in data.splits[split]} - set(labels))
     labels_shown = ", ".join(shown(label, SHOWN) for label in strange[:5])

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
-from qkv.data.packing import NOTHING, Packed, pack
-from qkv.data.registry import Loaded
+from qkv.data.packing import IGNORE_INDEX, Packed, pack
+from qkv.data.registry import LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import END, PAD, Vocabulary
@@ -36,7 +36,7 @@ class PackedBatch(TensorBatch):
 
     read: Int[Tensor, "rows length"]
     texts: Int[Tensor, "rows length"]  # which text each token is of
-    coming: Int[Tensor, "rows length"]  # the token after it in the same text, or NOTHING
+    coming: Int[Tensor, "rows length"]  # the token after it in the same text, or IGNORE_INDEX
     count: int  # of the tokens that come
 
     @property
@@ -74,12 +74,12 @@ class DocumentLanguageModelTask(ScoredTask):
         return {"vocabulary_size": 1, "ends": True}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
         return {"vocabulary_size": len(vocabulary.target), "ends": True}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "DocumentLanguageModelTask":
         if train.length < 2:
             raise InputError("train.length must be 2 at least: in a row of one token there is no next one")
@@ -117,16 +117,16 @@ class DocumentLanguageModelTask(ScoredTask):
 
     def loss(self, model: GPT2, batch: PackedBatch) -> Float[Tensor, ""]:
         logits = model(batch.read, documents=batch.texts)
-        return mean_cross_entropy(logits, batch.coming, NOTHING, self.settings.label_smoothing, consume=True)
+        return mean_cross_entropy(logits, batch.coming, IGNORE_INDEX, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: GPT2) -> dict[str, float]:
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return [split for split in data.texts or data.splits if split != "train"]
 
-    def examine(self, model: GPT2, data: Loaded, split: str) -> Examined:
+    def examine(self, model: GPT2, data: LoadedData, split: str) -> Examined:
         texts = encoded(self.vocabulary.target, data.documents(split))
         return Examined(len(texts), "documents", self._scores(model, texts))
 
@@ -137,7 +137,7 @@ class DocumentLanguageModelTask(ScoredTask):
         total, count = torch.zeros((), dtype=torch.float64, device=model.device), 0
         for rows in _in_turn(len(packed.tokens), self._together):
             batch = _batch(packed, rows).to(model.device)
-            total += token_cross_entropy(model(batch.read, documents=batch.texts), batch.coming, NOTHING)
+            total += token_cross_entropy(model(batch.read, documents=batch.texts), batch.coming, IGNORE_INDEX)
             count += batch.count
         loss = float(total) / count
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # more is no number any more
@@ -145,7 +145,7 @@ class DocumentLanguageModelTask(ScoredTask):
 
 def encoded(vocabulary: Vocabulary | PretrainedTokenizer, texts: Sequence[str]) -> list[Text]:
     """The tokens of each text, and at its end the one that says so, where the vocabulary has one."""
-    end = END if isinstance(vocabulary, Vocabulary) else vocabulary.roles.end
+    end = END if isinstance(vocabulary, Vocabulary) else vocabulary.special_tokens.end
     closed = [] if end is None else [end]
     return [array("i", [*ids, *closed]) for ids in vocabulary.encode_ids(texts)]
 
@@ -159,10 +159,10 @@ def _batch(packed: Packed, rows: Sequence[int], least: int = 0) -> PackedBatch:
     """Some of the rows, and as many with nothing in them as it takes to have so many at least."""
     here = slice(rows[0], rows[-1] + 1)
     missing = (0, 0, 0, max(0, least - len(rows)))
-    coming = packed.coming[here]
+    coming = packed.targets[here]
     return PackedBatch(
         F.pad(packed.tokens[here], missing, value=PAD),
-        F.pad(packed.texts[here], missing, value=NOTHING),
-        F.pad(coming, missing, value=NOTHING),
-        int((coming != NOTHING).sum()),
+        F.pad(packed.texts[here], missing, value=IGNORE_INDEX),
+        F.pad(coming, missing, value=IGNORE_INDEX),
+        int((coming != IGNORE_INDEX).sum()),
     )

@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 
 from qkv.attention import watch
 from qkv.attention.layers import chosen_layers
-from qkv.data.episodes import Examples
+from qkv.data.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.interop import load_as
 from qkv.models.snail import SNAIL
@@ -48,7 +48,7 @@ class SeenEpisode(Answer):
 class EpisodeObserver:
     """A few-shot classifier: `EpisodeObserver("runs/omniglot-snail-5way-0", examples)(3).by_layer`."""
 
-    def __init__(self, model: str | Path | SNAIL, examples: Examples, device: str = "auto") -> None:
+    def __init__(self, model: str | Path | SNAIL, examples: FewShotDataset, device: str = "auto") -> None:
         given = model if isinstance(model, SNAIL) else load_as(SNAIL, model, pick_device(device))
         self.model: SNAIL = given.eval()
         self.examples = examples
@@ -69,17 +69,17 @@ class EpisodeObserver:
         """What the model attends to in each episode: in all layers, or in one that is named."""
         if layer is not None:
             chosen_layers(self.model, layer)
-        drawn = self.examples.draw(HELD_OUT, numbers)
-        queries = np.take_along_axis(drawn.queries, drawn.asked[:, None], axis=1)
+        drawn = self.examples.sample(HELD_OUT, numbers)
+        queries = np.take_along_axis(drawn.queries, drawn.query_label[:, None], axis=1)
         pixels = self.examples.pixels.reshape(-1, *self.examples.pixels.shape[2:])[
-            np.concatenate((drawn.shown, queries), axis=1)
+            np.concatenate((drawn.support, queries), axis=1)
         ]
         labels = torch.from_numpy(drawn.labels).to(self.model.device)
         with watch(self.model, layers=layer) as seen:
             logits = self.model(scaled(torch.from_numpy(pixels)).to(self.model.device), labels)
         log_p = logits.float().log_softmax(dim=-1).cpu()
         read = {name: record.weights[:, :, -1:].float().cpu().numpy() for name, record in seen.items()}  # b 1 1 length
-        labelled = np.concatenate((drawn.labels, drawn.asked[:, None]), axis=1).tolist()
+        labelled = np.concatenate((drawn.labels, drawn.query_label[:, None]), axis=1).tolist()
         return [
             _seen(number, pixels[row], tuple(labelled[row]), log_p[row].numpy(), row, read)
             for row, number in enumerate(numbers)

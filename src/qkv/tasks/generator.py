@@ -54,7 +54,9 @@ class Generator:
         self.vocabulary: Any = found.target  # Vocabulary or PretrainedTokenizer, each with tokens of its own kind
         # A text that was learned as one has no end; a released model, or one of documents, says when it is done.
         ends = getattr(self.model.config, "ends", False)
-        self.end = self.vocabulary.roles.end if not isinstance(self.vocabulary, Vocabulary) else END if ends else None
+        self.end = (
+            self.vocabulary.special_tokens.end if not isinstance(self.vocabulary, Vocabulary) else END if ends else None
+        )
 
     def __call__(
         self,
@@ -106,7 +108,7 @@ class Generator:
         rules = Rules(batch=1, begin=last, end=self.end, max_length=tokens, never=never)
         (found,) = sample(self.model, state, rules, how, samples=samples, numbers=[number])
         # Decoded with the prompt, for a subword may need to know what stands before it: a space, say.
-        begun, unknown = self.vocabulary.decode(before.ids), self.vocabulary.unknown(before)
+        begun, unknown = self.vocabulary.decode(before.ids), self.vocabulary.unknown_pieces(before)
         return [
             Generated(
                 prompt, self.vocabulary.decode([*before.ids, *one.tokens]).removeprefix(begun), one.score, unknown

@@ -23,7 +23,7 @@ class Marks:
         """By the model's config where it says so, as those of released translators do; else by the tokenizer."""
         if isinstance(tokenizer, Vocabulary):
             return cls(BEGIN, END, UNKNOWN, (PAD, UNKNOWN, BEGIN))
-        roles = tokenizer.roles
+        roles = tokenizer.special_tokens
         begin, end, pad = (
             given if (given := getattr(config, f"{name}_token", None)) is not None else getattr(roles, name)
             for name in ("begin", "end", "pad")
@@ -39,7 +39,7 @@ def never_written(tokenizer: Vocabulary | PretrainedTokenizer, size: int) -> Seq
     unnamed = range(len(tokenizer), size)
     if isinstance(tokenizer, Vocabulary):
         return [*range(len(SPECIAL)), *unnamed]
-    pad, end = tokenizer.roles.pad, tokenizer.roles.end
+    pad, end = tokenizer.special_tokens.pad, tokenizer.special_tokens.end
     return [*([] if pad is None or pad == end else [pad]), *unnamed]
 
 

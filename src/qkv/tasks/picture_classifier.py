@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from qkv.data.picture_file import read_picture
+from qkv.data.image_file import read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.tasks.classifier import Classified
@@ -38,7 +38,7 @@ class PictureClassifier:
         config, found = self.model.config, []
         for begin in range(0, len(paths), AT_ONCE):
             some = paths[begin : begin + AT_ONCE]
-            pixels = [read_picture(Path(path), config.channels, config.height, config.width) for path in some]
+            pixels = [read_image(Path(path), config.channels, config.height, config.width) for path in some]
             logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))
             rows = logits.float().softmax(dim=-1).tolist()
             found += [self._classified(str(path), row) for path, row in zip(some, rows, strict=True)]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from qkv.attention import TreePlaces
-from qkv.data.batching import by_length, shuffled, stepped
+from qkv.data.batching import batch_by_length, round_up, shuffled_batches
 from qkv.data.characters import Characters, WordTable
 from qkv.data.sentences import split_sentences
 from qkv.data.tensor_batch import TensorBatch
@@ -40,18 +40,18 @@ class Splitter:
         """The tokens before and after every text."""
         if isinstance(self.tokenizer, Vocabulary):
             return BEGIN, END
-        begin, end = self.tokenizer.roles.begin, self.tokenizer.roles.end
+        begin, end = self.tokenizer.special_tokens.begin, self.tokenizer.special_tokens.end
         if begin is None or end is None:
             raise InputError("the tokenizer has no tokens for the beginning and the end of a text ([CLS] and [SEP])")
         return begin, end
 
     @cached_property
     def pad(self) -> int:
-        return PAD if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.roles.pad or 0
+        return PAD if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.special_tokens.pad or 0
 
     @cached_property
     def unknown(self) -> int:
-        return UNKNOWN if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.roles.unknown or 0
+        return UNKNOWN if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.special_tokens.unknown or 0
 
     def split(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text, at least one: of a text in which nothing is left, that of the unknown."""
@@ -264,16 +264,16 @@ def _widened(row: list[int] | int, width: int, filling: int) -> list[int] | int:
 
 def batched_filled(pieces: Sequence[Piece], pad: int, budget: int, longest: int) -> TextBatch:
     """The same in the one shape that all batches of their width have, within the longest that is allowed."""
-    width = min(stepped(max(len(piece.ids) for piece in pieces)), longest)
+    width = min(round_up(max(len(piece.ids) for piece in pieces)), longest)
     return batched(pieces, pad, budget // width, width)
 
 
 def epoch_of(pieces: Sequence[Piece], budget: int, seed: int, number: int) -> list[list[int]]:
     """The batches of an epoch, by the numbers of the pieces."""
-    return shuffled([len(piece.ids) for piece in pieces], budget, seed, number)
+    return shuffled_batches([len(piece.ids) for piece in pieces], budget, seed, number)
 
 
 def in_batches(pieces: Sequence[Piece], budget: int, pad: int) -> Iterator[tuple[list[int], TextBatch]]:
     """All of them, those of like length together, each batch with the numbers of its pieces."""
-    for rows in by_length([len(piece.ids) for piece in pieces], budget):
+    for rows in batch_by_length([len(piece.ids) for piece in pieces], budget):
         yield rows, batched([pieces[row] for row in rows], pad)

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import nearest
-from qkv.data.algorithmic import Copy, Puzzle, Recall, RepeatCopy, Sequences, Size, Stream, named
-from qkv.data.registry import DataConfig, Loaded
+from qkv.data.algorithmic import Copy, Puzzle, Recall, RepeatCopy, Sequences, Size, Stream, format_size
+from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
@@ -33,8 +33,8 @@ class SequenceBatch(TensorBatch):
     @classmethod
     def of(cls, sequences: Sequences, *, filled: bool = False) -> "SequenceBatch":
         """Sequences as tensors, `filled` up at their end to a multiple of so many steps, at which nothing is asked."""
-        inputs, targets, asked = map(torch.from_numpy, (sequences.inputs, sequences.targets, sequences.asked))
-        tokens = len(targets) * targets.shape[-1] * int(sequences.asked.sum())
+        inputs, targets, asked = map(torch.from_numpy, (sequences.inputs, sequences.targets, sequences.answer_mask))
+        tokens = len(targets) * targets.shape[-1] * int(sequences.answer_mask.sum())
         if missing := -len(asked) % STEPS if filled else 0:
             inputs, targets = (F.pad(one, (0, 0, 0, missing)) for one in (inputs, targets))
             asked = F.pad(asked, (0, missing))
@@ -43,7 +43,7 @@ class SequenceBatch(TensorBatch):
 
 def bits_at(size: Size) -> str:
     """What the metric of a size is called: bits_at_120."""
-    return f"bits_at_{named(size)}"
+    return f"bits_at_{format_size(size)}"
 
 
 @dataclass
@@ -60,9 +60,9 @@ class TransductionTask(ScoredTask):
         "loss": Metric("loss", higher_is_better=False),
         "bits": Metric("wrong bits", higher_is_better=False),
         **{
-            bits_at(size): Metric(f"wrong bits at {named(size)}", higher_is_better=False)
+            bits_at(size): Metric(f"wrong bits at {format_size(size)}", higher_is_better=False)
             for puzzle in PUZZLES
-            for size in puzzle.judged
+            for size in puzzle.eval_sizes
         },
     }
     model = Transducer
@@ -78,23 +78,23 @@ class TransductionTask(ScoredTask):
 
     def __post_init__(self) -> None:
         self.vocabulary = None
-        known = ["loss", "bits", *map(bits_at, self.train.puzzle.judged)]
+        known = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)]
         if self.settings.best_by not in known:
             raise InputError(
                 f"train.best_by {self.settings.best_by!r} is not measured here{nearest(self.settings.best_by, known)}"
             )
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> None:
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> None:
         return None
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
         puzzle = data.sequences["train"].puzzle
         return {"inputs": puzzle.channels, "outputs": puzzle.outputs}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: None, model: Any, train: Settings, seed: int) -> "TransductionTask":
+    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "TransductionTask":
         return cls(data.sequences["train"], data.sequences["valid"], train, seed, data.notes)
 
     def describe(self) -> str:
@@ -108,7 +108,7 @@ class TransductionTask(ScoredTask):
         return [list(range(first, first + size)) for first in range(begin, begin + batches * size, size)]
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> SequenceBatch:
-        return SequenceBatch.of(self.train.take(self.seed, rows[0], len(rows)), filled=filled)
+        return SequenceBatch.of(self.train.sample(self.seed, rows[0], len(rows)), filled=filled)
 
     def loss(self, model: Transducer[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
         """The cross-entropy of a bit, on average over those that are asked for."""
@@ -118,12 +118,12 @@ class TransductionTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return [split for split in data.sequences if split != "train"]  # of training, there is no end
 
-    def examine(self, model: Transducer[Any], data: Loaded, split: str) -> Examined:
+    def examine(self, model: Transducer[Any], data: LoadedData, split: str) -> Examined:
         stream = data.sequences[split]
-        sizes = {*stream.puzzle.trained, *stream.puzzle.judged}
+        sizes = {*stream.puzzle.train_sizes, *stream.puzzle.eval_sizes}
         return Examined(stream.count * len(sizes), "sequences", self._scores(model, stream))
 
     @torch.inference_mode()
@@ -131,13 +131,13 @@ class TransductionTask(ScoredTask):
         puzzle = stream.puzzle
         found = {
             size: _judged(model, SequenceBatch.of(stream.of_size(size)))
-            for size in dict.fromkeys((*puzzle.trained, *puzzle.judged))
+            for size in dict.fromkeys((*puzzle.train_sizes, *puzzle.eval_sizes))
         }
-        losses, bits = zip(*(found[size] for size in puzzle.trained), strict=True)
+        losses, bits = zip(*(found[size] for size in puzzle.train_sizes), strict=True)
         return {
             "loss": sum(losses) / len(losses),
             "bits": sum(bits) / len(bits),
-            **{bits_at(size): found[size][1] for size in puzzle.judged},
+            **{bits_at(size): found[size][1] for size in puzzle.eval_sizes},
         }
 
 

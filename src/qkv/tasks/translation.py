@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import IGNORE, Batch, EncodedPair, by_length, collate, collate_filled, shuffled
+from qkv.data.batching import IGNORE, Batch, EncodedPair, batch_by_length, collate, collate_to_shape, shuffled_batches
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
@@ -59,7 +59,7 @@ class EncodedPairs:
 
     def batches(self, budget: int, marks: Marks) -> Iterator[Batch]:
         """All of them, those of like length together."""
-        for rows in by_length([pair.length for pair in self.tokens], budget):
+        for rows in batch_by_length([pair.length for pair in self.tokens], budget):
             pairs = [self.tokens[row] for row in rows]
             yield with_trees(collate(pairs, begin=marks.begin, end=marks.end), pairs)
 
@@ -97,19 +97,19 @@ class TranslationTask(Task):
         self.shown = self.train.tokens  # as this epoch cuts them
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
         return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "TranslationTask":
         """Encode the data; pairs longer than the model allows are left out and noted."""
         notes, kept, trees = data.notes, {}, reads_trees(model)
         if trees:  # also those that are not looked at until training is done
             for split, pairs in data.splits.items():
                 for number, pair in enumerate(pairs, start=1):
-                    parsed(pair.given, f"{split}: pair {number}")
+                    parsed(pair.source_input, f"{split}: pair {number}")
         for split, name in (("train", "training"), ("valid", "validation")):
             pairs = data.splits[split]
             kept[split] = EncodedPairs.fitting(vocabulary, pairs, model.max_length, trees=trees)
@@ -134,12 +134,12 @@ class TranslationTask(Task):
     def epoch(self, number: int) -> list[list[int]]:
         if dropout := self.settings.bpe_dropout:
             self.shown = self.train.cut_anew(self.vocabulary, dropout, (self.seed, number), self.longest)
-        return shuffled([pair.length for pair in self.shown], self.settings.batch_tokens, self.seed, number)
+        return shuffled_batches([pair.length for pair in self.shown], self.settings.batch_tokens, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> Batch:
         pairs, begin, end = [self.shown[row] for row in rows], self.marks.begin, self.marks.end
         if filled:
-            batch = collate_filled(pairs, self.settings.batch_tokens, self.longest, begin=begin, end=end)
+            batch = collate_to_shape(pairs, self.settings.batch_tokens, self.longest, begin=begin, end=end)
         else:
             batch = collate(pairs, begin=begin, end=end)
         return with_trees(batch, pairs)
@@ -160,7 +160,7 @@ class TranslationTask(Task):
             logits = model(batch.source, batch.target_in, batch.source_lengths, **told(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        found = Translator(model, self.vocabulary).translate([pair.given for pair in self.valid.pairs])
+        found = Translator(model, self.vocabulary).translate([pair.source_input for pair in self.valid.pairs])
         texts = [answers[0].text for answers in found]
         references = [self.vocabulary.target.normalize(pair.target) for pair in self.valid.pairs]
         scores = corpus_scores(texts, references)
@@ -187,7 +187,7 @@ def encode(
     """
     targets = _ids(vocabulary.target, [pair.target for pair in pairs], dropout, (*seed, 1))
     if trees:
-        sentences = [parsed(pair.given, f"pair {number}") for number, pair in enumerate(pairs, start=1)]
+        sentences = [parsed(pair.source_input, f"pair {number}") for number, pair in enumerate(pairs, start=1)]
         read = parsed_ids(vocabulary.source, sentences, dropout=dropout, seed=(*seed, 0))
         return [ParsedPair(one.ids, target, one.tree) for one, target in zip(read, targets, strict=True)]
     sources = _ids(vocabulary.source, [pair.source for pair in pairs], dropout, (*seed, 0), specials=True)

@@ -10,7 +10,7 @@ import torch
 
 from qkv.attention import watch
 from qkv.config import require, shown
-from qkv.data.batching import Batch, EncodedPair, by_length, collate
+from qkv.data.batching import Batch, EncodedPair, batch_by_length, collate
 from qkv.data.tagged import Tagged, text_of
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer, TwoTokenizers
 from qkv.data.vocabulary import AnyVocabulary, Tokens
@@ -137,13 +137,13 @@ class Translator:
         sources = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
         read = [text_of(text) for text in texts]
         lengths = [len(source.ids) for source in sources]
-        for rows in by_length(lengths, max(1, BATCH_TOKENS // search.hypotheses)):
+        for rows in batch_by_length(lengths, max(1, BATCH_TOKENS // search.hypotheses)):
             batch = [sources[row] for row in rows]
             found = [best[: search.n_best] for best in self._search(batch, search, [numbers[row] for row in rows])]
             pairs = [(source, best) for source, kept in zip(batch, found, strict=True) for best in kept]
             seen = iter(self.attention(pairs) if attention else [()] * len(pairs))
             for row, source, kept in zip(rows, batch, found, strict=True):
-                unknown = self.vocabulary.source.unknown(source)
+                unknown = self.vocabulary.source.unknown_pieces(source)
                 yield (
                     row,
                     [

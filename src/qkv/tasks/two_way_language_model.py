@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from qkv.data.batching import by_length, shuffled, stepped
+from qkv.data.batching import batch_by_length, round_up, shuffled_batches
 from qkv.data.characters import Characters
 from qkv.data.frequent_words import frequent_words
-from qkv.data.registry import DataConfig, Loaded
+from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.sentences import split_sentences
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
@@ -84,7 +84,7 @@ class Sentences:
 
     def batches(self, budget: int) -> Iterator[SentenceBatch]:
         """All of them, those of like length together."""
-        for rows in by_length(self.lengths.tolist(), budget):
+        for rows in batch_by_length(self.lengths.tolist(), budget):
             yield self.batch(rows)
 
 
@@ -115,14 +115,14 @@ class TwoWayLanguageModelTask(ScoredTask):
         return kind == "word"
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Vocabulary:
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> Vocabulary:
         """The most frequent words of the training texts."""
         splitter = WordSplitter(Characters())
         met = array("i")
         for text in data.documents("train"):
             met.extend(splitter.split([text])[0])
         counts = np.bincount(np.array(met, dtype=np.int64), minlength=len(splitter.table)).tolist()
-        words = {word: counts[number] for word, number in splitter.table.numbers.items()}
+        words = {word: counts[number] for word, number in splitter.table.ids.items()}
         return frequent_words(words, config.vocabulary, lowercase=config.lowercase)
 
     @classmethod
@@ -130,12 +130,12 @@ class TwoWayLanguageModelTask(ScoredTask):
         return {"vocabulary_size": 1, "head": "language_model"}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Vocabulary | Characters) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: Vocabulary | Characters) -> dict[str, Any]:
         return {"vocabulary_size": len(_predicted(vocabulary)), "head": "language_model"}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: Vocabulary | Characters, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, vocabulary: Vocabulary | Characters, model: Any, train: Settings, seed: int
     ) -> "TwoWayLanguageModelTask":
         predicted = _predicted(vocabulary)
 
@@ -153,12 +153,12 @@ class TwoWayLanguageModelTask(ScoredTask):
         return f"{len(self.train):,} sentences, {len(self.train.words):,} words"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return shuffled(self.train.lengths.tolist(), self.settings.batch_tokens, self.seed, number)
+        return shuffled_batches(self.train.lengths.tolist(), self.settings.batch_tokens, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, filled: bool = False) -> SentenceBatch:
         if not filled:
             return self.train.batch(rows)
-        width = min(stepped(int(self.train.lengths[torch.tensor(rows)].max())), self.settings.length)
+        width = min(round_up(int(self.train.lengths[torch.tensor(rows)].max())), self.settings.length)
         return self.train.batch(rows, self.settings.batch_tokens // width, width)
 
     def loss(self, model: Elmo, batch: SentenceBatch) -> Float[Tensor, ""]:
@@ -173,10 +173,10 @@ class TwoWayLanguageModelTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.texts or data.splits)
 
-    def examine(self, model: Elmo, data: Loaded, split: str) -> Examined:
+    def examine(self, model: Elmo, data: LoadedData, split: str) -> Examined:
         sentences = Sentences(data.documents(split), self.train.splitter.anew(), self.vocabulary, self.settings.length)
         return Examined(len(sentences), "sentences", self._scores(model, sentences))
 
@@ -202,5 +202,5 @@ def _predicted(vocabulary: Vocabulary | Characters) -> Vocabulary:
 
 def _numbers_in(predicted: Vocabulary, splitter: WordSplitter) -> Int[Tensor, "words"]:
     """The number of each word of the table among those that are predicted; of no word, that of padding."""
-    found = predicted.encode_ids(list(splitter.table.numbers))
+    found = predicted.encode_ids(list(splitter.table.ids))
     return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNKNOWN for ids in found)])

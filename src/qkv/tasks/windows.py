@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import require
-from qkv.data.batching import by_length
+from qkv.data.batching import batch_by_length
 from qkv.data.questions import Passage, Question
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
@@ -200,7 +200,7 @@ def find(
 ) -> list[Findings]:
     """The best passages for each question, over all of its windows; these are read in batches of so many tokens."""
     found: dict[int, list[tuple[Window, Tensor]]] = {}
-    for rows in by_length([len(one.ids) for one in windows], budget):
+    for rows in batch_by_length([len(one.ids) for one in windows], budget):
         batch = batched([windows[row] for row in rows], pad).to(model.device)
         for row, log_p in zip(rows, log_probabilities(model, batch).cpu(), strict=True):
             found.setdefault(windows[row].question, []).append((windows[row], log_p))

@@ -13,9 +13,9 @@ from threading import Thread
 
 import pytest
 
-from qkv.data import store as module
+from qkv.data import dataset_cache as module
 from qkv.data.archive import unpack, unpack_members
-from qkv.data.store import Corpus, DataFile, Store, cache_folder
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo, cache_folder
 from qkv.errors import InputError
 from qkv.runtime.download import DownloadError, download
 
@@ -26,8 +26,8 @@ def data_file(path: str, data: bytes = TEXT, urls: tuple[str, ...] = (), unpacke
     return DataFile(path, hashlib.sha256(data).hexdigest(), len(data), urls, unpacked)
 
 
-def corpus(*files: DataFile) -> Corpus:
-    return Corpus("tiny", "do what you like", "it is in the drawer.", files)
+def corpus(*files: DataFile) -> DatasetInfo:
+    return DatasetInfo("tiny", "do what you like", "it is in the drawer.", files)
 
 
 def put(folder: Path, path: str, data: bytes = TEXT) -> Path:
@@ -69,17 +69,17 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, 
 
 def test_the_chosen_folder_comes_before_the_variable_and_this_before_the_cache(folders: dict[str, Path]) -> None:
     file = data_file("set/file")
-    assert Store.of(folders["chosen"]).find(file) is None
+    assert DatasetCache.with_folder(folders["chosen"]).find(file) is None
     for name in ("cache", "variable", "chosen"):
         put(folders[name], "set/file")
-        assert Store.of(folders["chosen"]).find(file) == folders[name] / "set/file"
-    assert Store.of().find(file) == folders["variable"] / "set/file"
+        assert DatasetCache.with_folder(folders["chosen"]).find(file) == folders[name] / "set/file"
+    assert DatasetCache.with_folder().find(file) == folders["variable"] / "set/file"
 
 
 def test_a_set_may_lie_in_several_folders(folders: dict[str, Path]) -> None:
     one, other = data_file("set/one"), data_file("set/other")
     paths = [put(folders["chosen"], "set/one"), put(folders["cache"], "set/other")]
-    assert Store.of(folders["chosen"]).provide(corpus(one, other), [one, other]) == paths
+    assert DatasetCache.with_folder(folders["chosen"]).fetch(corpus(one, other), [one, other]) == paths
 
 
 def test_the_cache_is_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,27 +90,27 @@ def test_the_cache_is_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_a_folder_that_is_not_there_is_named_with_what_named_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"nowhere: no such folder \(named by --data-dir, or data\.folder"):
-        Store.of("nowhere")
+    with pytest.raises(InputError, match=r"nowhere: no such folder \(set by --data-dir"):
+        DatasetCache.with_folder("nowhere")
     monkeypatch.setenv("QKV_DATA", "/no/where")
-    with pytest.raises(InputError, match=r"/no/where: no such folder \(named by QKV_DATA\)"):
-        Store.of()
+    with pytest.raises(InputError, match=r"/no/where: no such folder \(set by QKV_DATA\)"):
+        DatasetCache.with_folder()
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"some texT\n", f"its SHA-256 is {hashlib.sha256(b'some texT' + bytes([10])).hexdigest()}, expected "),
-        (b"some", "it has 4 bytes, expected 10; put the right one in its place"),
+        (b"some", "it has 4 bytes, expected 10; replace it"),
     ],
 )
 def test_a_file_with_other_bytes_is_an_error_that_names_it(folders: dict[str, Path], data: bytes, words: str) -> None:
     path = put(folders["variable"], "set/file", data)
     with pytest.raises(InputError) as caught:
-        Store.of().find(data_file("set/file"))
-    assert str(caught.value).startswith(f"{path}: not the file that qkv knows: {words}")
-    with pytest.raises(InputError, match="remove it, and it is downloaded again"):
-        Store.of().find(data_file("set/file", urls=("https://example.org/file",)))
+        DatasetCache.with_folder().find(data_file("set/file"))
+    assert str(caught.value).startswith(f"{path}: unexpected content: {words}")
+    with pytest.raises(InputError, match="download it again"):
+        DatasetCache.with_folder().find(data_file("set/file", urls=("https://example.org/file",)))
 
 
 def test_a_file_is_hashed_once_and_again_when_it_changes(
@@ -120,10 +120,10 @@ def test_a_file_is_hashed_once_and_again_when_it_changes(
     monkeypatch.setattr(module, "sha256", lambda path: hashed.append(path) or hashlib.sha256(TEXT).hexdigest())
     path = put(folders["variable"], "set/hashed-once")
     for _ in range(3):
-        Store.of().find(data_file("set/hashed-once"))
+        DatasetCache.with_folder().find(data_file("set/hashed-once"))
     assert hashed == [path]
     put(folders["variable"], "set/hashed-once", TEXT[::-1])
-    Store.of().find(data_file("set/hashed-once"))
+    DatasetCache.with_folder().find(data_file("set/hashed-once"))
     assert hashed == [path, path]
 
 
@@ -131,20 +131,22 @@ def test_a_packed_file_may_lie_there_unpacked(folders: dict[str, Path]) -> None:
     packed = gzip.compress(TEXT)
     file = data_file("set/file.gz", packed, unpacked=data_file("set/file"))
     path = put(folders["variable"], "set/file")
-    assert Store.of().find(file) == path
+    assert DatasetCache.with_folder().find(file) == path
     assert unpack(path) == TEXT
     path = put(folders["variable"], "set/file.gz", packed)
-    assert Store.of().find(file) == path
+    assert DatasetCache.with_folder().find(file) == path
     assert unpack(path) == TEXT
 
 
 def test_what_is_nowhere_and_has_no_address_is_an_error_that_says_where_to_get_it(folders: dict[str, Path]) -> None:
     file = data_file("set/file.gz", unpacked=data_file("set/file"))
     with pytest.raises(InputError) as caught:
-        Store.of().provide(corpus(file), [file])
+        DatasetCache.with_folder().fetch(corpus(file), [file])
     words = str(caught.value)
-    assert words.startswith(f"tiny: set/file.gz is not in {folders['variable']}, {folders['cache']}, and qkv cannot")
-    assert f"it is in the drawer. Put it into {folders['cache']} as set/file, or name another folder with" in words
+    assert words.startswith(
+        f"tiny: set/file.gz is not in {folders['variable']}, {folders['cache']}, and must be downloaded"
+    )
+    assert f"it is in the drawer. Save it in {folders['cache']} as set/file" in words
 
 
 def test_what_is_nowhere_is_downloaded_into_the_cache_and_the_licence_is_told(
@@ -155,13 +157,13 @@ def test_what_is_nowhere_is_downloaded_into_the_cache_and_the_licence_is_told(
     file = data_file("set/file", urls=(f"{url}/none", f"{url}/file"))
     here = data_file("set/here")
     paths = [folders["cache"] / "set/file", put(folders["variable"], "set/here")]
-    assert Store.of().provide(corpus(file, here), [file, here]) == paths
+    assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
     assert paths[0].read_bytes() == TEXT
     told = capsys.readouterr()
     assert told.out == ""
     assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in told.err
     assert "tiny: licence: do what you like\n" in told.err
-    assert Store.of().provide(corpus(file, here), [file, here]) == paths
+    assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
     assert capsys.readouterr().err == ""
 
 
@@ -172,7 +174,7 @@ def test_a_download_with_the_wrong_hash_leaves_nothing_in_the_cache(
     put(served, "file", b"some texT\n")
     file = data_file("set/file", urls=(f"{url}/file",))
     with pytest.raises(DownloadError, match="another file, or was altered on the way"):
-        Store.of().provide(corpus(file), [file])
+        DatasetCache.with_folder().fetch(corpus(file), [file])
     assert [path for path in folders["cache"].rglob("*") if path.is_file()] == []
 
 
@@ -224,9 +226,9 @@ def test_a_packed_file_that_is_cut_short_or_altered_is_named(tmp_path: Path) -> 
             unpack(path)
     good = packed_zip(tmp_path / "good.zip", "a", TEXT)
     for path in (put(tmp_path, "bad.zip", b"PK no zip"), put(tmp_path, "cut.zip", good.read_bytes()[:-30])):
-        with pytest.raises(InputError, match=r"\.zip: cut short or altered"):
+        with pytest.raises(InputError, match=r"\.zip: truncated or corrupt"):
             unpack(path)
-    with pytest.raises(InputError, match=r"good\.zip: cut short or altered"):
+    with pytest.raises(InputError, match=r"good\.zip: truncated or corrupt"):
         unpack(good, "not there")
     with pytest.raises(InputError, match="no such file"):
         unpack(tmp_path / "none.gz")

@@ -1,4 +1,4 @@
-"""Pictures with captions from folders of users: Flickr8k's form, COCO's, and features that were found before."""
+"""Tests of caption datasets: Flickr8k and COCO folders, and precomputed features."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def flickr(folder: Path) -> Path:
     return folder
 
 
-def test_flickr8k_has_its_own_splits_and_several_captions_of_a_picture(tmp_path):
+def test_flickr8k_has_its_own_splits_and_several_captions_per_image(tmp_path):
     found = load_data(DataConfig(name="flickr8k", folder=str(flickr(tmp_path)), side=6)).captions
     assert {split: len(some) for split, some in found.items()} == {"train": 2, "valid": 1, "test": 1}
     assert found["train"].images.shape == (2, 3, 6, 6)
@@ -41,7 +41,7 @@ def test_flickr8k_has_its_own_splits_and_several_captions_of_a_picture(tmp_path)
     assert len(load_data(DataConfig(name="flickr8k", folder=str(tmp_path), side=6, size=1)).captions["train"]) == 1
 
 
-def test_names_in_a_list_that_are_repeated_or_of_no_picture_are_noted(tmp_path):
+def test_repeated_names_and_names_without_image_are_skipped_with_a_note(tmp_path):
     (flickr(tmp_path) / "Flickr_8k.trainImages.txt").write_text("1.jpg\n\n5.jpg\n1.jpg\n2.jpg\n")
     found = load_data(DataConfig(name="flickr8k", folder=str(tmp_path), side=4, size=2)).captions
     assert [texts[0] for texts in found["train"].texts] == ["A dog of 1.jpg .", "A dog of 2.jpg ."]
@@ -52,7 +52,7 @@ def test_names_in_a_list_that_are_repeated_or_of_no_picture_are_noted(tmp_path):
     assert found["valid"].notes == ()
 
 
-def test_lists_that_are_not_all_there_or_share_a_picture_are_refused(tmp_path):
+def test_missing_or_overlapping_split_lists_are_rejected(tmp_path):
     valid = flickr(tmp_path) / "Flickr_8k.devImages.txt"
     valid.write_text("3.jpg\n2.jpg\n")
     with pytest.raises(InputError, match=r"2\.jpg is also in Flickr_8k\.trainImages\.txt"):
@@ -62,7 +62,7 @@ def test_lists_that_are_not_all_there_or_share_a_picture_are_refused(tmp_path):
         flickr8k.read(DatasetCache((tmp_path,)), 4)
 
 
-def test_the_first_line_of_a_table_of_captions_is_a_caption_unless_it_is_the_heading(tmp_path):
+def test_the_first_line_of_captions_txt_may_be_a_header(tmp_path):
     pictures(tmp_path / "Images")
     for split, name in zip(("train", "dev", "test"), NAMES, strict=False):
         (tmp_path / f"Flickr_8k.{split}Images.txt").write_text(name)
@@ -72,7 +72,7 @@ def test_the_first_line_of_a_table_of_captions_is_a_caption_unless_it_is_the_hea
         assert flickr8k.read(DatasetCache((tmp_path,)), 4)["train"].texts == (("A dog.",),)
 
 
-def test_a_table_of_captions_will_do_and_a_hash_decides_the_splits(tmp_path):
+def test_captions_txt_without_split_lists_is_split_by_hash(tmp_path):
     names = [f"{number}.jpg" for number in range(40)]
     pictures(tmp_path / "flickr8k" / "Images", names)
     rows = [f'{name},"A dog, {name}"' for name in names]
@@ -86,15 +86,15 @@ def test_a_table_of_captions_will_do_and_a_hash_decides_the_splits(tmp_path):
 
 def write_coco(folder: Path, split: str, texts: list[tuple[int, str]]) -> None:
     pictures(folder / split)
-    said = {
+    annotations = {
         "images": [{"id": 10 * number, "file_name": name} for number, name in enumerate(NAMES)],
         "annotations": [{"image_id": number, "caption": text} for number, text in texts],
     }
     (folder / "annotations").mkdir(exist_ok=True)
-    (folder / "annotations" / f"captions_{split}.json").write_text(json.dumps(said))
+    (folder / "annotations" / f"captions_{split}.json").write_text(json.dumps(annotations))
 
 
-def test_coco_names_its_pictures_by_numbers(tmp_path):
+def test_coco_refers_to_images_by_id(tmp_path):
     for split in ("train2017", "val2017"):
         write_coco(tmp_path, split, [(0, " A  dog. "), (30, "A cat."), (0, "One dog.")])
     found = coco.read(DatasetCache((tmp_path,)), 4)
@@ -102,7 +102,7 @@ def test_coco_names_its_pictures_by_numbers(tmp_path):
     assert found["valid"].texts == (("A dog.", "One dog."), ("A cat.",))
 
 
-def test_a_file_of_coco_without_captions_is_refused_whatever_its_split(tmp_path):
+def test_coco_files_without_captions_are_rejected_for_every_split(tmp_path):
     write_coco(tmp_path, "train2017", [(0, "A dog.")])
     write_coco(tmp_path, "val2017", [(0, " ")])
     with pytest.raises(InputError, match=r"captions_val2017\.json: there are no captions"):
@@ -112,7 +112,7 @@ def test_a_file_of_coco_without_captions_is_refused_whatever_its_split(tmp_path)
         coco.read(DatasetCache((tmp_path,)), 4)
 
 
-def test_features_take_the_place_of_pictures(tmp_path):
+def test_features_replace_images(tmp_path):
     rng = np.random.default_rng(0)
     grids = {name: rng.standard_normal((5, 2, 3)).astype(np.float16) for name in NAMES}
     save_file(grids, tmp_path / "found.safetensors")
@@ -132,13 +132,13 @@ def test_features_take_the_place_of_pictures(tmp_path):
         ({name: np.full((5, 2, 2), np.nan, np.float32) for name in NAMES}, "not finite"),
     ],
 )
-def test_features_that_cannot_be_used_are_named(tmp_path, tensors, words):
+def test_invalid_features_are_rejected_by_name(tmp_path, tensors, words):
     save_file(tensors, tmp_path / "found.safetensors")
     with pytest.raises(InputError, match=words):
         read_features(tmp_path / "found.safetensors", NAMES)
 
 
-def test_what_is_wrong_with_a_folder_is_said(tmp_path):
+def test_invalid_caption_folders_are_rejected(tmp_path):
     (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
     with pytest.raises(InputError, match="not a valid safetensors file"):
         read_features(tmp_path / "broken.safetensors")
@@ -177,7 +177,7 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path):
             coco.read(DatasetCache((folder,)), 4)
 
 
-def test_every_picture_has_a_caption():
+def test_every_image_needs_a_caption():
     blank = np.zeros((2, 3, 4, 4), np.uint8)
     with pytest.raises(InputError, match="image 1 has no caption"):
         Captions(blank, (("a",), ()))

@@ -1,4 +1,4 @@
-"""Where data files are found: the user's folder, QKV_DATA, the cache, the web, in this order; only the right bytes."""
+"""Tests of the dataset cache: search order, hashes, downloads and archives."""
 
 import gzip
 import hashlib
@@ -38,7 +38,7 @@ def put(folder: Path, path: str, data: bytes = TEXT) -> Path:
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """A user's folder, that of QKV_DATA, and the cache, all empty."""
+    """Empty folders: the chosen one, that of QKV_DATA, and the cache."""
     named = {name: tmp_path / name for name in ("chosen", "variable", "cache")}
     for folder in named.values():
         folder.mkdir()
@@ -49,7 +49,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
-    """The address of a server, and the folder that it serves."""
+    """The URL of a local server, and its folder."""
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -67,7 +67,7 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, 
     thread.join()
 
 
-def test_the_chosen_folder_comes_before_the_variable_and_this_before_the_cache(folders: dict[str, Path]) -> None:
+def test_search_order_is_chosen_folder_then_variable_then_cache(folders: dict[str, Path]) -> None:
     file = data_file("set/file")
     assert DatasetCache.with_folder(folders["chosen"]).find(file) is None
     for name in ("cache", "variable", "chosen"):
@@ -76,20 +76,20 @@ def test_the_chosen_folder_comes_before_the_variable_and_this_before_the_cache(f
     assert DatasetCache.with_folder().find(file) == folders["variable"] / "set/file"
 
 
-def test_a_set_may_lie_in_several_folders(folders: dict[str, Path]) -> None:
+def test_a_dataset_may_be_spread_over_several_folders(folders: dict[str, Path]) -> None:
     one, other = data_file("set/one"), data_file("set/other")
     paths = [put(folders["chosen"], "set/one"), put(folders["cache"], "set/other")]
     assert DatasetCache.with_folder(folders["chosen"]).fetch(corpus(one, other), [one, other]) == paths
 
 
-def test_the_cache_is_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_follows_xdg_cache_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("", None):
         monkeypatch.setenv("XDG_CACHE_HOME", "") if name == "" else monkeypatch.delenv("XDG_CACHE_HOME")
         assert cache_folder() == tmp_path / ".cache" / "qkv" / "data"
 
 
-def test_a_folder_that_is_not_there_is_named_with_what_named_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_is_reported_with_the_option_that_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"nowhere: no such folder \(set by --data-dir"):
         DatasetCache.with_folder("nowhere")
     monkeypatch.setenv("QKV_DATA", "/no/where")
@@ -104,7 +104,7 @@ def test_a_folder_that_is_not_there_is_named_with_what_named_it(monkeypatch: pyt
         (b"some", "it has 4 bytes, expected 10; replace it"),
     ],
 )
-def test_a_file_with_other_bytes_is_an_error_that_names_it(folders: dict[str, Path], data: bytes, words: str) -> None:
+def test_a_file_with_unexpected_content_is_rejected(folders: dict[str, Path], data: bytes, words: str) -> None:
     path = put(folders["variable"], "set/file", data)
     with pytest.raises(InputError) as caught:
         DatasetCache.with_folder().find(data_file("set/file"))
@@ -127,7 +127,7 @@ def test_a_file_is_hashed_once_and_again_when_it_changes(
     assert hashed == [path, path]
 
 
-def test_a_packed_file_may_lie_there_unpacked(folders: dict[str, Path]) -> None:
+def test_a_decompressed_file_is_accepted_too(folders: dict[str, Path]) -> None:
     packed = gzip.compress(TEXT)
     file = data_file("set/file.gz", packed, unpacked=data_file("set/file"))
     path = put(folders["variable"], "set/file")
@@ -138,7 +138,7 @@ def test_a_packed_file_may_lie_there_unpacked(folders: dict[str, Path]) -> None:
     assert unpack(path) == TEXT
 
 
-def test_what_is_nowhere_and_has_no_address_is_an_error_that_says_where_to_get_it(folders: dict[str, Path]) -> None:
+def test_a_missing_file_without_url_is_an_error_with_instructions(folders: dict[str, Path]) -> None:
     file = data_file("set/file.gz", unpacked=data_file("set/file"))
     with pytest.raises(InputError) as caught:
         DatasetCache.with_folder().fetch(corpus(file), [file])
@@ -149,7 +149,7 @@ def test_what_is_nowhere_and_has_no_address_is_an_error_that_says_where_to_get_i
     assert f"it is in the drawer. Save it in {folders['cache']} as set/file" in words
 
 
-def test_what_is_nowhere_is_downloaded_into_the_cache_and_the_licence_is_told(
+def test_missing_files_are_downloaded_into_the_cache_with_a_licence_notice(
     web: tuple[str, Path], folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, served = web
@@ -159,10 +159,10 @@ def test_what_is_nowhere_is_downloaded_into_the_cache_and_the_licence_is_told(
     paths = [folders["cache"] / "set/file", put(folders["variable"], "set/here")]
     assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
     assert paths[0].read_bytes() == TEXT
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in told.err
-    assert "tiny: licence: do what you like\n" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in captured.err
+    assert "tiny: licence: do what you like\n" in captured.err
     assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
     assert capsys.readouterr().err == ""
 
@@ -184,7 +184,7 @@ def packed_zip(path: Path, name: str, data: bytes) -> Path:
     return path
 
 
-def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_decompresses_beyond_the_limit_is_rejected(tmp_path: Path) -> None:
     bomb = put(tmp_path, "bomb.gz", gzip.compress(bytes(10**6)))
     zipped = packed_zip(tmp_path / "bomb.zip", "a", bytes(10**6))
     plain = put(tmp_path, "plain", bytes(10**6))
@@ -211,13 +211,13 @@ def test_the_members_of_an_archive_share_the_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.zip", "a.npz", "a.tgz", "a"])
-def test_an_archive_that_is_no_regular_file_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_archive_must_be_a_regular_file(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match="pipe"):
         unpack(tmp_path / name)
 
 
-def test_a_packed_file_that_is_cut_short_or_altered_is_named(tmp_path: Path) -> None:
+def test_truncated_or_corrupt_archives_are_reported_by_name(tmp_path: Path) -> None:
     whole = gzip.compress(TEXT * 100)
     broken = whole[:20] + bytes([whole[20] ^ 255]) + whole[21:]
     for number, data in enumerate((whole[:-9], whole[:5], b"no gzip", broken)):

@@ -1,4 +1,4 @@
-"""Episodes: what is in them, that their seed and number decide them alone, and that all are as likely."""
+"""Tests of few-shot episodes: contents, reproducibility and uniformity."""
 
 import time
 from dataclasses import replace
@@ -21,7 +21,7 @@ def examples(classes: int = 12, each: int = 6, ways: int = 4, shots: int = 2) ->
 @pytest.mark.parametrize(
     ("classes", "each", "ways", "shots"), [(12, 6, 4, 2), (4, 3, 4, 2), (9, 2, 2, 1), (3, 6, 1, 5)]
 )
-def test_an_episode_shows_each_class_as_often_and_asks_for_a_picture_that_was_not_shown(classes, each, ways, shots):
+def test_an_episode_has_k_images_per_class_and_unseen_queries(classes, each, ways, shots):
     drawn = examples(classes, each, ways, shots).sample(0, range(50))
     for shown, labels, queries, asked in zip(
         drawn.support, drawn.labels, drawn.queries, drawn.query_label, strict=True
@@ -35,7 +35,7 @@ def test_an_episode_shows_each_class_as_often_and_asks_for_a_picture_that_was_no
         assert 0 <= asked < ways
 
 
-def test_an_episode_is_the_same_alone_in_any_batch_and_on_any_day():
+def test_an_episode_does_not_depend_on_its_batch():
     data = examples()
     together = data.sample(7, range(20))
     for number in (0, 3, 19):
@@ -46,20 +46,20 @@ def test_an_episode_is_the_same_alone_in_any_batch_and_on_any_day():
     assert data.sample(7, [5]).support.tolist() == [[41, 16, 14, 38, 21, 0, 1, 18]]
 
 
-def test_classes_labels_places_and_pictures_are_all_as_likely():
+def test_classes_labels_positions_and_images_are_uniform():
     drawn = examples(ways=3, shots=1).sample(1, range(6000))
     by_class = np.bincount((drawn.support // 6).ravel(), minlength=12) / 6000
     by_picture = np.bincount((drawn.queries % 6).ravel(), minlength=6) / 18000
     assert by_class == pytest.approx(3 / 12, abs=0.03)
     assert by_picture == pytest.approx(1 / 6, abs=0.02)
     assert np.bincount(drawn.query_label) / 6000 == pytest.approx(1 / 3, abs=0.03)
-    for place in range(3):
-        assert np.bincount(drawn.labels[:, place]) / 6000 == pytest.approx(1 / 3, abs=0.03)
+    for position in range(3):
+        assert np.bincount(drawn.labels[:, position]) / 6000 == pytest.approx(1 / 3, abs=0.03)
     first = drawn.support[np.arange(6000), drawn.labels.argmin(axis=1)] // 6  # the class that bears label 0
     assert np.bincount(first, minlength=12) / 6000 == pytest.approx(1 / 12, abs=0.02)
 
 
-def test_too_few_classes_or_examples_are_refused_with_what_to_do():
+def test_too_few_classes_or_examples_are_rejected_with_a_hint():
     with pytest.raises(InputError, match=r"3 classes are too few for 4-way episodes: lower data\.ways"):
         examples(classes=3)
     with pytest.raises(InputError, match=r"2 examples per class are too few for 2-shot episodes: lower data\.shots"):
@@ -79,19 +79,19 @@ def test_a_batch_of_long_episodes_costs_little():
     assert min(times) < 0.01
 
 
-def test_streams_are_even_and_tell_their_seeds_and_numbers_apart():
+def test_streams_are_uniform_and_differ_between_seeds_and_indices():
     drawn = CounterRNG(0, range(100)).uniform(1000)
     assert drawn.min() >= 0
     assert drawn.max() < 1
     assert np.histogram(drawn, 10)[0] == pytest.approx(10_000, rel=0.05)
     assert len(np.unique(drawn)) == drawn.size
     assert abs(np.corrcoef(drawn[0], drawn[1])[0, 1]) < 0.15
-    chance = CounterRNG(3, [1, 2])
-    first, second = chance.uniform(3), chance.uniform(3)
+    rng = CounterRNG(3, [1, 2])
+    first, second = rng.uniform(3), rng.uniform(3)
     assert np.array_equal(np.concatenate((first, second), axis=1), CounterRNG(3, [1, 2]).uniform(6))
 
 
-def test_the_fingerprint_tells_episodes_and_games_apart():
+def test_the_fingerprint_distinguishes_episodes_and_games():
     data = examples()
     loaded = [
         *(

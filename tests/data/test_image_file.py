@@ -1,4 +1,4 @@
-"""Pictures from files: any that people have come out as pixels, and what is none ends in one clear error."""
+"""Tests of image files: supported formats, and errors for invalid or hostile files."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_a_picture_keeps_its_sides_and_colours(tmp_path):
     assert pixels[:, 3, 7].tolist() == [*WHITE]
 
 
-def test_it_is_scaled_to_the_size_that_is_asked_for_and_made_grey(tmp_path):
+def test_images_are_resized_and_converted_to_grayscale(tmp_path):
     pixels = read_image(saved(halves(RED, WHITE), tmp_path / "a.bmp"), 1, 2, 16)
     assert pixels.shape == (1, 2, 16)
     assert pixels[0, :, [0, -1]].tolist() == [[76, 76], [255, 255]]  # 0.299 * 255 = 76
@@ -46,7 +46,7 @@ def test_it_is_turned_the_way_it_was_taken(tmp_path):
     assert (pixels[0, 5:] == 255).all()
 
 
-def test_what_is_see_through_stands_on_white(tmp_path):
+def test_transparent_pixels_are_white(tmp_path):
     pixels = read_image(saved(halves((0, 0, 0, 0), (0, 0, 0, 255), "RGBA"), tmp_path / "a.png"), 3, 4, 8)
     assert pixels[:, 0, 0].tolist() == [*WHITE]
     assert pixels[:, 0, 7].tolist() == [0, 0, 0]
@@ -58,7 +58,7 @@ def test_sixteen_bits_are_scaled_to_eight_and_not_cut_off(tmp_path):
     assert pixels[0, 0].tolist() == [0, 100, 255, 1]
 
 
-def test_a_palette_is_looked_up_and_what_it_lets_through_stands_on_white(tmp_path):
+def test_palettes_are_applied_and_transparent_entries_are_white(tmp_path):
     image = Image.new("P", (8, 4), 0)
     image.putpalette([10, 20, 30, 200, 100, 50])
     image.paste(1, (4, 0, 8, 4))
@@ -68,7 +68,7 @@ def test_a_palette_is_looked_up_and_what_it_lets_through_stands_on_white(tmp_pat
     assert through[:, 0, [0, 7]].T.tolist() == [[*WHITE], [200, 100, 50]]
 
 
-def test_grey_with_sixteen_bits_of_a_scanner_and_floats_of_a_camera_are_told_apart(tmp_path):
+def test_16_bit_grayscale_is_read_and_float_pixels_are_rejected(tmp_path):
     deep = Image.fromarray(np.full((2, 2), 257 * 7, dtype=np.uint16))
     assert (read_image(saved(deep, tmp_path / "a.tif"), 3, 2, 2) == 7).all()
     with pytest.raises(InputError, match=r"a\.tif: float pixels"):
@@ -80,7 +80,7 @@ def test_four_colours_of_a_printer_are_read(tmp_path):
     assert pixels[0].min() > 200 > 60 > pixels[1:].max()
 
 
-def test_what_is_no_picture_is_said_in_one_line(tmp_path):
+def test_invalid_images_are_rejected_with_a_one_line_error(tmp_path):
     whole = saved(Image.effect_noise((64, 64), 50), tmp_path / "whole.png").read_bytes()
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.png").write_text("no picture")
@@ -110,7 +110,7 @@ def test_what_is_no_picture_is_said_in_one_line(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["png", "gif", "bmp", "tif"])
 @pytest.mark.parametrize("tall", [False, True])
-def test_a_side_that_is_too_long_is_refused_before_decoding(tmp_path, monkeypatch, suffix, tall):
+def test_too_long_sides_are_rejected_before_decoding(tmp_path, monkeypatch, suffix, tall):
     size = (1, MAX_SIDE + 1) if tall else (MAX_SIDE + 1, 1)
     if suffix == "gif":  # which cannot say so
         monkeypatch.setattr("qkv.data.image_file.MAX_SIDE", 100)
@@ -146,7 +146,7 @@ def test_only_the_first_frame_is_decoded(tmp_path):
         assert (read_image(tmp_path / f"a.{suffix}", 1, 4, 4) == 10).all()
 
 
-def test_a_jpeg_with_very_many_scans_is_refused(tmp_path):
+def test_a_jpeg_with_too_many_scans_is_rejected(tmp_path):
     path = saved(Image.effect_noise((64, 64), 50), tmp_path / "a.jpg", progressive=True)
     data = path.read_bytes()
     assert read_image(path, 3, 4, 4).shape == (3, 4, 4)

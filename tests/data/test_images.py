@@ -1,4 +1,4 @@
-"""Pictures in idx files: read as they were written, and refused where they are not whole."""
+"""Tests of idx files and Fashion-MNIST."""
 
 import gzip
 import hashlib
@@ -36,7 +36,7 @@ def test_an_array_is_read_as_it_was_written():
         (bytes((0, 0, 8, 1)) + struct.pack(">I", 2**32 - 1), "0 elements, expected 4,294,967,295"),
     ],
 )
-def test_what_is_no_such_file_is_refused_before_memory_is_taken(data, words):
+def test_invalid_idx_files_are_rejected_before_allocation(data, words):
     with pytest.raises(InputError, match=words):
         parse_idx(data, "f", 1)
 

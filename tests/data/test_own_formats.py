@@ -108,7 +108,7 @@ FORMATS: dict[str, tuple[str, Callable[[Path, bytes], LoadedData]]] = {
 }  # fmt: skip
 
 
-def mutations(text: str, chance: random.Random) -> Iterator[tuple[str, bytes]]:
+def mutations(text: str, rng: random.Random) -> Iterator[tuple[str, bytes]]:
     data = text.encode()
     middle = data.index(b"\n", len(data) // 2)
     yield "as it is", data
@@ -146,14 +146,14 @@ def mutations(text: str, chance: random.Random) -> Iterator[tuple[str, bytes]]:
         "blank lines": b"\n\n\n",
         "path": b"../../etc/passwd",
     }.items():
-        for place in (0, middle, middle - 1, middle + 1):
-            yield f"{name} at {place}", data[:place] + inserted + data[place:]
+        for offset in (0, middle, middle - 1, middle + 1):
+            yield f"{name} at {offset}", data[:offset] + inserted + data[offset:]
         word = data.find(b"falls")
         yield f"{name} in a word", data[:word] + inserted + data[word:]
     for number in range(20):
         altered = bytearray(data)
         for _ in range(1 + number):
-            altered[chance.randrange(len(altered))] = chance.choice(b'\t\n\r "{}[],:#0a\xff')
+            altered[rng.randrange(len(altered))] = rng.choice(b'\t\n\r "{}[],:#0a\xff')
         yield f"altered {number}", bytes(altered)
 
 
@@ -166,7 +166,7 @@ def texts_of(loaded: LoadedData) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_altered_files_are_refused_in_one_short_line_or_give_texts(name: str, tmp_path: Path) -> None:
+def test_corrupted_files_are_read_or_rejected_with_a_short_error(name: str, tmp_path: Path) -> None:
     text, load = FORMATS[name]
     outcomes = {}
     for number, (mutation, data) in enumerate(mutations(text, random.Random(0))):

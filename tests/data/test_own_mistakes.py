@@ -38,7 +38,7 @@ def examples(loaded: LoadedData) -> list[Pair]:
         ("pairs", "DE\tEN", PAIRS),
     ],
 )
-def test_a_header_is_skipped_with_a_note_and_is_an_error_if_strict(tmp_path, kind, header, rows):
+def test_a_header_is_skipped_with_a_note_or_an_error_if_strict(tmp_path, kind, header, rows):
     loaded = load(tmp_path, "a.tsv", f"{header}\n{rows}", kind)
     assert len(examples(loaded)) == 40
     assert [note for note in loaded.notes if "header" in note]
@@ -68,14 +68,14 @@ def test_nearly_one_label_for_each_text_is_an_error(tmp_path):
         load(tmp_path, "a.conll", "".join(f"w{number}\tt{number}\n\n" for number in range(40)), "tagged")
 
 
-def test_swapped_columns_are_told(tmp_path):
+def test_swapped_columns_are_detected(tmp_path):
     swapped = "".join("\t".join(reversed(line.split("\t"))) + "\n" for line in LABELLED.splitlines())
     with pytest.raises(InputError, match="swapped"):
         load(tmp_path, "a.tsv", swapped * 3, "labelled")
 
 
 @pytest.mark.parametrize("content", [LABELLED, "She\tPRON\nreads\tVERB\n"])
-def test_a_tagger_says_which_format_it_expects(tmp_path, content):
+def test_a_wrong_tagging_format_is_an_error_with_the_expected_format(tmp_path, content):
     with pytest.raises(InputError, match="CoNLL"):
         load(tmp_path, "a.tsv", content, "tagged")
 
@@ -92,7 +92,7 @@ def test_words_and_tags_read_as_pairs_are_noted(tmp_path):
     ("content", "words"),
     [(PNG, "PNG image"), (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF"), (b"PK\x03\x04\x14\0", "ZIP"), (b"a\tb\0\n", "NUL")],
 )
-def test_a_binary_file_is_named_as_such(tmp_path, kind, content, words):
+def test_binary_files_are_recognized(tmp_path, kind, content, words):
     with pytest.raises(InputError, match="binary") as caught:
         load(tmp_path, "a.tsv", content, kind)
     assert words in str(caught.value)
@@ -174,7 +174,7 @@ def test_features_are_read_from_a_regular_file_only(tmp_path):
         read_features(tmp_path / "features.safetensors")
 
 
-def test_a_file_of_questions_quotes_little_of_what_is_wrong(tmp_path):
+def test_squad_errors_quote_only_a_few_characters(tmp_path):
     wrong = {"context": "x" * 10**6, "qas": [{"question": "q", "answers": [{"text": "y" * 10**6, "answer_start": 0}]}]}
     with pytest.raises(InputError) as caught:
         load(tmp_path, "a.json", json.dumps({"data": [{"paragraphs": [wrong]}]}), "questions")

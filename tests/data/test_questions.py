@@ -1,4 +1,4 @@
-"""Files of questions in SQuAD's format: what is in them, and what is wrong with them."""
+"""Tests of the SQuAD format."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ def asked(question: Any = "Who?", *answers: Any, **more: Any) -> dict[str, Any]:
     return {"id": "1", "question": question, "answers": given, **more}
 
 
-def test_answers_are_passages_of_the_text():
+def test_answers_are_spans_of_the_text():
     content = squad(asked("Who sat?", ("The cat", 0), ("cat", 4)), asked("Why?", is_impossible=True))
     first, second = parse_squad(content, "file")
     assert first == Question("Who sat?", TEXT, (Passage(0, 7), Passage(4, 7)))
@@ -48,6 +48,6 @@ def test_answers_are_passages_of_the_text():
         (squad(asked("Who?", ("cat", 900))), "the context has '' at 900, not 'cat'"),
     ],
 )
-def test_a_malformed_file_is_told_where_it_is_wrong(content, words):
+def test_malformed_squad_files_are_reported_with_the_location(content, words):
     with pytest.raises(InputError, match=words):
         parse_squad(content, "file")

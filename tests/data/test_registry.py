@@ -1,4 +1,4 @@
-"""The data sets by name: their splits, and the fingerprint that tells them apart."""
+"""Tests of the dataset registry: splits and fingerprints."""
 
 import random
 import re
@@ -26,13 +26,13 @@ def tsv(folder: Path, name: str, rows: list[tuple[str, str]]) -> str:
 ROWS = [(f"source {number % 70}", f"target {number}") for number in range(100)]
 
 
-def test_dates_have_three_splits_of_the_sizes_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dates_have_three_splits_of_the_configured_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "HELD_OUT_DATES", 30)
     splits = load_data(DataConfig("dates", size=50)).splits
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 50, "valid": 30, "test": 30}
 
 
-def test_own_pairs_without_a_validation_file_hold_some_out_that_share_no_source(tmp_path: Path) -> None:
+def test_user_pairs_without_a_validation_file_are_split_by_source(tmp_path: Path) -> None:
     loaded = load_data(DataConfig(name="pairs", train=(tsv(tmp_path, "a.tsv", ROWS),), valid_share=0.2))
     train, valid = loaded.splits["train"], loaded.splits["valid"]
     assert len({pair.source for pair in valid}) == 14
@@ -41,7 +41,7 @@ def test_own_pairs_without_a_validation_file_hold_some_out_that_share_no_source(
     assert "test" not in loaded.splits
 
 
-def test_the_validation_split_is_the_same_whatever_the_order_of_the_file(tmp_path: Path) -> None:
+def test_the_validation_split_does_not_depend_on_the_order_of_the_file(tmp_path: Path) -> None:
     mixed = random.Random(3).sample(ROWS, len(ROWS))
     files = (tsv(tmp_path, "a.tsv", ROWS), tsv(tmp_path, "b.tsv", mixed))
     one, other = (load_data(DataConfig(name="pairs", train=(file,))) for file in files)
@@ -49,7 +49,7 @@ def test_the_validation_split_is_the_same_whatever_the_order_of_the_file(tmp_pat
     assert one.fingerprint != other.fingerprint  # the order decides the batches
 
 
-def test_named_files_are_the_splits_and_their_notes_are_told(tmp_path: Path) -> None:
+def test_user_files_become_splits_with_notes(tmp_path: Path) -> None:
     train, valid, test = (tsv(tmp_path, name, [(name, "x"), ("", "y")]) for name in ("train", "valid", "test"))
     loaded = load_data(DataConfig(name="pairs", train=(train,), valid=(valid,), test=(test,)))
     assert loaded.splits == {name: [Pair(name, "x")] for name in ("train", "valid", "test")}
@@ -58,7 +58,7 @@ def test_named_files_are_the_splits_and_their_notes_are_told(tmp_path: Path) -> 
         load_data(DataConfig(name="pairs", train=(train,), valid=(valid,), strict=True))
 
 
-def test_own_pairs_need_a_file() -> None:
+def test_user_pairs_need_a_file() -> None:
     with pytest.raises(InputError, match=r"no training pairs given: --data pairs\.tsv"):
         load_data(DataConfig(name="pairs"))
     with pytest.raises(InputError, match=r"no texts with labels given: --data texts\.tsv"):
@@ -80,19 +80,19 @@ KINDS = "use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,00
         ({"target_vocabulary": "x"}, f"data.target_vocabulary 'x' is unknown: {KINDS}"),
     ],
 )  # fmt: skip
-def test_what_a_recipe_cannot_ask_of_the_data_is_refused(data: dict[str, object], words: str) -> None:
+def test_invalid_data_configs_are_rejected(data: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
         build(DataConfig, {"name": "dates", **data}, "recipe", prefix="data.")
     assert str(caught.value) == f"recipe: {words}"
 
 
-def test_every_data_set_says_what_it_is_and_under_which_licence() -> None:
+def test_every_dataset_has_a_summary_and_a_licence() -> None:
     assert set(DATASETS) == set(get_args(get_type_hints(DataConfig)["name"]))
     assert all(entry.summary and entry.licence for entry in DATASETS.values())
     assert [name for name, entry in DATASETS.items() if entry.kind == "text"] == ["tinyshakespeare", "text"]
 
 
-def test_every_file_of_a_data_set_has_a_hash_a_size_and_safe_addresses_alone() -> None:
+def test_every_dataset_file_has_a_hash_a_size_and_https_urls() -> None:
     files = [file for entry in DATASETS.values() if entry.info for file in entry.info.files]
     assert len({file.path for file in files}) == len(files) == 37
     for file in files:
@@ -102,7 +102,7 @@ def test_every_file_of_a_data_set_has_a_hash_a_size_and_safe_addresses_alone() -
         assert all(url.startswith("https://") for url in file.urls)
 
 
-def test_a_recipe_finds_its_files_and_its_folder_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absolute_paths_work_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/someone")
     config = DataConfig(name="pairs", train=("a.tsv",), folder="data").with_absolute_paths()
@@ -161,7 +161,7 @@ def test_the_fingerprint_of_texts_changes_with_any_character_and_split() -> None
     )
 
 
-def test_a_size_takes_the_first_training_pairs_and_leaves_the_rest_of_the_data_alone(tmp_path):
+def test_size_truncates_the_training_split_only(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{number}\t{number}\n" for number in range(100)), encoding="utf-8")
     whole = load_data(DataConfig(name="pairs", train=(str(path),)))
@@ -171,7 +171,7 @@ def test_a_size_takes_the_first_training_pairs_and_leaves_the_rest_of_the_data_a
     assert part.fingerprint != whole.fingerprint
 
 
-def test_a_text_of_ones_own_is_cut_for_validation_at_its_end(tmp_path: Path) -> None:
+def test_the_end_of_a_user_text_is_held_out_for_validation(tmp_path: Path) -> None:
     for name, text in (("one.txt", "abcdefgh"), ("two.txt", "ijklmnopqr\n")):
         (tmp_path / name).write_text(text)
     files = (str(tmp_path / "one.txt"), str(tmp_path / "two.txt"))

@@ -1,4 +1,4 @@
-"""Scenes of shapes: what is drawn is what is told, where it is told to be, and always the same."""
+"""Tests of the shapes dataset: images, captions, boxes and reproducibility."""
 
 from itertools import combinations, pairwise
 
@@ -9,7 +9,7 @@ from qkv.data import shapes
 from qkv.errors import InputError
 
 
-def test_a_seed_decides_every_scene_and_a_smaller_size_is_the_beginning():
+def test_scenes_depend_on_the_seed_and_a_smaller_size_is_a_prefix():
     many, few, other = (
         shapes.generate(30, split="train"),
         shapes.generate(10, split="train"),
@@ -46,7 +46,7 @@ def test_every_object_has_its_colour_in_its_box_and_nothing_is_drawn_outside():
         assert len(np.unique(rest)) == 1  # the ground
 
 
-def test_neighbours_are_told_as_they_stand():
+def test_captions_state_the_relation_of_neighbours():
     scenes = shapes.generate(200, split="valid")
     for texts, objects in zip(scenes.texts, scenes.objects, strict=True):
         words = texts[0].split(" ")
@@ -59,7 +59,7 @@ def test_neighbours_are_told_as_they_stand():
             assert below - y > 10 or right - x > 10
 
 
-def test_the_shapes_are_told_apart_by_what_they_fill():
+def test_shapes_differ_in_their_masks():
     filled = {name: int(shapes.SHAPE_MASKS[name, shapes.LARGE].sum()) for name in shapes.SHAPES}
     assert filled["square"] == shapes.LARGE**2
     for side in (shapes.SMALL, shapes.LARGE):
@@ -69,7 +69,7 @@ def test_the_shapes_are_told_apart_by_what_they_fill():
     assert filled["circle"] == pytest.approx(np.pi * shapes.LARGE**2 / 4, rel=0.05)
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_unknown_splits_and_too_large_sizes_are_rejected():
     with pytest.raises(InputError, match="unknown split 'dev'"):
         shapes.generate(1, split="dev")
     with pytest.raises(InputError, match="not 10,000,000"):

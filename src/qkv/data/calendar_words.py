@@ -191,7 +191,7 @@ DUTCH = Language(
     ),
 )
 
-# Months stand in the genitive after a day, and so do their abbreviations (мая, not май).
+# Months are in the genitive after a day, and so are their abbreviations (мая, not май).
 RUSSIAN = Language(
     name="Russian",
     weekdays=_words("понедельник вторник среда четверг пятница суббота воскресенье"),
@@ -212,7 +212,7 @@ RUSSIAN = Language(
     ),
 )
 
-# Months stand in the genitive after a day.
+# Months are in the genitive after a day.
 POLISH = Language(
     name="Polish",
     weekdays=_words("poniedziałek wtorek środa czwartek piątek sobota niedziela"),

@@ -58,7 +58,7 @@ def test_out_writes_a_page(qkv: Command, model: Path, pictures: list[Path], tmp_
 
 def test_what_cannot_be_captioned_is_one_line(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
     (tmp_path / "none.png").write_text("no picture")
-    assert "none.png: not a picture that can be read" in qkv("caption", model, tmp_path / "none.png").error
+    assert "none.png: not an image" in qkv("caption", model, tmp_path / "none.png").error
     assert "there.png: no such file" in qkv("caption", model, pictures[0], tmp_path / "there.png").error
     assert qkv("caption", model).error.startswith("Missing argument 'PICTURE")
     assert "holds a captioner (for qkv caption)" in qkv("translate", model, "x").error

@@ -297,7 +297,7 @@ def test_what_goes_wrong_decides_the_exit_code(
     assert (ended.code, ended.out, ended.err) == (code, "", words)
 
 
-DATA_SETS = [
+DATASETS = [
     "dates", "pairs", "multi30k", "tatoeba", "cmudict", "tinyshakespeare", "text", "labelled", "sentence_polarity",
     "imdb", "movie_reviews", "tagged", "ud_english_ewt", "wnut17", "questions", "copy", "repeat_copy", "recall",
     "fashion_mnist", "shapes", "emoji", "flickr8k", "coco", "omniglot", "bandits",
@@ -305,8 +305,8 @@ DATA_SETS = [
 
 
 def test_data_list_names_every_data_set(qkv: Command) -> None:
-    assert [line.split()[0] for line in qkv("data", "list").out.splitlines() if line[0] != " "] == DATA_SETS
-    assert [entry["name"] for entry in objects(qkv("data", "list", "--json").out)] == DATA_SETS
+    assert [line.split()[0] for line in qkv("data", "list").out.splitlines() if line[0] != " "] == DATASETS
+    assert [entry["name"] for entry in objects(qkv("data", "list", "--json").out)] == DATASETS
 
 
 def test_data_show_prints_pairs_of_a_set_or_of_files(qkv: Command, tmp_path: Path) -> None:

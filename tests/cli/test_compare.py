@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from qkv.data.pair import Pair
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.evaluation.record import RESULTS, append_record, read_records
 from qkv.interop.seal import SEAL, read_seal, seal
 from qkv.training import job
@@ -204,8 +204,8 @@ def test_a_dictionary_is_scored_by_phonemes_and_each_word_once(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [Pair("ab", "K AE1"), Pair("ba", "T K"), Pair("ab", "T AE1")]
-    loaded = Loaded({"train": entries, "valid": entries, "test": entries})
-    monkeypatch.setitem(DATA_SETS, "cmudict", replace(DATA_SETS["cmudict"], load=lambda _: loaded))
+    loaded = LoadedData({"train": entries, "valid": entries, "test": entries})
+    monkeypatch.setitem(DATASETS, "cmudict", replace(DATASETS["cmudict"], load=lambda _: loaded))
     sizes = [*SIZES, "data.name=cmudict", "data.target_vocabulary=word"]
     job.begin(read_recipe("pairs-gru", sizes), tmp_path / "run", "cpu")
     ended = qkv("evaluate", tmp_path / "run", "--json")
@@ -220,9 +220,9 @@ def test_a_dictionary_is_scored_by_phonemes_and_each_word_once(
 def test_a_language_model_is_scored_on_the_text_it_did_not_learn_from(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = Loaded({}, texts={"train": "to be or not to be " * 8, "valid": "to be or not to be " * 4})
-    shakespeare = replace(DATA_SETS["tinyshakespeare"], load=lambda _: loaded)
-    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", shakespeare)
+    loaded = LoadedData({}, texts={"train": "to be or not to be " * 8, "valid": "to be or not to be " * 4})
+    shakespeare = replace(DATASETS["tinyshakespeare"], load=lambda _: loaded)
+    monkeypatch.setitem(DATASETS, "tinyshakespeare", shakespeare)
     sizes = ["model.layers=1", "model.embedding=4", "model.hidden=8", "train.epochs=1", "train.batch_tokens=64",
              "train.length=16"]  # fmt: skip
     done = job.begin(read_recipe("shakespeare-lstm", sizes), tmp_path / "run", "cpu")
@@ -243,9 +243,9 @@ def test_a_language_model_is_scored_on_the_text_it_did_not_learn_from(
 def test_a_checkpoint_of_a_language_model_is_scored_itself_and_leaves_no_record(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = Loaded({}, texts={"train": "to be or not to be " * 20, "valid": "to be or not to be " * 4})
-    shakespeare = replace(DATA_SETS["tinyshakespeare"], load=lambda _: loaded)
-    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", shakespeare)
+    loaded = LoadedData({}, texts={"train": "to be or not to be " * 20, "valid": "to be or not to be " * 4})
+    shakespeare = replace(DATASETS["tinyshakespeare"], load=lambda _: loaded)
+    monkeypatch.setitem(DATASETS, "tinyshakespeare", shakespeare)
     sizes = ["model.layers=1", "model.embedding=4", "model.hidden=8", "train.epochs=1", "train.batch_tokens=64",
              "train.length=16", "train.lr=0.1", "train.validate_every=1", "train.save_every=1",
              "train.keep=50"]  # fmt: skip

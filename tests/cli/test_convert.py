@@ -117,7 +117,7 @@ def test_a_released_tokenizer_goes_through_a_folder_of_our_own(qkv, bert, tmp_pa
     for folder in (bert, tmp_path / "own", tmp_path / "hf"):
         tokenizer = load(folder).tokenizer
         assert tokenizer.encode("A bc").ids == [2, 5, 6, 7, 3]
-        assert (tokenizer.roles.begin, tokenizer.roles.mask) == (2, 4)
+        assert (tokenizer.special_tokens.begin, tokenizer.special_tokens.mask) == (2, 4)
     transformers = pytest.importorskip("transformers")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("A bc")["input_ids"] == [2, 5, 6, 7, 3]
 

@@ -12,8 +12,8 @@ from threading import Thread
 
 import pytest
 
-from qkv.data import cmudict, store, tinyshakespeare
-from qkv.data.registry import DATA_SETS
+from qkv.data import cmudict, dataset_cache, tinyshakespeare
+from qkv.data.registry import DATASETS
 from qkv.runtime.download import download
 
 from .command import TINY, Ended
@@ -50,11 +50,11 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         size=len(TEXT),
         urls=(f"http://127.0.0.1:{serving.server_port}/input.txt",),
     )
-    corpus = replace(tinyshakespeare.CORPUS, files=(file,))
+    corpus = replace(tinyshakespeare.INFO, files=(file,))
     monkeypatch.setattr(tinyshakespeare, "FILE", file)
-    monkeypatch.setattr(tinyshakespeare, "CORPUS", corpus)
-    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", replace(DATA_SETS["tinyshakespeare"], corpus=corpus))
-    monkeypatch.setattr(store, "download", partial(download, schemes=("http",), pauses=()))
+    monkeypatch.setattr(tinyshakespeare, "INFO", corpus)
+    monkeypatch.setitem(DATASETS, "tinyshakespeare", replace(DATASETS["tinyshakespeare"], info=corpus))
+    monkeypatch.setattr(dataset_cache, "download", partial(download, schemes=("http",), pauses=()))
     yield web
     serving.shutdown()
     serving.server_close()
@@ -68,8 +68,8 @@ def listed(qkv: Command, *arguments: object) -> dict[str, dict[str, object]]:
 
 def test_the_list_names_every_set_with_its_licence_and_where_it_is(qkv: Command) -> None:
     lines = qkv("data", "list").out.splitlines()
-    assert [line.split()[0] for line in lines] == list(DATA_SETS)
-    assert all(entry.licence in line for line, entry in zip(lines, DATA_SETS.values(), strict=True))
+    assert [line.split()[0] for line in lines] == list(DATASETS)
+    assert all(entry.licence in line for line, entry in zip(lines, DATASETS.values(), strict=True))
     where = {name: entry["where"] for name, entry in listed(qkv).items()}
     assert where["dates"] == where["pairs"] == ""
     assert where["multi30k"] == where["tinyshakespeare"] == "to be downloaded"
@@ -88,7 +88,7 @@ def test_the_list_tells_a_set_that_is_there_from_one_that_was_altered(
     monkeypatch.setenv("QKV_DATA", str(folder))
     assert listed(qkv)["tinyshakespeare"]["where"] == f"in {folder}"
     file.write_text(TEXT.upper())
-    assert listed(qkv)["tinyshakespeare"]["where"].startswith(f"cannot be used ({file}: not the file that qkv knows")
+    assert listed(qkv)["tinyshakespeare"]["where"].startswith(f"cannot be used ({file}: unexpected content")
 
 
 def test_a_set_is_fetched_once_into_the_cache_with_its_licence_told(qkv: Command, served: Path, cache: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_set_is_fetched_once_into_the_cache_with_its_licence_told(qkv: Command
     ended = qkv("data", "fetch", "tinyshakespeare")
     assert (ended.code, ended.out) == (0, f"{path}\n")
     assert "downloading 1 file(s)" in ended.err
-    assert f"licence: {DATA_SETS['tinyshakespeare'].licence}" in ended.err
+    assert f"licence: {DATASETS['tinyshakespeare'].licence}" in ended.err
     assert path.read_text() == TEXT
     served.unlink()
     again = qkv("data", "fetch", "tinyshakespeare", "--json")
@@ -138,10 +138,10 @@ def test_a_hash_that_does_not_fit_is_one_line_and_leaves_nothing_in_the_cache(
         (["fetch", "tagged"], "for you bring the files: train on them with qkv train RECIPE --data FILE"),
         (["show", "coco"], "with --data-dir FOLDER, or in a recipe with --set data.folder=FOLDER"),
         (["show", "tinyshakespear"], "neither a file nor a data set (did you mean tinyshakespeare?)"),
-        (["show", "multi30k", "--languages", "en"], "multi30k: there is no language ''"),
-        (["show", "multi30k", "--data-dir", "none"], "none: no such folder (named by --data-dir"),
-        (["list", "--data-dir", "none"], "none: no such folder (named by --data-dir"),
-        (["fetch", "cmudict"], "qkv cannot download it: it is cmudict.dict of the PyPI package cmudict"),
+        (["show", "multi30k", "--languages", "en"], "multi30k: unknown language ''"),
+        (["show", "multi30k", "--data-dir", "none"], "none: no such folder (set by --data-dir"),
+        (["list", "--data-dir", "none"], "none: no such folder (set by --data-dir"),
+        (["fetch", "cmudict"], "must be downloaded manually: it is cmudict.dict of the PyPI package cmudict"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_that_says_why(qkv: Command, arguments: list[str], words: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from qkv.cli.main import app
-from qkv.data.episodes import Examples
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.episodes import FewShotDataset
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.errors import InputError
 from qkv.training import job
 from qkv.training.recipe import read_recipe
@@ -19,8 +19,10 @@ from qkv.training.recipe import read_recipe
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pixels = np.random.default_rng(0).integers(0, 255, (6, 3, 1, 4, 4), dtype=np.uint8)
-    data = Loaded({}, episodes=dict.fromkeys(("train", "valid", "test"), Examples(pixels, tuple("abcdef"), 5, 1)))
-    monkeypatch.setitem(DATA_SETS, "omniglot", replace(DATA_SETS["omniglot"], load=lambda _: data))
+    data = LoadedData(
+        {}, episodes=dict.fromkeys(("train", "valid", "test"), FewShotDataset(pixels, tuple("abcdef"), 5, 1))
+    )
+    monkeypatch.setitem(DATASETS, "omniglot", replace(DATASETS["omniglot"], load=lambda _: data))
     sizes = ["maps=4", "stages=1", "features=4", "keys=[4,4]", "values=[4,4]", "filters=4"]
     train = ["epochs=1", "batch_tokens=6", "valid_size=5"]
     changes = [*(f"model.{size}" for size in sizes), *(f"train.{one}" for one in train)]

@@ -1,4 +1,4 @@
-"""Batches: every example once, within the budget, like lengths together, and always the same."""
+"""Tests of batching by length: completeness, token budget and reproducibility."""
 
 import statistics
 from itertools import pairwise
@@ -8,7 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.batching import IGNORE, STEP, EncodedPair, by_length, collate, collate_filled, shuffled
+from qkv.data.batching import (
+    IGNORE,
+    WIDTH_MULTIPLE,
+    EncodedPair,
+    batch_by_length,
+    collate,
+    collate_to_shape,
+    shuffled_batches,
+)
 from qkv.data.vocabulary import BEGIN, END, PAD
 
 lengths_of_examples = st.lists(st.integers(1, 60), max_size=120)
@@ -23,51 +31,51 @@ def assert_budget_held(batches: list[list[int]], lengths: list[int], budget: int
 
 
 @given(lengths_of_examples, budgets)
-def test_batches_by_length_hold_every_example_once_within_the_budget(lengths: list[int], budget: int) -> None:
-    batches = by_length(lengths, budget)
+def test_batches_by_length_contain_every_example_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    batches = batch_by_length(lengths, budget)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert_budget_held(batches, lengths, budget)
 
 
 @given(lengths_of_examples, budgets)
-def test_batches_by_length_go_from_short_to_long_and_could_not_be_fuller(lengths: list[int], budget: int) -> None:
-    batches = by_length(lengths, budget)
+def test_batches_by_length_are_sorted_and_as_full_as_possible(lengths: list[int], budget: int) -> None:
+    batches = batch_by_length(lengths, budget)
     flat = [lengths[index] for batch in batches for index in batch]
     assert flat == sorted(flat)
     for batch, following in pairwise(batches):
         assert (len(batch) + 1) * lengths[following[0]] > budget
 
 
-def test_batches_by_length_can_be_made_of_some_examples_only() -> None:
-    assert by_length([3, 1, 2, 9], 4, order=[0, 2, 1]) == [[1, 2], [0]]
+def test_batches_by_length_can_use_a_subset_of_the_examples() -> None:
+    assert batch_by_length([3, 1, 2, 9], 4, order=[0, 2, 1]) == [[1, 2], [0]]
 
 
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 1000))
-def test_an_epoch_holds_every_example_once_within_the_budget(
+def test_an_epoch_contains_every_example_once_within_the_budget(
     lengths: list[int], budget: int, seed: int, epoch: int
 ) -> None:
-    batches = shuffled(lengths, budget, seed, epoch)
+    batches = shuffled_batches(lengths, budget, seed, epoch)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert_budget_held(batches, lengths, budget)
 
 
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 1000))
-def test_seed_and_epoch_alone_decide_the_batches(lengths: list[int], budget: int, seed: int, epoch: int) -> None:
-    first = shuffled(lengths, budget, seed, epoch)
+def test_batches_depend_only_on_seed_and_epoch(lengths: list[int], budget: int, seed: int, epoch: int) -> None:
+    first = shuffled_batches(lengths, budget, seed, epoch)
     torch.rand(3)  # the state of the world does not matter
-    assert shuffled(lengths, budget, seed, epoch) == first
+    assert shuffled_batches(lengths, budget, seed, epoch) == first
 
 
-def test_another_epoch_or_seed_has_another_order() -> None:
+def test_epochs_and_seeds_differ_in_order() -> None:
     lengths = [1 + number % 40 for number in range(5000)]
-    orders = [shuffled(lengths, 512, seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
-    assert all(one != other for place, one in enumerate(orders) for other in orders[:place])
+    orders = [shuffled_batches(lengths, 512, seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
+    assert all(one != other for index, one in enumerate(orders) for other in orders[:index])
 
 
-def test_lengths_within_a_batch_are_alike_and_padding_is_rare() -> None:
-    chance = torch.Generator().manual_seed(5)
-    lengths = torch.randint(5, 80, (20_000,), generator=chance).tolist()
-    batches = shuffled(lengths, 1024, seed=0, epoch=0)
+def test_lengths_within_a_batch_are_similar_and_padding_is_rare() -> None:
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.randint(5, 80, (20_000,), generator=generator).tolist()
+    batches = shuffled_batches(lengths, 1024, seed=0, epoch=0)
     padded = sum(len(batch) * max(lengths[index] for index in batch) for batch in batches)
     assert sum(lengths) / padded > 0.97
     # Batches of like length do not come one after the other, or the gradient would drift with them.
@@ -75,7 +83,7 @@ def test_lengths_within_a_batch_are_alike_and_padding_is_rare() -> None:
     assert abs(statistics.correlation(firsts[1:], firsts[:-1])) < 0.2
 
 
-def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
+def test_a_batch_is_padded_with_begin_and_end_tokens() -> None:
     batch = collate([EncodedPair([7, 8, 9], [5]), EncodedPair([6], [4, 5])])
     assert batch.source.tolist() == [[7, 8, 9], [6, PAD, PAD]]
     assert batch.source_lengths.tolist() == [3, 1]
@@ -85,8 +93,8 @@ def test_a_batch_is_padded_and_framed_by_begin_and_end() -> None:
     assert batch.to(torch.device("cpu")) is batch
 
 
-def test_a_batch_can_be_filled_up_with_rows_that_count_for_nothing() -> None:
-    batch = collate_filled([EncodedPair([7, 8, 9, 7, 8], [5])], budget=24, longest=100)
+def test_a_batch_can_be_padded_with_ignored_rows() -> None:
+    batch = collate_to_shape([EncodedPair([7, 8, 9, 7, 8], [5])], budget=24, longest=100)
     assert batch.source.tolist() == [[7, 8, 9, 7, 8, PAD, PAD, PAD], [PAD] * 8, [PAD] * 8]
     assert batch.source_lengths.tolist() == [5, 1, 1]
     assert batch.target_in.tolist() == [[BEGIN, 5, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
@@ -94,23 +102,21 @@ def test_a_batch_can_be_filled_up_with_rows_that_count_for_nothing() -> None:
     assert batch.tokens == 2
 
 
-def test_a_filled_batch_stays_within_what_the_model_takes() -> None:
-    assert collate_filled([EncodedPair([7] * 5, [5])], budget=24, longest=6).source.shape == (4, 6)
+def test_a_batch_padded_to_shape_respects_the_maximum_length() -> None:
+    assert collate_to_shape([EncodedPair([7] * 5, [5])], budget=24, longest=6).source.shape == (4, 6)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(1, 300), seeds)
-def test_filled_up_batches_of_an_epoch_have_one_shape_for_each_width(
-    lengths: list[int], budget: int, seed: int
-) -> None:
+def test_batches_padded_to_shape_have_one_shape_per_width(lengths: list[int], budget: int, seed: int) -> None:
     pairs = [EncodedPair([4] * length, [4]) for length in lengths]
-    for rows in shuffled([pair.length for pair in pairs], budget, seed, 0):
-        height, width = collate_filled([pairs[row] for row in rows], budget, 64).source.shape
-        assert width % STEP == 0
+    for rows in shuffled_batches([pair.length for pair in pairs], budget, seed, 0):
+        height, width = collate_to_shape([pairs[row] for row in rows], budget, 64).source.shape
+        assert width % WIDTH_MULTIPLE == 0
         assert height == max(1, budget // width)
 
 
 @pytest.mark.parametrize(("source", "target", "length"), [([1, 2, 3], [1], 3), ([1], [1, 2, 3], 4), ([1], [], 1)])
-def test_a_pair_costs_its_longer_side_with_the_end_token_counted(
+def test_the_length_of_a_pair_is_its_longer_side_including_the_end_token(
     source: list[int], target: list[int], length: int
 ) -> None:
     assert EncodedPair(source, target).length == length

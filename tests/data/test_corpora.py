@@ -1,4 +1,4 @@
-"""The readers of real data sets: on small files of the same make, and, where QKV_DATA names them, on the real ones."""
+"""Tests of the dataset readers, on small files of the same format and, if QKV_DATA is set, on the real ones."""
 
 import gzip
 import hashlib
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from qkv.data import cmudict, multi30k, tatoeba, tinyshakespeare
+from qkv.data.dataset_cache import DatasetCache
 from qkv.data.files import split_by_source
 from qkv.data.pair import Pair
-from qkv.data.registry import DATA_SETS, DataConfig, Loaded, learn_vocabulary, load_data
-from qkv.data.store import Store
+from qkv.data.registry import DATASETS, DataConfig, LoadedData, learn_vocabulary, load_data
 from qkv.data.vocabulary import UNKNOWN
 from qkv.errors import InputError
 
@@ -24,7 +24,7 @@ Write = Callable[[object, str, str], None]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Put a small file in place of a real one, and let its module know this one's bytes."""
+    """Replace a real file by a small one, and patch its hash in the module."""
     monkeypatch.delenv("QKV_DATA", raising=False)
 
     def put(module: object, name: str, text: str) -> None:
@@ -61,31 +61,31 @@ def test_multi30k_pairs_the_lines_of_two_languages(write: Write, tmp_path: Path)
     assert loaded.notes == ()
 
 
-def test_multi30k_in_czech_has_no_test_of_2017_and_says_so(write: Write, tmp_path: Path) -> None:
+def test_multi30k_notes_the_missing_czech_test_set_of_2017(write: Write, tmp_path: Path) -> None:
     for name in ("train", "val", "test_2016_flickr"):
         write(multi30k, f"{name}.cs", "Pes.\n")
         write(multi30k, f"{name}.en", "A dog.\n")
     for languages in (("en", "cs"), ("cs", "en")):
-        splits, notes = multi30k.read(Store((tmp_path,)), *languages)
+        splits, notes = multi30k.read(DatasetCache((tmp_path,)), *languages)
         assert list(splits) == ["train", "valid", "test_2016_flickr"]
-        assert notes == ("multi30k: test_2017_flickr is not in Czech, and left out",)
+        assert notes == ("multi30k: test_2017_flickr does not exist in Czech: skipped",)
 
 
 @pytest.mark.parametrize(
     ("name", "source", "target", "words"),
     [
-        ("multi30k", "en", "dee", r"multi30k: there is no language 'dee' \(did you mean de\?\)"),
+        ("multi30k", "en", "dee", r"multi30k: unknown language 'dee' \(did you mean de\?\)"),
         ("multi30k", "de", "de", "multi30k: source and target are both de: choose two of en, de, fr, cs"),
-        ("tatoeba", "en", "fr", "tatoeba: en to fr is not there: en to de, or de to en"),
-        ("tatoeba", "en", "en", "tatoeba: en to en is not there"),
+        ("tatoeba", "en", "fr", "tatoeba: en to fr is not available"),
+        ("tatoeba", "en", "en", "tatoeba: en to en is not available"),
     ],
 )
-def test_languages_that_are_not_there_are_refused(name: str, source: str, target: str, words: str) -> None:
+def test_unknown_languages_are_rejected(name: str, source: str, target: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         load_data(DataConfig(name=name, source=source, target=target))
 
 
-def test_tatoeba_goes_both_ways_and_keeps_the_translations_of_a_sentence_together(
+def test_tatoeba_works_in_both_directions_and_keeps_translations_in_one_split(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tatoeba, "HELD_OUT", 5)
@@ -109,13 +109,13 @@ def test_tatoeba_goes_both_ways_and_keeps_the_translations_of_a_sentence_togethe
         ("a.'s EY1 Z", Pair("a.'s", "EY1 Z")),
     ],
 )
-def test_an_entry_of_the_dictionary_is_a_word_and_its_phonemes(line: str, pair: Pair) -> None:
+def test_a_cmudict_entry_is_a_word_and_its_phonemes(line: str, pair: Pair) -> None:
     assert cmudict.parse(line, "here") == pair
 
 
 @pytest.mark.parametrize("line", ["", "cat", "cat ", "cat k ae1 t", "cat K  AE1", "cat # K AE1", "(2) K", "cat K AE3"])
-def test_what_is_no_entry_of_the_dictionary_is_named_with_its_line(line: str) -> None:
-    with pytest.raises(InputError, match="cmudict: line 3 is no entry of the dictionary"):
+def test_invalid_cmudict_entries_are_reported_with_their_line(line: str) -> None:
+    with pytest.raises(InputError, match="cmudict: line 3 is not a valid entry"):
         cmudict.parse(line, "cmudict: line 3")
 
 
@@ -128,7 +128,7 @@ def test_all_pronunciations_of_a_word_are_pairs_of_one_split(write: Write, tmp_p
         assert all(one.source == other.source for one, other in zip(pairs[::2], pairs[1::2], strict=True))
 
 
-def test_a_text_is_cut_into_its_first_nine_tenths_and_the_rest(write: Write, tmp_path: Path) -> None:
+def test_a_text_is_split_into_its_first_nine_tenths_and_the_rest(write: Write, tmp_path: Path) -> None:
     text = "To be, or not to be: ö\n" * 7
     write(tinyshakespeare, "", text)
     loaded = load_data(DataConfig(name="tinyshakespeare", folder=str(tmp_path)))
@@ -142,20 +142,20 @@ def test_a_source_in_another_case_is_in_the_same_split() -> None:
     assert {split: len(found) for split, found in splits.items()} == {"train": 70, "valid": 20, "test": 10}
     assert not sources(splits["train"]) & sources(splits["valid"] + splits["test"])
     assert not sources(splits["valid"]) & sources(splits["test"])
-    with pytest.raises(InputError, match="50 distinct sources are too few to hold out 25 and 25"):
+    with pytest.raises(InputError, match="50 distinct sources"):
         split_by_source(pairs, 25, 25)
 
 
-def test_a_split_does_not_hang_on_the_order_of_the_pairs() -> None:
+def test_a_split_does_not_depend_on_the_order_of_the_pairs() -> None:
     pairs = [Pair(f"source {number}", "x") for number in range(50)]
     forth, back = split_by_source(pairs, 10, 5), split_by_source(pairs[::-1], 10, 5)
     assert {split: set(found) for split, found in forth.items()} == {split: set(found) for split, found in back.items()}
 
 
-PAIRS = Loaded({"train": [Pair("Cat", "K AE1 T"), Pair("Hat", "HH AE1 T")], "valid": [Pair("xyz", "Q")]})
+PAIRS = LoadedData({"train": [Pair("Cat", "K AE1 T"), Pair("Hat", "HH AE1 T")], "valid": [Pair("xyz", "Q")]})
 
 
-def test_a_vocabulary_is_learned_of_the_training_pairs_alone() -> None:
+def test_a_vocabulary_is_trained_on_the_training_pairs_only() -> None:
     shared = learn_vocabulary(PAIRS, DataConfig("dates"))
     assert shared.source is shared.target
     assert {shared.source.piece(number) for number in range(4, len(shared.source))} == set("CatHKAE1T ")
@@ -167,13 +167,13 @@ def test_each_side_may_have_its_own_vocabulary() -> None:
     assert {two.target.piece(number) for number in range(4, len(two.target))} == {" k", " ae1", " t", " hh"}
 
 
-def test_the_vocabulary_of_a_text_is_learned_of_its_training_part() -> None:
-    loaded = Loaded({}, texts={"train": "abc\n", "valid": "xyz"})
+def test_the_vocabulary_of_a_text_is_trained_on_its_training_split_only() -> None:
+    loaded = LoadedData({}, texts={"train": "abc\n", "valid": "xyz"})
     assert len(learn_vocabulary(loaded, DataConfig("dates")).source) == 4 + 4
 
 
 @real
-def test_multi30k_has_the_pairs_that_its_makers_count() -> None:
+def test_multi30k_has_the_published_number_of_pairs() -> None:
     expected = {"train": 29_000, "valid": 1_014, "test_2016_flickr": 1_000, "test_2017_flickr": 1_000}
     for source, target in (("en", "de"), ("fr", "en")):
         splits = load_data(DataConfig(name="multi30k", source=source, target=target)).splits
@@ -195,7 +195,7 @@ def test_multi30k_has_the_pairs_that_its_makers_count() -> None:
         (DataConfig(name="cmudict"), 135_166, round(0.05 * 126_052)),
     ],
 )
-def test_no_source_of_a_real_set_is_on_both_sides_of_a_split(config: DataConfig, counted: int, held_out: int) -> None:
+def test_no_source_of_a_real_dataset_is_in_two_splits(config: DataConfig, counted: int, held_out: int) -> None:
     splits = load_data(config).splits
     assert sum(len(pairs) for pairs in splits.values()) == counted
     assert len(sources(splits["valid"])) == len(sources(splits["test"])) == held_out
@@ -222,7 +222,7 @@ def test_tiny_shakespeare_is_split_as_nanogpt_does() -> None:
 
 
 def unaltered(name: str) -> None:
-    """Skip where the folder's own list of hashes says that its copy of a data set is not what it was."""
+    """Skip if the checksum list of the folder shows that its copy of a dataset differs."""
     folder = Path(os.environ["QKV_DATA"])
     if not (folder / "SHA256SUMS").exists():
         return
@@ -233,14 +233,14 @@ def unaltered(name: str) -> None:
 
 
 @real
-@pytest.mark.parametrize("name", [name for name, entry in DATA_SETS.items() if entry.corpus])
-def test_every_file_that_a_data_set_names_is_in_the_folder_with_its_bytes(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if entry.info])
+def test_every_file_of_a_dataset_is_in_the_folder_with_the_expected_hash(name: str) -> None:
     unaltered(name)
-    corpus = DATA_SETS[name].corpus
+    corpus = DATASETS[name].info
     assert corpus is not None
     if not (Path(os.environ["QKV_DATA"]) / corpus.files[0].path).parent.is_dir():
         pytest.skip(f"{name} is not in the folder that QKV_DATA names")
-    assert all(Store.of().find(file) is not None for file in corpus.files)
+    assert all(DatasetCache.with_folder().find(file) is not None for file in corpus.files)
 
 
 @real
@@ -248,7 +248,7 @@ def test_every_file_that_a_data_set_names_is_in_the_folder_with_its_bytes(name: 
     ("name", "sizes", "tags"),
     [("ud_english_ewt", (12_544, 2_001, 2_077), 17), ("wnut17", (3_394, 1_009, 1_287), 13)],
 )
-def test_tagged_sentences_are_as_many_as_their_makers_say(name: str, sizes: tuple[int, ...], tags: int) -> None:
+def test_tagged_datasets_have_the_published_sizes(name: str, sizes: tuple[int, ...], tags: int) -> None:
     unaltered(name)
     tagged = load_data(DataConfig(name=name)).tagged
     assert tuple(len(tagged[split]) for split in ("train", "valid", "test")) == sizes

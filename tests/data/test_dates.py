@@ -1,4 +1,4 @@
-"""Dates as people write them: the texts, their one reading, the splits and the true alignment."""
+"""Tests of the dates dataset: texts, unambiguity, splits and gold alignment."""
 
 import hashlib
 import re
@@ -59,7 +59,7 @@ SPELLED_DAYS = (
 
 
 def spans_of(pair: Pair) -> tuple[str, str, str]:
-    """The year, month and day of the source that the gold alignment points at."""
+    """Return the year, month and day of the source according to the gold alignment."""
     assert pair.gold is not None
     year, month, day = pair.gold[0], pair.gold[5], pair.gold[8]
     assert year is not None
@@ -88,7 +88,7 @@ def sunday_based_weekday(year: int, month: int, day: int) -> int:
 
 
 def weekdays_named(pair: Pair) -> set[int]:
-    """The weekdays whose names stand in the source, outside the span of its month."""
+    """Return the weekdays named in the source, outside the span of its month."""
     assert pair.gold is not None
     assert pair.gold[5] is not None
     start, stop = pair.gold[5]
@@ -111,7 +111,7 @@ def test_the_same_seed_gives_the_same_pairs_and_another_seed_others(split: Split
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_smaller_size_gives_the_beginning_of_a_larger_one(split: Split) -> None:
+def test_a_smaller_size_gives_a_prefix_of_a_larger_one(split: Split) -> None:
     assert generate(5000, split=split)[:100] == generate(100, split=split)
 
 
@@ -123,7 +123,7 @@ def test_a_smaller_size_gives_the_beginning_of_a_larger_one(split: Split) -> Non
         ("test", "cd16e9ff7dac94151efc2a42c56bda61b9e3a5e1a0b02b61363266838109a681"),
     ],
 )
-def test_the_data_set_is_the_one_that_published_numbers_were_measured_on(split: Split, digest: str) -> None:
+def test_the_dataset_is_the_one_of_the_published_results(split: Split, digest: str) -> None:
     lines = "".join(f"{pair.source}\t{pair.target}\t{pair.gold}\n" for pair in generate(1000, split=split))
     assert hashlib.sha256(lines.encode()).hexdigest() == digest
 
@@ -139,7 +139,7 @@ def test_no_date_is_in_two_splits_whatever_the_seeds() -> None:
     assert all(split_of(date.fromisoformat(iso)) == split for split in SPLITS for iso in dates[split])
 
 
-def test_eight_dates_in_ten_train_and_one_each_validates_and_tests() -> None:
+def test_dates_are_split_80_10_10() -> None:
     counts = Counter(split_of(day) for day in some_days(1))
     assert sum(counts.values()) == 36_525
     assert counts["train"] / 36_525 == pytest.approx(0.8, abs=0.01)
@@ -147,7 +147,7 @@ def test_eight_dates_in_ten_train_and_one_each_validates_and_tests() -> None:
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
-def test_no_date_comes_twice_before_every_date_of_the_split_has_come_once(split: Split) -> None:
+def test_no_date_is_repeated_before_every_date_of_the_split_has_occurred(split: Split) -> None:
     available = sum(split_of(day) == split for day in some_days(1))
     assert available >= 2000
     assert len({pair.target for pair in generate(available, split=split)}) == available
@@ -163,7 +163,7 @@ def test_every_target_is_a_date_from_1950_to_2049(split: Split) -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_gold_points_each_digit_at_the_words_or_digits_that_say_it(split: Split) -> None:
+def test_gold_aligns_each_digit_with_its_source_words_or_digits(split: Split) -> None:
     for pair in generate(10_000, split=split):
         assert pair.gold is not None
         assert [span is None for span in pair.gold] == [character == "-" for character in pair.target]
@@ -205,7 +205,7 @@ def test_ordinals_have_the_ending_of_their_number() -> None:
     }
 
 
-def test_a_weekday_is_named_where_the_format_has_one_and_it_is_the_true_one() -> None:
+def test_weekdays_in_the_text_are_correct() -> None:
     for day in some_days(101):
         for form, pair in renderings(day):
             named = "{weekday}" in form.template or "{dow}" in form.template
@@ -214,7 +214,7 @@ def test_a_weekday_is_named_where_the_format_has_one_and_it_is_the_true_one() ->
             )
 
 
-def test_no_text_has_two_readings_in_any_case() -> None:
+def test_no_text_is_ambiguous_even_ignoring_case() -> None:
     readings: dict[str, str] = {}
     years = (1950, 1963, 1999, 2000, 2001, 2005, 2010, 2012, 2020, 2025, 2026, 2049)
     for day in (day for day in some_days(1) if day.year in years):
@@ -222,7 +222,7 @@ def test_no_text_has_two_readings_in_any_case() -> None:
             assert readings.setdefault(pair.source.casefold(), pair.target) == pair.target
 
 
-def test_digits_around_slashes_or_dashes_have_one_reading_to_any_person() -> None:
+def test_digits_around_slashes_or_dashes_are_unambiguous() -> None:
     checked = 0
     for day in some_days(17):
         for _, pair in renderings(day):
@@ -283,7 +283,7 @@ def test_digits_around_slashes_or_dashes_have_one_reading_to_any_person() -> Non
         ("1/31/50", "1950-01-31"),
     ],
 )
-def test_a_known_text_is_written_for_its_date(text: str, iso: str) -> None:
+def test_known_texts_are_generated_for_their_dates(text: str, iso: str) -> None:
     assert text in {pair.source for _, pair in renderings(date.fromisoformat(iso))}
 
 
@@ -300,25 +300,25 @@ def test_a_known_text_is_written_for_its_date(text: str, iso: str) -> None:
         ("sam. 5/9/26", ("2026-05-09", "2026-09-05")),
     ],
 )
-def test_a_text_with_two_readings_is_written_for_neither(text: str, dates: tuple[str, str]) -> None:
+def test_ambiguous_texts_are_never_generated(text: str, dates: tuple[str, str]) -> None:
     for iso in dates:
         assert text not in {pair.source for _, pair in renderings(date.fromisoformat(iso))}
 
 
-def test_every_language_and_every_template_comes_in_20_000_pairs() -> None:
+def test_every_language_and_template_occurs_in_20_000_pairs() -> None:
     assert {"en", "de", "fr", "es", "it", "pt", "nl", "ru"} <= set(LANGUAGES)
     assert {form.language for form in FORMATS} - {"zxx"} == set(LANGUAGES)
     missing = set(FORMATS)
     for pair in generate(20_000, split="train"):
         day = date.fromisoformat(pair.target)
-        if any(written is not None and written.source == pair.source for written in (f.write(day) for f in missing)):
+        if any(written is not None and written.source == pair.source for written in (f.render(day) for f in missing)):
             writers = [form for form, written in renderings(day) if written.source == pair.source]
             if len(writers) == 1:  # a text that two formats share tells of neither
                 missing.discard(writers[0])
     assert not missing
 
 
-def test_only_formats_with_digits_around_slashes_or_dashes_leave_dates_out() -> None:
+def test_only_formats_with_digits_around_slashes_or_dashes_skip_dates() -> None:
     days = list(some_days(1009))
     fits = Counter(form for day in days for form, _ in renderings(day))
     partial = {form for form in FORMATS if fits[form] < len(days)}
@@ -330,7 +330,7 @@ def test_no_format_is_listed_twice() -> None:
     assert len(set(FORMATS)) == len(FORMATS)
 
 
-def test_some_texts_are_lower_case_and_some_upper_case_and_most_as_the_language_writes() -> None:
+def test_most_texts_keep_their_case_and_some_are_lower_or_upper_case() -> None:
     as_written = lower = upper = 0
     for pair in generate(5000, split="train"):
         forms = {written.source for _, written in renderings(date.fromisoformat(pair.target))}
@@ -347,8 +347,8 @@ def test_some_texts_are_lower_case_and_some_upper_case_and_most_as_the_language_
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_split_that_is_not_one_and_a_size_below_zero_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown split 'dev'; there are train, valid, test"):
+def test_unknown_splits_and_negative_sizes_are_rejected() -> None:
+    with pytest.raises(InputError, match="unknown split 'dev'"):
         generate(1, split="dev")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="size must be 0 or more, not -1"):
         generate(-1, split="train")
@@ -358,9 +358,9 @@ def test_size_zero_gives_no_pairs() -> None:
     assert generate(0, split="test") == []
 
 
-def test_two_digit_years_name_every_year_of_the_window() -> None:
+def test_two_digit_years_cover_every_year_of_the_range() -> None:
     for year, form in product(range(1950, 2050), [Format("zxx", "{dd}.{mm}.{yy}"), Format("zxx", "{m}/{d}/{yy}")]):
-        pair = form.write(date(year, 12, 25))
+        pair = form.render(date(year, 12, 25))
         assert pair is not None
         assert pair.source.endswith(f"{year % 100:02}")
         assert pair.target == f"{year}-12-25"

@@ -1,4 +1,4 @@
-"""Emoji: each drawing has its own name, and no name of the test is in training."""
+"""Tests of the emoji dataset: names and splits."""
 
 import os
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qkv.data import emoji
-from qkv.data.store import Store
+from qkv.data.dataset_cache import DatasetCache
 
 pytestmark = [
     pytest.mark.corpus,
@@ -16,16 +16,16 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def splits():
-    return emoji.read(Store.of())
+    return emoji.read(DatasetCache.with_folder())
 
 
-def test_every_drawing_is_in_one_split_of_its_vendor(splits):
+def test_every_image_is_in_one_split_of_its_vendor(splits):
     assert {name: len(some) for name, some in splits.items()} == {
         "train": 2969, "valid": 405, "test": 412, "test_google": 412, "test_twitter": 2969,
     }  # fmt: skip
 
 
-def test_no_name_that_is_tested_was_trained_on_in_any_skin_tone(splits):
+def test_no_test_name_is_in_training_in_any_skin_tone(splits):
     names = {
         split: {texts[0].partition(":")[0] for texts in some.texts if "skin tone" in texts[0]}
         for split, some in splits.items()
@@ -34,12 +34,12 @@ def test_no_name_that_is_tested_was_trained_on_in_any_skin_tone(splits):
     assert not {*splits["train"].texts} & {*splits["test"].texts, *splits["valid"].texts}
 
 
-def test_a_drawing_is_the_one_that_its_name_says(splits):
+def test_images_match_their_names(splits):
     train = splits["train"]
     for name, colour in (("red heart", (255, 0, 0)), ("blue square", (0, 0, 255)), ("green heart", (0, 255, 0))):
         for split in ("train", "valid", "test_google", "test_twitter", "test"):
-            for texts, picture in zip(splits[split].texts, splits[split].pictures, strict=True):
+            for texts, picture in zip(splits[split].texts, splits[split].images, strict=True):
                 if texts[0] == name:
                     middle = picture[:, 24:40, 24:40].mean(axis=(1, 2))
                     assert middle.argmax() == np.argmax(colour), (name, split)
-    assert (train.pictures[:, :, 0, 0].min(axis=1) == 255).mean() > 0.5  # what is see-through stands on white
+    assert (train.images[:, :, 0, 0].min(axis=1) == 255).mean() > 0.5  # transparent pixels are white

@@ -1,4 +1,4 @@
-"""Episodes: what is in them, that their seed and number decide them alone, and that all are as likely."""
+"""Tests of few-shot episodes: contents, reproducibility and uniformity."""
 
 import time
 from dataclasses import replace
@@ -7,23 +7,25 @@ import numpy as np
 import pytest
 
 from qkv.data.bandits import Bandits
-from qkv.data.chance import Chance
-from qkv.data.episodes import Examples
-from qkv.data.registry import Loaded
+from qkv.data.counter_rng import CounterRNG
+from qkv.data.episodes import FewShotDataset
+from qkv.data.registry import LoadedData
 from qkv.errors import InputError
 
 
-def examples(classes: int = 12, each: int = 6, ways: int = 4, shots: int = 2) -> Examples:
+def examples(classes: int = 12, each: int = 6, ways: int = 4, shots: int = 2) -> FewShotDataset:
     pixels = np.zeros((classes, each, 1, 2, 2), dtype=np.uint8)
-    return Examples(pixels, tuple(map(str, range(classes))), ways, shots)
+    return FewShotDataset(pixels, tuple(map(str, range(classes))), ways, shots)
 
 
 @pytest.mark.parametrize(
     ("classes", "each", "ways", "shots"), [(12, 6, 4, 2), (4, 3, 4, 2), (9, 2, 2, 1), (3, 6, 1, 5)]
 )
-def test_an_episode_shows_each_class_as_often_and_asks_for_a_picture_that_was_not_shown(classes, each, ways, shots):
-    drawn = examples(classes, each, ways, shots).draw(0, range(50))
-    for shown, labels, queries, asked in zip(drawn.shown, drawn.labels, drawn.queries, drawn.asked, strict=True):
+def test_an_episode_has_k_images_per_class_and_unseen_queries(classes, each, ways, shots):
+    drawn = examples(classes, each, ways, shots).sample(0, range(50))
+    for shown, labels, queries, asked in zip(
+        drawn.support, drawn.labels, drawn.queries, drawn.query_label, strict=True
+    ):
         assert len(set(shown) | set(queries)) == ways * (shots + 1)
         assert sorted(labels) == sorted([*range(ways)] * shots)
         class_of = dict(zip(labels, shown // each, strict=True))
@@ -33,72 +35,72 @@ def test_an_episode_shows_each_class_as_often_and_asks_for_a_picture_that_was_no
         assert 0 <= asked < ways
 
 
-def test_an_episode_is_the_same_alone_in_any_batch_and_on_any_day():
+def test_an_episode_does_not_depend_on_its_batch():
     data = examples()
-    together = data.draw(7, range(20))
+    together = data.sample(7, range(20))
     for number in (0, 3, 19):
-        alone = data.draw(7, [number])
-        for name in ("shown", "labels", "queries", "asked"):
+        alone = data.sample(7, [number])
+        for name in ("support", "labels", "queries", "query_label"):
             assert (getattr(alone, name)[0] == getattr(together, name)[number]).all()
-    assert data.draw(7, [2**40]).shown.tolist() != data.draw(8, [2**40]).shown.tolist()
-    assert data.draw(7, [5]).shown.tolist() == [[41, 16, 14, 38, 21, 0, 1, 18]]
+    assert data.sample(7, [2**40]).support.tolist() != data.sample(8, [2**40]).support.tolist()
+    assert data.sample(7, [5]).support.tolist() == [[41, 16, 14, 38, 21, 0, 1, 18]]
 
 
-def test_classes_labels_places_and_pictures_are_all_as_likely():
-    drawn = examples(ways=3, shots=1).draw(1, range(6000))
-    by_class = np.bincount((drawn.shown // 6).ravel(), minlength=12) / 6000
+def test_classes_labels_positions_and_images_are_uniform():
+    drawn = examples(ways=3, shots=1).sample(1, range(6000))
+    by_class = np.bincount((drawn.support // 6).ravel(), minlength=12) / 6000
     by_picture = np.bincount((drawn.queries % 6).ravel(), minlength=6) / 18000
     assert by_class == pytest.approx(3 / 12, abs=0.03)
     assert by_picture == pytest.approx(1 / 6, abs=0.02)
-    assert np.bincount(drawn.asked) / 6000 == pytest.approx(1 / 3, abs=0.03)
-    for place in range(3):
-        assert np.bincount(drawn.labels[:, place]) / 6000 == pytest.approx(1 / 3, abs=0.03)
-    first = drawn.shown[np.arange(6000), drawn.labels.argmin(axis=1)] // 6  # the class that bears label 0
+    assert np.bincount(drawn.query_label) / 6000 == pytest.approx(1 / 3, abs=0.03)
+    for position in range(3):
+        assert np.bincount(drawn.labels[:, position]) / 6000 == pytest.approx(1 / 3, abs=0.03)
+    first = drawn.support[np.arange(6000), drawn.labels.argmin(axis=1)] // 6  # the class that bears label 0
     assert np.bincount(first, minlength=12) / 6000 == pytest.approx(1 / 12, abs=0.02)
 
 
-def test_too_few_classes_or_examples_are_refused_with_what_to_do():
-    with pytest.raises(InputError, match=r"4 classes cannot be drawn from 3: lower data\.ways"):
+def test_too_few_classes_or_examples_are_rejected_with_a_hint():
+    with pytest.raises(InputError, match=r"3 classes are too few for 4-way episodes: lower data\.ways"):
         examples(classes=3)
-    with pytest.raises(InputError, match=r"are 3, but a class has 2: lower data\.shots"):
+    with pytest.raises(InputError, match=r"2 examples per class are too few for 2-shot episodes: lower data\.shots"):
         examples(each=2)
-    with pytest.raises(InputError, match="cannot be drawn from 3"):
+    with pytest.raises(InputError, match="3 classes are too few"):
         examples()[:3]
 
 
 def test_a_batch_of_long_episodes_costs_little():
     data = examples(classes=4000, each=20, ways=20, shots=5)
-    data.draw(0, range(32))
+    data.sample(0, range(32))
     times = []
     for number in range(10):
         began = time.perf_counter()
-        data.draw(number, range(32))
+        data.sample(number, range(32))
         times.append(time.perf_counter() - began)
     assert min(times) < 0.01
 
 
-def test_streams_are_even_and_tell_their_seeds_and_numbers_apart():
-    drawn = Chance(0, range(100)).uniform(1000)
+def test_streams_are_uniform_and_differ_between_seeds_and_indices():
+    drawn = CounterRNG(0, range(100)).uniform(1000)
     assert drawn.min() >= 0
     assert drawn.max() < 1
     assert np.histogram(drawn, 10)[0] == pytest.approx(10_000, rel=0.05)
     assert len(np.unique(drawn)) == drawn.size
     assert abs(np.corrcoef(drawn[0], drawn[1])[0, 1]) < 0.15
-    chance = Chance(3, [1, 2])
-    first, second = chance.uniform(3), chance.uniform(3)
-    assert np.array_equal(np.concatenate((first, second), axis=1), Chance(3, [1, 2]).uniform(6))
+    rng = CounterRNG(3, [1, 2])
+    first, second = rng.uniform(3), rng.uniform(3)
+    assert np.array_equal(np.concatenate((first, second), axis=1), CounterRNG(3, [1, 2]).uniform(6))
 
 
-def test_the_fingerprint_tells_episodes_and_games_apart():
+def test_the_fingerprint_distinguishes_episodes_and_games():
     data = examples()
     loaded = [
         *(
-            Loaded({}, episodes={"train": one})
+            LoadedData({}, episodes={"train": one})
             for one in (data, data[:8], replace(data, ways=3), replace(data, shots=1))
         ),
-        Loaded({}, episodes={"train": replace(data, pixels=data.pixels + np.uint8(1))}),
-        Loaded({}, episodes={"valid": data}),
-        *(Loaded({}, bandits={"train": Bandits(*sizes)}) for sizes in ((5, 10), (10, 5))),
+        LoadedData({}, episodes={"train": replace(data, pixels=data.pixels + np.uint8(1))}),
+        LoadedData({}, episodes={"valid": data}),
+        *(LoadedData({}, bandits={"train": Bandits(*sizes)}) for sizes in ((5, 10), (10, 5))),
     ]
     assert len({one.fingerprint for one in loaded}) == len(loaded)
-    assert Loaded({}, episodes={"train": examples()}).fingerprint == loaded[0].fingerprint
+    assert LoadedData({}, episodes={"train": examples()}).fingerprint == loaded[0].fingerprint

@@ -1,4 +1,4 @@
-"""A user's own pairs: what is read, what is skipped, what is refused, and in which words."""
+"""Tests of reading user pairs: parsing, skipped lines and errors."""
 
 import codecs
 import hashlib
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.data.files import decode_lines, digest, hold_out, read_lines, read_pairs
-from qkv.data.loaded import Loaded
+from qkv.data.loaded_data import LoadedData
 from qkv.data.pair import Pair
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError
@@ -44,12 +44,12 @@ def test_two_files_give_the_pairs_of_their_lines(tmp_path: Path) -> None:
 
 
 def parse(*words: str) -> str:
-    """A sentence of CoNLL-U, in which every word but the first depends on the one before it."""
+    """Return a CoNLL-U sentence in which every word but the first depends on the previous one."""
     rows = (f"{number}\t{word}\t_\tX\t_\t_\t{number - 1}\t_\t_\t_\n" for number, word in enumerate(words, start=1))
     return f"# a comment\n{''.join(rows)}\n"
 
 
-def test_a_source_file_of_trees_gives_texts_with_their_words_and_heads(tmp_path: Path) -> None:
+def test_a_conllu_source_file_gives_texts_with_words_and_heads(tmp_path: Path) -> None:
     source = written(tmp_path, "s.conllu", parse("ein", "Haus", "!") + parse("10 000") + parse("x"))
     target = written(tmp_path, "t.txt", "a house!\n10,000\n\n")
     read = read_pairs([source, target])
@@ -58,24 +58,24 @@ def test_a_source_file_of_trees_gives_texts_with_their_words_and_heads(tmp_path:
     assert [pair.parsed for pair in read.pairs] == [
         Tagged(words[0], ("X",) * 3, (0, 1, 2)), Tagged(words[1], ("X",), (0,))
     ]  # fmt: skip
-    assert read.pairs[0].given == read.pairs[0].parsed
+    assert read.pairs[0].source_input == read.pairs[0].parsed
     assert read.notes == (f"{source} and {target}: skipped 1 line(s) with an empty side, the first at line 3",)
     assert [pair.target for pair in read_pairs([source, target], labelled=True).pairs] == ["a house!", "10,000"]
 
 
-def test_as_many_targets_as_trees_are_asked_for_in_words(tmp_path: Path) -> None:
+def test_the_number_of_targets_must_equal_the_number_of_trees(tmp_path: Path) -> None:
     trees = written(tmp_path, "s.conllu", parse("a", "b") + parse("c"))
     one, three = written(tmp_path, "one", "x\n"), written(tmp_path, "three", "x\ny\nz\n")
     assert refused(trees, one) == f"{one} has 1 lines but {trees} has 2 sentences: sentence 2 of {trees} has no partner"
     assert refused(trees, three) == f"{trees} has 2 sentences but {three} has 3 lines: line 3 of {three} has no partner"
-    assert f"{trees}: has no targets: after it, give a file" in refused(trees)
+    assert f"{trees}: has no targets" in refused(trees)
     assert "no sentences found" in refused(written(tmp_path, "no.conllu", "# nothing\n"), one)
 
 
-def test_the_fingerprint_of_pairs_changes_with_their_trees_and_is_as_it_was_without() -> None:
+def test_the_fingerprint_of_pairs_includes_their_trees() -> None:
     heads = [None, (2, 0), (0, 1)]
     parsed = [None if one is None else Tagged(("a", "b"), ("", ""), one) for one in heads]
-    prints = [Loaded({"train": [Pair("a b", "c", parsed=one)]}).fingerprint for one in parsed]
+    prints = [LoadedData({"train": [Pair("a b", "c", parsed=one)]}).fingerprint for one in parsed]
     assert len(set(prints)) == 3
     assert prints[0] == hashlib.sha256(b"train 1\n'a b' 'c' None\n").hexdigest()
 
@@ -83,9 +83,7 @@ def test_the_fingerprint_of_pairs_changes_with_their_trees_and_is_as_it_was_with
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
 @pytest.mark.parametrize("last", ["", "ending"])
-def test_line_endings_and_byte_order_marks_are_no_part_of_the_texts(
-    tmp_path: Path, ending: str, mark: bytes, last: str
-) -> None:
+def test_line_endings_and_byte_order_marks_are_removed(tmp_path: Path, ending: str, mark: bytes, last: str) -> None:
     content = mark + f"a\tb{ending}c\td{ending if last else ''}".encode()
     assert read_pairs([written(tmp_path, "a.tsv", content)]).pairs == [Pair("a", "b"), Pair("c", "d")]
 
@@ -102,27 +100,27 @@ def test_lines_with_an_empty_side_are_counted_and_skipped_with_a_note(tmp_path: 
     assert read.notes == (f"{path}: skipped 4 line(s) with an empty side, the first at line 2",)
 
 
-def test_strict_mode_makes_an_empty_side_an_error_that_names_the_line(tmp_path: Path) -> None:
+def test_an_empty_side_is_an_error_in_strict_mode(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "a\tb\n\nc\t\n")
     assert refused(path, strict=True) == f"{path}: line 2 has an empty side (2 such line(s))"
 
 
 @pytest.mark.parametrize(("line", "columns"), [("only one", 1), ("a\tb\tc", 3)])
-def test_a_line_with_another_number_of_columns_is_named(tmp_path: Path, line: str, columns: int) -> None:
+def test_a_wrong_number_of_columns_is_reported_with_its_line(tmp_path: Path, line: str, columns: int) -> None:
     path = written(tmp_path, "a.tsv", f"a\tb\n{line}\n")
     assert refused(path) == f"{path}: line 2 has {columns} column(s); expected source, one tab, target"
     with pytest.raises(InputError, match=f"line 2 has {columns} column.s.; expected text, one tab, label"):
         read_pairs([path], labelled=True)
 
 
-def test_sides_of_different_length_are_named_with_the_first_line_that_has_no_partner(tmp_path: Path) -> None:
+def test_parallel_files_of_different_length_are_rejected(tmp_path: Path) -> None:
     short, long = written(tmp_path, "short", "a\nb\n"), written(tmp_path, "long", "a\nb\nc\nd\n")
     words = f"{short} has 2 lines but {long} has 4: line 3 of {long} has no partner"
     assert refused(short, long) == words
     assert refused(long, short) == words
 
 
-def test_missing_and_empty_files_and_folders_are_named(tmp_path: Path) -> None:
+def test_missing_and_empty_files_and_folders_are_reported_by_name(tmp_path: Path) -> None:
     assert refused(tmp_path / "none.tsv") == f"{tmp_path / 'none.tsv'}: no such file"
     assert "folder" in refused(tmp_path)
     for content in (b"", b"\n \n", codecs.BOM_UTF8, codecs.BOM_UTF8 + b"\n"):
@@ -134,14 +132,14 @@ def test_missing_and_empty_files_and_folders_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
-def test_bytes_that_are_not_utf8_are_named_with_file_and_offset(tmp_path: Path, mark: bytes) -> None:
+def test_invalid_utf8_is_reported_with_file_and_offset(tmp_path: Path, mark: bytes) -> None:
     path = written(tmp_path, "latin1.tsv", mark + "a\tb\nM\xe4rz\tc\n".encode("latin-1"))
     offset = len(mark) + 5
     assert refused(path).startswith(f"{path}: not UTF-8 at byte {offset} (0xe4), line 2")
     assert path.read_bytes()[offset] == 0xE4
 
 
-def test_a_utf16_file_is_no_utf8_file(tmp_path: Path) -> None:
+def test_utf16_files_are_rejected(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "a\tb\n".encode("utf-16"))
     assert f"{path}: not UTF-8 at byte 0" in refused(path)
 
@@ -172,7 +170,7 @@ texts = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.sampled_from("xyz")
 def test_held_out_pairs_never_share_a_source_with_the_others(texts: list[tuple[str, str]], share: float) -> None:
     pairs = [Pair(*sides) for sides in texts]
     if len({pair.source for pair in pairs}) < 2:
-        with pytest.raises(InputError, match="one distinct source"):
+        with pytest.raises(InputError, match="single distinct source"):
             hold_out(pairs, share, source_of)
         return
     kept, held = hold_out(pairs, share, source_of)
@@ -183,18 +181,18 @@ def test_held_out_pairs_never_share_a_source_with_the_others(texts: list[tuple[s
 
 
 @given(texts, st.floats(0.001, 0.999), st.randoms())
-def test_what_is_held_out_does_not_hang_on_the_order_of_the_pairs(
-    texts: list[tuple[str, str]], share: float, chance: random.Random
+def test_the_held_out_pairs_do_not_depend_on_the_order(
+    texts: list[tuple[str, str]], share: float, rng: random.Random
 ) -> None:
     pairs = [Pair(*sides) for sides in texts]
     if len({pair.source for pair in pairs}) < 2:
         return
     mixed = list(pairs)
-    chance.shuffle(mixed)
+    rng.shuffle(mixed)
     assert set(hold_out(mixed, share, source_of)[1]) == set(hold_out(pairs, share, source_of)[1])
 
 
-def test_the_share_that_is_held_out_is_about_the_share_asked_for_but_never_thousands() -> None:
+def test_the_held_out_share_is_as_configured_but_capped() -> None:
     pairs = [Pair(str(number), "x") for number in range(40_000)]
     assert len(hold_out(pairs[:1000], 0.05, source_of)[1]) == 50
     assert len(hold_out(pairs, 0.05, source_of)[1]) == 1000

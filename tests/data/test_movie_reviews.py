@@ -11,15 +11,15 @@ import pytest
 
 from qkv.config import build
 from qkv.data import movie_reviews
+from qkv.data.dataset_cache import DatasetCache
 from qkv.data.pair import Pair
 from qkv.data.registry import DataConfig, load_data
-from qkv.data.store import Store
 from qkv.errors import InputError
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A small archive, in place of the one that is known: two reviews in each fold."""
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
+    """A small archive that replaces the real one: two reviews per fold."""
     path = tmp_path / movie_reviews.FILE.path
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
@@ -30,11 +30,11 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     whole = path.read_bytes()
     known = replace(movie_reviews.FILE, sha256=hashlib.sha256(whole).hexdigest(), size=len(whole))
     monkeypatch.setattr(movie_reviews, "FILE", known)
-    return Store((tmp_path,))
+    return DatasetCache((tmp_path,))
 
 
 @pytest.mark.parametrize(("fold", "valid"), [(0, 1), (9, 0)])
-def test_a_fold_is_tested_on_the_next_validates_and_the_others_are_trained_on(store: Store, fold, valid) -> None:
+def test_splits_follow_the_test_fold(store: DatasetCache, fold, valid) -> None:
     splits = movie_reviews.read(store, fold)
     assert set(splits["test"]) == {
         Pair(f"a neg film . \nnumber {fold} .", "negative"),
@@ -48,11 +48,11 @@ def test_a_fold_is_tested_on_the_next_validates_and_the_others_are_trained_on(st
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"name": "movie_reviews", "fold": 10}, "data.fold must lie between 0 and 9"),
-        ({"name": "imdb", "fold": 1}, "data.fold has no meaning with name = 'imdb'"),
+        ({"name": "movie_reviews", "fold": 10}, "data.fold must be between 0 and 9"),
+        ({"name": "imdb", "fold": 1}, "data.fold does not apply to name = 'imdb'"),
     ],
 )
-def test_a_fold_that_there_is_not_is_refused_in_words(data, words) -> None:
+def test_invalid_folds_are_rejected(data, words) -> None:
     with pytest.raises(InputError, match=words):
         build(DataConfig, data, "recipe", prefix="data.")
 

@@ -9,31 +9,31 @@ import numpy as np
 import pytest
 
 from qkv.data import omniglot
+from qkv.data.dataset_cache import DatasetCache, cache_folder
 from qkv.data.registry import DataConfig, load_data
-from qkv.data.store import Store, cache_folder
 from qkv.errors import InputError
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Two files with three alphabets of few characters, each of which is one dot of ink in a place of its own."""
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetCache:
+    """Two files with three small alphabets; each character is one dot of ink at its own position."""
     monkeypatch.setattr(omniglot, "ALPHABETS", {"A": 2, "Hebrew": 1, "Z": 2})
-    monkeypatch.setattr(omniglot, "TRAINED", 4)
+    monkeypatch.setattr(omniglot, "TRAIN_CHARACTERS", 4)
     known = []
     for file, numbers in zip(omniglot.FILES, (range(3), range(3, 5)), strict=True):
         images = np.ones((len(numbers), 20, 105, 105), dtype=bool)
-        for place, number in enumerate(numbers):
-            images[place, :, :15, 15 * number : 15 * number + 15] = False  # ink: four by four small pixels
+        for index, number in enumerate(numbers):
+            images[index, :, :15, 15 * number : 15 * number + 15] = False  # ink: four by four small pixels
         path = tmp_path / file.path
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, images=images, labels=np.zeros((len(numbers), 20), dtype=np.int64))
         data = path.read_bytes()
         known.append(replace(file, sha256=hashlib.sha256(data).hexdigest(), size=len(data)))
     monkeypatch.setattr(omniglot, "FILES", tuple(known))
-    return Store((tmp_path,))
+    return DatasetCache((tmp_path,))
 
 
-def test_characters_are_parted_by_their_numbers_and_some_alphabets_held_out(small: Store) -> None:
+def test_characters_are_split_by_index_and_validation_alphabets(small: DatasetCache) -> None:
     splits = omniglot.read(small, 2, 1)
     names = {split: [name.rpartition("/")[0] for name in found.names[::4]] for split, found in splits.items()}
     assert names == {
@@ -44,7 +44,7 @@ def test_characters_are_parted_by_their_numbers_and_some_alphabets_held_out(smal
     assert [name.rpartition("/")[2] for name in splits["valid"].names] == ["rot000", "rot090", "rot180", "rot270"]
 
 
-def test_drawings_are_bright_on_dark_scaled_down_and_turned_against_the_clock(small: Store) -> None:
+def test_drawings_are_inverted_resized_and_rotated_counterclockwise(small: DatasetCache) -> None:
     splits = omniglot.read(small, 2, 1)
     assert splits["train"].pixels.shape == (12, 20, 1, 28, 28)
     upright, left, over, right = splits["test"].pixels[:, 7, 0]  # character number 4
@@ -55,7 +55,9 @@ def test_drawings_are_bright_on_dark_scaled_down_and_turned_against_the_clock(sm
     assert (right[16:20, -4:] == 255).all()
 
 
-def test_a_file_with_other_characters_is_refused(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_a_wrong_number_of_characters_is_rejected(
+    small: DatasetCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(omniglot, "ALPHABETS", {"A": 2, "Hebrew": 1, "Z": 3})
     with pytest.raises(InputError, match="5 characters, but Omniglot has 6"):
         omniglot.read(small, 2, 1)
@@ -79,7 +81,9 @@ LISTS = REAL / "omniglot" / "splits_vinyals"
 @pytest.mark.skipif(not (LISTS / "test.txt").is_file(), reason="needs omniglot/splits_vinyals in QKV_DATA")
 def test_the_classes_of_each_split_are_those_that_the_lists_name() -> None:
     for split, file in (("train", "train"), ("valid", "val"), ("test", "test")):
-        ours = {f"{name}/{turn}" for part, name in omniglot._characters() if part == split for turn in omniglot.TURNS}
+        ours = {
+            f"{name}/{turn}" for part, name in omniglot._characters() if part == split for turn in omniglot.ROTATIONS
+        }
         assert ours == set((LISTS / f"{file}.txt").read_text().split())
 
 
@@ -89,10 +93,10 @@ def test_the_classes_of_each_split_are_those_that_the_lists_name() -> None:
     reason=f"needs {omniglot.FILES[0].path} and {omniglot.FILES[1].path} in QKV_DATA or the cache",
 )
 def test_drawings_of_a_class_are_more_alike_than_those_of_two() -> None:
-    """So labels and drawings belong together: a nearest neighbour by pixels is right far more often than by chance."""
+    """Labels match drawings: a nearest neighbour in pixel space is far better than chance."""
     test = load_data(DataConfig(name="omniglot")).episodes["test"]
-    episodes = test.draw(0, range(300))
+    episodes = test.sample(0, range(300))
     pixels = test.pixels.reshape(-1, 28 * 28).astype(np.float32)
-    shown, asked = pixels[episodes.shown], pixels[episodes.queries[np.arange(300), episodes.asked]]
+    shown, asked = pixels[episodes.support], pixels[episodes.queries[np.arange(300), episodes.query_label]]
     nearest = ((shown - asked[:, None]) ** 2).sum(axis=-1).argmin(axis=1)
-    assert (episodes.labels[np.arange(300), nearest] == episodes.asked).mean() > 0.35
+    assert (episodes.labels[np.arange(300), nearest] == episodes.query_label).mean() > 0.35

@@ -12,7 +12,7 @@ from PIL import Image
 from qkv.cli.answer import _given
 from qkv.cli.generate import _prompts
 from qkv.data.config import DataConfig
-from qkv.data.loaded import Loaded
+from qkv.data.loaded_data import LoadedData
 from qkv.data.registry import learn_vocabulary, load_data
 from qkv.errors import InputError
 
@@ -38,22 +38,22 @@ COCO = {
 }
 
 
-def file(name: str, kind: str) -> Callable[[Path, bytes], Loaded]:
-    def load(folder: Path, content: bytes) -> Loaded:
+def file(name: str, kind: str) -> Callable[[Path, bytes], LoadedData]:
+    def load(folder: Path, content: bytes) -> LoadedData:
         (folder / name).write_bytes(content)
         return load_data(DataConfig(name=kind, train=(str(folder / name),)))
 
     return load
 
 
-def parallel(folder: Path, content: bytes) -> Loaded:
+def parallel(folder: Path, content: bytes) -> LoadedData:
     (folder / "source.txt").write_bytes(content)
     (folder / "target.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     return load_data(DataConfig(name="pairs", train=(str(folder / "source.txt"), str(folder / "target.txt"))))
 
 
-def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Loaded]:
-    def load(folder: Path, content: bytes) -> Loaded:
+def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], LoadedData]:
+    def load(folder: Path, content: bytes) -> LoadedData:
         for part in {str(Path(name).parent), *pictures.split()}:
             (folder / part).mkdir(exist_ok=True)
         for part in pictures.split():
@@ -67,18 +67,18 @@ def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Loa
     return load
 
 
-def prompts(folder: Path, content: bytes) -> Loaded:
+def prompts(folder: Path, content: bytes) -> LoadedData:
     (folder / "prompts.txt").write_bytes(content)
-    return Loaded({}, texts={"train": "\n".join(_prompts(folder / "prompts.txt"))})
+    return LoadedData({}, texts={"train": "\n".join(_prompts(folder / "prompts.txt"))})
 
 
-def asked(folder: Path, content: bytes) -> Loaded:
+def asked(folder: Path, content: bytes) -> LoadedData:
     (folder / "asked.jsonl").write_bytes(content)
-    return Loaded({}, questions={"train": _given(None, None, folder / "asked.jsonl")})
+    return LoadedData({}, questions={"train": _given(None, None, folder / "asked.jsonl")})
 
 
 LABELS = [f"{text}\t{'dry' if number % 3 else 'wet'}" for number, text in enumerate(TEXTS)]
-FORMATS: dict[str, tuple[str, Callable[[Path, bytes], Loaded]]] = {
+FORMATS: dict[str, tuple[str, Callable[[Path, bytes], LoadedData]]] = {
     "pairs": ("\n".join(f"{text}\t{text[::-1]}" for text in TEXTS), file("a.tsv", "pairs")),
     "parallel": ("\n".join(TEXTS), parallel),
     "labelled": ("\n".join(LABELS), file("a.tsv", "labelled")),
@@ -108,7 +108,7 @@ FORMATS: dict[str, tuple[str, Callable[[Path, bytes], Loaded]]] = {
 }  # fmt: skip
 
 
-def mutations(text: str, chance: random.Random) -> Iterator[tuple[str, bytes]]:
+def mutations(text: str, rng: random.Random) -> Iterator[tuple[str, bytes]]:
     data = text.encode()
     middle = data.index(b"\n", len(data) // 2)
     yield "as it is", data
@@ -146,18 +146,18 @@ def mutations(text: str, chance: random.Random) -> Iterator[tuple[str, bytes]]:
         "blank lines": b"\n\n\n",
         "path": b"../../etc/passwd",
     }.items():
-        for place in (0, middle, middle - 1, middle + 1):
-            yield f"{name} at {place}", data[:place] + inserted + data[place:]
+        for offset in (0, middle, middle - 1, middle + 1):
+            yield f"{name} at {offset}", data[:offset] + inserted + data[offset:]
         word = data.find(b"falls")
         yield f"{name} in a word", data[:word] + inserted + data[word:]
     for number in range(20):
         altered = bytearray(data)
         for _ in range(1 + number):
-            altered[chance.randrange(len(altered))] = chance.choice(b'\t\n\r "{}[],:#0a\xff')
+            altered[rng.randrange(len(altered))] = rng.choice(b'\t\n\r "{}[],:#0a\xff')
         yield f"altered {number}", bytes(altered)
 
 
-def texts_of(loaded: Loaded) -> Iterator[str]:
+def texts_of(loaded: LoadedData) -> Iterator[str]:
     yield from (side for pairs in loaded.splits.values() for pair in pairs for side in (pair.source, pair.target))
     yield from loaded.texts.values()
     yield from (word for some in loaded.tagged.values() for one in some for word in (*one.words, *one.tags))
@@ -166,7 +166,7 @@ def texts_of(loaded: Loaded) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_altered_files_are_refused_in_one_short_line_or_give_texts(name: str, tmp_path: Path) -> None:
+def test_corrupted_files_are_read_or_rejected_with_a_short_error(name: str, tmp_path: Path) -> None:
     text, load = FORMATS[name]
     outcomes = {}
     for number, (mutation, data) in enumerate(mutations(text, random.Random(0))):

@@ -8,7 +8,7 @@ import pytest
 
 from qkv.data.config import DataConfig
 from qkv.data.files import read_pairs
-from qkv.data.loaded import Loaded
+from qkv.data.loaded_data import LoadedData
 from qkv.data.pair import Pair
 from qkv.data.registry import load_data
 from qkv.errors import InputError
@@ -19,18 +19,18 @@ PAIRS = "".join(f"satz {number}\tsentence {number}\n" for number in range(40))
 CONLL = "".join(f"w{number}\tNOUN\nruns\tVERB\n.\tPUNCT\n\n" for number in range(40))
 
 
-def load(folder: Path, name: str, content: str | bytes, kind: str, **config: object) -> Loaded:
+def load(folder: Path, name: str, content: str | bytes, kind: str, **config: object) -> LoadedData:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return load_data(DataConfig(name=kind, train=(str(path),), **config))
 
 
-def examples(loaded: Loaded) -> list[Pair]:
+def examples(loaded: LoadedData) -> list[Pair]:
     return loaded.splits["train"] + loaded.splits["valid"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "heading", "rows"),
+    ("kind", "header", "rows"),
     [
         ("labelled", "text\tlabel", LABELLED),
         ("labelled", "Sentence\tSentiment", LABELLED),
@@ -38,12 +38,12 @@ def examples(loaded: Loaded) -> list[Pair]:
         ("pairs", "DE\tEN", PAIRS),
     ],
 )
-def test_a_heading_is_skipped_with_a_note_and_is_an_error_if_strict(tmp_path, kind, heading, rows):
-    loaded = load(tmp_path, "a.tsv", f"{heading}\n{rows}", kind)
+def test_a_header_is_skipped_with_a_note_or_an_error_if_strict(tmp_path, kind, header, rows):
+    loaded = load(tmp_path, "a.tsv", f"{header}\n{rows}", kind)
     assert len(examples(loaded)) == 40
-    assert [note for note in loaded.notes if "heading" in note]
-    with pytest.raises(InputError, match="heading"):
-        load(tmp_path, "a.tsv", f"{heading}\n{rows}", kind, strict=True)
+    assert [note for note in loaded.notes if "header" in note]
+    with pytest.raises(InputError, match="header"):
+        load(tmp_path, "a.tsv", f"{header}\n{rows}", kind, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_nearly_one_label_for_each_text_is_an_error(tmp_path):
         load(tmp_path, "a.conll", "".join(f"w{number}\tt{number}\n\n" for number in range(40)), "tagged")
 
 
-def test_swapped_columns_are_told(tmp_path):
+def test_swapped_columns_are_detected(tmp_path):
     swapped = "".join("\t".join(reversed(line.split("\t"))) + "\n" for line in LABELLED.splitlines())
     with pytest.raises(InputError, match="swapped"):
         load(tmp_path, "a.tsv", swapped * 3, "labelled")
 
 
 @pytest.mark.parametrize("content", [LABELLED, "She\tPRON\nreads\tVERB\n"])
-def test_a_tagger_says_which_format_it_expects(tmp_path, content):
+def test_a_wrong_tagging_format_is_an_error_with_the_expected_format(tmp_path, content):
     with pytest.raises(InputError, match="CoNLL"):
         load(tmp_path, "a.tsv", content, "tagged")
 
@@ -92,7 +92,7 @@ def test_words_and_tags_read_as_pairs_are_noted(tmp_path):
     ("content", "words"),
     [(PNG, "PNG image"), (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF"), (b"PK\x03\x04\x14\0", "ZIP"), (b"a\tb\0\n", "NUL")],
 )
-def test_a_binary_file_is_named_as_such(tmp_path, kind, content, words):
+def test_binary_files_are_recognized(tmp_path, kind, content, words):
     with pytest.raises(InputError, match="binary") as caught:
         load(tmp_path, "a.tsv", content, kind)
     assert words in str(caught.value)
@@ -153,7 +153,7 @@ def test_data_are_read_from_regular_files_only(tmp_path):
     for kind in ("pairs", "labelled", "tagged", "text", "questions"):
         for path in (tmp_path / "fifo", tmp_path / "loop.tsv", tmp_path, tmp_path / "a\0b", Path("/dev/zero")):
             with pytest.raises(InputError):
-                load_data(DataConfig(name=kind, train=(str(path),)).with_whole_paths())
+                load_data(DataConfig(name=kind, train=(str(path),)).with_absolute_paths())
     with pytest.raises(InputError, match="pipe"):
         load_data(DataConfig(name="pairs", train=(str(tmp_path / "fifo"),)))
 
@@ -162,7 +162,7 @@ def test_paths_are_made_absolute_and_links_are_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.tsv").symlink_to("elsewhere.tsv")
     (tmp_path / "loop").symlink_to("loop")
-    config = DataConfig(name="pairs", train=("link.tsv",), folder="loop").with_whole_paths()
+    config = DataConfig(name="pairs", train=("link.tsv",), folder="loop").with_absolute_paths()
     assert (config.train, config.folder) == ((str(tmp_path / "link.tsv"),), str(tmp_path / "loop"))
 
 
@@ -174,7 +174,7 @@ def test_features_are_read_from_a_regular_file_only(tmp_path):
         read_features(tmp_path / "features.safetensors")
 
 
-def test_a_file_of_questions_quotes_little_of_what_is_wrong(tmp_path):
+def test_squad_errors_quote_only_a_few_characters(tmp_path):
     wrong = {"context": "x" * 10**6, "qas": [{"question": "q", "answers": [{"text": "y" * 10**6, "answer_start": 0}]}]}
     with pytest.raises(InputError) as caught:
         load(tmp_path, "a.json", json.dumps({"data": [{"paragraphs": [wrong]}]}), "questions")

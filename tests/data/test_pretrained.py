@@ -1,4 +1,4 @@
-"""Released tokenizers: the numbers that transformers gives, places in the text, and files that are never trusted."""
+"""Tests of pretrained tokenizers: ids against transformers, offsets, and untrusted files."""
 
 import gzip
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from qkv.data.pretrained import PretrainedTokenizer, Roles, TwoTokenizers, read_tokenizer
+from qkv.data.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers, read_tokenizer
 from qkv.data.sentencepiece import SentencePieces
 from qkv.errors import CheckpointError, InputError
 
@@ -41,7 +41,7 @@ LINES = [line for line in ODD if line.strip()] + [
 
 
 def prose() -> list[str]:
-    """English that stands beside every checkout: the lines of these tests and of what they test."""
+    """English text available in every checkout: the lines of these tests and of the tested code."""
     files = sorted(Path(__file__).parent.glob("test_*.py"))[:6]
     return [line.strip() for file in files for line in file.read_text(encoding="utf-8").split("\n") if len(line) > 20]
 
@@ -54,7 +54,7 @@ def data_folder(name: str) -> Path:
 
 
 def translated(language: str, count: int) -> list[str]:
-    """What programs of this system say in a language: the lines of the catalogues that gettext has of it."""
+    """Messages of system programs in a language, from gettext catalogues."""
     lines: dict[str, None] = {}
     for path in sorted(Path("/usr/share/locale", language, "LC_MESSAGES").glob("*.mo")):
         data = path.read_bytes()
@@ -70,7 +70,7 @@ def translated(language: str, count: int) -> list[str]:
 
 
 def lines_in_many_scripts() -> list[str]:
-    """Real text in other letters than Latin, as far as the system has some."""
+    """Real text in non-Latin scripts, as far as available on the system."""
     return [line for language in SCRIPTS for line in translated(language, 250)]
 
 
@@ -131,7 +131,7 @@ def small_bpe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["nmt_nfkc", "identity"])
 def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small SentencePiece models, and the numbers of most of their pieces in an order of their own."""
+    """Two small SentencePiece models, with separate ids for most of their pieces."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="trains the model that is read here")
     folder, pieces = tmp_path_factory.mktemp("marian"), {}
     for side, lines in (("source", prose()), ("target", [*prose()[::-2], *ODD])):
@@ -151,7 +151,7 @@ def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def same(ours: PretrainedTokenizer, theirs: Any, lines: list[str]) -> list[str]:
-    """The lines that the two do not agree about, in numbers or in what becomes of them again."""
+    """Return the lines for which ids or decoded texts differ."""
     expected = theirs(lines, truncation=False, padding=False)["input_ids"]
     found = ours.encode_batch(lines)
     wrong = [line for line, one, other in zip(lines, found, expected, strict=True) if one.ids != other]
@@ -163,13 +163,13 @@ def same(ours: PretrainedTokenizer, theirs: Any, lines: list[str]) -> list[str]:
     ]
 
 
-def test_bert_from_tokenizer_json_reads_as_transformers_does(transformers, minilm):
+def test_bert_from_tokenizer_json_matches_transformers(transformers, minilm):
     tokenizer, theirs = read_tokenizer(minilm, "bert"), transformers.BertTokenizer.from_pretrained(minilm)
     assert same(tokenizer, theirs, LINES) == []
     offsets = theirs(LINES, truncation=False, padding=False, return_offsets_mapping=True)["offset_mapping"]
     assert [one.offsets for one in tokenizer.encode_batch(LINES)] == offsets
     assert len(tokenizer) == 30522
-    assert tokenizer.roles == Roles(pad=0, unknown=100, begin=101, end=102, mask=103)
+    assert tokenizer.special_tokens == SpecialTokens(pad=0, unknown=100, begin=101, end=102, mask=103)
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_bert_from_tokenizer_json_reads_as_transformers_does(transformers, minil
     [{}, {"do_lower_case": False}, {"do_lower_case": False, "strip_accents": True}, {"tokenize_chinese_chars": False},
      {"strip_accents": False}],
 )  # fmt: skip
-def test_bert_from_vocab_txt_reads_as_transformers_does(transformers, vocab_only, config):
+def test_bert_from_vocab_txt_matches_transformers(transformers, vocab_only, config):
     (vocab_only / "tokenizer_config.json").write_text(json.dumps(config))
     theirs = transformers.BertTokenizer(vocab=str(vocab_only / "vocab.txt"), **config)
     assert same(read_tokenizer(vocab_only, "bert"), theirs, LINES) == []
 
 
 @pytest.mark.corpus
-def test_bert_reads_10000_lines_of_real_text_as_transformers_does(transformers, minilm, vocab_only):
+def test_bert_matches_transformers_on_10000_lines_of_real_text(transformers, minilm, vocab_only):
     lines = real_lines()
     assert len(lines) >= 10_000
     theirs = transformers.BertTokenizer.from_pretrained(minilm)
@@ -193,7 +193,7 @@ def test_bert_reads_10000_lines_of_real_text_as_transformers_does(transformers, 
 
 
 @pytest.mark.corpus
-def test_bert_and_byte_pairs_read_real_text_in_many_scripts_as_transformers_does(transformers, minilm, small_bpe):
+def test_bert_and_bpe_match_transformers_on_many_scripts(transformers, minilm, small_bpe):
     lines = lines_in_many_scripts()
     if len(lines) < 1000:
         pytest.skip("the system has no translations of its programs (/usr/share/locale)")
@@ -203,17 +203,17 @@ def test_bert_and_byte_pairs_read_real_text_in_many_scripts_as_transformers_does
 
 
 @pytest.mark.corpus
-def test_gpt2_reads_10000_lines_of_real_text_as_transformers_does(transformers, gpt2):
+def test_gpt2_matches_transformers_on_10000_lines_of_real_text(transformers, gpt2):
     tokenizer, lines = read_tokenizer(gpt2, "gpt2"), real_lines()
     theirs = transformers.GPT2Tokenizer(vocab=str(gpt2 / "encoder.json"), merges=str(gpt2 / "vocab.bpe"))
     assert same(tokenizer, theirs, lines) == []
     assert [tokenizer.decode(one.ids) for one in tokenizer.encode_batch(lines)] == lines
     assert len(tokenizer) == 50257
-    assert tokenizer.roles == Roles(unknown=50256, begin=50256, end=50256)
+    assert tokenizer.special_tokens == SpecialTokens(unknown=50256, begin=50256, end=50256)
 
 
 @pytest.mark.parametrize("config", [{}, {"add_prefix_space": True}, {"add_bos_token": True}])
-def test_byte_pairs_from_two_files_read_as_transformers_does(transformers, small_bpe, tmp_path, config):
+def test_bpe_from_two_files_matches_transformers(transformers, small_bpe, tmp_path, config):
     for name, also in (("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")):
         shutil.copy(small_bpe / name, tmp_path / also)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -224,25 +224,25 @@ def test_byte_pairs_from_two_files_read_as_transformers_does(transformers, small
     assert same(tokenizer, theirs, [*LINES, "<|endoftext|> in the text", *prose()[:200]]) == []
 
 
-def test_bytes_lose_nothing_and_their_pieces_are_all_of_the_text(small_bpe):
+def test_byte_level_bpe_is_lossless_and_its_pieces_cover_the_text(small_bpe):
     tokenizer = read_tokenizer(small_bpe, "gpt2")
     for line, found in zip(ODD, tokenizer.encode_batch(ODD), strict=True):
         assert tokenizer.decode(found.ids) == line
-        places = {place for start, stop in found.offsets for place in range(start, stop)}
-        assert places == set(range(len(line)))
+        offsets = {offset for start, stop in found.offsets for offset in range(start, stop)}
+        assert offsets == set(range(len(line)))
 
 
 @pytest.mark.corpus
-def test_marian_reads_real_text_as_transformers_does(transformers, marian):
+def test_marian_matches_transformers_on_real_text(transformers, marian):
     check_marian(transformers, marian, real_lines())
 
 
-def test_marian_reads_as_transformers_does(transformers, marian):
+def test_marian_matches_transformers(transformers, marian):
     check_marian(transformers, marian, [*ODD, *LINES, *prose()[:300], ">>fra<< Hello", ">>fra<<x", "a </s> b", "<pad>"])
 
 
 def tied(model: Path, line: str) -> bool:
-    """Whether two ways to cut a line into pieces are the most probable, between which each library chooses its own."""
+    """Return whether two segmentations of a line are equally probable, so that libraries may differ."""
     processor = importlib.import_module("sentencepiece").SentencePieceProcessor(model_file=str(model))
     first, second = (sum(map(processor.get_score, ids)) for ids in processor.nbest_encode(line, nbest_size=2))
     return first == pytest.approx(second, rel=1e-6)
@@ -263,11 +263,11 @@ def check_marian(transformers: Any, folder: Path, lines: list[str]) -> None:
         wrong = [line for line, one, ids in zip(lines, found, expected["input_ids"], strict=True) if one.ids != ids]
         assert [line for line in wrong if not tied(model, line)] == []
         assert len(wrong) < 5
-        assert any(ours.roles.unknown in one.ids for one in found)
+        assert any(ours.special_tokens.unknown in one.ids for one in found)
         for ids in expected["input_ids"]:
             again = theirs.decode(ids, skip_special_tokens=True, use_source_tokenizer=ours is two.source)
             assert ours.decode(ids) == again
-    assert two.target.roles == Roles(pad=len(two.target) - 1, unknown=1, end=0)
+    assert two.target.special_tokens == SpecialTokens(pad=len(two.target) - 1, unknown=1, end=0)
 
 
 def test_marian_may_have_a_vocabulary_for_each_side(marian, tmp_path):
@@ -282,16 +282,16 @@ def test_marian_may_have_a_vocabulary_for_each_side(marian, tmp_path):
     assert two.target.encode("The lines").ids == expected
 
 
-def test_a_tokenizer_comes_back_from_its_json(marian, small_bpe):
+def test_a_tokenizer_round_trips_through_json(marian, small_bpe):
     two = read_tokenizer(marian, "marian")
     for tokenizer in (two.source, two.target, read_tokenizer(small_bpe, "gpt2")):
         again = PretrainedTokenizer.from_json(tokenizer.to_json(), "tokenizer.json")
-        assert again.roles == tokenizer.roles
+        assert again.special_tokens == tokenizer.special_tokens
         assert len(again) == len(tokenizer)
         assert again.encode_batch(LINES) == tokenizer.encode_batch(LINES)
 
 
-def test_another_library_reads_what_it_can_and_refuses_the_rest(transformers, marian, small_bpe, tmp_path):
+def test_other_libraries_load_files_without_separate_ids_only(transformers, marian, small_bpe, tmp_path):
     from tokenizers import Tokenizer
 
     plain = read_tokenizer(small_bpe, "gpt2")
@@ -300,7 +300,7 @@ def test_another_library_reads_what_it_can_and_refuses_the_rest(transformers, ma
         Tokenizer.from_str(read_tokenizer(marian, "marian").source.to_json())
 
 
-def test_two_texts_are_kept_apart_by_segments_and_each_piece_points_into_its_own(vocab_only):
+def test_pairs_have_segments_and_offsets_into_their_own_text(vocab_only):
     tokenizer = read_tokenizer(vocab_only, "bert")
     question, answer = "Who  ate it?", "Zoë's dög, [MASK]!"
     found = tokenizer.encode(question, answer)
@@ -329,7 +329,7 @@ def test_two_texts_are_kept_apart_by_segments_and_each_piece_points_into_its_own
     assert bare.ids == [number for number, side in zip(found.ids, found.texts, strict=True) if side is not None]
 
 
-def test_pieces_of_sentencepiece_are_the_text_they_stand_for(marian):
+def test_sentencepiece_pieces_equal_their_text(marian):
     source = read_tokenizer(marian, "marian").source
     text = "The lines of Xq"
     found = source.encode(text)
@@ -339,54 +339,54 @@ def test_pieces_of_sentencepiece_are_the_text_they_stand_for(marian):
         assert text[start:stop] == piece
 
 
-def test_a_token_can_be_shown_by_its_number_alone(vocab_only, small_bpe, marian):
+def test_a_token_can_be_displayed_by_id(vocab_only, small_bpe, marian):
     bert, bpe = read_tokenizer(vocab_only, "bert"), read_tokenizer(small_bpe, "gpt2")
     assert [bert.piece(number) for number in bert.encode("Unbelievable").ids] == ["[CLS]", "unbelievable", "[SEP]"]
     assert bert.piece(bert.encode("xqz").ids[2]).isalpha()
     assert "".join(map(bpe.piece, bpe.encode("The lines of it").ids)) == "The lines of it"
     source = read_tokenizer(marian, "marian").source
     assert "".join(map(source.piece, source.encode("the lines", specials=False).ids)) == " the lines"
-    with pytest.raises(InputError, match="no token has the number 99999999"):
+    with pytest.raises(InputError, match="no token with id 99999999"):
         bert.piece(99999999)
 
 
 @pytest.mark.parametrize("specials", [True, False])
-def test_numbers_alone_are_those_with_their_places(vocab_only, small_bpe, marian, specials):
+def test_encode_ids_equals_encode(vocab_only, small_bpe, marian, specials):
     both = read_tokenizer(marian, "marian")
     for tokenizer in (read_tokenizer(vocab_only, "bert"), read_tokenizer(small_bpe, "gpt2"), both.source, both.target):
         placed = [one.ids for one in tokenizer.encode_batch(ODD, specials=specials)]
         assert tokenizer.encode_ids(ODD, specials=specials) == placed
 
 
-def test_half_a_surrogate_pair_is_an_error_in_words(small_bpe):
+def test_lone_surrogates_are_an_input_error(small_bpe):
     with pytest.raises(InputError, match="surrogate"):
         read_tokenizer(small_bpe, "gpt2").encode("a\ud800b")
     with pytest.raises(InputError, match="surrogate"):
         read_tokenizer(small_bpe, "gpt2").encode_ids(["a\ud800b"])
 
 
-def test_special_tokens_are_those_that_the_folder_names(vocab_only):
+def test_special_tokens_are_read_from_the_folder(vocab_only):
     lines = (vocab_only / "vocab.txt").read_text(encoding="utf-8").split("\n")
     lines[1] = "<nothing>"
     (vocab_only / "vocab.txt").write_text("\n".join(lines), encoding="utf-8")
     (vocab_only / "tokenizer_config.json").write_text('{"pad_token": "[PAD]", "mask_token": "[unused1]"}')
     (vocab_only / "special_tokens_map.json").write_text('{"pad_token": {"content": "<nothing>", "lstrip": false}}')
     tokenizer = read_tokenizer(vocab_only, "bert")
-    assert tokenizer.roles == Roles(pad=1, unknown=100, begin=101, end=102, mask=2)
+    assert tokenizer.special_tokens == SpecialTokens(pad=1, unknown=100, begin=101, end=102, mask=2)
     assert tokenizer.encode("a <nothing> b", specials=False).ids[1] == 1
 
 
-def test_tokens_that_were_added_later_have_the_numbers_after_the_last(vocab_only):
+def test_added_tokens_must_have_the_next_ids(vocab_only):
     (vocab_only / "added_tokens.json").write_text('{"<new>": 30522, "<newer>": 30523}')
     tokenizer = read_tokenizer(vocab_only, "bert")
     assert tokenizer.encode("a<newer>b<new>", specials=False).ids[1::2] == [30523, 30522]
     assert len(tokenizer) == 30524
     (vocab_only / "added_tokens.json").write_text('{"<new>": 40000}')
-    with pytest.raises(CheckpointError, match="the number after the last"):
+    with pytest.raises(CheckpointError, match="the next free id"):
         read_tokenizer(vocab_only, "bert")
 
 
-def test_a_folder_without_files_of_a_tokenizer_has_none(tmp_path):
+def test_a_folder_without_tokenizer_files_has_no_tokenizer(tmp_path):
     assert [read_tokenizer(tmp_path, kind) for kind in ("bert", "gpt2", "vit", "marian", "unheard of")] == [None] * 5
 
 
@@ -407,11 +407,11 @@ def refused(folder: Path, kind: str) -> str:
         ("[" * 100_000, "JSON"),
         (
             '{"model": {"type": "WordLevel", "vocab": {"a": 4000000000}, "unk_token": "a"}}',
-            "number of 'a'|not a tokenizer",
+            "id of 'a'|not a tokenizer",
         ),
         (
             '{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 0}, "unk_token": "a"}}',
-            "same number|not a tokenizer",
+            "same id|not a tokenizer",
         ),
         ('{"model": {"type": "Pickle"}}', "not a tokenizer"),
         ('{"normalizer": {"type": "Prepend", "prepend": "' + "x" * 1000 + '"}, "model": {}}', "characters"),
@@ -421,22 +421,22 @@ def refused(folder: Path, kind: str) -> str:
         ),
     ],
 )
-def test_a_crafted_tokenizer_json_is_refused(tmp_path, text, words):
+def test_a_crafted_tokenizer_json_is_rejected(tmp_path, text, words):
     (tmp_path / "tokenizer.json").write_text(text)
     assert re.search(words, refused(tmp_path, "bert"))
 
 
-def test_a_json_with_numbers_of_its_own_must_be_able_to_use_them(tmp_path, marian):
+def test_separate_token_ids_need_an_unknown_token_and_a_decoder(tmp_path, marian):
     whole = json.loads(read_tokenizer(marian, "marian").source.to_json())
     without = {name: number for name, number in whole["numbers"].items() if name != "<unk>"}
     for changed in (whole | {"decoder": None}, whole | {"numbers": without}):
-        with pytest.raises(CheckpointError, match=r"here: needs a token for what is unknown, and a decoder"):
+        with pytest.raises(CheckpointError, match=r"here: needs an unknown token"):
             PretrainedTokenizer.from_json(json.dumps(changed), "here")
-    with pytest.raises(CheckpointError, match="here: must give each token its number"):
+    with pytest.raises(CheckpointError, match="here: must map each token to its id"):
         PretrainedTokenizer.from_json(json.dumps(whole | {"numbers": []}), "here")
 
 
-def test_a_panic_of_the_library_is_an_error_like_any_other(tmp_path, small_bpe):
+def test_a_panic_of_the_library_becomes_a_checkpoint_error(tmp_path, small_bpe):
     data = json.loads(read_tokenizer(small_bpe, "gpt2").to_json())
     data["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "/////////w=="}
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
@@ -447,25 +447,25 @@ def test_a_panic_of_the_library_is_an_error_like_any_other(tmp_path, small_bpe):
     ("file", "text", "words"),
     [
         ("vocab.json", "{", "not valid JSON"),
-        ("vocab.json", "[1]", "its number"),
-        ("vocab.json", '{"a": "b"}', "number of 'a'"),
-        ("vocab.json", '{"a": -1}', "number of 'a'"),
-        ("vocab.json", '{"a": 1e3}', "number of 'a'"),
-        ("vocab.json", '{"a": true}', "number of 'a'"),
-        ("vocab.json", '{"a": 1000000000000}', "number of 'a'"),
-        ("vocab.json", '{"a": 1, "b": 1}', "same number"),
+        ("vocab.json", "[1]", "its id"),
+        ("vocab.json", '{"a": "b"}', "id of 'a'"),
+        ("vocab.json", '{"a": -1}', "id of 'a'"),
+        ("vocab.json", '{"a": 1e3}', "id of 'a'"),
+        ("vocab.json", '{"a": true}', "id of 'a'"),
+        ("vocab.json", '{"a": 1000000000000}', "id of 'a'"),
+        ("vocab.json", '{"a": 1, "b": 1}', "same id"),
         ("vocab.json", '{"a": 1, "a": 2}', "twice"),
-        ("merges.txt", "a b c", "two parts"),
-        ("merges.txt", "#version: 0.2\nab", "two parts"),
+        ("merges.txt", "a b c", "two tokens"),
+        ("merges.txt", "#version: 0.2\nab", "two tokens"),
         ("merges.txt", "≥ ≤", "out of vocabulary"),
         ("tokenizer_config.json", '{"add_prefix_space": "yes"}', "true or false"),
-        ("tokenizer_config.json", '{"bos_token": 3}', "text of a token"),
+        ("tokenizer_config.json", '{"bos_token": 3}', "must be a token"),
         ("tokenizer_config.json", '{"bos_token": "<none>", "add_bos_token": true}', "no such token"),
         ("special_tokens_map.json", "[]", "JSON object"),
-        ("added_tokens.json", '{"": 600}', "number after the last"),
+        ("added_tokens.json", '{"": 600}', "the next free id"),
     ],
 )
-def test_crafted_files_of_byte_pairs_are_refused(small_bpe, tmp_path, file, text, words):
+def test_crafted_bpe_files_are_rejected(small_bpe, tmp_path, file, text, words):
     shutil.copytree(small_bpe, tmp_path, dirs_exist_ok=True)
     (tmp_path / file).write_text(text, encoding="utf-8")
     if "no such token" in words:
@@ -476,20 +476,20 @@ def test_crafted_files_of_byte_pairs_are_refused(small_bpe, tmp_path, file, text
 
 
 @pytest.mark.parametrize(("text", "words"), [("", "has no [UNK]"), ("a\nb\n[UNK]\n[CLS]", "has no [SEP]")])
-def test_a_vocab_txt_without_its_marks_is_refused(tmp_path, text, words):
+def test_a_vocab_txt_without_special_tokens_is_rejected(tmp_path, text, words):
     (tmp_path / "vocab.txt").write_text(text)
     assert words in refused(tmp_path, "bert")
 
 
-def test_a_file_that_is_not_text_or_is_too_large_is_refused(tmp_path, monkeypatch):
+def test_binary_or_too_large_files_are_rejected(tmp_path, monkeypatch):
     (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n\xff")
     assert "not UTF-8 at byte 6" in refused(tmp_path, "bert")
-    monkeypatch.setattr("qkv.data.pretrained.LARGEST_FILE", 5)
+    monkeypatch.setattr("qkv.data.pretrained.MAX_FILE_BYTES", 5)
     assert "larger than" in refused(tmp_path, "bert")
 
 
 def field(number: int, value: int | float | bytes | str) -> bytes:
-    """A field of a protocol buffer, written by hand."""
+    """Encode a field of a protocol buffer."""
     if isinstance(value, float):
         return bytes([number << 3 | 5]) + struct.pack("<f", value)
     if isinstance(value, int):
@@ -512,48 +512,48 @@ def piece(text: str, score: float = -1.0, kind: int = 1) -> bytes:
 UNKNOWN = piece("<unk>", 0.0, 2)
 
 
-def test_a_model_file_says_its_pieces_and_what_becomes_of_spaces():
+def test_a_sentencepiece_file_has_pieces_and_whitespace_options():
     spec = field(1, "name") + field(2, b"") + field(3, 0) + field(4, 1)
     data = UNKNOWN + piece("▁a", -0.5) + piece("</s>", 0.0, 3) + field(2, field(3, 1)) + field(3, spec) + field(77, 12)
     read = SentencePieces.parse(data, "here")
     assert [(text, score, int(kind)) for text, score, kind in read.pieces] == [
         ("<unk>", 0.0, 2), ("▁a", -0.5, 1), ("</s>", 0.0, 3),
     ]  # fmt: skip
-    assert (read.prefix, read.trimmed, read.escaped) == (False, True, True)
+    assert (read.add_dummy_prefix, read.remove_extra_whitespaces, read.escape_whitespaces) == (False, True, True)
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "must have one piece for what is unknown"),
-        (UNKNOWN, "and others besides"),
-        (UNKNOWN + piece("a") + UNKNOWN, "one piece for what is unknown"),
-        (UNKNOWN + piece("a") + piece("a"), "twice"),
+        (b"", "must have one unknown piece"),
+        (UNKNOWN, "at least one normal piece"),
+        (UNKNOWN + piece("a") + UNKNOWN, "one unknown piece"),
+        (UNKNOWN + piece("a") + piece("a"), "duplicate"),
         (UNKNOWN + piece(""), "a piece of 0 bytes"),
         (UNKNOWN + piece("x" * 2000), "a piece of 2000 bytes"),
         (UNKNOWN + piece("a", float("nan")), "not finite"),
         (UNKNOWN + piece("a", kind=9), "9 is not a valid Kind"),
-        (UNKNOWN + piece("a", kind=4), "of the user's own"),
-        (UNKNOWN + piece("<0x00>", kind=6), "for bytes"),
+        (UNKNOWN + piece("a", kind=4), "user-defined"),
+        (UNKNOWN + piece("<0x00>", kind=6), "byte pieces"),
         (UNKNOWN + field(1, field(1, b"\xff")), "decode"),
-        (UNKNOWN + field(1, 5), "a number where text should be"),
-        (UNKNOWN + piece("a")[:-3], "cut short"),
-        (UNKNOWN + b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "cut short"),
+        (UNKNOWN + field(1, 5), "expected bytes"),
+        (UNKNOWN + piece("a")[:-3], "truncated"),
+        (UNKNOWN + b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "truncated"),
         (b"\xff" * 30, "more than ten bytes"),
         (b"\x0f", "wire type 7"),
         (UNKNOWN + piece("a") + field(2, field(3, 2)), "only unigram"),
         (UNKNOWN + piece("a") + field(2, field(24, 1)), "only unigram"),
-        (UNKNOWN + piece("a") + field(3, field(5, 0)), "raw spaces"),
+        (UNKNOWN + piece("a") + field(3, field(5, 0)), "unescaped"),
         (UNKNOWN + piece("a") + field(3, field(2, b"\xff" * 9)), "not a tokenizer"),
     ],
 )
-def test_a_crafted_model_file_is_refused(tmp_path, data, words):
+def test_a_crafted_sentencepiece_file_is_rejected(tmp_path, data, words):
     (tmp_path / "vocab.json").write_text('{"</s>": 0, "<unk>": 1, "a": 2}')
     (tmp_path / "source.spm").write_bytes(data)
     assert words in refused(tmp_path, "marian")
 
 
-def test_a_model_file_with_changed_bytes_is_read_or_refused_and_nothing_else(marian, tmp_path):
+def test_a_corrupted_sentencepiece_file_is_either_read_or_rejected(marian, tmp_path):
     shutil.copytree(marian, tmp_path, dirs_exist_ok=True)
     whole, draw, outcomes = (marian / "source.spm").read_bytes(), random.Random(0), set()
     for _ in range(100):

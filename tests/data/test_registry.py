@@ -1,4 +1,4 @@
-"""The data sets by name: their splits, and the fingerprint that tells them apart."""
+"""Tests of the dataset registry: splits and fingerprints."""
 
 import random
 import re
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qkv.config import build
 from qkv.data import registry
 from qkv.data.pair import Pair
-from qkv.data.registry import DATA_SETS, DataConfig, Loaded, load_data
+from qkv.data.registry import DATASETS, DataConfig, LoadedData, load_data
 from qkv.errors import InputError
 
 
@@ -26,13 +26,13 @@ def tsv(folder: Path, name: str, rows: list[tuple[str, str]]) -> str:
 ROWS = [(f"source {number % 70}", f"target {number}") for number in range(100)]
 
 
-def test_dates_have_three_splits_of_the_sizes_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dates_have_three_splits_of_the_configured_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "HELD_OUT_DATES", 30)
     splits = load_data(DataConfig("dates", size=50)).splits
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 50, "valid": 30, "test": 30}
 
 
-def test_own_pairs_without_a_validation_file_hold_some_out_that_share_no_source(tmp_path: Path) -> None:
+def test_user_pairs_without_a_validation_file_are_split_by_source(tmp_path: Path) -> None:
     loaded = load_data(DataConfig(name="pairs", train=(tsv(tmp_path, "a.tsv", ROWS),), valid_share=0.2))
     train, valid = loaded.splits["train"], loaded.splits["valid"]
     assert len({pair.source for pair in valid}) == 14
@@ -41,7 +41,7 @@ def test_own_pairs_without_a_validation_file_hold_some_out_that_share_no_source(
     assert "test" not in loaded.splits
 
 
-def test_the_validation_split_is_the_same_whatever_the_order_of_the_file(tmp_path: Path) -> None:
+def test_the_validation_split_does_not_depend_on_the_order_of_the_file(tmp_path: Path) -> None:
     mixed = random.Random(3).sample(ROWS, len(ROWS))
     files = (tsv(tmp_path, "a.tsv", ROWS), tsv(tmp_path, "b.tsv", mixed))
     one, other = (load_data(DataConfig(name="pairs", train=(file,))) for file in files)
@@ -49,7 +49,7 @@ def test_the_validation_split_is_the_same_whatever_the_order_of_the_file(tmp_pat
     assert one.fingerprint != other.fingerprint  # the order decides the batches
 
 
-def test_named_files_are_the_splits_and_their_notes_are_told(tmp_path: Path) -> None:
+def test_user_files_become_splits_with_notes(tmp_path: Path) -> None:
     train, valid, test = (tsv(tmp_path, name, [(name, "x"), ("", "y")]) for name in ("train", "valid", "test"))
     loaded = load_data(DataConfig(name="pairs", train=(train,), valid=(valid,), test=(test,)))
     assert loaded.splits == {name: [Pair(name, "x")] for name in ("train", "valid", "test")}
@@ -58,7 +58,7 @@ def test_named_files_are_the_splits_and_their_notes_are_told(tmp_path: Path) -> 
         load_data(DataConfig(name="pairs", train=(train,), valid=(valid,), strict=True))
 
 
-def test_own_pairs_need_a_file() -> None:
+def test_user_pairs_need_a_file() -> None:
     with pytest.raises(InputError, match=r"no training pairs given: --data pairs\.tsv"):
         load_data(DataConfig(name="pairs"))
     with pytest.raises(InputError, match=r"no texts with labels given: --data texts\.tsv"):
@@ -71,29 +71,29 @@ KINDS = "use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,00
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"size": 0}, "data.size must lie between 1 and 10,000,000"),
-        ({"size": 10**9}, "data.size must lie between 1 and 10,000,000"),
-        ({"valid_share": 1.0}, "data.valid_share must lie between 0 and 1"),
+        ({"size": 0}, "data.size must be between 1 and 10,000,000"),
+        ({"size": 10**9}, "data.size must be between 1 and 10,000,000"),
+        ({"valid_share": 1.0}, "data.valid_share must be between 0 and 1"),
         ({"name": "date"}, "data.name = 'date' (did you mean dates?)"),
         ({"name": "multi3k"}, "data.name = 'multi3k' (did you mean multi30k?)"),
-        ({"vocabulary": "bpe"}, f"data.vocabulary 'bpe' is not known: {KINDS}"),
-        ({"target_vocabulary": "x"}, f"data.target_vocabulary 'x' is not known: {KINDS}"),
+        ({"vocabulary": "bpe"}, f"data.vocabulary 'bpe' is unknown: {KINDS}"),
+        ({"target_vocabulary": "x"}, f"data.target_vocabulary 'x' is unknown: {KINDS}"),
     ],
 )  # fmt: skip
-def test_what_a_recipe_cannot_ask_of_the_data_is_refused(data: dict[str, object], words: str) -> None:
+def test_invalid_data_configs_are_rejected(data: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
         build(DataConfig, {"name": "dates", **data}, "recipe", prefix="data.")
     assert str(caught.value) == f"recipe: {words}"
 
 
-def test_every_data_set_says_what_it_is_and_under_which_licence() -> None:
-    assert set(DATA_SETS) == set(get_args(get_type_hints(DataConfig)["name"]))
-    assert all(entry.summary and entry.licence for entry in DATA_SETS.values())
-    assert [name for name, entry in DATA_SETS.items() if entry.kind == "text"] == ["tinyshakespeare", "text"]
+def test_every_dataset_has_a_summary_and_a_licence() -> None:
+    assert set(DATASETS) == set(get_args(get_type_hints(DataConfig)["name"]))
+    assert all(entry.summary and entry.licence for entry in DATASETS.values())
+    assert [name for name, entry in DATASETS.items() if entry.kind == "text"] == ["tinyshakespeare", "text"]
 
 
-def test_every_file_of_a_data_set_has_a_hash_a_size_and_safe_addresses_alone() -> None:
-    files = [file for entry in DATA_SETS.values() if entry.corpus for file in entry.corpus.files]
+def test_every_dataset_file_has_a_hash_a_size_and_https_urls() -> None:
+    files = [file for entry in DATASETS.values() if entry.info for file in entry.info.files]
     assert len({file.path for file in files}) == len(files) == 37
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
@@ -102,14 +102,14 @@ def test_every_file_of_a_data_set_has_a_hash_a_size_and_safe_addresses_alone() -
         assert all(url.startswith("https://") for url in file.urls)
 
 
-def test_a_recipe_finds_its_files_and_its_folder_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absolute_paths_work_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/someone")
-    config = DataConfig(name="pairs", train=("a.tsv",), folder="data").with_whole_paths()
+    config = DataConfig(name="pairs", train=("a.tsv",), folder="data").with_absolute_paths()
     assert config.train == (str(tmp_path / "a.tsv"),)
     assert config.folder == str(tmp_path / "data")
-    assert DataConfig("dates", folder="~/data").with_whole_paths().folder == "/home/someone/data"
-    assert DataConfig("dates").with_whole_paths() == DataConfig("dates")
+    assert DataConfig("dates", folder="~/data").with_absolute_paths().folder == "/home/someone/data"
+    assert DataConfig("dates").with_absolute_paths() == DataConfig("dates")
 
 
 some_text = st.text(st.characters(codec="utf-8"), max_size=4)
@@ -120,13 +120,13 @@ rows = st.lists(st.tuples(some_text, some_text), min_size=1, max_size=5)
 def test_the_fingerprint_is_equal_only_if_the_pairs_are(
     one: list[tuple[str, str]], other: list[tuple[str, str]]
 ) -> None:
-    prints = [Loaded({"train": [Pair(*row) for row in rows]}).fingerprint for rows in (one, other)]
+    prints = [LoadedData({"train": [Pair(*row) for row in rows]}).fingerprint for rows in (one, other)]
     assert (prints[0] == prints[1]) == (one == other)
 
 
 def test_the_fingerprint_changes_with_any_change_of_any_pair() -> None:
     pairs = [Pair("a\0b", "c", ((0, 1),)), Pair("d", "e")]
-    loaded = Loaded({"train": pairs, "valid": pairs})
+    loaded = LoadedData({"train": pairs, "valid": pairs})
     changed = [
         [Pair("a", "b\0c", ((0, 1),)), pairs[1]],  # texts that would read alike one after the other
         [replace(pairs[0], gold=((0, 2),)), pairs[1]],
@@ -136,16 +136,16 @@ def test_the_fingerprint_changes_with_any_change_of_any_pair() -> None:
         pairs[:1],
         [*pairs, pairs[1]],
     ]
-    prints = {Loaded({"train": split, "valid": pairs}).fingerprint for split in changed}
-    prints |= {Loaded({"train": pairs, "valid": split}).fingerprint for split in changed}
-    prints |= {Loaded({"train": pairs}).fingerprint, Loaded({"train": pairs, "test": pairs}).fingerprint}
+    prints = {LoadedData({"train": split, "valid": pairs}).fingerprint for split in changed}
+    prints |= {LoadedData({"train": pairs, "valid": split}).fingerprint for split in changed}
+    prints |= {LoadedData({"train": pairs}).fingerprint, LoadedData({"train": pairs, "test": pairs}).fingerprint}
     assert len(prints) == 2 * len(changed) + 2
     assert loaded.fingerprint not in prints
-    assert Loaded({"train": pairs, "valid": pairs}, texts={"train": "a"}).fingerprint not in {
+    assert LoadedData({"train": pairs, "valid": pairs}, texts={"train": "a"}).fingerprint not in {
         loaded.fingerprint,
         *prints,
     }
-    assert loaded.fingerprint == Loaded({"valid": list(pairs), "train": list(pairs)}, notes=("other",)).fingerprint
+    assert loaded.fingerprint == LoadedData({"valid": list(pairs), "train": list(pairs)}, notes=("other",)).fingerprint
 
 
 def test_the_fingerprint_of_texts_changes_with_any_character_and_split() -> None:
@@ -155,11 +155,13 @@ def test_the_fingerprint_of_texts_changes_with_any_character_and_split() -> None
         {"train": "ab"},
         {"valid": "c", "test": "ab"},
     ]
-    assert len({Loaded({}, texts=some).fingerprint for some in texts}) == len(texts)
-    assert Loaded({}, texts=texts[0]).fingerprint == Loaded({}, texts=dict(reversed(texts[0].items()))).fingerprint
+    assert len({LoadedData({}, texts=some).fingerprint for some in texts}) == len(texts)
+    assert (
+        LoadedData({}, texts=texts[0]).fingerprint == LoadedData({}, texts=dict(reversed(texts[0].items()))).fingerprint
+    )
 
 
-def test_a_size_takes_the_first_training_pairs_and_leaves_the_rest_of_the_data_alone(tmp_path):
+def test_size_truncates_the_training_split_only(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{number}\t{number}\n" for number in range(100)), encoding="utf-8")
     whole = load_data(DataConfig(name="pairs", train=(str(path),)))
@@ -169,7 +171,7 @@ def test_a_size_takes_the_first_training_pairs_and_leaves_the_rest_of_the_data_a
     assert part.fingerprint != whole.fingerprint
 
 
-def test_a_text_of_ones_own_is_cut_for_validation_at_its_end(tmp_path: Path) -> None:
+def test_the_end_of_a_user_text_is_held_out_for_validation(tmp_path: Path) -> None:
     for name, text in (("one.txt", "abcdefgh"), ("two.txt", "ijklmnopqr\n")):
         (tmp_path / name).write_text(text)
     files = (str(tmp_path / "one.txt"), str(tmp_path / "two.txt"))

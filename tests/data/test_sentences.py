@@ -1,4 +1,4 @@
-"""Sentences: where they end, where they do not, and that nothing of the text is lost."""
+"""Tests of sentence splitting."""
 
 import time
 
@@ -31,7 +31,7 @@ from qkv.data.sentences import split_sentences
         ["Wow!!!", "Great???", "(And how.)", "[Yes.]"],
     ],
 )  # fmt: skip
-def test_a_sentence_ends_where_a_reader_would_end_it(sentences):
+def test_sentence_boundaries(sentences):
     assert split_sentences(" ".join(sentences)) == sentences
 
 
@@ -40,7 +40,7 @@ def test_a_missing_space_between_a_word_and_a_capitalised_one_is_a_boundary():
     assert split_sentences("Dr.Strange and St.John act.Well, ok.") == ["Dr.Strange and St.John act.", "Well, ok."]
 
 
-def test_a_line_break_ends_a_sentence_unless_the_next_line_goes_on_in_lower_case():
+def test_a_line_break_ends_a_sentence_unless_lower_case_follows():
     assert split_sentences("A title\nA line that\ngoes on.\n\nmore") == ["A title", "A line that\ngoes on.", "more"]
     assert split_sentences("Pros\n- acting\n Cons\r\nnone\n\nbut this") == [
         "Pros",
@@ -51,20 +51,20 @@ def test_a_line_break_ends_a_sentence_unless_the_next_line_goes_on_in_lower_case
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n \t"])
-def test_where_there_is_nothing_there_are_no_sentences(text):
+def test_blank_texts_have_no_sentences(text):
     assert split_sentences(text) == []
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.text("aBI1. .!?…\n\"')(Mrs", max_size=60)))
-def test_sentences_are_the_text_again_and_none_is_empty(text):
+def test_sentences_concatenate_to_the_text_and_are_not_empty(text):
     found = split_sentences(text)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(one == one.strip() != "" for one in found)
 
 
 @pytest.mark.parametrize("part", [".", " ", "\n", "a", "'", ". ", ". (", "\n ", "a.'"])
-def test_a_text_of_one_thing_a_hundred_thousand_times_takes_no_time(part):
+def test_long_repetitive_texts_take_linear_time(part):
     began = time.monotonic()
     split_sentences(part * 100_000 + "x")
     assert time.monotonic() - began < 5

@@ -1,4 +1,4 @@
-"""Scenes of shapes: what is drawn is what is told, where it is told to be, and always the same."""
+"""Tests of the shapes dataset: images, captions, boxes and reproducibility."""
 
 from itertools import combinations, pairwise
 
@@ -9,13 +9,13 @@ from qkv.data import shapes
 from qkv.errors import InputError
 
 
-def test_a_seed_decides_every_scene_and_a_smaller_size_is_the_beginning():
+def test_scenes_depend_on_the_seed_and_a_smaller_size_is_a_prefix():
     many, few, other = (
         shapes.generate(30, split="train"),
         shapes.generate(10, split="train"),
         shapes.generate(30, split="train", seed=1),
     )
-    assert (many.pictures[:10] == few.pictures).all()
+    assert (many.images[:10] == few.images).all()
     assert many.texts[:10] == few.texts
     assert many.objects[:10] == few.objects
     assert many.texts != other.texts
@@ -32,7 +32,7 @@ def test_no_caption_is_in_two_splits():
 
 def test_every_object_has_its_colour_in_its_box_and_nothing_is_drawn_outside():
     scenes = shapes.generate(200, split="train")
-    for picture, texts, objects in zip(scenes.pictures, scenes.texts, scenes.objects, strict=True):
+    for picture, texts, objects in zip(scenes.images, scenes.texts, scenes.objects, strict=True):
         words, rest = texts[0].split(" "), picture.astype(int)
         for one in objects:
             top, left, bottom, right = one.box
@@ -46,7 +46,7 @@ def test_every_object_has_its_colour_in_its_box_and_nothing_is_drawn_outside():
         assert len(np.unique(rest)) == 1  # the ground
 
 
-def test_neighbours_are_told_as_they_stand():
+def test_captions_state_the_relation_of_neighbours():
     scenes = shapes.generate(200, split="valid")
     for texts, objects in zip(scenes.texts, scenes.objects, strict=True):
         words = texts[0].split(" ")
@@ -59,18 +59,18 @@ def test_neighbours_are_told_as_they_stand():
             assert below - y > 10 or right - x > 10
 
 
-def test_the_shapes_are_told_apart_by_what_they_fill():
-    filled = {name: int(shapes.OUTLINES[name, shapes.LARGE].sum()) for name in shapes.SHAPES}
+def test_shapes_differ_in_their_masks():
+    filled = {name: int(shapes.SHAPE_MASKS[name, shapes.LARGE].sum()) for name in shapes.SHAPES}
     assert filled["square"] == shapes.LARGE**2
     for side in (shapes.SMALL, shapes.LARGE):
         for one, other in combinations(shapes.SHAPES, 2):
-            differ = (shapes.OUTLINES[one, side] != shapes.OUTLINES[other, side]).mean()
+            differ = (shapes.SHAPE_MASKS[one, side] != shapes.SHAPE_MASKS[other, side]).mean()
             assert differ > 0.15, (one, other, side)
     assert filled["circle"] == pytest.approx(np.pi * shapes.LARGE**2 / 4, rel=0.05)
 
 
-def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(InputError, match="unknown split 'dev'; there are train, valid, test"):
+def test_unknown_splits_and_too_large_sizes_are_rejected():
+    with pytest.raises(InputError, match="unknown split 'dev'"):
         shapes.generate(1, split="dev")
-    with pytest.raises(InputError, match="can be held in memory, not 10,000,000"):
+    with pytest.raises(InputError, match="not 10,000,000"):
         shapes.generate(10_000_000, split="train")

@@ -1,4 +1,4 @@
-"""Tokenizer files made to exhaust memory or time are refused, and those of released tokenizers are not."""
+"""Tokenizer files crafted to exhaust memory or time are rejected, and released tokenizers are accepted."""
 
 import base64
 import json
@@ -70,7 +70,7 @@ def added(count: int, length: int, **changes: Any) -> list[Json]:
 
 
 def charsmap(key: str, replacement: str) -> Json:
-    """A table with one entry, as a Darts trie: the root, a node for the character, and its leaf."""
+    """Return a charsmap with one entry, as a Darts trie: root, node and leaf."""
     units = [0] * 512
     units[0] = 256 << 10  # the children of the root are at 256 ^ character
     node = 256 ^ ord(key)
@@ -226,7 +226,7 @@ def bombs(folder: Path) -> list[str]:
 
 
 def run(folder: Path) -> list[int]:
-    """The exit codes of the readers: 0 for a tokenizer that was used, 2 for one that was refused."""
+    """Return the exit codes: 0 for a tokenizer that was used, 2 for a rejected one."""
     environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(
         [sys.executable, "-c", WORKER, str(folder)], env=environment, stdout=subprocess.PIPE, text=True, check=True
@@ -234,12 +234,12 @@ def run(folder: Path) -> list[int]:
     return [json.loads(line)[1] for line in ran.stdout.splitlines()]
 
 
-def test_bombs_are_refused_within_little_memory_and_time(tmp_path):
+def test_bombs_are_rejected_within_little_memory_and_time(tmp_path):
     names = bombs(tmp_path)
     assert {name: code for name, code in zip(names, run(tmp_path), strict=True) if code != 2} == {}
 
 
-def test_the_largest_growth_that_is_accepted_is_affordable(tmp_path):
+def test_the_largest_accepted_growth_is_affordable(tmp_path):
     pieces = model(vocab={"[UNK]": 0, "a": 1}, type="BPE", merges=[])
     ones = nested([split("[\\s\\S]")], "pretokenizers")
     within: dict[str, Json] = {
@@ -262,7 +262,7 @@ def test_the_largest_growth_that_is_accepted_is_affordable(tmp_path):
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 @pytest.mark.parametrize("step", ["normalizer", "pre_tokenizer", "decoder"])
-def test_expressions_that_may_take_more_than_linear_time_are_refused(expression, step):
+def test_superlinear_regular_expressions_are_rejected(expression, step):
     part = split(expression) if step == "pre_tokenizer" else replace(expression, "a", "Regex")
     with pytest.raises(ValueError, match="expression"):
         check_tokenizer_json({"model": model(), step: part})
@@ -334,7 +334,7 @@ def test_replacements_grow_as_computed(step):
     assert len(tokenizer.normalizer.normalize_str("a").encode()) == encoding_growth(step, None)
 
 
-def test_a_long_text_is_refused_where_the_tokenizer_may_grow_it():
+def test_long_texts_are_rejected_for_tokenizers_with_large_growth():
     tokenizer = PretrainedTokenizer.from_json(tokenizer_json({"normalizer": replace("a", LONG)}), "here")
     assert tokenizer.max_bytes is not None
     assert len(tokenizer.encode("b" * tokenizer.max_bytes)) == 1
@@ -347,7 +347,7 @@ def test_a_long_text_is_refused_where_the_tokenizer_may_grow_it():
             encode("b" * (tokenizer.max_bytes + 1))
 
 
-def test_learned_vocabularies_take_texts_of_any_length_and_crafted_ones_are_refused():
+def test_trained_vocabularies_take_any_length_and_crafted_ones_are_rejected():
     vocabulary = Vocabulary.train(["a b c"], "bpe:20", lowercase=True)
     read = Vocabulary.from_json(vocabulary.to_json(), "here")
     assert read.encode("a b").ids == vocabulary.encode("a b").ids
@@ -366,7 +366,7 @@ def test_a_run_of_spaces_takes_a_sentencepiece_tokenizer_linear_time(tmp_path):
 
 @pytest.mark.slow
 def test_a_vocabulary_of_many_tokens_is_read(tmp_path):
-    """As many as LaBSE has, the largest vocabulary of a released BERT."""
+    """As large as LaBSE, the largest vocabulary of a released BERT."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[UNK]", "[CLS]", "[SEP]", *map(str, range(501_150))]))
     tokenizer = read_tokenizer(tmp_path, "bert")
     assert isinstance(tokenizer, PretrainedTokenizer)

@@ -1,4 +1,4 @@
-"""Vocabularies: what becomes of a text, and of a tokenizer.json that someone altered."""
+"""Tests of vocabularies, and of crafted tokenizer.json files."""
 
 import json
 import random
@@ -24,20 +24,20 @@ def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
     return Vocabulary.train(TEXTS * 3, request.param)
 
 
-def marked_up(chance: random.Random) -> str:
-    """Words with a special token's name in their middle, none like the other."""
-    return "".join(chance.choices(string.ascii_lowercase, k=2)).join(SPECIAL)
+def marked_up(rng: random.Random) -> str:
+    """Return random words with the names of special tokens inside."""
+    return "".join(rng.choices(string.ascii_lowercase, k=2)).join(SPECIAL)
 
 
 def test_special_tokens_come_first(vocabulary: Vocabulary) -> None:
     assert [vocabulary.piece(number) for number in (PAD, UNKNOWN, BEGIN, END)] == ["<pad>", "<unk>", "<s>", "</s>"]
 
 
-def test_a_text_that_was_seen_is_decoded_to_itself(vocabulary: Vocabulary) -> None:
+def test_training_texts_round_trip(vocabulary: Vocabulary) -> None:
     for text in TEXTS:
         tokens = vocabulary.encode(text)
         assert vocabulary.decode(tokens.ids) == text
-        assert vocabulary.unknown(tokens) == ()
+        assert vocabulary.unknown_pieces(tokens) == ()
     assert vocabulary.encode_ids(TEXTS) == [vocabulary.encode(text).ids for text in TEXTS]
 
 
@@ -48,7 +48,7 @@ def test_characters_are_the_tokens_of_a_character_vocabulary() -> None:
     assert vocabulary.decode(vocabulary.encode("c\tb\na").ids) == "c\tb\na"
 
 
-def test_subwords_are_fewer_than_characters_and_as_many_as_asked_for() -> None:
+def test_subwords_are_fewer_than_characters_and_the_size_is_as_configured() -> None:
     vocabulary = Vocabulary.train(["the cat sat on the mat with the hat"] * 9, "bpe:30")
     assert len(vocabulary) == 30
     assert vocabulary.encode("the cat").pieces == ("the", " cat")
@@ -56,7 +56,7 @@ def test_subwords_are_fewer_than_characters_and_as_many_as_asked_for() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(st.characters(codec="utf-8"), max_size=30))
-def test_the_pieces_of_a_text_are_the_text_in_order(kind: str, text: str) -> None:
+def test_pieces_concatenate_to_the_text(kind: str, text: str) -> None:
     vocabulary = TRAINED[kind]
     tokens = vocabulary.encode(text)
     assert len(tokens.ids) == len(tokens.pieces)
@@ -72,22 +72,22 @@ def test_composed_and_decomposed_accents_are_the_same_tokens(vocabulary: Vocabul
     assert composed != decomposed
     assert vocabulary.encode(composed).ids == vocabulary.encode(decomposed).ids
     assert "".join(vocabulary.encode(decomposed).pieces) == decomposed
-    assert vocabulary.unknown(vocabulary.encode(decomposed)) == ()
+    assert vocabulary.unknown_pieces(vocabulary.encode(decomposed)) == ()
 
 
-def test_what_was_never_seen_is_an_unknown_token_and_reported_once() -> None:
+def test_unseen_pieces_become_unknown_and_are_reported_once() -> None:
     characters = TRAINED["char"]
     tokens = characters.encode("☃Zwei☃漢\n")
     assert [number == UNKNOWN for number in tokens.ids] == [True, *[False] * 4, True, True, True]
-    assert characters.unknown(tokens) == ("☃", "漢", "\n")
+    assert characters.unknown_pieces(tokens) == ("☃", "漢", "\n")
     subwords = TRAINED["bpe:80"]
-    assert subwords.unknown(subwords.encode("Zwei ☃漢字 Hunde ☃漢字")) == ("☃", "漢字")
+    assert subwords.unknown_pieces(subwords.encode("Zwei ☃漢字 Hunde ☃漢字")) == ("☃", "漢字")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_name_of_a_special_token_is_plain_text_when_a_user_writes_it(kind: str) -> None:
-    chance = random.Random(0)
-    trained = Vocabulary.train([*TEXTS, "a b<s>b", *(marked_up(chance) for _ in range(300))], kind)
+    rng = random.Random(0)
+    trained = Vocabulary.train([*TEXTS, "a b<s>b", *(marked_up(rng) for _ in range(300))], kind)
     for vocabulary in (trained, Vocabulary.from_json(trained.to_json(), "here")):
         for text in ("<pad>", "a<s>b</s>", " <pad> <unk></s>", "<s>"):
             tokens = vocabulary.encode(text)
@@ -96,7 +96,7 @@ def test_the_name_of_a_special_token_is_plain_text_when_a_user_writes_it(kind: s
             assert vocabulary.encode_ids([text]) == [tokens.ids]
 
 
-def test_a_vocabulary_survives_being_saved(vocabulary: Vocabulary) -> None:
+def test_a_vocabulary_round_trips_through_json(vocabulary: Vocabulary) -> None:
     again = Vocabulary.from_json(vocabulary.to_json(), "here")
     assert again.to_json() == vocabulary.to_json()
     for text in [*TEXTS, "<pad> neu ☃\n", "e\u0301"]:
@@ -108,12 +108,12 @@ def test_a_vocabulary_survives_being_saved(vocabulary: Vocabulary) -> None:
     ["", "chars", "char:5", "bpe", "bpe:", "bpe:x", "bpe:4", "bpe:-1", "bpe:1000001", "bpe:" + "9" * 5000,
      "word:", "word:4", "words", "word:1000001", "word:٩٩"],
 )  # fmt: skip
-def test_a_kind_of_vocabulary_that_is_not_known_is_refused(kind: str) -> None:
+def test_unknown_vocabulary_kinds_are_rejected(kind: str) -> None:
     with pytest.raises(InputError, match="use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,000"):
         Vocabulary.train(TEXTS, kind)
 
 
-def test_words_keep_the_space_before_them_and_punctuation_stands_alone() -> None:
+def test_words_keep_the_space_before_them_and_punctuation_is_separate() -> None:
     text = "Don't (ever) stop, it costs 3.50!"
     vocabulary = Vocabulary.train([text], "word")
     pieces = ("Don", "'", "t", " (", "ever", ")", " stop", ",", " it", " costs", " 3", ".", "50", "!")
@@ -133,11 +133,11 @@ def test_the_most_frequent_words_are_kept_and_the_others_are_unknown() -> None:
     assert [vocabulary.piece(number) for number in range(len(vocabulary))] == [*SPECIAL, " a", " b", " c"]
     tokens = vocabulary.encode("f a  x x")
     assert tokens.ids == [UNKNOWN, 4, UNKNOWN, UNKNOWN, UNKNOWN]
-    assert vocabulary.unknown(tokens) == ("f", " ", "x")
+    assert vocabulary.unknown_pieces(tokens) == ("f", " ", "x")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lowercased_vocabulary_reads_and_writes_lower_case_alone_also_when_read_back(kind: str) -> None:
+def test_a_lowercased_vocabulary_stays_lowercased_after_saving(kind: str) -> None:
     trained = Vocabulary.train(TEXTS * 3, kind, lowercase=True)
     for vocabulary in (trained, Vocabulary.from_json(trained.to_json(), "here")):
         for text in TEXTS:
@@ -145,12 +145,12 @@ def test_a_lowercased_vocabulary_reads_and_writes_lower_case_alone_also_when_rea
             assert vocabulary.decode(tokens.ids) == text.lower() == vocabulary.normalize(text)
             assert "".join(tokens.pieces) == text  # what a person sees is what was written
             assert vocabulary.encode(text.upper()).ids == tokens.ids
-            assert vocabulary.unknown(tokens) == ()
+            assert vocabulary.unknown_pieces(tokens) == ()
     assert len(trained) <= len(TRAINED[kind])
     assert TRAINED[kind].normalize("Cafe\u0301") == "Café"
 
 
-def test_one_vocabulary_serves_both_sides_and_two_serve_one_each() -> None:
+def test_source_and_target_vocabularies() -> None:
     letters, phonemes = Vocabulary.train(["cat"], "char"), Vocabulary.train(["K AE1 T"], "word")
     assert letters.source is letters
     assert letters.target is letters
@@ -205,7 +205,7 @@ def break_the_pattern(data: Table) -> None:
         break_the_pattern,
     ],
 )
-def test_a_crafted_tokenizer_is_refused(change: Callable[[Table], None]) -> None:
+def test_a_crafted_tokenizer_is_rejected(change: Callable[[Table], None]) -> None:
     data = json.loads(TRAINED["bpe:80"].to_json())
     change(data)
     with pytest.raises(CheckpointError) as caught:
@@ -214,7 +214,7 @@ def test_a_crafted_tokenizer_is_refused(change: Callable[[Table], None]) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "{", '{"model": {}}'])
-def test_what_is_no_tokenizer_is_refused(text: str) -> None:
+def test_invalid_tokenizer_files_are_rejected(text: str) -> None:
     with pytest.raises(CheckpointError, match="here"):
         Vocabulary.from_json(text, "here")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qkv.data.registry import DATA_SETS
+from qkv.data.registry import DATASETS
 from qkv.evaluation.record import Measure, Record
 from qkv.evaluation.reproduction import evaluate_command, train_command
 from qkv.evaluation.table import COLUMNS, markdown, spread, tables
@@ -59,9 +59,9 @@ def test_the_best_row_comes_first_for_scores_and_error_rates() -> None:
     assert rows[0]["test: word error rate, %"] == "50.00"
 
 
-@pytest.mark.parametrize("name", [name for name, entry in DATA_SETS.items() if entry.kind not in ("pairs", "text")])
+@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if entry.kind not in ("pairs", "text")])
 def test_the_columns_of_every_data_set_are_metrics_of_its_tasks(name: str) -> None:
-    scored = {metric for task in TASKS.values() if DATA_SETS[name].kind in task.kinds() for metric in task.metrics}
+    scored = {metric for task in TASKS.values() if DATASETS[name].kind in task.kinds() for metric in task.metrics}
     bits = {
         f"bits_at_{size}" for size in ("20", "40", "80", "120", "10x10", "20x10", "10x20", "20x20", "6", "10", "15")
     }

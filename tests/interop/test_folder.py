@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import qkv
 from qkv.data.characters import Characters
-from qkv.data.pretrained import PretrainedTokenizer, Roles, TwoTokenizers
+from qkv.data.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
 from qkv.data.vocabulary import TwoVocabularies, Vocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.interop import Network, convert, load, load_as, save_model
@@ -336,7 +336,7 @@ def test_a_released_tokenizer_goes_with_a_model_of_our_own_and_keeps_the_roles_o
     again = load(tmp_path).tokenizer
     assert isinstance(again, PretrainedTokenizer)
     assert again.to_json() == tokenizer.to_json()
-    assert again.roles == tokenizer.roles == Roles(pad=0, unknown=1, begin=2, end=7, mask=4)
+    assert again.special_tokens == tokenizer.special_tokens == SpecialTokens(pad=0, unknown=1, begin=2, end=7, mask=4)
     assert again.encode("b a c").ids == [6, 5, 1]
     save_model(made(name, vocabulary_size=7), tokenizer, tmp_path)
     assert refused(tmp_path) == f"{TOKENIZER}: has 8 tokens, but the model has room for 7"
@@ -346,7 +346,7 @@ def test_a_released_tokenizer_goes_with_a_model_of_our_own_and_keeps_the_roles_o
 
 def test_two_released_tokenizers_are_two_files_and_come_back_as_two(tmp_path: Path) -> None:
     source, target = released_tokenizer(), PretrainedTokenizer(released_tokenizer().tokenizer, {"end": "[SEP]"})
-    target.numbers = {"[UNK]": 3, "a": 1}
+    target.token_ids = {"[UNK]": 3, "a": 1}
     save_model(made("transformer"), TwoTokenizers(source, target), tmp_path)
     again = load(tmp_path).tokenizer
     assert isinstance(again, TwoTokenizers)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from qkv.config import build
 from qkv.data.characters import CHARACTERS, Characters
 from qkv.data.pair import Pair
-from qkv.data.registry import DataConfig, Loaded
+from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError, ShapeError
 from qkv.interop import load, save_model
@@ -412,7 +412,7 @@ def taught(head: str, steps: int, rate: float) -> dict[str, float]:
     texts = [Pair(" ".join(words), str(row % 2)) for row, words in enumerate(EIGHT)]
     tagged = [Tagged(words, tuple(str((row + place) % 3) for place in range(3))) for row, words in enumerate(EIGHT)]
     both = ("train", "valid")
-    data = Loaded(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
+    data = LoadedData(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
     read: Any = Characters(SIZES["max_characters"])
     if head == "language_model":
         read = kind.learn_vocabulary(data, DataConfig(name="labelled", vocabulary="word"), None)

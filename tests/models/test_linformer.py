@@ -10,7 +10,7 @@ from torch import Tensor
 
 import qkv
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.interop import load, save_model
@@ -187,11 +187,11 @@ def trained(steps: int, **changes: Any) -> tuple[float, float]:
     """The loss and the accuracy after some steps on eight texts of made words, in batches as a GPU would have them."""
     vocabulary = Vocabulary.train([pair.source for pair in TEXTS], "word")
     torch.manual_seed(0)
-    sizes = ClassificationTask.sizes(Loaded({"train": TEXTS}), vocabulary)
+    sizes = ClassificationTask.sizes(LoadedData({"train": TEXTS}), vocabulary)
     config = Config(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": 48, "rank": 8, **changes})
     model = Linformer(config).eval()  # without dropout
     task = ClassificationTask.prepare(
-        Loaded({"train": TEXTS, "valid": TEXTS}), vocabulary, config, TrainConfig(batch_tokens=400), 0
+        LoadedData({"train": TEXTS, "valid": TEXTS}), vocabulary, config, TrainConfig(batch_tokens=400), 0
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Pictures as grids of features: against plain loops, and what they refuse."""
+"""LabeledImages as grids of features: against plain loops, and what they refuse."""
 
 import math
 

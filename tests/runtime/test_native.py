@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models
 
-from qkv.data.picture_file import read_picture
+from qkv.data.image_file import read_image
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.errors import InputError
 from qkv.runtime.native import native_stderr_silenced
@@ -99,5 +99,5 @@ def test_a_damaged_tiff_leaves_only_the_error(tmp_path, capfd: pytest.CaptureFix
     damaged[60:100] = bytes(40)
     (tmp_path / "damaged.tif").write_bytes(damaged)
     with pytest.raises(InputError):
-        read_picture(tmp_path / "damaged.tif", 3, 8, 8)
+        read_image(tmp_path / "damaged.tif", 3, 8, 8)
     assert capfd.readouterr().err == ""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.data.questions import Passage, Question
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
@@ -38,7 +38,7 @@ VOCABULARY = Vocabulary.train([TEXT, *(one.question for one in QUESTIONS)], "wor
 
 
 def prepared(longest: int, questions: list[Question] = QUESTIONS, **train: Any) -> AnsweringTask:
-    data = Loaded({}, questions={"train": questions, "valid": questions})
+    data = LoadedData({}, questions={"train": questions, "valid": questions})
     settings = TrainConfig(**{"batch_tokens": 200, **train})
     return AnsweringTask.prepare(data, VOCABULARY, SimpleNamespace(max_length=longest), settings, 0)
 
@@ -128,7 +128,7 @@ def test_an_epoch_has_every_window_once_and_sizes_come_from_the_data():
     task = prepared(16)
     assert sorted(row for rows in task.epoch(0) for row in rows) == [*range(len(task.train))]
     assert task.describe() == f"8 questions, {len(task.train)} windows"
-    data = Loaded({}, questions={"train": QUESTIONS})
+    data = LoadedData({}, questions={"train": QUESTIONS})
     assert AnsweringTask.sizes(data, VOCABULARY) == {"vocabulary_size": len(VOCABULARY), "head": "span"}
     assert AnsweringTask.splits(data) == ["train"]
     assert task.evaluate(tiny(16).eval(), data, "train")[:2] == (8, "questions")

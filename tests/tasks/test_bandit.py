@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.bandits import Bandits
-from qkv.data.registry import DataConfig, Loaded, load_data
+from qkv.data.registry import DataConfig, LoadedData, load_data
 from qkv.errors import InputError
 from qkv.models.snail import PolicyConfig, SNAILPolicy
 from qkv.objectives.policy_gradient import gumbel, policy_gradient
@@ -32,8 +32,8 @@ def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
 
 def test_rewards_follow_the_probabilities_and_are_reproducible():
     games = Bandits(2, 1000).draw(0, range(20))
-    assert games.pays.mean(axis=1) == pytest.approx(games.chances, abs=0.06)
-    assert BANDITS.draw(0, [7]).pays.tolist() == BANDITS.draw(0, range(9)).pays[7:8].tolist()
+    assert games.rewards.mean(axis=1) == pytest.approx(games.chances, abs=0.06)
+    assert BANDITS.draw(0, [7]).rewards.tolist() == BANDITS.draw(0, range(9)).rewards[7:8].tolist()
     assert BANDITS.draw(1, range(99)).chances.mean() == pytest.approx(0.5, abs=0.1)
 
 
@@ -80,7 +80,7 @@ def test_rollout_returns_the_rewards_of_the_sampled_actions():
     torch.nn.init.normal_(model.output.weight)
     games = draw_games(BANDITS, 0, range(50))
     actions, rewards = rollout(model, games)
-    assert torch.equal(rewards, games.pays.gather(2, actions[..., None])[..., 0])
+    assert torch.equal(rewards, games.rewards.gather(2, actions[..., None])[..., 0])
     logits, _ = model(actions[:, :-1], rewards[:, :-1])
     torch.testing.assert_close((logits + gumbel(games.uniform)).argmax(dim=-1), actions)
 
@@ -156,7 +156,7 @@ def max_reward(pays: Tensor) -> float:
 
 def test_a_model_memorises_eight_games():
     task, model = prepared(pulls=3)
-    games, generator = draw_games(task.train, 0, range(8)).pays, torch.Generator().manual_seed(0)
+    games, generator = draw_games(task.train, 0, range(8)).rewards, torch.Generator().manual_seed(0)
     repeated = games.repeat(16, 1, 1)
     train(task, model, [GameBatch(repeated, torch.rand(repeated.shape, generator=generator)) for _ in range(100)])
     _, rewards = rollout(model, GameBatch(games, torch.full_like(games, 0.5)))  # no noise: the most likely arm
@@ -167,14 +167,14 @@ def test_a_model_memorises_eight_games():
 def test_scores_in_chunks_are_equal_and_test_games_differ_from_validation(monkeypatch):
     task, model = prepared()
     whole = scores(model, BANDITS, VALID_SEED, 50)
-    assert task.evaluate(model, Loaded({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
+    assert task.evaluate(model, LoadedData({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
     monkeypatch.setattr(bandit, "EVAL_PULLS", 28)  # seven games
     assert scores(model, BANDITS, VALID_SEED, 50) == pytest.approx(whole)
-    assert not np.array_equal(BANDITS.draw(VALID_SEED, range(50)).pays, BANDITS.draw(TEST_SEED, range(50)).pays)
+    assert not np.array_equal(BANDITS.draw(VALID_SEED, range(50)).rewards, BANDITS.draw(TEST_SEED, range(50)).rewards)
 
 
 def test_description_and_splits():
     task, model = prepared()
     assert task.describe() == "3 arms, 4 pull(s)"
-    assert BanditTask.splits(Loaded({}, bandits={"train": BANDITS})) == ["valid", "test"]
+    assert BanditTask.splits(LoadedData({}, bandits={"train": BANDITS})) == ["valid", "test"]
     assert task.evaluate(model, load_data(DataConfig(name="bandits", arms=3, pulls=4)), "test").size == 10_000

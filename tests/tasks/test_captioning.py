@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.data.captions import Captions
-from qkv.data.registry import DATA_SETS, DataConfig, Loaded
+from qkv.data.registry import DATASETS, DataConfig, LoadedData
 from qkv.data.vocabulary import BEGIN, END, PAD
 from qkv.errors import InputError
 from qkv.interop import load
@@ -33,7 +33,9 @@ KINDS = {
 GOLDEN = {"soft": 0.8863, "hard": 4.2696, "straight-through": 0.8584, "none": 0.9305}  # losses after 20 steps
 
 
-def prepared(data: Loaded | None = None, vocabulary: str = "word", longest: int = 64, **train: Any) -> CaptioningTask:
+def prepared(
+    data: LoadedData | None = None, vocabulary: str = "word", longest: int = 64, **train: Any
+) -> CaptioningTask:
     data = data or loaded()
     learned = CaptioningTask.learn_vocabulary(data, DataConfig(name="shapes", vocabulary=vocabulary), None)
     settings = TrainConfig(**{"batch_tokens": 16, **train})
@@ -42,7 +44,7 @@ def prepared(data: Loaded | None = None, vocabulary: str = "word", longest: int 
 
 def small(task: CaptioningTask, **changes: Any) -> ShowAttendTell:
     torch.manual_seed(0)
-    sizes = CaptioningTask.sizes(Loaded({}, captions={"train": task.train}), task.vocabulary)
+    sizes = CaptioningTask.sizes(LoadedData({}, captions={"train": task.train}), task.vocabulary)
     return ShowAttendTell(Config(**sizes, **{**SMALL, **changes}))
 
 
@@ -53,8 +55,8 @@ def test_model_sizes_come_from_the_data():
 
 def test_an_epoch_has_every_caption_once_in_a_new_order():
     several = scenes(20, 0)
-    twice = Captions(several.pictures, tuple((*texts, "something") for texts in several.texts))
-    task = prepared(Loaded({}, captions={"train": twice, "valid": several}))
+    twice = Captions(several.images, tuple((*texts, "something") for texts in several.texts))
+    task = prepared(LoadedData({}, captions={"train": twice, "valid": several}))
     first, second, again = (task.epoch(number) for number in (0, 1, 0))
     assert sorted(row for rows in first for row in rows) == list(range(40))
     assert first == again != second
@@ -69,7 +71,7 @@ def test_batch_targets_have_begin_and_end_tokens():
     assert batch.target_out.tolist() == [[*ids, END]]
     assert batch.tokens == 5
     assert batch.pictures.dtype == torch.uint8
-    np.testing.assert_allclose(batch.images[0].numpy(), task.train.pictures[3] / 127.5 - 1, atol=1e-6)
+    np.testing.assert_allclose(batch.images[0].numpy(), task.train.images[3] / 127.5 - 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"spread": 0.1}, {"attention": "none"}], ids=str)
@@ -158,7 +160,7 @@ def test_validation_loss_is_the_mean_over_tokens():
     task = prepared(batch_tokens=5)
     model = small(task).eval()
     losses = []
-    for picture, (text,) in zip(task.valid.pictures, task.valid.texts, strict=True):
+    for picture, (text,) in zip(task.valid.images, task.valid.texts, strict=True):
         ids = task.vocabulary.encode(text).ids
         images = torch.from_numpy(picture)[None].float() / 127.5 - 1
         log_p = model(images, torch.tensor([[BEGIN, *ids]])).log_softmax(dim=-1)[0]
@@ -212,16 +214,16 @@ def test_notes_of_all_splits_are_reported():
 def test_features_are_used_unchanged():
     rng = np.random.default_rng(0)
     given = Captions(rng.standard_normal((6, 10, 3, 2)).astype(np.float32), (("a dog",),) * 6)
-    task = prepared(Loaded({}, captions={"train": given, "valid": given}))
+    task = prepared(LoadedData({}, captions={"train": given, "valid": given}))
     model = small(task, encoder="given", filters=(32, 64, 128))
     assert model.config.grid == (3, 2)
-    assert task.batch([2]).images.equal(torch.from_numpy(given.pictures[2:3]))
+    assert task.batch([2]).images.equal(torch.from_numpy(given.images[2:3]))
     assert set(task.validate(model.eval())) == {"loss", "exact", "bleu"}
 
 
 def test_a_run_can_be_resumed_and_its_encoder_reused_frozen(tmp_path: Path, monkeypatch):
     data = loaded()
-    monkeypatch.setitem(DATA_SETS, "shapes", replace(DATA_SETS["shapes"], load=lambda _: data))
+    monkeypatch.setitem(DATASETS, "shapes", replace(DATASETS["shapes"], load=lambda _: data))
     sizes = ["model.filters=[8]", "model.features=8", "model.hidden=8", "train.batch_tokens=20", "train.epochs=2"]
     whole = job.begin(read_recipe("shapes-attend", [*sizes, "train.save_every=1"]), tmp_path / "run", "cpu")
     assert whole.state.finished

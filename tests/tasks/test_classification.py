@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.vocabulary import BEGIN, END, Vocabulary
 from qkv.errors import InputError
 from qkv.tasks.classification import ClassificationTask, encode_texts, label_log_probabilities, label_scores
@@ -24,7 +24,7 @@ NUMBERS = {"negative": 0, "positive": 1}
 
 
 def prepared(longest: int = 64, **train: Any) -> ClassificationTask:
-    data = Loaded({"train": PAIRS, "valid": PAIRS})
+    data = LoadedData({"train": PAIRS, "valid": PAIRS})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
     return ClassificationTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_tokens": 40, **train}), 0)
 
@@ -42,13 +42,13 @@ def test_texts_get_special_tokens_and_are_truncated():
 
 
 def test_labels_come_from_the_data():
-    sizes = ClassificationTask.sizes(Loaded({"train": PAIRS}), VOCABULARY)
+    sizes = ClassificationTask.sizes(LoadedData({"train": PAIRS}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "classifier", "labels": 2, "label_names": LABELS}
 
 
 def test_a_single_label_is_an_error():
     with pytest.raises(InputError, match="one label, 'negative'"):
-        ClassificationTask.sizes(Loaded({"train": PAIRS[1:2]}), VOCABULARY)
+        ClassificationTask.sizes(LoadedData({"train": PAIRS[1:2]}), VOCABULARY)
 
 
 def test_loss_is_the_mean_over_texts_and_ignores_padding():

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.vocabulary import END, Vocabulary
 from qkv.errors import InputError
 from qkv.models.gpt2 import GPT2, Config
@@ -24,9 +24,9 @@ CONFIG = Config(
 )
 
 
-def data(texts: list[str] = TEXTS) -> Loaded:
+def data(texts: list[str] = TEXTS) -> LoadedData:
     pairs = [Pair(text, "") for text in texts]
-    return Loaded({"train": pairs, "valid": pairs[:4], "test": pairs[:3]})
+    return LoadedData({"train": pairs, "valid": pairs[:4], "test": pairs[:3]})
 
 
 def prepared(settings: TrainConfig = SETTINGS, texts: list[str] = TEXTS) -> DocumentLanguageModelTask:

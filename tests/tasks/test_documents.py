@@ -9,7 +9,7 @@ import torch
 
 import qkv
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.vocabulary import Vocabulary
 from qkv.data.wordpiece import learn_wordpieces
 from qkv.errors import InputError
@@ -43,7 +43,7 @@ def network(**changes: Any) -> HAN:
 
 
 def prepared(model: HAN, **train: Any) -> ClassificationTask:
-    data = Loaded({"train": PAIRS, "valid": PAIRS})
+    data = LoadedData({"train": PAIRS, "valid": PAIRS})
     return ClassificationTask.prepare(data, VOCABULARY, model.config, TrainConfig(**{"batch_tokens": 80, **train}), 0)
 
 

@@ -85,7 +85,7 @@ def test_a_pad_token_in_a_text_becomes_unknown():
     ids = encoder.encode(["good [PAD] film"])[0]
     (words,) = encoder.lookup(torch.tensor([ids]))[0].tolist()
     good, film = tokenizer.encode_ids(["good film"])[0]
-    assert words == [good, tokenizer.roles.unknown, film]
+    assert words == [good, tokenizer.special_tokens.unknown, film]
 
 
 def words_of(encoder: SentenceExampleEncoder, ids: list[int]) -> list[str]:

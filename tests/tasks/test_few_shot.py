@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.episodes import Examples
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.episodes import FewShotDataset
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.models.snail import SNAIL, Config
 from qkv.tasks.few_shot import EVAL_SEED, FewShotTask, scores
 from qkv.training import job
@@ -27,17 +27,17 @@ def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> Examples
     fields = rng.integers(0, 2, (classes, 1, 1, 4, 4)) * 180
     noise = rng.integers(0, 60, (classes, 6, 1, 8, 8))
     pixels = fields.repeat(2, axis=-1).repeat(2, axis=-2) + noise
-    return Examples(pixels.astype(np.uint8), tuple(map(str, range(classes))), ways, shots)
+    return FewShotDataset(pixels.astype(np.uint8), tuple(map(str, range(classes))), ways, shots)
 
 
 def prepared(ways: int = 3, shots: int = 1, **train: Any) -> FewShotTask:
-    data = Loaded({}, episodes={"train": patterns(40, 0, ways, shots), "valid": patterns(20, 1, ways, shots)})
+    data = LoadedData({}, episodes={"train": patterns(40, 0, ways, shots), "valid": patterns(20, 1, ways, shots)})
     return FewShotTask.prepare(data, None, None, TrainConfig(**{"batch_tokens": 16, **train}), 0)
 
 
 def small(task: FewShotTask) -> SNAIL:
     torch.manual_seed(0)
-    return SNAIL(Config(**FewShotTask.sizes(Loaded({}, episodes={"train": task.train}), None), **SMALL))
+    return SNAIL(Config(**FewShotTask.sizes(LoadedData({}, episodes={"train": task.train}), None), **SMALL))
 
 
 def test_model_sizes_come_from_the_data():
@@ -124,7 +124,7 @@ def test_every_run_is_evaluated_on_the_same_episodes():
     task = prepared(valid_size=20)
     model = small(task).eval()
     assert replace(task, seed=5).validate(model) == task.validate(model)
-    data = Loaded({}, episodes={"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
+    data = LoadedData({}, episodes={"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
     assert FewShotTask.splits(data) == ["train", "valid", "test"]
     evaluated = task.evaluate(model, data, "test")
     assert (evaluated.size, evaluated.unit) == (1000, "episodes")
@@ -143,8 +143,8 @@ def test_a_small_model_generalises_to_new_classes():
 
 
 def test_a_run_on_episodes_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    data = Loaded({}, episodes={split: patterns(20, 0) for split in ("train", "valid", "test")})
-    monkeypatch.setitem(DATA_SETS, "omniglot", replace(DATA_SETS["omniglot"], load=lambda _: data))
+    data = LoadedData({}, episodes={split: patterns(20, 0) for split in ("train", "valid", "test")})
+    monkeypatch.setitem(DATASETS, "omniglot", replace(DATASETS["omniglot"], load=lambda _: data))
     sizes = [f"model.{key}={list(size) if isinstance(size, tuple) else size}" for key, size in SMALL.items()]
     train = ["train.batch_tokens=10", "train.save_every=1", "train.epochs=2", "train.valid_size=5", "train.ema=0"]
     whole = job.begin(read_recipe("omniglot-snail-5way", [*sizes, *train]), tmp_path / "run", "cpu")

@@ -52,9 +52,9 @@ def test_fill_with_a_learned_wordpiece_vocabulary(tmp_path):
     result = filler("The [MASK] sat.", 4)
     ids = tokenizer.encode("The [MASK] sat.").ids
     with torch.no_grad():
-        probabilities = model.word_logits(model(torch.tensor([ids])))[0, ids.index(tokenizer.roles.mask)].softmax(
-            dim=-1
-        )
+        probabilities = model.word_logits(model(torch.tensor([ids])))[
+            0, ids.index(tokenizer.special_tokens.mask)
+        ].softmax(dim=-1)
     ranked = probabilities.argsort(descending=True)[:4]
     assert [guess.word for guess in result.guesses[0]] == [tokenizer.name(int(token)) for token in ranked]
     assert [guess.probability for guess in result.guesses[0]] == pytest.approx(probabilities[ranked].tolist(), abs=1e-5)

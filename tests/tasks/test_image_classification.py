@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.pictures import Pictures
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.images import LabeledImages
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.models.vit import Config, ViT
 from qkv.tasks.image_classification import ImageClassificationTask, cutout, scale_pixels, shift_crop
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 
 
-def squares(count: int, seed: int) -> Pictures:
+def squares(count: int, seed: int) -> LabeledImages:
     """A bright square in one of the four corners, which is the label."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 4, count)
@@ -26,17 +26,17 @@ def squares(count: int, seed: int) -> Pictures:
     for picture, label in zip(pixels, labels, strict=True):
         row, column = divmod(int(label), 2)
         picture[0, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 255
-    return Pictures(pixels, labels, ("north-west", "north-east", "south-west", "south-east"))
+    return LabeledImages(pixels, labels, ("north-west", "north-east", "south-west", "south-east"))
 
 
 def prepared(count: int = 50, **train: Any) -> ImageClassificationTask:
-    data = Loaded({}, pictures={"train": squares(count, 0), "valid": squares(30, 1)})
+    data = LoadedData({}, images={"train": squares(count, 0), "valid": squares(30, 1)})
     return ImageClassificationTask.prepare(data, None, None, TrainConfig(**{"batch_tokens": 16, **train}), 0)
 
 
 def small(task: ImageClassificationTask) -> ViT:
     torch.manual_seed(0)
-    sizes = ImageClassificationTask.sizes(Loaded({}, pictures={"train": task.train}), None)
+    sizes = ImageClassificationTask.sizes(LoadedData({}, images={"train": task.train}), None)
     return ViT(Config(**sizes, patch=4, dim=16, layers=1, heads=2, feedforward=32))
 
 
@@ -145,8 +145,8 @@ def test_a_small_model_learns_it():
 
 
 def test_a_run_on_pictures_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    data = Loaded({}, pictures={"train": squares(40, 0), "valid": squares(10, 1), "test": squares(10, 2)})
-    monkeypatch.setitem(DATA_SETS, "fashion_mnist", replace(DATA_SETS["fashion_mnist"], load=lambda _: data))
+    data = LoadedData({}, images={"train": squares(40, 0), "valid": squares(10, 1), "test": squares(10, 2)})
+    monkeypatch.setitem(DATASETS, "fashion_mnist", replace(DATASETS["fashion_mnist"], load=lambda _: data))
     sizes = ["model.dim=8", "model.heads=2", "model.layers=1", "train.batch_tokens=20", "train.save_every=1"]
     whole = job.begin(read_recipe("fashion-vit", [*sizes, "train.epochs=2"]), tmp_path / "run", "cpu")
     assert whole.state.finished

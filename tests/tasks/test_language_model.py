@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.models.gpt2 import GPT2
@@ -22,11 +22,11 @@ from qkv.training.recipe import TrainConfig
 
 TEXT = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=1000))
 VALID = TEXT[137:300]
-LOADED = Loaded({}, texts={"train": TEXT, "valid": VALID})
+LOADED = LoadedData({}, texts={"train": TEXT, "valid": VALID})
 
 
 def prepared(text: str = TEXT, valid: str = VALID, seed: int = 0, **train: Any) -> LanguageModelTask:
-    data = Loaded({}, texts={"train": text, "valid": valid}, notes=("a note",))
+    data = LoadedData({}, texts={"train": text, "valid": valid}, notes=("a note",))
     settings = TrainConfig(**{"batch_tokens": 80, "length": 20, **train})
     return LanguageModelTask.prepare(data, Vocabulary.train([text], "char"), None, settings, seed)
 
@@ -195,7 +195,7 @@ def test_bounded_context_is_validated_chunk_by_chunk_without_losing_tokens(valid
 
 
 def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
-    data = Loaded({}, texts={"train": TEXT, "valid": VALID})
+    data = LoadedData({}, texts={"train": TEXT, "valid": VALID})
     settings = TrainConfig(batch_tokens=80, length=20)
     vocabulary = Vocabulary.train([TEXT], "char")
     task = LanguageModelTask.prepare(data, vocabulary, GPT2Config(30, max_length=24), settings, 0)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.sentences import split_sentences
 from qkv.data.vocabulary import Vocabulary
 from qkv.data.wordpiece import learn_wordpieces
@@ -27,10 +27,10 @@ TEXTS = [
     for n in range(40)
 ]
 TOKENIZER = learn_wordpieces(TEXTS, 60, lowercase=True)
-DATA = Loaded({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(text, "x") for text in TEXTS[:9]]})
+DATA = LoadedData({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(text, "x") for text in TEXTS[:9]]})
 
 
-def prepared(head: str = "pretraining", longest: int = 64, data: Loaded = DATA, **train: Any) -> MaskedWordsTask:
+def prepared(head: str = "pretraining", longest: int = 64, data: LoadedData = DATA, **train: Any) -> MaskedWordsTask:
     settings = TrainConfig(**{"batch_tokens": 8 * 24, "length": 24, **train})
     model = SimpleNamespace(head=head, max_length=longest)
     return MaskedWordsTask.prepare(data, TOKENIZER, model, settings, 3)
@@ -207,7 +207,7 @@ def test_scores_do_not_depend_on_seed_epoch_or_batch_size():
 
 
 def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
-    data = Loaded({}, texts={"train": "Cats sleep. Dogs sing!\n\n \nMice jump\nand wander.\n", "valid": "Owls."})
+    data = LoadedData({}, texts={"train": "Cats sleep. Dogs sing!\n\n \nMice jump\nand wander.\n", "valid": "Owls."})
     assert data.documents("train") == ["Cats sleep. Dogs sing!", "Mice jump\nand wander.\n"]
     corpus = TokenizedCorpus.from_texts(["\x00. .", *data.documents("train"), "\x01"], TOKENIZER)
     sentences = [s for text in ["\x00. .", *data.documents("train")] for s in split_sentences(text)]
@@ -225,8 +225,8 @@ def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
         ({"length": 48, "batch_tokens": 47}, r"train\.batch_tokens = 47"),
         ({"head": "masked_lm", "best_by": "next_sentence"}, "best_by next_sentence"),
         ({"valid_size": 1}, "valid: sentence pairs"),
-        ({"data": Loaded({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty documents"),
-        ({"data": Loaded({"train": [Pair("a", "x")] * 9, "valid": []})}, "train: sentence pairs"),
+        ({"data": LoadedData({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty documents"),
+        ({"data": LoadedData({"train": [Pair("a", "x")] * 9, "valid": []})}, "train: sentence pairs"),
     ],
 )  # fmt: skip
 def test_invalid_settings_and_data_are_errors(change, words):

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 
 import qkv
-from qkv.data.registry import DATA_SETS, Loaded, load_data
+from qkv.data.registry import DATASETS, LoadedData, load_data
 from qkv.errors import InputError
 from qkv.generation import Sampling
 from qkv.tasks.language_model import LanguageModelTask
@@ -74,8 +74,8 @@ def test_exceeding_the_context_is_an_error(gpt2: Path):
 
 def test_a_released_language_model_can_be_finetuned(gpt2: Path, tmp_path: Path, monkeypatch):
     text = " ".join(PROSE * 12)
-    loaded = Loaded({}, texts={"train": text, "valid": text})
-    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", replace(DATA_SETS["tinyshakespeare"], load=lambda _: loaded))
+    loaded = LoadedData({}, texts={"train": text, "valid": text})
+    monkeypatch.setitem(DATASETS, "tinyshakespeare", replace(DATASETS["tinyshakespeare"], load=lambda _: loaded))
     theirs = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
     ids = torch.tensor(Tokenizer.from_file(str(gpt2 / "tokenizer.json")).encode(text).ids)
     windows = [ids[begin : begin + 33] for begin in range(0, len(ids) - 1, 32)]

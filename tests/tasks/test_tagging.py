@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tagged import Tagged
 from qkv.data.vocabulary import BEGIN, END, Vocabulary
 from qkv.errors import InputError
@@ -27,7 +27,7 @@ NUMBERS = {name: number for number, name in enumerate(LABELS)}
 
 
 def prepared(longest: int = 64, **train: Any) -> TaggingTask:
-    data = Loaded({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2]})
+    data = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2]})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
     return TaggingTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_tokens": 40, **train}), 0)
 
@@ -59,7 +59,7 @@ def test_an_empty_word_is_encoded_as_unknown():
 
 
 def test_labels_come_from_the_data_and_unknown_tags_are_ignored():
-    sizes = TaggingTask.sizes(Loaded({}, tagged={"train": SENTENCES}), VOCABULARY)
+    sizes = TaggingTask.sizes(LoadedData({}, tagged={"train": SENTENCES}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "tagger", "labels": 3, "label_names": LABELS}
     (example,) = encode_sentences(ExampleEncoder(VOCABULARY), [Tagged(("cat",), ("X",))], NUMBERS, 64).examples
     assert set(example.targets) == {IGNORE}

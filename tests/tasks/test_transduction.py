@@ -11,7 +11,7 @@ import torch
 
 from qkv.cli.evaluate_scored import evaluate_scored
 from qkv.data.algorithmic import Copy, Puzzle, RepeatCopy, Sequences, Stream
-from qkv.data.registry import DataConfig, Loaded, load_data
+from qkv.data.registry import DataConfig, LoadedData, load_data
 from qkv.errors import InputError
 from qkv.models.lstm_memory import Config as LSTMConfig
 from qkv.models.lstm_memory import LSTMMemory
@@ -26,26 +26,26 @@ from qkv.training.step import TrainStep
 class Short(Puzzle):
     """A copy of one or two vectors."""
 
-    trained: ClassVar = ((1,), (2,))
-    judged: ClassVar = ((2,), (3,))
+    train_sizes: ClassVar = ((1,), (2,))
+    eval_sizes: ClassVar = ((2,), (3,))
 
-    def make(self, key: str, count: int, size: tuple[int, ...]) -> Sequences:
-        return Copy(self.bits).make(key, count, size)
+    def generate(self, key: str, count: int, size: tuple[int, ...]) -> Sequences:
+        return Copy(self.bits).generate(key, count, size)
 
 
-def short() -> Loaded:
+def short() -> LoadedData:
     puzzle = Short(bits=3)
-    return Loaded({}, sequences={split: Stream(puzzle, split, 9) for split in ("train", "valid", "test")})
+    return LoadedData({}, sequences={split: Stream(puzzle, split, 9) for split in ("train", "valid", "test")})
 
 
-def prepared(data: Loaded | None = None, **train: Any) -> TransductionTask:
+def prepared(data: LoadedData | None = None, **train: Any) -> TransductionTask:
     settings = TrainConfig(**{"batch_tokens": 4, **train})
     return TransductionTask.prepare(data or short(), None, None, settings, 0)
 
 
 def small(task: TransductionTask, **changes: Any) -> NTM:
     torch.manual_seed(0)
-    sizes = TransductionTask.sizes(Loaded({}, sequences={"train": task.train}), None)
+    sizes = TransductionTask.sizes(LoadedData({}, sequences={"train": task.train}), None)
     return NTM(Config(**{**sizes, "hidden": 16, "locations": 8, "width": 6, **changes}))
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tagged import Tagged
 from qkv.data.vocabulary import Vocabulary
 from qkv.data.wordpiece import learn_wordpieces
@@ -40,7 +40,7 @@ def build(pairs: list[Pair] = PAIRS, vocabulary: Vocabulary = VOCABULARY, **chan
     config = Config(
         len(vocabulary), len(vocabulary), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
     )
-    data = Loaded({"train": pairs, "valid": pairs})
+    data = LoadedData({"train": pairs, "valid": pairs})
     task = TranslationTask.prepare(data, vocabulary, config, TrainConfig(batch_tokens=64), 0)
     return task, Transformer(config).eval()
 

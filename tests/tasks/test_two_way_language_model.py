@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from qkv.data.characters import Characters
 from qkv.data.pair import Pair
-from qkv.data.registry import DataConfig, Loaded
+from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from qkv.errors import InputError
 from qkv.models.elmo import Config, Elmo
@@ -16,7 +16,7 @@ from qkv.tasks.two_way_language_model import SentenceBatch, TwoWayLanguageModelT
 from qkv.training.recipe import TrainConfig
 
 TEXTS = ["The cat sat. The dog didn't sit on the mat!", "A cat.", "Dogs sat on the cat and on the dog and on the mat."]
-DATA = Loaded({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(TEXTS[0], "x")]})
+DATA = LoadedData({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(TEXTS[0], "x")]})
 SENTENCES = [
     ["The", "cat", "sat", "."], ["The", "dog", "did", "n't", "sit", "on", "the", "mat", "!"], ["A", "cat", "."],
     ["Dogs", "sat", "on", "the", "cat", "and", "on", "the", "dog", "and"], ["on", "the", "mat", "."],
@@ -143,7 +143,7 @@ def test_a_pretrained_model_brings_its_output_vocabulary():
 
 
 def test_data_without_sentences_is_an_error():
-    empty = Loaded({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
+    empty = LoadedData({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
     with pytest.raises(InputError, match="no sentences"):
         TwoWayLanguageModelTask.prepare(empty, WORDS, Config(**SIZES), TrainConfig(), 0)
 

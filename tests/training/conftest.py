@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.training.recipe import Recipe, read_recipe
 
 TINY = [
@@ -47,6 +47,6 @@ def tiny_text(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """A language model on four random words instead of Shakespeare."""
     words = random.Random(0).choices(["to ", "be ", "or ", "not "], k=200)
     texts = {"train": "".join(words[:180]), "valid": "".join(words[180:])}
-    entry = replace(DATA_SETS["tinyshakespeare"], load=lambda config: Loaded({}, texts=texts))
-    monkeypatch.setitem(DATA_SETS, "tinyshakespeare", entry)
+    entry = replace(DATASETS["tinyshakespeare"], load=lambda config: LoadedData({}, texts=texts))
+    monkeypatch.setitem(DATASETS, "tinyshakespeare", entry)
     return read_recipe("shakespeare-lstm", TINY_TEXT)

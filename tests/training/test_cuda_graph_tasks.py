@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from qkv.data.images import LabeledImages
 from qkv.data.pair import Pair
-from qkv.data.pictures import Pictures
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.data.tagged import Tagged
 from qkv.training import job
 from qkv.training.recipe import read_recipe
@@ -67,17 +67,17 @@ def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [Pair(text, " ".join(reversed(text.split()))) for text in sentences]
     tagged = [Tagged(tuple(text.split()), tuple(word[:1].upper() for word in text.split())) for text in sentences]
     pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
-    pictures = Pictures(pixels, np.arange(60) % 3, ("a", "b", "c"))
+    pictures = LabeledImages(pixels, np.arange(60) % 3, ("a", "b", "c"))
     datasets = {
-        "imdb": Loaded({"train": labelled[:100], "valid": labelled[100:]}),
-        "sentence_polarity": Loaded({"train": labelled[:100], "valid": labelled[100:]}),
-        "wnut17": Loaded({}, tagged={"train": tagged[:100], "valid": tagged[100:]}),
-        "multi30k": Loaded({"train": pairs[:100], "valid": pairs[100:]}),
-        "tinyshakespeare": Loaded({}, texts={"train": " ".join(sentences), "valid": " ".join(sentences[:20])}),
-        "fashion_mnist": Loaded({}, pictures={"train": pictures, "valid": pictures}),
+        "imdb": LoadedData({"train": labelled[:100], "valid": labelled[100:]}),
+        "sentence_polarity": LoadedData({"train": labelled[:100], "valid": labelled[100:]}),
+        "wnut17": LoadedData({}, tagged={"train": tagged[:100], "valid": tagged[100:]}),
+        "multi30k": LoadedData({"train": pairs[:100], "valid": pairs[100:]}),
+        "tinyshakespeare": LoadedData({}, texts={"train": " ".join(sentences), "valid": " ".join(sentences[:20])}),
+        "fashion_mnist": LoadedData({}, pictures={"train": pictures, "valid": pictures}),
     }
     for name, loaded in datasets.items():
-        monkeypatch.setitem(DATA_SETS, name, replace(DATA_SETS[name], load=lambda _, loaded=loaded: loaded))
+        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], load=lambda _, loaded=loaded: loaded))
 
 
 def train(name: str, folder: Path, *changes: str) -> tuple[list[float], Path]:

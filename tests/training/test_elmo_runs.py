@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from qkv.data.pair import Pair
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError
 from qkv.interop import load
@@ -44,15 +44,15 @@ def _synthetic_data() -> Iterator[None]:
     rng = random.Random(0)
     texts = [f"The {rng.choice(['cat', 'dog'])} {rng.choice(['sat', 'ran'])}. A dog sat." for _ in range(24)]
     datasets = {
-        "imdb": Loaded(
+        "imdb": LoadedData(
             {"train": [Pair(text, "x") for text in texts[:20]], "valid": [Pair(text, "x") for text in texts[20:]]}
         ),
-        "sentence_polarity": Loaded(dict.fromkeys(("train", "valid", "test"), LABELLED)),
-        "wnut17": Loaded({}, tagged=dict.fromkeys(("train", "valid", "test"), TAGGED)),
+        "sentence_polarity": LoadedData(dict.fromkeys(("train", "valid", "test"), LABELLED)),
+        "wnut17": LoadedData({}, tagged=dict.fromkeys(("train", "valid", "test"), TAGGED)),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, loaded in datasets.items():
-            patch.setitem(DATA_SETS, name, replace(DATA_SETS[name], load=lambda _, loaded=loaded: loaded))
+            patch.setitem(DATASETS, name, replace(DATASETS[name], load=lambda _, loaded=loaded: loaded))
         yield
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.data.tagged import Tagged
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
@@ -36,9 +36,9 @@ SIZES = {"dim": 8, "heads": 2, "layers": 1, "max_length": 12, "dropout": 0.0, "a
 @pytest.fixture
 def pretrained_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A BERT with another head, and a vocabulary larger than its tokenizer's."""
-    loaded = Loaded({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2], "test": SENTENCES[:3]})
-    entry = replace(DATA_SETS["ud_english_ewt"], load=lambda _: loaded)
-    monkeypatch.setitem(DATA_SETS, "ud_english_ewt", entry)
+    loaded = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2], "test": SENTENCES[:3]})
+    entry = replace(DATASETS["ud_english_ewt"], load=lambda _: loaded)
+    monkeypatch.setitem(DATASETS, "ud_english_ewt", entry)
     torch.manual_seed(5)
     folder = tmp_path / "pretrained"
     folder.mkdir()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from qkv.data.pair import Pair
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.errors import InputError
 from qkv.interop import load
@@ -47,7 +47,7 @@ def review(number: int) -> Pair:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """The imdb-bert recipe on very short reviews."""
     splits = {"train": [review(n) for n in range(80)], "valid": [review(n) for n in range(80, 96)]}
-    monkeypatch.setitem(DATA_SETS, "imdb", replace(DATA_SETS["imdb"], load=lambda config: Loaded(splits)))
+    monkeypatch.setitem(DATASETS, "imdb", replace(DATASETS["imdb"], load=lambda config: LoadedData(splits)))
     return read_recipe("imdb-bert", TINY)
 
 

@@ -8,7 +8,7 @@ import torch
 
 import qkv
 from qkv.data.pair import Pair
-from qkv.data.registry import DATA_SETS, Loaded
+from qkv.data.registry import DATASETS, LoadedData
 from qkv.data.tagged import Tagged
 from qkv.training import job
 from qkv.training.recipe import read_recipe
@@ -31,11 +31,11 @@ OFTEN = ["train.epochs=10", "train.validate_every=20", "train.ema=0"]
 
 @pytest.fixture(autouse=True)
 def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = Loaded({"train": REVIEWS, "valid": REVIEWS, "test": REVIEWS})
-    tags = Loaded({}, tagged={"train": SENTENCES, "valid": SENTENCES})
+    texts = LoadedData({"train": REVIEWS, "valid": REVIEWS, "test": REVIEWS})
+    tags = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES})
     for name, data in (("sentence_polarity", texts), ("imdb", texts), ("wnut17", tags)):
         load = lambda config, data=data: data  # noqa: E731
-        monkeypatch.setitem(DATA_SETS, name, replace(DATA_SETS[name], load=load))
+        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], load=load))
 
 
 @pytest.mark.parametrize(

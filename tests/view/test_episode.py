@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.data.episodes import Examples
+from qkv.data.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.models.snail import SNAIL, Config
 from qkv.tasks.answer import AttentionMap
@@ -60,9 +60,9 @@ def test_the_cell_of_what_was_read_most_is_darkest(tmp_path: Path):
     assert image[40, 60].tolist() == [180] * 3  # the picture that is asked for comes first
 
 
-def examples(ways: int = 3) -> Examples:
+def examples(ways: int = 3) -> FewShotDataset:
     pixels = np.random.default_rng(0).integers(0, 255, (8, 4, 1, 8, 8), dtype=np.uint8)
-    return Examples(pixels, tuple("abcdefgh"), ways, 2)
+    return FewShotDataset(pixels, tuple("abcdefgh"), ways, 2)
 
 
 def test_what_is_observed_is_what_the_model_says_and_reads_of_that_episode():
@@ -72,9 +72,9 @@ def test_what_is_observed_is_what_the_model_says_and_reads_of_that_episode():
     first, second = observer.probe([4, 9])
     assert first.source == "episode 4"
     assert observer(9).labels == second.labels
-    drawn = data.draw(2**31, [4])
-    assert first.labels == (*drawn.labels[0], drawn.asked[0])
-    query = drawn.queries[0, drawn.asked[0]]
+    drawn = data.sample(2**31, [4])
+    assert first.labels == (*drawn.labels[0], drawn.query_label[0])
+    query = drawn.queries[0, drawn.query_label[0]]
     assert np.array_equal(first.pixels[-1, :, :, 0], data.pixels[query // 4, query % 4, 0])
     assert [one.layer for one in first.maps] == ["trunk.0", "trunk.2"]
     assert first.by_layer.weights.shape == (1, 2, 7)

@@ -12,9 +12,9 @@ from qkv.config import build, nearest
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
+    from qkv.data.dataset_cache import DatasetCache, DatasetInfo
     from qkv.data.pair import Pair
-    from qkv.data.registry import Loaded
-    from qkv.data.store import Corpus, Store
+    from qkv.data.registry import LoadedData
     from qkv.data.tagged import Tagged
 
 YOURS = "yours"  # the licence of what a user brings
@@ -37,13 +37,13 @@ app = typer.Typer(
 @app.command(name="list")
 def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """List the data sets that recipes can name, and where their files are."""
-    from qkv.data.registry import DATA_SETS
-    from qkv.data.store import Store
+    from qkv.data.dataset_cache import DatasetCache
+    from qkv.data.registry import DATASETS
 
-    store = Store.of(data_dir)
-    for name, entry in DATA_SETS.items():
-        size = sum(file.size for file in entry.corpus.files) if entry.corpus else 0
-        where = _where(store, entry.corpus) if entry.corpus else ""
+    store = DatasetCache.with_folder(data_dir)
+    for name, entry in DATASETS.items():
+        size = sum(file.size for file in entry.info.files) if entry.info else 0
+        where = _where(store, entry.info) if entry.info else ""
         if json:
             result_json(
                 {"name": name, "summary": entry.summary, "licence": entry.licence, "bytes": size, "where": where}
@@ -53,7 +53,7 @@ def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> N
             result(f"{name:17} {entry.summary}{files}  [{entry.licence}]")
 
 
-def _where(store: "Store", corpus: "Corpus") -> str:
+def _where(store: "DatasetCache", corpus: "DatasetInfo") -> str:
     """Where the files of a data set are, in a few words."""
     try:
         found = {file: store.find(file) for file in corpus.files}
@@ -77,22 +77,22 @@ def fetch(
     json: options.Json = False,
 ) -> None:
     """Download the files of a data set that are not there yet."""
-    from qkv.data.config import MEANT_FOR
-    from qkv.data.registry import DATA_SETS
-    from qkv.data.store import Store
+    from qkv.data.config import APPLIES_WHEN
+    from qkv.data.dataset_cache import DatasetCache
+    from qkv.data.registry import DATASETS
 
-    if name not in DATA_SETS:
-        raise InputError(f"unknown data set {name}{nearest(name, DATA_SETS)}")
-    corpus = DATA_SETS[name].corpus
-    if corpus is None and DATA_SETS[name].licence == YOURS:
-        named = "--data FILE" if name in MEANT_FOR["train"] else f"--set data.name={name} --set data.folder=FOLDER"
+    if name not in DATASETS:
+        raise InputError(f"unknown data set {name}{nearest(name, DATASETS)}")
+    corpus = DATASETS[name].info
+    if corpus is None and DATASETS[name].licence == YOURS:
+        named = "--data FILE" if name in APPLIES_WHEN["train"] else f"--set data.name={name} --set data.folder=FOLDER"
         raise InputError(
             f"{name}: nothing is fetched, for you bring the files: train on them with qkv train RECIPE {named}"
         )
     if corpus is None:
         raise InputError(f"{name} needs no files: there is nothing to fetch")
-    store = Store.of() if data_dir is None else Store((data_dir,))
-    paths = [str(path) for path in store.provide(corpus, corpus.files)]
+    store = DatasetCache.with_folder() if data_dir is None else DatasetCache((data_dir,))
+    paths = [str(path) for path in store.fetch(corpus, corpus.files)]
     say(f"{name}: licence: {corpus.licence}")
     if json:
         result_json({"name": name, "licence": corpus.licence, "files": paths})
@@ -121,7 +121,7 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show the first examples of a data set or of your own file, as training would read them."""
-    from qkv.data.registry import DATA_SETS
+    from qkv.data.registry import DATASETS
 
     if target is not None and not Path(name).exists():
         raise InputError(f"{name}: no such file, so {target} cannot be its target")
@@ -129,25 +129,25 @@ def show(
         raise InputError(f"--kind {kind} is not known{nearest(kind, OWN_KINDS)}")
     if name in OWN_KINDS and not Path(name).is_file():
         raise InputError(f"{name} data are your own: name their file, as in qkv data show my_file.tsv --kind {name}")
-    if name in DATA_SETS and not Path(name).is_file():
+    if name in DATASETS and not Path(name).is_file():
         _show_set(name, split, languages, data_dir, count, json)
     elif os.path.lexists(name):
         _show_files(name, [Path(name)] if target is None else [Path(name), target], kind, count, json)
     else:
-        raise InputError(f"{name}: neither a file nor a data set{nearest(name, DATA_SETS)}")
+        raise InputError(f"{name}: neither a file nor a data set{nearest(name, DATASETS)}")
 
 
 def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
-    from qkv.data.registry import guess_kind, load_to_score
+    from qkv.data.registry import infer_kind, load_for_evaluation
 
-    kind = kind or guess_kind(paths)
-    loaded = load_to_score(kind, paths, OWN)
+    kind = kind or infer_kind(paths)
+    loaded = load_for_evaluation(kind, paths, OWN)
     say(f"{name}: read as {OWN_KINDS[kind]}; --kind names another format")
     _show_loaded(name, loaded, OWN, count, json)
 
 
 def _show_set(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
-    from qkv.data.registry import DATA_SETS, DataConfig, load_data
+    from qkv.data.registry import DATASETS, DataConfig, load_data
 
     asked: dict[str, Any] = {"name": name, "folder": None if folder is None else str(folder)}
     if languages is not None:
@@ -155,15 +155,15 @@ def _show_set(name: str, split: str, languages: str | None, folder: Path | None,
     loaded = load_data(build(DataConfig, asked, "data"))
     known: Any = loaded.splits or loaded.texts or loaded.tagged or loaded.captions or loaded.questions
     if not known:
-        raise InputError(f"{name} has no texts to show: it is {DATA_SETS[name].summary}")
+        raise InputError(f"{name} has no texts to show: it is {DATASETS[name].summary}")
     if split not in known:
         raise InputError("; ".join([f"{name} has no split {split}{nearest(split, known)}", *loaded.notes]))
-    if DATA_SETS[name].corpus is not None:
-        say(f"{name}: licence: {DATA_SETS[name].licence}")
+    if DATASETS[name].info is not None:
+        say(f"{name}: licence: {DATASETS[name].licence}")
     _show_loaded(name, loaded, split, count, json)
 
 
-def _show_loaded(name: str, loaded: "Loaded", split: str, count: int, json: bool) -> None:
+def _show_loaded(name: str, loaded: "LoadedData", split: str, count: int, json: bool) -> None:
     from qkv.data.pair import Pair
 
     if loaded.texts:

@@ -16,7 +16,7 @@ from qkv.runtime.files import write_atomically
 
 if TYPE_CHECKING:
     from qkv.data.pair import Pair
-    from qkv.data.registry import Loaded
+    from qkv.data.registry import LoadedData
     from qkv.evaluation import pronunciation, translation
     from qkv.tasks.answer import Answer
     from qkv.tasks.translator import Search, Translator
@@ -148,7 +148,7 @@ def pairs_of(
     return name, splits[name]
 
 
-def run_and_data(run: Path) -> tuple["Run", "Loaded"]:
+def run_and_data(run: Path) -> tuple["Run", "LoadedData"]:
     """The training run that a folder is, or is a checkpoint of, with its data."""
     found = _run_of(run)
     if found is None:
@@ -202,7 +202,7 @@ def _score(
         return pronunciation.score_answers(answers, pairs, beam=search.beam, seconds=seconds), answers
     aligned = all(pair.gold is not None for pair in pairs)
     with counting("evaluating", len(pairs)) as progress:
-        sources = [pair.given for pair in pairs]
+        sources = [pair.source_input for pair in pairs]
         answers = translation.answer(translator, sources, search, attention=aligned, progress=progress)
     language = "" if run is None else languages(run)[1]
     own = run is None or run.recipe.data.name == "pairs"  # which may be summaries
@@ -226,7 +226,7 @@ def _fitting(translator: "Translator", pairs: list["Pair"]) -> list["Pair"]:
 
 def _tell_unknown(translator: "Translator", pairs: list["Pair"]) -> None:
     vocabulary = translator.vocabulary.source
-    unknown = [pieces for pair in pairs if (pieces := vocabulary.unknown(vocabulary.encode(pair.source)))]
+    unknown = [pieces for pair in pairs if (pieces := vocabulary.unknown_pieces(vocabulary.encode(pair.source)))]
     if unknown:
         names = ", ".join(shown(repr(piece), SHOWN) for piece in list(dict.fromkeys(chain.from_iterable(unknown)))[:10])
         note(f"{len(unknown):,} source(s) hold what was never seen in training, read as unknown: {names}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from qkv.cli.recording import keep_record
 from qkv.cli.talk import note, result, result_json, say
-from qkv.data.registry import SCORED_FROM_FILES, Loaded, load_to_score
+from qkv.data.registry import EVALUATED_FROM_FILES, LoadedData, load_for_evaluation
 from qkv.errors import InputError
 from qkv.evaluation.record import measures
 from qkv.interop import load
@@ -15,22 +15,22 @@ from qkv.training.recipe import TASKS
 from qkv.training.run import Run
 
 
-def files_to_score(run: Run, files: list[Path], name: str, *, strict: bool) -> Loaded:
+def files_to_score(run: Run, files: list[Path], name: str, *, strict: bool) -> LoadedData:
     """A user's own files, read as the run's task reads its data, as a split of this name."""
     task = TASKS[run.recipe.task]
-    if task.learns_from not in SCORED_FROM_FILES:
+    if task.learns_from not in EVALUATED_FROM_FILES:
         hint = (
             "; a text of yours to score it on has to be given to qkv train (--test)" if "text" in task.kinds() else ""
         )
         raise InputError(f"{run.folder}: {task.title} is scored on the run's own data: leave --data away{hint}")
-    loaded = load_to_score(str(task.learns_from), files, name, column=run.recipe.data.column, strict=strict)
+    loaded = load_for_evaluation(str(task.learns_from), files, name, column=run.recipe.data.column, strict=strict)
     for passed_over in loaded.notes:
         note(passed_over)
     return loaded
 
 
 def evaluate_scored(
-    folder: Path, run: Run, loaded: Loaded, splits: list[str], device: str, *, json: bool, record: bool
+    folder: Path, run: Run, loaded: LoadedData, splits: list[str], device: str, *, json: bool, record: bool
 ) -> None:
     """Score the model in `folder`, the run's or one of its checkpoints, on splits of data."""
     model = load(folder, device=device)

@@ -96,7 +96,7 @@ def _own_files(
     recipe: str | None, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
 ) -> list[str]:
     """The files as assignments to the recipe, whose task says what they hold: data of a user's own are called so."""
-    from qkv.data.registry import DATA_SETS
+    from qkv.data.registry import DATASETS
     from qkv.training.recipe import TASKS, Recipe, recipe_table
 
     given = {"train": data, "valid": valid, "test": test}
@@ -106,7 +106,7 @@ def _own_files(
     task = TASKS.get(str(recipe_table(recipe).get("task", Recipe.task)))
     if task is None:
         return named  # read_recipe says which tasks there are
-    kind = next((kind for kind in task.kinds() if kind in DATA_SETS), None)
+    kind = next((kind for kind in task.kinds() if kind in DATASETS), None)
     if kind is None:
         own = "; of your own, from a folder: --set data.name=flickr8k --set data.folder=FOLDER (or coco)"
         raise InputError(

@@ -155,7 +155,7 @@ def _translated(run: Path, given: "Sequence[str | Tagged]", count: int, beam: in
     from qkv.tasks.translator import Search, Translator
 
     translator = Translator(run, device=device)
-    chosen: Sequence[str | Tagged] = given or [pair.given for pair in pairs_of(run, None, None)[1][:count]]
+    chosen: Sequence[str | Tagged] = given or [pair.source_input for pair in pairs_of(run, None, None)[1][:count]]
     answers = [found[0] for found in translator.translate(chosen, Search(beam), attention=True)]
     texts.note_unknown({number: one.unknown for number, one in enumerate(answers, start=1) if one.unknown})
     return answers

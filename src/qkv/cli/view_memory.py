@@ -20,7 +20,7 @@ def view_memory(run: Path, sizes: list[str] | None, png: Path | None, device: st
     if folder is None:
         raise InputError(f"{run}: not a training run, so nothing says what its sequences are like")
     puzzle = Run.open(folder).data().sequences["test"].puzzle
-    size = puzzle.size_of(sizes[0]) if sizes else puzzle.trained[-1]
+    size = puzzle.parse_size(sizes[0]) if sizes else puzzle.train_sizes[-1]
     seen = MemoryProbe(run, puzzle, device)(size)
     path = save_memory_png(seen, png or run / "memory.png")
     bits = int(seen.answer_mask.sum()) * seen.targets.shape[1]

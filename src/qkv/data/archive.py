@@ -1,4 +1,4 @@
-"""Compressed files, read up to a size limit: a few kilobytes can decompress to many gigabytes."""
+"""Read compressed files up to a size limit, as protection against decompression bombs."""
 
 import gzip
 import io
@@ -17,8 +17,8 @@ LARGEST = 256 * 2**20  # bytes
 
 
 def unpack(path: Path, member: str | None = None, limit: int = LARGEST) -> bytes:
-    """The bytes of a .gz file, of one member of a .zip, .npz or .tgz file, or of a file that is not compressed."""
-    with _opened(path) as file:
+    """Return the content of a .gz file, of one member of a .zip, .npz or .tgz file, or of an uncompressed file."""
+    with _open(path) as file:
         if path.suffix == ".gz":
             return _read(gzip.open(file), path, limit)
         if path.suffix in (".zip", ".npz"):
@@ -26,24 +26,24 @@ def unpack(path: Path, member: str | None = None, limit: int = LARGEST) -> bytes
                 return _read(archive.open(member or archive.namelist()[0]), path, limit)
         if path.suffix == ".tgz":
             with tarfile.open(fileobj=file, mode="r:gz") as tar:
-                inside = tar.extractfile(member or tar.getnames()[0])
-                return _read(inside or io.BytesIO(), path, limit)
+                extracted = tar.extractfile(member or tar.getnames()[0])
+                return _read(extracted or io.BytesIO(), path, limit)
         return _read(file, path, limit)
 
 
-def unpack_members(path: Path, wanted: Callable[[str], bool], limit: int = LARGEST) -> dict[str, bytes]:
-    """The bytes of those members of a .zip file that are wanted, by their names; together at most `limit`."""
-    found: dict[str, bytes] = {}
-    with _opened(path) as file, zipfile.ZipFile(file) as archive:
-        for name in filter(wanted, archive.namelist()):
-            found[name] = _read(archive.open(name), path, limit)
-            limit -= len(found[name])
-    return found
+def unpack_members(path: Path, select: Callable[[str], bool], limit: int = LARGEST) -> dict[str, bytes]:
+    """Return the contents of the selected members of a .zip file by name, at most `limit` bytes in total."""
+    members: dict[str, bytes] = {}
+    with _open(path) as file, zipfile.ZipFile(file) as archive:
+        for name in filter(select, archive.namelist()):
+            members[name] = _read(archive.open(name), path, limit)
+            limit -= len(members[name])
+    return members
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """A regular file, whose damage is an input error."""
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    """Open a regular file; damaged content raises InputError."""
     with open_regular(path) as file:
         try:
             yield file
@@ -56,7 +56,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             IndexError,
             RuntimeError,
         ) as error:
-            raise InputError(f"{path}: cut short or altered: {error}") from None
+            raise InputError(f"{path}: truncated or corrupt: {error}") from None
         except OSError as error:  # BadGzipFile too, which has no strerror
             raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 

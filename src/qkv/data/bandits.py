@@ -1,7 +1,7 @@
-"""Bandits: some arms, each of which pays 1 with a probability of its own and else nothing, and a number of pulls.
+"""Bernoulli multi-armed bandits: each arm has reward 1 with its own probability, else 0.
 
-The probabilities are drawn anew for each game, evenly between 0 and 1. What each arm would pay at each pull is drawn
-with them, by the seed and the number of the game alone: all players can be watched in the same games.
+The probabilities are sampled uniformly from [0, 1) for each game, together with the reward of every arm at every pull.
+They depend only on the seed and the index of the game, so that policies can be compared on the same games.
 """
 
 from collections.abc import Sequence
@@ -12,33 +12,33 @@ from jaxtyping import Float32, Float64
 from numpy import ndarray
 
 from qkv.config import require
-from qkv.data.chance import Chance
+from qkv.data.counter_rng import CounterRNG
 
 
 @dataclass(frozen=True)
 class Games:
-    """Some games."""
+    """A batch of games."""
 
-    chances: Float64[ndarray, "batch arms"]  # how often an arm pays; no player knows
-    pays: Float32[ndarray, "batch pulls arms"]  # 1 or 0: what an arm brings who pulls it then
-    luck: Float32[ndarray, "batch pulls arms"]  # from 0 to 1: for players who draw lots
+    win_probs: Float64[ndarray, "batch arms"]  # hidden from the player
+    rewards: Float32[ndarray, "batch pulls arms"]  # 1 or 0, for each arm if it were pulled at this step
+    uniform: Float32[ndarray, "batch pulls arms"]  # random numbers in [0, 1) for stochastic policies
 
 
 @dataclass(frozen=True)
 class Bandits:
-    """Games of one kind."""
+    """A distribution of games with a fixed number of arms and pulls."""
 
     arms: int
     pulls: int
 
     def __post_init__(self) -> None:
-        require(2 <= self.arms <= 1024, "a bandit has between 2 and 1,024 arms")
-        require(1 <= self.pulls <= 1024, "a game has between 1 and 1,024 pulls")
+        require(2 <= self.arms <= 1024, "arms must be between 2 and 1,024")
+        require(1 <= self.pulls <= 1024, "pulls must be between 1 and 1,024")
 
-    def draw(self, seed: int, numbers: Sequence[int]) -> Games:
-        """The games of these numbers."""
-        chance = Chance(seed, numbers)
-        chances = chance.uniform(self.arms)
-        pays = chance.uniform(self.pulls, self.arms) < chances[:, None]
-        luck = chance.uniform(self.pulls, self.arms)
-        return Games(chances, pays.astype(np.float32), luck.astype(np.float32))
+    def sample(self, seed: int, indices: Sequence[int]) -> Games:
+        """Sample the games with these indices."""
+        rng = CounterRNG(seed, indices)
+        win_probs = rng.uniform(self.arms)
+        rewards = rng.uniform(self.pulls, self.arms) < win_probs[:, None]
+        uniform = rng.uniform(self.pulls, self.arms)
+        return Games(win_probs, rewards.astype(np.float32), uniform.astype(np.float32))

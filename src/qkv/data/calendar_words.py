@@ -1,10 +1,10 @@
-"""The words of the calendar, and how dates are written with them, in ten languages.
+"""Calendar words and date templates of ten languages.
 
-A template is the text of a date with its fields in braces:
+A template has the fields of a date in braces:
 
     {weekday} {dow}              Thursday, Thu
     {month} {mon} {m} {mm}       March, Mar, 3, 03
-    {day} {d} {dd}               5 (1er, 1º where the language says so), 5, 05
+    {day} {d} {dd}               5 (1er, 1º for the first in some languages), 5, 05
     {ordinal} {spelled}          5th, fifth
     {year} {yy}                  2026, 26
 """
@@ -16,7 +16,7 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """The calendar words of one language, Monday and January first, and the templates it writes dates with."""
+    """Calendar words of a language, from Monday and January, and its date templates."""
 
     name: str
     templates: Words
@@ -26,7 +26,7 @@ class Language:
     months_short: Words = ()
     ordinals: Words = ()
     spelled: Words = ()
-    first: str = "1"  # the first day of a month, where {day} stands
+    first: str = "1"  # value of {day} for the first day of a month
 
 
 def _words(text: str) -> Words:
@@ -191,7 +191,7 @@ DUTCH = Language(
     ),
 )
 
-# Months stand in the genitive after a day, and so do their abbreviations (мая, not май).
+# Months are in the genitive after a day, and so are their abbreviations (мая, not май).
 RUSSIAN = Language(
     name="Russian",
     weekdays=_words("понедельник вторник среда четверг пятница суббота воскресенье"),
@@ -212,7 +212,7 @@ RUSSIAN = Language(
     ),
 )
 
-# Months stand in the genitive after a day.
+# Months are in the genitive after a day.
 POLISH = Language(
     name="Polish",
     weekdays=_words("poniedziałek wtorek środa czwartek piątek sobota niedziela"),
@@ -250,7 +250,7 @@ SWEDISH = Language(
     ),
 )
 
-# A date in digits alone: written the same in many languages.
+# Dates in digits only, common to many languages.
 DIGITS = Language(
     name="digits only",
     templates=(

@@ -1,8 +1,8 @@
-"""The characters of words as ELMo reads them (Peters et al. 2018): the bytes of UTF-8, between two marks, filled up.
+"""Character ids of words for ELMo (Peters et al. 2018): UTF-8 bytes between word boundaries, padded.
 
-    "cat"  ->  BEGIN_WORD c a t END_WORD FILLING FILLING ...     each byte has 1 added: 0 is no word at all
+    "cat"  ->  BEGIN_WORD c a t END_WORD WORD_PADDING WORD_PADDING ...     each id has 1 added: 0 is padding
 
-A word never needs a vocabulary: one that was never seen has bytes, too.
+No vocabulary is needed, so there are no unknown words.
 """
 
 from array import array
@@ -17,16 +17,16 @@ from qkv.types import Int, Tensor
 if TYPE_CHECKING:
     from qkv.data.vocabulary import Vocabulary
 
-NOTHING = 0  # in place of each character of a word that is not there: a shorter sentence is filled up with such words
-BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, FILLING = range(257, 262)
-CHARACTERS = 262  # how many numbers there are
-SENTENCE = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}  # as the released vocabularies write them
+PADDING = 0  # every character of a padding word, up to the longest sentence of a batch
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, WORD_PADDING = range(257, 262)
+CHARACTERS = 262  # number of ids
+SENTENCE = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}  # as in the released vocabularies
 
 
 class Characters:
-    """Words to characters, `longest` for each word, the marks among them; of a longer one the beginning is read.
+    """Encode words as `longest` character ids each, including boundaries; longer words are truncated.
 
-    A language model reads any word, but predicts only some: those of the vocabulary `predicted`.
+    A language model takes any word as input, but predicts only the words of the vocabulary `predicted`.
     """
 
     def __init__(self, longest: int = 50, predicted: "Vocabulary | None" = None) -> None:
@@ -37,58 +37,60 @@ class Characters:
         return CHARACTERS
 
     def word(self, word: str) -> list[int]:
-        """The characters of one word; the two that stand for the ends of a sentence have one of their own."""
+        """Return the character ids of a word; <S> and </S> have a special id each."""
         if word in SENTENCE:
-            return marked([SENTENCE[word]], self.longest)
-        return marked([1 + byte for byte in word.encode("utf-8", "ignore")[: self.longest - 2]], self.longest)
+            return add_word_boundaries([SENTENCE[word]], self.longest)
+        return add_word_boundaries(
+            [1 + byte for byte in word.encode("utf-8", "ignore")[: self.longest - 2]], self.longest
+        )
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> Int[Tensor, "sentences words characters"]:
-        """The characters of the words of sentences; what a sentence lacks to the longest is NOTHING."""
+        """Return the character ids of a batch of sentences, padded to the longest."""
         words = max(map(len, sentences), default=0)
-        nothing = [NOTHING] * self.longest
-        rows = [[*map(self.word, sentence), *[nothing] * (words - len(sentence))] for sentence in sentences]
+        padding = [PADDING] * self.longest
+        rows = [[*map(self.word, sentence), *[padding] * (words - len(sentence))] for sentence in sentences]
         return torch.tensor(rows, dtype=torch.int64).view(len(sentences), words, self.longest)
 
 
 class WordTable:
-    """Words under numbers, each word once, and its characters as a row of a table; row 0 is no word at all.
+    """Table with the character ids of each distinct word in a row; row 0 is padding.
 
-    A text is then a row of numbers, and what a model reads of it is gathered from the table, on the model's device.
+    Texts are stored as word ids, and the character ids are gathered from the table on the model's device.
     """
 
     def __init__(self, characters: Characters) -> None:
         self.characters = characters
-        self.numbers: dict[str, int] = {}
-        self._rows = array("h", [NOTHING] * characters.longest)
+        self.ids: dict[str, int] = {}
+        self._rows = array("h", [PADDING] * characters.longest)
         self._tables: dict[torch.device, Int[Tensor, "words characters"]] = {}
 
     def __len__(self) -> int:
-        return 1 + len(self.numbers)
+        return 1 + len(self.ids)
 
     def add(self, words: Iterable[str]) -> list[int]:
-        """The numbers of words; what was not known is from now on."""
-        found = []
+        """Return the ids of words, adding new words to the table."""
+        ids = []
         for word in words:
-            number = self.numbers.get(word)
-            if number is None:
-                number = self.numbers[word] = len(self)
+            index = self.ids.get(word)
+            if index is None:
+                index = self.ids[word] = len(self)
                 self._rows.extend(self.characters.word(word))
                 self._tables = {}
-            found.append(number)
-        return found
+            ids.append(index)
+        return ids
 
-    def rows(self, numbers: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape characters"]:
-        """The characters of words, where their numbers are. As long as no word is added the table stays in its place,
-        and a CUDA graph may look at it.
+    def rows(self, ids: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape characters"]:
+        """Return the character ids of words, on the device of `ids`. The table keeps its address until a word is
+        added, so a CUDA graph may read it.
         """
-        device = numbers.device
+        device = ids.device
         if device not in self._tables:
             table = torch.from_numpy(np.array(self._rows).reshape(len(self), self.characters.longest))
             self._tables[device] = table.to(device)
-        return self._tables[device][numbers].long()
+        return self._tables[device][ids].long()
 
 
-def marked(characters: Sequence[int], longest: int) -> list[int]:
-    """Characters between the marks of a word, filled up; what begins or ends a sentence is such a word, too."""
+def add_word_boundaries(characters: Sequence[int], longest: int) -> list[int]:
+    """Add the word boundaries to character ids, and pad to `longest`."""
     word = [BEGIN_WORD, *characters, END_WORD]
-    return word + [FILLING] * (longest - len(word))
+    return word + [WORD_PADDING] * (longest - len(word))

@@ -1,4 +1,4 @@
-"""What a recipe's `data` table may say."""
+"""The `data` table of a recipe."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -9,8 +9,8 @@ from qkv.data import movie_reviews
 from qkv.data.kinds import require_kind
 from qkv.runtime.files import absolute_path
 
-LARGEST = 10_000_000  # pairs that are made; they are all held in memory
-MEANT_FOR = {  # the keys that mean something for some data sets only
+LARGEST = 10_000_000  # generated examples, all held in memory
+APPLIES_WHEN = {  # keys that apply to some datasets only, with the names of these
     **dict.fromkeys(("source", "target"), ("multi30k", "tatoeba")),
     **dict.fromkeys(("train", "valid", "test", "valid_share"), ("pairs", "labelled", "tagged", "questions", "text")),
     "strict": ("pairs", "labelled"),
@@ -25,7 +25,7 @@ MEANT_FOR = {  # the keys that mean something for some data sets only
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which texts to train on, and how to split them into tokens."""
+    """Which dataset to train on, and how to tokenize it."""
 
     name: Literal[
         "dates",
@@ -56,60 +56,59 @@ class DataConfig:
     ]
     source: str = "en"  # multi30k, tatoeba: the languages
     target: str = "de"
-    folder: str | None = None  # where to look for the files of a data set first
+    folder: str | None = None  # searched first for the files of the dataset
     vocabulary: str = "char"  # or "word", "word:N", "bpe:N", "wordpiece:N"
-    target_vocabulary: str | None = None  # likewise, for the target side; without it both sides share one
+    target_vocabulary: str | None = None  # tokenizer of the target side; None: both sides share one
     lowercase: bool = False
-    size: int | None = None  # how many training examples, or characters of a text, to take; None: all, of dates 20,000
-    side: int = 224  # flickr8k, coco: pixels of the square that pictures are scaled to
-    features: str | None = None  # flickr8k, coco: a safetensors file with what a network has found in each picture
-    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two, of which the first may be CoNLL-U; tagged:
-    # CoNLL columns or CoNLL-U; text: any; questions: JSON as SQuAD has it
-    valid: tuple[str, ...] = ()  # likewise; without it a share of the training examples is held out
+    size: int | None = None  # number of training examples, or characters of a text; None: all, dates: 20,000
+    side: int = 224  # flickr8k, coco: images are resized to side x side pixels
+    features: str | None = None  # flickr8k, coco: safetensors file with precomputed image features
+    train: tuple[str, ...] = ()  # pairs, labelled: one TSV file, or two parallel files (source may be CoNLL-U);
+    # tagged: CoNLL columns or CoNLL-U; text: plain text; questions: SQuAD JSON
+    valid: tuple[str, ...] = ()  # if empty, `valid_share` of the training examples is held out
     test: tuple[str, ...] = ()
     valid_share: float = 0.05
-    strict: bool = False  # whether a line with an empty side is an error
-    fold: int = 0  # movie_reviews: which of its ten folds is tested on
-    column: Literal["upos", "xpos", "deprel"] = "upos"  # of CoNLL-U: the parts of speech, or what words are to heads
+    strict: bool = False  # raise for lines with an empty side instead of skipping them
+    fold: int = 0  # movie_reviews: index of the test fold, of ten
+    column: Literal["upos", "xpos", "deprel"] = "upos"  # CoNLL-U column used as tags
 
-    ways: int = 5  # omniglot: how many classes an episode has
-    shots: int = 1  # and how many examples of each
-    arms: int = 5  # bandits: how many arms there are
-    pulls: int = 10  # and how many pulls
+    ways: int = 5  # omniglot: classes per episode (N)
+    shots: int = 1  # omniglot: support examples per class (K)
+    arms: int = 5  # bandits: number of arms
+    pulls: int = 10  # bandits: pulls per game
 
     def __post_init__(self) -> None:
-        require(self.size is None or 0 < self.size <= LARGEST, f"size must lie between 1 and {LARGEST:,}")
+        require(self.size is None or 0 < self.size <= LARGEST, f"size must be between 1 and {LARGEST:,}")
         require(
             self.size is None or self.name != "bandits",
-            "size has no meaning with name = 'bandits', whose games are made anew in every epoch: leave it out",
+            "size does not apply to name = 'bandits': games are generated in every epoch; remove it",
         )
-        require(1 <= self.side <= 4096, "side must lie between 1 and 4,096")
-        require(0 < self.valid_share < 1, "valid_share must lie between 0 and 1")
-        for count, least in (("ways", 2), ("shots", 1), ("arms", 2), ("pulls", 1)):
-            require(least <= getattr(self, count) <= 1024, f"{count} must lie between {least} and 1,024")
-        require(0 <= self.fold < movie_reviews.FOLDS, f"fold must lie between 0 and {movie_reviews.FOLDS - 1}")
-        for key in fields(self):
-            meant = MEANT_FOR.get(key.name, (self.name,))
+        require(1 <= self.side <= 4096, "side must be between 1 and 4,096")
+        require(0 < self.valid_share < 1, "valid_share must be between 0 and 1")
+        for key, minimum in (("ways", 2), ("shots", 1), ("arms", 2), ("pulls", 1)):
+            require(minimum <= getattr(self, key) <= 1024, f"{key} must be between {minimum} and 1,024")
+        require(0 <= self.fold < movie_reviews.FOLDS, f"fold must be between 0 and {movie_reviews.FOLDS - 1}")
+        for field in fields(self):
+            names = APPLIES_WHEN.get(field.name, (self.name,))
             require(
-                self.name in meant or getattr(self, key.name) == key.default,
-                f"{key.name} has no meaning with name = {self.name!r}: leave it out, or set name to "
-                f"{' or '.join(meant)}",
+                self.name in names or getattr(self, field.name) == field.default,
+                f"{field.name} does not apply to name = {self.name!r}: remove it, or set name to {' or '.join(names)}",
             )
         require_kind(self.vocabulary)
         if self.target_vocabulary is not None:
             require_kind(self.target_vocabulary, "target_vocabulary")
 
-    def with_whole_paths(self) -> "DataConfig":
-        """The same files, to be found from any folder: a run is resumed and evaluated from elsewhere."""
+    def with_absolute_paths(self) -> "DataConfig":
+        """Return the config with absolute paths, so that a run can be resumed from another working directory."""
 
-        def whole(paths: tuple[str, ...]) -> tuple[str, ...]:
+        def absolute(paths: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(str(absolute_path(path)) for path in paths)
 
         folder = None if self.folder is None else str(absolute_path(self.folder))
         features = None if self.features is None else str(absolute_path(self.features))
-        train, valid, test = whole(self.train), whole(self.valid), whole(self.test)
+        train, valid, test = absolute(self.train), absolute(self.valid), absolute(self.test)
         return replace(self, train=train, valid=valid, test=test, folder=folder, features=features)
 
-    def without_lost_folder(self) -> "DataConfig":
-        """The same, but for a folder that is not there any more: the files, known by their hashes, may be elsewhere."""
+    def without_missing_folder(self) -> "DataConfig":
+        """Return the config without a missing folder; files are identified by hash and may be elsewhere."""
         return replace(self, folder=None) if self.folder is not None and not Path(self.folder).is_dir() else self

@@ -1,15 +1,15 @@
-"""Dates as people write them, to ISO 8601: a task that needs no download, and whose true alignment is known.
+"""Dates in natural language to ISO 8601: a synthetic task with known alignment.
 
     Donnerstag, 5. März 2026   the fifth of March 2026   jeu. 5/3/26   5 марта 2026 г.   ->   2026-03-05
 
-A text never has two readings. Years run from 1950 to 2049, so that two digits name one year. Dots are day.month.year.
-Digits with slashes or dashes, which some read month first and others day first, are written only where one reading is
-a date, or where one reading falls on the weekday beside it; the others are left out.
+No text is ambiguous. Years are 1950 to 2049, so that two digits determine the year. Dots mean day.month.year. Digits
+with slashes or dashes, which can be month first or day first, are generated only if exactly one reading is a valid
+date, or matches the weekday in the text.
 
-The gold alignment points each digit of the target at the year, month or day of the source, as far as its letters and
-digits go: "5th", "1er", "twenty-first", but "5" of "5.", "26" of "'26" and "mar" of "mar."; the dashes have none.
+The gold alignment maps each digit of the target to the year, month or day of the source, without punctuation: "5th",
+"1er", "twenty-first", but "5" of "5.", "26" of "'26" and "mar" of "mar."; the dashes are not aligned.
 
-The split of a date hangs on the date alone: no seed brings a date of the test split into training.
+The split depends only on the date: no seed moves a date of the test split into training.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ Span = tuple[int, int]
 FIRST_DAY: Final = date(1950, 1, 1)
 LAST_DAY: Final = date(2049, 12, 31)
 
-_VOCABULARY: Final[dict[str, Language]] = {
+_LANGUAGES: Final[dict[str, Language]] = {
     "en": words.ENGLISH,
     "de": words.GERMAN,
     "fr": words.FRENCH,
@@ -48,7 +48,7 @@ _VOCABULARY: Final[dict[str, Language]] = {
     "zxx": words.DIGITS,  # ISO 639's code for "no linguistic content"
 }
 
-LANGUAGES: Final[dict[str, str]] = {code: entry.name for code, entry in _VOCABULARY.items() if code != "zxx"}
+LANGUAGES: Final[dict[str, str]] = {code: entry.name for code, entry in _LANGUAGES.items() if code != "zxx"}
 
 _LOWER_SHARE: Final = 0.1
 _UPPER_SHARE: Final = 0.1
@@ -56,25 +56,25 @@ _UPPER_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write a date: a language (its ISO 639 code; "zxx" for digits alone) and one of its templates."""
+    """A date format: a language (ISO 639 code; "zxx" for digits only) and one of its templates."""
 
     language: str
     template: str
 
-    def write(self, day: date) -> Pair | None:
-        """Write `day` this way, or None where the text would have a second reading."""
-        language = _VOCABULARY[self.language]
+    def render(self, day: date) -> Pair | None:
+        """Format a date, or return None if the text would be ambiguous."""
+        language = _LANGUAGES[self.language]
         text = ""
         spans: dict[str, Span] = {}
-        for literal, field in _pieces(self.template):
+        for literal, field in _parse_template(self.template):
             text += literal
             if field:
                 kind, spell = _FIELDS[field]
                 start = len(text)
                 text += spell(language, day)
-                # The dot of an abbreviation is no part of the span, just as that of "5." in a template is not.
+                # The span excludes the dot of an abbreviation, like that of "5." in a template.
                 spans[kind] = (start, len(text) - text.endswith("."))
-        if _is_order_open(self.template):
+        if _has_ambiguous_order(self.template):
             weekday = day.weekday() if "weekday" in spans else None
             if _readings(text, weekday) != {day}:
                 return None
@@ -82,16 +82,16 @@ class Format:
         return Pair(text, day.isoformat(), gold)
 
 
-FORMATS: Final = tuple(Format(code, template) for code, entry in _VOCABULARY.items() for template in entry.templates)
+FORMATS: Final = tuple(Format(code, template) for code, entry in _LANGUAGES.items() for template in entry.templates)
 
 
 def generate(size: int, *, split: Split, seed: int = 0) -> list[Pair]:
-    """Write `size` dates of one split; a smaller size gives the beginning of the same list.
+    """Generate `size` dates of one split; a smaller size gives a prefix of the same list.
 
-    Every date of the split comes once before any comes again, in an order and in formats drawn from the seed.
+    Every date of the split occurs once before any is repeated, in random order and formats determined by the seed.
     """
     if split not in get_args(Split):
-        raise InputError(f"dates: unknown split {split!r}; there are {', '.join(get_args(Split))}")
+        raise InputError(f"dates: unknown split {split!r}; choose from {', '.join(get_args(Split))}")
     if size < 0:
         raise InputError(f"dates: size must be 0 or more, not {size}")
     return list(islice(_stream(split, seed), size))
@@ -104,28 +104,28 @@ def split_of(day: date) -> Split:
 
 
 def renderings(day: date) -> Iterator[tuple[Format, Pair]]:
-    """Every text that `generate` may write for a date, before it changes the case of some."""
-    for form in FORMATS:
-        pair = form.write(day)
+    """Yield every unambiguous text for a date, before changes of case."""
+    for date_format in FORMATS:
+        pair = date_format.render(day)
         if pair is not None:
-            yield form, pair
+            yield date_format, pair
 
 
 def _stream(split: Split, seed: int) -> Iterator[Pair]:
-    # Of the generator's methods only random() is promised to stay the same in later versions of Python.
-    draw = random.Random(f"qkv dates {split} {seed}").random
+    # random() is the only method that is guaranteed to be stable across Python versions.
+    uniform = random.Random(f"qkv dates {split} {seed}").random
     while True:
-        for day in sorted(_days(split), key=lambda _: draw()):
+        for day in sorted(_days(split), key=lambda _: uniform()):
             pair = None
-            while pair is None:  # it ends: most formats fit any date
-                pair = FORMATS[int(draw() * len(FORMATS))].write(day)
-            yield _vary_case(pair, draw())
+            while pair is None:  # terminates: most formats are unambiguous for any date
+                pair = FORMATS[int(uniform() * len(FORMATS))].render(day)
+            yield _vary_case(pair, uniform())
 
 
-def _vary_case(pair: Pair, chance: float) -> Pair:
-    if chance < _LOWER_SHARE:
+def _vary_case(pair: Pair, uniform: float) -> Pair:
+    if uniform < _LOWER_SHARE:
         return Pair(pair.source.lower(), pair.target, pair.gold)
-    if chance < _LOWER_SHARE + _UPPER_SHARE:
+    if uniform < _LOWER_SHARE + _UPPER_SHARE:
         return Pair(pair.source.upper(), pair.target, pair.gold)
     return pair
 
@@ -136,7 +136,7 @@ def _days(split: Split) -> tuple[date, ...]:
     return tuple(day for day in every_day if split_of(day) == split)
 
 
-# The fields of a template: the part of the date that a field tells, and how it is spelled.
+# The fields of a template: the component of the date, and its formatter.
 _FIELDS: Final[dict[str, tuple[str, Callable[[Language, date], str]]]] = {
     "weekday": ("weekday", lambda language, day: language.weekdays[day.weekday()]),
     "dow": ("weekday", lambda language, day: language.weekdays_short[day.weekday()]),
@@ -155,22 +155,22 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[Language, date], str]]]] = {
 
 
 @cache
-def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
-    """The literal texts of a template, each with the field that follows it."""
+def _parse_template(template: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the literal texts of a template, each with the field that follows it."""
     return tuple((literal, field) for literal, field, _, _ in Formatter().parse(template))
 
 
 @cache
-def _is_order_open(template: str) -> bool:
-    """Whether a template has day and month as digits around a slash or dash, with no year of four digits before."""
+def _has_ambiguous_order(template: str) -> bool:
+    """Return whether day and month are digits around a slash or dash, not preceded by a four-digit year."""
     return re.search(r"(?<!\{year\}[/-])\{(d|dd|m|mm)\}[/-]\{(d|dd|m|mm)\}", template) is not None
 
 
 def _readings(text: str, weekday: int | None) -> set[date]:
-    """The dates that the three numbers of a text may mean to someone, on the weekday if one is given."""
+    """Return all dates that the three numbers of a text can mean, restricted to the weekday if given."""
     first, second, last = re.findall(r"\d+", text)
     candidates = [(last, first, second), (last, second, first)]
-    if len(first) == len(last) == 2:  # 25/12/26: some write the year first
+    if len(first) == len(last) == 2:  # 25/12/26: the year may come first
         candidates.append((first, second, last))
     numbers = {(_full_year(year), int(month), int(day)) for year, month, day in candidates}
     days = {date(*ymd) for ymd in numbers if _is_date(*ymd)}

@@ -1,11 +1,11 @@
-"""Emoji as two vendors draw them, with their names: 3,786 pictures of 64 x 64 pixels each.
+"""Emoji of two vendors with their names: 3,786 images of 64 x 64 pixels each.
 
-A captioner learns from Google's drawings of most names. Held out are the names that a hash picks, each with all its
-skin tones, and all of Twitter's drawings:
+The training split has Google's images of most names. Held out are names selected by a hash, each with all its skin
+tones, and all of Twitter's images:
 
-    valid, test_google    Google's drawings of names that were never seen
-    test_twitter          Twitter's drawings of names that were seen
-    test                  Twitter's drawings of names that were never seen: another style and another name
+    valid, test_google    Google's images of unseen names
+    test_twitter          Twitter's images of seen names
+    test                  Twitter's images of unseen names
 """
 
 import json
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.data.files import digest, read_text
-from qkv.data.store import Corpus, DataFile, Store
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from qkv.data.captions import Captions
 
-SIDE = 64  # pixels of a drawing
-PITCH = SIDE + 2  # of a sheet: each has a pixel of nothing around it
-ALONG = 62  # drawings a side of a sheet
-SELECTOR = "-FE0F"  # which says that a character is to be drawn in colours; the two lists do not agree on where
+SIDE = 64  # pixels
+PITCH = SIDE + 2  # pixels from one image of a sheet to the next, with a border of one pixel around each
+PER_SIDE = 62  # images along a side of a sheet
+SELECTOR = "-FE0F"  # requests colour presentation; the two lists use it inconsistently
 
 FILES = (
     DataFile(
@@ -50,7 +50,7 @@ FILES = (
         775157,
     ),
 )
-CORPUS = Corpus(
+INFO = DatasetInfo(
     name="emoji",
     licence="drawings: Apache-2.0 (Google), CC-BY-4.0 (Twitter); names: MIT (emojibase)",
     origin=(
@@ -64,7 +64,7 @@ CORPUS = Corpus(
 
 @dataclass(frozen=True)
 class Glyph:
-    """An emoji: what it is called, where it stands on a sheet, and which split its name belongs to."""
+    """An emoji: its name, its row and column on a sheet, and its split."""
 
     name: str
     row: int
@@ -72,48 +72,48 @@ class Glyph:
     split: str
 
 
-def read(store: Store) -> dict[str, "Captions"]:
-    """The drawings of each split."""
-    *sheets, places, names = store.provide(CORPUS, FILES)
+def read(cache: DatasetCache) -> dict[str, "Captions"]:
+    """Read the images of each split."""
+    *sheets, layout, names = cache.fetch(INFO, FILES)
     google, twitter = map(_sheet, sheets)
-    glyphs = _glyphs(places, names)
-    seen, valid, held = ([one for one in glyphs if one.split == split] for split in ("train", "valid", "test"))
+    glyphs = _glyphs(layout, names)
+    train, valid, test = ([glyph for glyph in glyphs if glyph.split == split] for split in ("train", "valid", "test"))
     return {
-        "train": _captioned(google, seen),
+        "train": _captioned(google, train),
         "valid": _captioned(google, valid),
-        "test": _captioned(twitter, held),
-        "test_google": _captioned(google, held),
-        "test_twitter": _captioned(twitter, seen),
+        "test": _captioned(twitter, test),
+        "test_google": _captioned(google, test),
+        "test_twitter": _captioned(twitter, train),
     }
 
 
 def split_of(name: str) -> str:
-    """Of ten names about eight train, one validates, one tests."""
-    number = int.from_bytes(digest(name)[:4], "big") % 10
-    return "test" if number == 0 else "valid" if number == 1 else "train"
+    """Return the split of a name by its hash: 80 % train, 10 % valid, 10 % test."""
+    bucket = int.from_bytes(digest(name)[:4], "big") % 10
+    return "test" if bucket == 0 else "valid" if bucket == 1 else "train"
 
 
-def _glyphs(places: Path, names: Path) -> list[Glyph]:
-    called = {code.replace(SELECTOR, ""): label for code, label in _labels(json.loads(read_text(names)))}
-    found = []
-    for entry in json.loads(read_text(places)):
-        base = called[entry["unified"].replace(SELECTOR, "")]
-        for drawn in (entry, *entry.get("skin_variations", {}).values()):
-            name = called[drawn["unified"].replace(SELECTOR, "")].lower()
-            found.append(Glyph(name, drawn["sheet_y"], drawn["sheet_x"], split_of(base)))
-    return found
+def _glyphs(layout: Path, names: Path) -> list[Glyph]:
+    name_of = {code.replace(SELECTOR, ""): label for code, label in _labels(json.loads(read_text(names)))}
+    glyphs = []
+    for entry in json.loads(read_text(layout)):
+        base = name_of[entry["unified"].replace(SELECTOR, "")]
+        for variant in (entry, *entry.get("skin_variations", {}).values()):
+            name = name_of[variant["unified"].replace(SELECTOR, "")].lower()
+            glyphs.append(Glyph(name, variant["sheet_y"], variant["sheet_x"], split_of(base)))
+    return glyphs
 
 
 def _labels(entries: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     for entry in entries:
-        for one in (entry, *entry.get("skins", ())):
-            yield one["hexcode"], one["label"]
+        for variant in (entry, *entry.get("skins", ())):
+            yield variant["hexcode"], variant["label"]
 
 
 def _sheet(path: Path) -> "UInt8[ndarray, '3 height width']":
-    from qkv.data.picture_file import read_picture  # slow to import, for who only lists the data sets
+    from qkv.data.image_file import read_image  # slow import
 
-    return read_picture(path, 3, ALONG * PITCH, ALONG * PITCH)
+    return read_image(path, 3, PER_SIDE * PITCH, PER_SIDE * PITCH)
 
 
 def _captioned(sheet: "UInt8[ndarray, '3 height width']", glyphs: list[Glyph]) -> "Captions":
@@ -121,6 +121,6 @@ def _captioned(sheet: "UInt8[ndarray, '3 height width']", glyphs: list[Glyph]) -
 
     from qkv.data.captions import Captions
 
-    corners = [(one.row * PITCH + 1, one.column * PITCH + 1) for one in glyphs]
-    drawings = np.stack([sheet[:, top : top + SIDE, left : left + SIDE] for top, left in corners])
-    return Captions(drawings, tuple((one.name,) for one in glyphs))
+    corners = [(glyph.row * PITCH + 1, glyph.column * PITCH + 1) for glyph in glyphs]
+    images = np.stack([sheet[:, top : top + SIDE, left : left + SIDE] for top, left in corners])
+    return Captions(images, tuple((glyph.name,) for glyph in glyphs))

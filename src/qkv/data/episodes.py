@@ -1,8 +1,7 @@
-"""Episodes of few-shot learning: N classes never seen before, K examples of each with its label, and one to be told.
+"""Few-shot episodes: N unseen classes with K labelled support examples each, and a query to classify.
 
-An episode is drawn by its seed and its number alone, wherever and in whatever batch it is drawn: its classes, which of
-them bears which label, which examples stand for a class, their order, and which class is asked for. The examples stay
-where they are; an episode is their numbers.
+An episode depends only on the seed and its index, not on the batch it is in: its classes, their labels, the support
+examples, their order, and the class of the query. It contains indices of examples, not their pixels.
 """
 
 from collections.abc import Sequence
@@ -12,13 +11,13 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
 
-from qkv.data.chance import Chance
+from qkv.data.counter_rng import CounterRNG
 from qkv.errors import InputError
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Pictures of many classes, as many of each, and the episodes that are made of them."""
+class FewShotDataset:
+    """Images of many classes, equally many of each, and the N-way K-shot episodes sampled from them."""
 
     pixels: UInt8[ndarray, "classes examples channels height width"]
     names: tuple[str, ...]  # of the classes
@@ -26,43 +25,42 @@ class Examples:
     shots: int  # K
 
     def __post_init__(self) -> None:
-        classes, each = self.pixels.shape[:2]
+        classes, per_class = self.pixels.shape[:2]
         if self.ways > classes:
-            raise InputError(f"an episode of {self.ways} classes cannot be drawn from {classes}: lower data.ways")
-        if self.shots + 1 > each:
+            raise InputError(f"{classes} classes are too few for {self.ways}-way episodes: lower data.ways")
+        if self.shots + 1 > per_class:
             raise InputError(
-                f"{self.shots} example(s) and one to be told are {self.shots + 1}, but a class has {each}: lower "
-                "data.shots"
+                f"{per_class} examples per class are too few for {self.shots}-shot episodes: lower data.shots"
             )
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, part: slice) -> "Examples":
+    def __getitem__(self, part: slice) -> "FewShotDataset":
         return replace(self, pixels=self.pixels[part], names=self.names[part])
 
-    def draw(self, seed: int, numbers: Sequence[int]) -> "Episodes":
-        """The episodes of these numbers."""
-        ways, shots, each = self.ways, self.shots, self.pixels.shape[1]
-        chance = Chance(seed, numbers)
-        classes = chance.ordered(chance.choose(len(self), ways))  # b n: the class that bears each label
-        taken = chance.order(ways, each)[..., : shots + 1]  # b n k+1: its examples, the last of which is asked for
-        pictures = classes[..., None] * each + taken
+    def sample(self, seed: int, indices: Sequence[int]) -> "Episodes":
+        """Sample the episodes with these indices."""
+        ways, shots, per_class = self.ways, self.shots, self.pixels.shape[1]
+        rng = CounterRNG(seed, indices)
+        classes = rng.shuffle(rng.choice(len(self), ways))  # b n: the class of each label
+        chosen = rng.permutations(ways, per_class)[..., : shots + 1]  # b n k+1: examples of it, the last is the query
+        images = classes[..., None] * per_class + chosen
         labels = np.broadcast_to(np.arange(ways)[:, None], (ways, shots)).reshape(-1)
-        order = chance.order(1, ways * shots)[:, 0]  # b nk
+        order = rng.permutations(1, ways * shots)[:, 0]  # b nk
         return Episodes(
-            shown=np.take_along_axis(pictures[..., :shots].reshape(len(numbers), -1), order, axis=1),
+            support=np.take_along_axis(images[..., :shots].reshape(len(indices), -1), order, axis=1),
             labels=labels[order],
-            queries=pictures[..., shots],
-            asked=chance.below(ways, 1)[:, 0],
+            queries=images[..., shots],
+            query_label=rng.integers(ways, 1)[:, 0],
         )
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """Some episodes; a picture is called by its number among all pictures, class by class."""
+    """A batch of episodes; images are given by their index among all images, ordered by class."""
 
-    shown: Int64[ndarray, "batch shown"]
-    labels: Int64[ndarray, "batch shown"]
-    queries: Int64[ndarray, "batch ways"]  # one more picture of each class, in the order of the labels
-    asked: Int64[ndarray, "batch"]  # the label of the query that is put, where only one is
+    support: Int64[ndarray, "batch support"]
+    labels: Int64[ndarray, "batch support"]
+    queries: Int64[ndarray, "batch ways"]  # one query image per class, in the order of the labels
+    query_label: Int64[ndarray, "batch"]  # the label of the query, where only one is used

@@ -1,21 +1,21 @@
-"""Fashion-MNIST: grey pictures of clothes, 28 x 28 pixels (Xiao, Rasul and Vollgraf 2017)."""
+"""Fashion-MNIST: grayscale images of clothing, 28 x 28 pixels (Xiao, Rasul and Vollgraf 2017)."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.data.archive import unpack
-from qkv.data.store import Corpus, DataFile, Store
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.data.pictures import Pictures
+    from qkv.data.images import LabeledImages
 
 NAMES = (
     "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
-HELD_OUT = 5000  # the last of the training pictures, to validate on
+HELD_OUT = 5000  # last training images, used for validation
 
-# No address: its source serves files that were packed at another time, with other bytes.
+# No URL: the source serves archives with different bytes.
 FILES = (
     DataFile(
         "fashion_mnist/train-images-idx3-ubyte.gz",
@@ -38,7 +38,7 @@ FILES = (
         5125,
     ),
 )
-CORPUS = Corpus(
+INFO = DatasetInfo(
     name="fashion_mnist",
     licence="MIT, Zalando SE",
     origin="it is in the Debian package dataset-fashion-mnist, under usr/share/datasets/fashion-mnist.",
@@ -46,21 +46,21 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store) -> dict[str, "Pictures"]:
-    """The pictures of each split."""
-    images, labels, test_images, test_labels = store.provide(CORPUS, FILES)
-    train = _pictures(images, labels)
+def read(cache: DatasetCache) -> dict[str, "LabeledImages"]:
+    """Read the images of each split."""
+    images, labels, test_images, test_labels = cache.fetch(INFO, FILES)
+    train = _labeled_images(images, labels)
     return {
         "train": train[: len(train) - HELD_OUT],
         "valid": train[len(train) - HELD_OUT :],
-        "test": _pictures(test_images, test_labels),
+        "test": _labeled_images(test_images, test_labels),
     }
 
 
-def _pictures(images: Path, labels: Path) -> "Pictures":
-    from qkv.data.pictures import Pictures, parse_idx  # slow to import, for who only lists the data sets
+def _labeled_images(images: Path, labels: Path) -> "LabeledImages":
+    from qkv.data.images import LabeledImages, parse_idx  # slow import
 
-    pixels, numbers = parse_idx(unpack(images), str(images), 3), parse_idx(unpack(labels), str(labels), 1)
-    if len(pixels) != len(numbers) or (len(numbers) and numbers.max() >= len(NAMES)):
-        raise InputError(f"{labels}: the labels are not those of {images}")
-    return Pictures(pixels[:, None], numbers.astype("int64"), NAMES)
+    pixels, classes = parse_idx(unpack(images), str(images), 3), parse_idx(unpack(labels), str(labels), 1)
+    if len(pixels) != len(classes) or (len(classes) and classes.max() >= len(NAMES)):
+        raise InputError(f"{labels}: the labels do not match {images}")
+    return LabeledImages(pixels[:, None], classes.astype("int64"), NAMES)

@@ -1,4 +1,4 @@
-"""A user's own pairs, from a table of two columns or from two parallel files, of which the first may be CoNLL-U."""
+"""Read user files: pairs from a two-column table or two parallel files, text, and held-out splits."""
 
 import codecs
 import hashlib
@@ -11,31 +11,30 @@ from typing import TypeVar
 
 from qkv.data.pair import Pair
 from qkv.data.rows import Row, parse_rows
-from qkv.data.sniff import binary_kind, is_heading, looks_tagged
+from qkv.data.sniff import binary_kind, is_header, looks_tagged
 from qkv.data.tagged import Tagged, parse_conllu, text_of
 from qkv.errors import InputError
 from qkv.runtime.files import read_regular
 
-MOST_HELD_OUT = 1000
-PARSED = ".conllu"  # how the names of files in CoNLL-U end
+MAX_HELD_OUT = 1000
+CONLLU_SUFFIX = ".conllu"
 
 Example = TypeVar("Example")
 
 
 @dataclass(frozen=True)
 class ReadPairs:
-    """The pairs of one or two files, and notes about lines that were skipped."""
+    """Pairs, and notes about skipped lines."""
 
     pairs: list[Pair]
     notes: tuple[str, ...]
 
 
 def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = False) -> ReadPairs:
-    """Read a table of two columns (TSV, *.csv, *.jsonl), or a source and a target file.
+    """Read pairs from a two-column table (TSV, *.csv, *.jsonl), or from a source and a target file.
 
-    A heading and lines with an empty side are skipped with a note; with `strict` they are errors. Sources in a file
-    *.conllu come with their words and heads. Where the targets are labels of the sources (`labelled`), white space
-    around them is removed.
+    A header and lines with an empty side are skipped with a note; with `strict` they are errors. Sources from
+    a *.conllu file include words and heads. With `labelled` the targets are class labels, stripped of whitespace.
     """
     what, keys = ("texts with labels", ("text", "label")) if labelled else ("pairs", ("source", "target"))
     numbered: Sequence[tuple[int, str | Tagged, str]]
@@ -48,18 +47,18 @@ def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = 
         numbered, name = list(_parallel(*paths)), f"{paths[0]} and {paths[1]}"
     else:
         raise InputError(f"{what} come from one TSV file or from two files, not from {len(paths)}")
-    if numbered and is_heading(text_of(numbered[0][1]), numbered[0][2], {target for _, _, target in numbered[1:]}):
-        heading = f"{name}: line {numbered[0][0]} is a heading ({text_of(numbered[0][1])}, {numbered[0][2]})"
+    if numbered and is_header(text_of(numbered[0][1]), numbered[0][2], {target for _, _, target in numbered[1:]}):
+        header = f"{name}: line {numbered[0][0]} is a header ({text_of(numbered[0][1])}, {numbered[0][2]})"
         if strict:
-            raise InputError(f"{heading}: remove it")
-        notes.append(f"{heading}: skipped")
+            raise InputError(f"{header}: remove it")
+        notes.append(f"{header}: skipped")
         numbered = numbered[1:]
     pairs, empty = [], []
-    for number, given, target in numbered:
-        source = text_of(given)
-        if source.strip() and target.strip():
-            parsed = given if isinstance(given, Tagged) else None
-            pairs.append(Pair(source, target.strip() if labelled else target, parsed=parsed))
+    for number, source, target in numbered:
+        text = text_of(source)
+        if text.strip() and target.strip():
+            parsed = source if isinstance(source, Tagged) else None
+            pairs.append(Pair(text, target.strip() if labelled else target, parsed=parsed))
         else:
             empty.append(number)
     if empty and strict:
@@ -72,46 +71,46 @@ def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = 
 
 
 def is_parsed(path: Path) -> bool:
-    """Whether a file is one of CoNLL-U, by its name."""
-    return path.suffix.lower() == PARSED
+    """Return whether a file is named *.conllu."""
+    return path.suffix.lower() == CONLLU_SUFFIX
 
 
 def read_data(path: Path) -> bytes:
-    """Read a data file; not a pipe, because a run that is resumed or evaluated reads its data again."""
+    """Read a data file. Pipes are refused, because resuming or evaluating a run reads its data again."""
     try:
         piped = stat.S_ISFIFO(path.stat().st_mode)
     except (OSError, ValueError):
-        piped = False  # read_regular says what is wrong
+        piped = False  # read_regular raises the error
     if piped:
-        raise InputError(f"{path}: is a pipe: save its output to a file first")
+        raise InputError(f"{path}: is a pipe: save it to a file first")
     try:
         return read_regular(path)
     except MemoryError:
-        raise InputError(f"{path}: is too large for the memory of this machine") from None
+        raise InputError(f"{path}: does not fit into memory") from None
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file; errors name the file, and the byte where it is not UTF-8."""
+    """Read the lines of a UTF-8 text file."""
     return decode_lines(read_data(path), str(path))
 
 
 def read_parsed(path: Path) -> list[Tagged]:
-    """The sentences of a file of CoNLL-U, at least one."""
-    found = parse_conllu(read_lines(path), str(path))
-    if not found:
+    """Read the sentences of a CoNLL-U file, at least one."""
+    sentences = parse_conllu(read_lines(path), str(path))
+    if not sentences:
         raise InputError(f"{path}: no sentences found")
-    return found
+    return sentences
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 text file as it is, to the last line break."""
+    """Read a UTF-8 text file."""
     return decode_text(read_data(path), str(path))
 
 
 def decode_lines(data: bytes, name: str) -> list[str]:
-    """The lines of UTF-8 text that came from `name`, which opens every error message.
+    """Split UTF-8 data into lines; error messages start with `name`.
 
-    Lines end with LF or CR LF, or with CR where the text has no LF at all.
+    Lines end with LF or CR LF, or with CR if the text has no LF.
     """
     if not data.removeprefix(codecs.BOM_UTF8).strip():
         raise InputError(f"{name}: is empty")
@@ -122,7 +121,7 @@ def decode_lines(data: bytes, name: str) -> list[str]:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """UTF-8 text that came from `name`; binary data is an input error."""
+    """Decode UTF-8 data; binary data is an InputError that starts with `name`."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -142,22 +141,22 @@ def decode_text(data: bytes, name: str) -> str:
 
 def _table(path: Path, keys: tuple[str, str]) -> list[Row]:
     if is_parsed(path):
-        raise InputError(f"{path}: has no targets: after it, give a file with a target for each of its sentences")
+        raise InputError(f"{path}: has no targets: add a second file with one target per sentence")
     return list(parse_rows(read_lines(path), path.suffix, str(path), keys))
 
 
 def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:
     if is_parsed(target):
-        raise InputError(f"{target}: parsed sentences are for sources: give it before {source}")
+        raise InputError(f"{target}: only the source file can be CoNLL-U: put it before {source}")
     unit = "sentence" if is_parsed(source) else "line"
     sources: Sequence[str | Tagged] = read_parsed(source) if unit == "sentence" else read_lines(source)
     targets = read_lines(target)
     sides = [(len(sources), source, unit), (len(targets), target, "line")]
     if len(sources) != len(targets):
-        (fewer, shorter, one), (more, longer, other) = sorted(sides)
+        (fewer, shorter, short_unit), (more, longer, long_unit) = sorted(sides)
         raise InputError(
-            f"{shorter} has {fewer} {one}s but {longer} has {more}{'' if one == other else f' {other}s'}: "
-            f"{other} {fewer + 1} of {longer} has no partner"
+            f"{shorter} has {fewer} {short_unit}s but {longer} has {more}"
+            f"{'' if short_unit == long_unit else f' {long_unit}s'}: {long_unit} {fewer + 1} of {longer} has no partner"
         )
     yield from zip(range(1, len(sources) + 1), sources, targets, strict=True)
 
@@ -165,23 +164,24 @@ def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, s
 def hold_out(
     examples: Sequence[Example], share: float, source: Callable[[Example], str]
 ) -> tuple[list[Example], list[Example]]:
-    """Split into (kept, held out) by a hash of the source, so that one source is never on both sides.
+    """Split into (kept, held out) by a hash of the source, so that no source is in both.
 
-    A source that most of the examples have is the last to be held out, unless so much shall be.
+    A source shared by most examples is held out last, unless the share is that large.
     """
-    often = Counter(map(source, examples))
-    sources = sorted(often, key=lambda one: (often[one] > max(share, 0.5) * len(examples), digest(one)))
+    counts = Counter(map(source, examples))
+    sources = sorted(counts, key=lambda text: (counts[text] > max(share, 0.5) * len(examples), digest(text)))
     if len(sources) < 2:
-        raise InputError("one distinct source is not enough to hold any out for validation: give a validation file")
-    held = set(sources[: max(1, min(MOST_HELD_OUT, round(share * len(sources)), len(sources) - 1))])
-    return [one for one in examples if source(one) not in held], [one for one in examples if source(one) in held]
+        raise InputError("a single distinct source cannot be split: provide a validation file")
+    held_out = set(sources[: max(1, min(MAX_HELD_OUT, round(share * len(sources)), len(sources) - 1))])
+    kept = [example for example in examples if source(example) not in held_out]
+    return kept, [example for example in examples if source(example) in held_out]
 
 
 def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, list[Pair]]:
-    """Hold out so many sources for valid and test, by a hash of the source: no source is in two splits, in any case."""
+    """Hold out sources for valid and test by a hash of the case-folded source, so that no source is in two splits."""
     sources = sorted({pair.source.casefold() for pair in pairs}, key=digest)
     if len(sources) <= valid + test:
-        raise InputError(f"{len(sources)} distinct sources are too few to hold out {valid} and {test} of them")
+        raise InputError(f"cannot hold out {valid} and {test} of {len(sources)} distinct sources")
     split_of = dict.fromkeys(sources[:valid], "valid") | dict.fromkeys(sources[valid : valid + test], "test")
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for pair in pairs:
@@ -190,5 +190,5 @@ def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, l
 
 
 def digest(text: str) -> bytes:
-    """What decides the split of a text: its SHA-256."""
+    """SHA-256 of a text, which determines its split."""
     return hashlib.sha256(text.encode()).digest()

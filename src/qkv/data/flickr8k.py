@@ -1,11 +1,11 @@
-"""The folder of Flickr8k (Hodosh, Young and Hockenmaier 2013), or any that has its captions in the same form.
+"""Flickr8k (Hodosh, Young and Hockenmaier 2013), or a folder in the same format.
 
     Flickr8k.token.txt             a line "1000268201.jpg#0 <tab> A child in a pink dress ." for each caption, or
-    captions.txt                   the same as "image,caption", which may be a heading on top, too
-    Flicker8k_Dataset/, Images/    the pictures, in one of these folders
-    Flickr_8k.trainImages.txt      which pictures train, and likewise devImages and testImages
+    captions.txt                   lines "image,caption", with an optional header
+    Flicker8k_Dataset/, Images/    the images, in one of these folders
+    Flickr_8k.trainImages.txt      the images of the training split, likewise devImages and testImages
 
-Without the last three files a hash of its name decides the split of a picture.
+Without the last three files, images are split by a hash of their names.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,47 +13,47 @@ from dataclasses import replace
 from pathlib import Path
 
 from qkv.config import shown
-from qkv.data.captions import Captions, read_captioned
+from qkv.data.captions import Captions, read_captioned_images
+from qkv.data.dataset_cache import DatasetCache
 from qkv.data.files import digest, read_lines
 from qkv.data.rows import csv_rows
-from qkv.data.store import Store
 from qkv.errors import InputError
 
 TOKENS, TABLE = "Flickr8k.token.txt", "captions.txt"
-HEADING = ["image", "caption"]  # of the table
-PICTURES = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images", ".")
+HEADER = ["image", "caption"]  # of captions.txt
+IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images", ".")
 LISTS = {"train": "Flickr_8k.trainImages.txt", "valid": "Flickr_8k.devImages.txt", "test": "Flickr_8k.testImages.txt"}
 
 
-def read(store: Store, side: int, size: int | None = None, features: Path | None = None) -> dict[str, Captions]:
-    """The pictures of each split, scaled to so many pixels a side; of the training split the first `size`."""
-    folder = _found(store)
-    said: dict[str, list[str]] = {}
+def read(cache: DatasetCache, side: int, size: int | None = None, features: Path | None = None) -> dict[str, Captions]:
+    """Read the images and captions of each split, resized to side x side; at most `size` for training."""
+    folder = _find_folder(cache)
+    captions: dict[str, list[str]] = {}
     for name, caption in _lines(folder):
-        said.setdefault(name, []).append(caption)
-    pictures = next(folder / name for name in PICTURES if (folder / name).is_dir())
-    parts = _splits(folder, said)
-    for split in ("train", "valid"):  # before any picture is read, which may take minutes
-        if not parts[split][0]:
-            raise InputError(f"{folder}: none of its pictures is for the split {split}")
+        captions.setdefault(name, []).append(caption)
+    images = next(folder / name for name in IMAGE_FOLDERS if (folder / name).is_dir())
+    names_of = _splits(folder, captions)
+    for split in ("train", "valid"):  # first: reading images can take minutes
+        if not names_of[split][0]:
+            raise InputError(f"{folder}: there are no images for the split {split}")
     splits: dict[str, Captions] = {}
-    for split, (names, notes) in parts.items():
-        taken = names[:size] if split == "train" else names
-        if taken:
-            captions = read_captioned({name: said[name] for name in taken}, pictures, side, features)
-            splits[split] = replace(captions, notes=notes)
+    for split, (names, notes) in names_of.items():
+        selected = names[:size] if split == "train" else names
+        if selected:
+            examples = read_captioned_images({name: captions[name] for name in selected}, images, side, features)
+            splits[split] = replace(examples, notes=notes)
     return splits
 
 
-def _found(store: Store) -> Path:
-    for folder in store.folders:
-        for place in (folder, folder / "flickr8k"):
-            if any((place / name).is_file() for name in (TOKENS, TABLE)):
-                return place
-    looked = ", ".join(str(folder) for folder in store.folders)
+def _find_folder(cache: DatasetCache) -> Path:
+    for folder in cache.folders:
+        for candidate in (folder, folder / "flickr8k"):
+            if any((candidate / name).is_file() for name in (TOKENS, TABLE)):
+                return candidate
+    searched = ", ".join(str(folder) for folder in cache.folders)
     raise InputError(
-        f"flickr8k: neither {TOKENS} nor {TABLE} is in {looked}, or in a folder flickr8k there: name the folder of the "
-        "pictures and captions with --data-dir FOLDER, or in a recipe with --set data.folder=FOLDER"
+        f"flickr8k: neither {TOKENS} nor {TABLE} is in {searched}, or in a subfolder flickr8k: set the folder of the "
+        "images and captions with --data-dir FOLDER, or in a recipe with --set data.folder=FOLDER"
     )
 
 
@@ -62,52 +62,54 @@ def _lines(folder: Path) -> Iterator[tuple[str, str]]:
         for number, line in enumerate(read_lines(folder / TOKENS), start=1):
             name, tab, caption = line.partition("\t")
             if not tab or not caption.strip():
-                raise InputError(f"{folder / TOKENS}: line {number} is not a picture, a tab and a caption")
+                raise InputError(f"{folder / TOKENS}: line {number} must have an image name, a tab and a caption")
             yield name.partition("#")[0], caption.strip()
         return
     for number, row in csv_rows(read_lines(folder / TABLE), str(folder / TABLE)):
         if len(row) != 2 or not row[1].strip():
-            raise InputError(f"{folder / TABLE}: line {number} is not a picture, a comma and a caption")
+            raise InputError(f"{folder / TABLE}: line {number} must have an image name, a comma and a caption")
         name, caption = map(str.strip, row)
-        if number > 1 or [name.lower(), caption.lower()] != HEADING:
+        if number > 1 or [name.lower(), caption.lower()] != HEADER:
             yield name, caption
 
 
-def _splits(folder: Path, known: Collection[str]) -> dict[str, tuple[list[str], tuple[str, ...]]]:
-    """The names of each split's pictures, and notes about names that were passed over."""
+def _splits(folder: Path, captioned: Collection[str]) -> dict[str, tuple[list[str], tuple[str, ...]]]:
+    """Return the image names of each split, and notes about skipped names."""
     lists = {split: folder / file for split, file in LISTS.items()}
     missing = [path.name for path in lists.values() if not path.is_file()]
     if len(missing) == len(lists):
-        return {split: (names, ()) for split, names in _hashed(known).items()}
+        return {split: (names, ()) for split, names in _split_by_hash(captioned).items()}
     if missing:
-        raise InputError(f"{folder}: has a list of pictures, but no {' and no '.join(missing)}: give all three or none")
-    found = {split: _listed(path, known) for split, path in lists.items()}
+        raise InputError(f"{folder}: {' and '.join(missing)} missing: all three lists of images are needed, or none")
+    splits = {split: _read_list(path, captioned) for split, path in lists.items()}
     list_of: dict[str, Path] = {}
-    for split, (names, _) in found.items():
+    for split, (names, _) in splits.items():
         for name in names:
             if name in list_of:
-                raise InputError(f"{lists[split]}: {shown(name)} is in {list_of[name].name}, too: leave it in one")
+                raise InputError(
+                    f"{lists[split]}: {shown(name)} is also in {list_of[name].name}: remove it from one of them"
+                )
         list_of |= dict.fromkeys(names, lists[split])
-    return found
+    return splits
 
 
-def _listed(path: Path, known: Collection[str]) -> tuple[list[str], tuple[str, ...]]:
+def _read_list(path: Path, captioned: Collection[str]) -> tuple[list[str], tuple[str, ...]]:
     names: dict[str, None] = {}
-    passed_over = []
+    skipped = []
     for name in filter(None, map(str.strip, read_lines(path))):
-        if name in known and name not in names:
+        if name in captioned and name not in names:
             names[name] = None
         else:
-            passed_over.append(name)
+            skipped.append(name)
     if not names:
-        raise InputError(f"{path}: names no picture that has a caption")
-    note = f"{path}: passed over {len(passed_over)} name(s) that are repeated or of no picture with a caption"
-    return list(names), (f"{note}, the first {shown(passed_over[0])}",) if passed_over else ()
+        raise InputError(f"{path}: none of its images has a caption")
+    note = f"{path}: skipped {len(skipped)} name(s) that are repeated or of an image without caption"
+    return list(names), (f"{note}, the first {shown(skipped[0])}",) if skipped else ()
 
 
-def _hashed(names: Collection[str]) -> dict[str, list[str]]:
+def _split_by_hash(names: Collection[str]) -> dict[str, list[str]]:
     splits: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     for name in names:
-        number = int.from_bytes(digest(name)[:4], "big") % 10
-        splits["test" if number == 0 else "valid" if number == 1 else "train"].append(name)
+        bucket = int.from_bytes(digest(name)[:4], "big") % 10
+        splits["test" if bucket == 0 else "valid" if bucket == 1 else "train"].append(name)
     return splits

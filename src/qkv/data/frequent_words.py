@@ -1,4 +1,4 @@
-"""The words that a language model of words predicts: the most frequent ones, and one token for all others."""
+"""Output vocabulary of a word-level language model: the most frequent words, and <unk>."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from qkv.errors import InputError
 
 
 def frequent_words(counts: Mapping[str, int], kind: str, *, lowercase: bool = False) -> Vocabulary:
-    """A vocabulary of words that stand between spaces: all of them ("word"), or N in all, the most frequent ("word:N").
+    """Build a vocabulary of whitespace-separated words: all ("word"), or the N most frequent ("word:N").
 
-    Of words that are equally frequent the first in the alphabet are taken.
+    Ties are broken alphabetically.
     """
     name, _, size = kind.partition(":")
     if name != "word":
-        raise InputError(f"data.vocabulary = {kind!r}: what is predicted here are words: set it to word:N")
+        raise InputError(f"data.vocabulary = {kind!r}: this model predicts words: use word:N")
     tokenizer = Tokenizer(models.WordLevel({}, unk_token=SPECIAL[UNKNOWN]))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *[normalizers.Lowercase()] * lowercase])
-    alike: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for word, count in counts.items():
-        alike[tokenizer.normalizer.normalize_str(word)] += count
-    ranked = sorted(alike.items(), key=lambda one: (-one[1], one[0]))
-    taken = [word for word, _ in ranked if word not in SPECIAL][: int(size or LARGEST) - len(SPECIAL)]
-    numbers = {word: number for number, word in enumerate((*SPECIAL, *taken))}
-    tokenizer.model = models.WordLevel(numbers, unk_token=SPECIAL[UNKNOWN])
+        totals[tokenizer.normalizer.normalize_str(word)] += count
+    ranked = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
+    words = [word for word, _ in ranked if word not in SPECIAL][: int(size or LARGEST) - len(SPECIAL)]
+    ids = {word: index for index, word in enumerate((*SPECIAL, *words))}
+    tokenizer.model = models.WordLevel(ids, unk_token=SPECIAL[UNKNOWN])
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Vocabulary(tokenizer)

@@ -1,15 +1,15 @@
-"""Movie reviews: 2,000 reviews that praise or blame a film, a sentence a line, in lower case (Pang and Lee 2004).
+"""Movie reviews: 2,000 positive or negative reviews, one sentence per line, in lower case (Pang and Lee 2004).
 
-The number in a file's name is its place in ten folds, cv000 to cv099 the first: those of the paper, which takes each in
-turn to test on. One is tested on here, the one after it validates, and eight are left to train on.
+The ten folds of the paper's cross-validation are in the file names, cv000 to cv099 being the first. One fold is the
+test split, the next the validation split, and the other eight are the training split.
 """
 
 import re
 
 from qkv.data.archive import unpack_members
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.data.files import decode_text, digest
 from qkv.data.pair import Pair
-from qkv.data.store import Corpus, DataFile, Store
 
 FOLDS = 10
 LABELS = {"neg": "negative", "pos": "positive"}
@@ -21,7 +21,7 @@ FILE = DataFile(
     4004848,
     ("https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora/movie_reviews.zip",),
 )
-CORPUS = Corpus(
+INFO = DatasetInfo(
     name="movie_reviews",
     licence="CC BY 4.0, Bo Pang and Lillian Lee",
     origin="it is the corpus movie_reviews of NLTK's data (https://www.nltk.org/nltk_data).",
@@ -29,9 +29,9 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store, fold: int) -> dict[str, list[Pair]]:
-    """Reviews and their labels, in the order of their hashes: the first hundred have both labels too."""
-    (path,) = store.provide(CORPUS, [FILE])
+def read(cache: DatasetCache, fold: int) -> dict[str, list[Pair]]:
+    """Read reviews and labels, ordered by hash so that any prefix has both labels."""
+    (path,) = cache.fetch(INFO, [FILE])
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     split_of = {fold: "test", (fold + 1) % FOLDS: "valid"}
     for name, data in unpack_members(path, lambda name: MEMBER.fullmatch(name) is not None).items():

@@ -1,16 +1,16 @@
-"""Multi30k: captions of photographs in English, German, French and Czech (Elliott et al. 2016, 2017; Barrault 2018)."""
+"""Multi30k: image captions in English, German, French and Czech (Elliott et al. 2016, 2017; Barrault 2018)."""
 
 from pathlib import Path
 
 from qkv.config import nearest
 from qkv.data.archive import unpack
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.data.files import decode_lines
 from qkv.data.pair import Pair
-from qkv.data.store import Corpus, DataFile, Store
 from qkv.errors import InputError
 
 LANGUAGES = ("en", "de", "fr", "cs")
-SPLITS = {  # as qkv calls them, and as the files do
+SPLITS = {  # our names and those of the files
     "train": "train",
     "valid": "val",
     "test_2016_flickr": "test_2016_flickr",
@@ -43,7 +43,7 @@ FILES = dict(
     ]
 )
 
-CORPUS = Corpus(
+INFO = DatasetInfo(
     name="multi30k",
     licence="for research and education, not for commerce; derived from Flickr30k",
     origin="it is in data/task1/raw of https://github.com/multi30k/dataset.",
@@ -51,22 +51,23 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store, source: str, target: str) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
-    """The pairs of each split in two of the languages, and a note on what one of them lacks."""
+def read(cache: DatasetCache, source: str, target: str) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
+    """Read the pairs of each split in two languages, and notes about missing splits."""
     for language in (source, target):
         if language not in LANGUAGES:
-            raise InputError(f"multi30k: there is no language {language!r}{nearest(language, LANGUAGES)}")
+            raise InputError(f"multi30k: unknown language {language!r}{nearest(language, LANGUAGES)}")
     if source == target:
         raise InputError(f"multi30k: source and target are both {source}: choose two of {', '.join(LANGUAGES)}")
     names = {split: (f"{name}.{source}", f"{name}.{target}") for split, name in SPLITS.items()}
-    whole = {split: sides for split, sides in names.items() if all(side in FILES for side in sides)}
-    wanted = [side for sides in whole.values() for side in sides]
-    paths = dict(zip(wanted, store.provide(CORPUS, [FILES[name] for name in wanted]), strict=True))
-    splits = {split: _side_by_side(*(paths[side] for side in sides)) for split, sides in whole.items()}
-    return splits, tuple(f"multi30k: {split} is not in Czech, and left out" for split in names if split not in whole)
+    available = {split: sides for split, sides in names.items() if all(side in FILES for side in sides)}
+    sides = [side for sides in available.values() for side in sides]
+    paths = dict(zip(sides, cache.fetch(INFO, [FILES[side] for side in sides]), strict=True))
+    splits = {split: _read_parallel(*(paths[side] for side in sides)) for split, sides in available.items()}
+    missing = [split for split in names if split not in available]
+    return splits, tuple(f"multi30k: {split} does not exist in Czech: skipped" for split in missing)
 
 
-def _side_by_side(source: Path, target: Path) -> list[Pair]:
-    """The pairs of two packed files, line by line."""
+def _read_parallel(source: Path, target: Path) -> list[Pair]:
+    """Read the pairs of two compressed files, line by line."""
     sources, targets = (decode_lines(unpack(path), str(path)) for path in (source, target))
     return [Pair(*sides) for sides in zip(sources, targets, strict=True)]

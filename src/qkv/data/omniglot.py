@@ -1,9 +1,9 @@
 """Omniglot: 1,623 characters of 50 alphabets, each drawn once by 20 people (Lake, Salakhutdinov and Tenenbaum 2015).
 
-A character turned by a quarter, a half and three quarters counts as three more classes (Santoro et al. 2016), and the
-characters are parted as in Vinyals et al. (2016): the first 1,200 to train on, the other 423 to test on. Of the 1,200,
-five alphabets with 172 characters are held out to validate on, as their followers do, which leaves 1,028. No alphabet
-is in two parts, but for Gurmukhi, which the 1,200th character divides.
+Rotations by 90, 180 and 270 degrees are separate classes (Santoro et al. 2016). The split is that of Vinyals et al.
+(2016): the first 1,200 characters for training, the other 423 for test. Of the 1,200, five alphabets with 172
+characters are held out for validation, as in later work, which leaves 1,028. No alphabet is in two splits except
+Gurmukhi, which contains the 1,200th character.
 """
 
 import io
@@ -12,29 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.data.archive import unpack
-from qkv.data.store import Corpus, DataFile, Store
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, UInt8
     from numpy import ndarray
 
-    from qkv.data.episodes import Examples
+    from qkv.data.episodes import FewShotDataset
 
-SIDE = 28  # pixels, to which the drawings are scaled
-DRAWN = 105  # pixels, as they come
-EACH = 20  # drawings of a character
-TURNS = ("rot000", "rot090", "rot180", "rot270")  # against the clock
-TRAINED = 1200
-VALIDATED = ("Armenian", "Bengali", "Early_Aramaic", "Hebrew", "Mkhedruli_(Georgian)")
-ALPHABETS = {  # and how many characters each has: they are numbered through all of them
+SIDE = 28  # pixels, after resizing
+ORIGINAL_SIDE = 105  # pixels
+PER_CLASS = 20  # drawings of a character
+ROTATIONS = ("rot000", "rot090", "rot180", "rot270")  # counterclockwise
+TRAIN_CHARACTERS = 1200
+VALID_ALPHABETS = ("Armenian", "Bengali", "Early_Aramaic", "Hebrew", "Mkhedruli_(Georgian)")
+ALPHABETS = {  # with their numbers of characters
     "Arcadian": 26, "Armenian": 41, "Asomtavruli_(Georgian)": 40, "Balinese": 24, "Bengali": 46,
     "Blackfoot_(Canadian_Aboriginal_Syllabics)": 14, "Braille": 26, "Cyrillic": 33, "Early_Aramaic": 22,
     "Syriac_(Estrangelo)": 23, "Anglo-Saxon_Futhorc": 29, "Futurama": 26, "Grantha": 43, "Greek": 24, "Gujarati": 48,
     "Hebrew": 22, "Japanese_(hiragana)": 52, "Inuktitut_(Canadian_Aboriginal_Syllabics)": 16,
     "Malay_(Jawi_-_Arabic)": 40, "Japanese_(katakana)": 47, "Korean": 40, "Latin": 26, "Alphabet_of_the_Magi": 20,
     "Mkhedruli_(Georgian)": 41, "Burmese_(Myanmar)": 34, "N_Ko": 33, "Ojibwe_(Canadian_Aboriginal_Syllabics)": 14,
-    "Sanskrit": 42, "Tagalog": 17, "Tifinagh": 55,  # the first of the two files ends here
+    "Sanskrit": 42, "Tagalog": 17, "Tifinagh": 55,  # end of the first file
     "Angelic": 20, "Atemayar_Qelisayer": 26, "Atlantean": 26, "Aurek-Besh": 26, "Avesta": 26, "Ge_ez": 26,
     "Glagolitic": 45, "Gurmukhi": 45, "Kannada": 41, "Keble": 26, "Malayalam": 47, "Manipuri": 40, "Mongolian": 30,
     "Old_Church_Slavonic_(Cyrillic)": 45, "Oriya": 46, "Syriac_(Serto)": 23, "Sylheti": 28, "Tengwar": 25,
@@ -56,7 +56,7 @@ FILES = (
         (f"{RAW}/images_evaluation.npz",),
     ),
 )
-CORPUS = Corpus(
+INFO = DatasetInfo(
     name="omniglot",
     licence="MIT, Brenden Lake",
     origin="it is in the repository bitsandscraps/omniglot on GitHub, made of the pictures in brendenlake/omniglot.",
@@ -64,61 +64,64 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store, ways: int, shots: int) -> dict[str, "Examples"]:
-    """The classes of each split, for episodes of so many classes with so many examples each."""
-    import numpy as np  # slow to import, for who only lists the data sets
+def read(cache: DatasetCache, ways: int, shots: int) -> dict[str, "FewShotDataset"]:
+    """Read the classes of each split, for N-way K-shot episodes."""
+    import numpy as np  # slow import
 
-    from qkv.data.episodes import Examples
+    from qkv.data.episodes import FewShotDataset
 
-    paths = store.provide(CORPUS, FILES)
-    drawings = np.concatenate([_scaled(_drawn(path)) for path in paths])
-    named = list(_characters())
-    if len(drawings) != len(named):
-        raise InputError(f"{paths[0].parent}: {len(drawings):,} characters, but Omniglot has {len(named):,}")
-    places: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
-    for place, (split, _) in enumerate(named):
-        places[split].append(place)
+    paths = cache.fetch(INFO, FILES)
+    drawings = np.concatenate([_resize(_read_drawings(path)) for path in paths])
+    characters = list(_characters())
+    if len(drawings) != len(characters):
+        raise InputError(f"{paths[0].parent}: {len(drawings):,} characters, but Omniglot has {len(characters):,}")
+    indices: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
+    for index, (split, _) in enumerate(characters):
+        indices[split].append(index)
     return {
-        split: Examples(
-            np.stack([np.rot90(drawings[where], turns, axes=(-2, -1)) for turns in range(len(TURNS))], axis=1)
-            .reshape(-1, EACH, 1, SIDE, SIDE),
-            tuple(f"{named[place][1]}/{turn}" for place in where for turn in TURNS),
+        split: FewShotDataset(
+            np.stack([np.rot90(drawings[of_split], k, axes=(-2, -1)) for k in range(len(ROTATIONS))], axis=1)
+            .reshape(-1, PER_CLASS, 1, SIDE, SIDE),
+            tuple(f"{characters[index][1]}/{rotation}" for index in of_split for rotation in ROTATIONS),
             ways,
             shots,
         )
-        for split, where in places.items()
+        for split, of_split in indices.items()
     }  # fmt: skip
 
 
 def _characters() -> Iterator[tuple[str, str]]:
-    """The split and the name of each character, by their numbers."""
-    number = 0
+    """Yield the split and the name of each character, in the order of the files."""
+    total = 0
     for alphabet, count in ALPHABETS.items():
-        for one in range(1, count + 1):
-            number += 1
-            trained = "valid" if alphabet in VALIDATED else "train"
-            yield trained if number <= TRAINED else "test", f"{alphabet}/character{one:02}"
+        for number in range(1, count + 1):
+            total += 1
+            split = "valid" if alphabet in VALID_ALPHABETS else "train"
+            yield split if total <= TRAIN_CHARACTERS else "test", f"{alphabet}/character{number:02}"
 
 
-def _drawn(path: Path) -> "Bool[ndarray, 'characters each height width']":
-    """The drawings of a file, true where the paper is white."""
+def _read_drawings(path: Path) -> "Bool[ndarray, 'characters each height width']":
+    """Read the drawings of a file; True is white."""
     import numpy as np
 
     images: ndarray = np.load(io.BytesIO(unpack(path, "images.npy")), allow_pickle=False)
-    if images.dtype != bool or images.shape[1:] != (EACH, DRAWN, DRAWN):
-        raise InputError(f"{path}: not {EACH} drawings of {DRAWN} x {DRAWN} pixels of each character")
+    if images.dtype != bool or images.shape[1:] != (PER_CLASS, ORIGINAL_SIDE, ORIGINAL_SIDE):
+        raise InputError(
+            f"{path}: expected {PER_CLASS} drawings of {ORIGINAL_SIDE} x {ORIGINAL_SIDE} pixels of each character"
+        )
     return images
 
 
-def _scaled(
+def _resize(
     images: "Bool[ndarray, 'characters each height width']",
 ) -> "UInt8[ndarray, 'characters each small small']":
-    """Ink as bright on dark, each pixel the mean of what it covers."""
+    """Resize by averaging, with bright ink on a dark background."""
     import numpy as np
     from PIL import Image
 
-    small = np.empty((len(images), EACH, SIDE, SIDE), dtype=np.uint8)
-    for place, drawings in enumerate(images):  # one below the other; a box does not reach over into its neighbour
-        sheet = Image.fromarray(np.where(drawings, 0, 255).astype(np.uint8).reshape(-1, DRAWN))
-        small[place] = np.asarray(sheet.resize((SIDE, EACH * SIDE), Image.Resampling.BOX)).reshape(EACH, SIDE, SIDE)
-    return small
+    resized = np.empty((len(images), PER_CLASS, SIDE, SIDE), dtype=np.uint8)
+    for index, drawings in enumerate(images):  # stacked vertically; the box filter does not mix neighbours
+        sheet = Image.fromarray(np.where(drawings, 0, 255).astype(np.uint8).reshape(-1, ORIGINAL_SIDE))
+        small = np.asarray(sheet.resize((SIDE, PER_CLASS * SIDE), Image.Resampling.BOX))
+        resized[index] = small.reshape(PER_CLASS, SIDE, SIDE)
+    return resized

@@ -1,4 +1,4 @@
-"""Texts of any length, packed into rows of one length: no padding, and no text sees another."""
+"""Sequence packing: texts of any length in rows of one length, without padding between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ import torch
 from qkv.errors import InputError
 from qkv.types import Int, Tensor
 
-NOTHING = -1  # the number of the text that padding belongs to, and what is to be said after the last token of a text
+IGNORE_INDEX = -1  # text index of padding, and target of the last token of a text
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows of tokens, one text after the other; one that does not fit goes on in the next row as another text."""
+    """Concatenated texts in rows; a text that does not fit is continued in the next row as a separate text."""
 
     tokens: Int[Tensor, "rows length"]
-    texts: Int[Tensor, "rows length"]  # the number of the text that each token is of: `Documents(texts)` is the mask
-    positions: Int[Tensor, "rows length"]  # counted from the beginning of each text in its row
-    coming: Int[Tensor, "rows length"]  # the next token of the same text in the same row, or NOTHING
+    texts: Int[Tensor, "rows length"]  # text index of each token: `Documents(texts)` is the mask
+    positions: Int[Tensor, "rows length"]  # from the start of each text in its row
+    targets: Int[Tensor, "rows length"]  # next token of the same text in the same row, or IGNORE_INDEX
 
 
 def pack(texts: Sequence[Sequence[int]], length: int, pad: int) -> Packed:
-    """Lay texts one after the other, and cut them into rows; the last row is filled up with `pad`."""
+    """Concatenate texts and split them into rows; the last row is padded with `pad`."""
     if length < 1:
-        raise InputError(f"a row has room for one token at least, not {length}")
+        raise InputError(f"length must be at least 1, not {length}")
     sizes = torch.tensor([len(text) for text in texts], dtype=torch.long)
     tokens = torch.from_numpy(
         np.concatenate([np.asarray(text, dtype=np.int64) for text in texts] or [np.empty(0, int)])
@@ -34,10 +34,10 @@ def pack(texts: Sequence[Sequence[int]], length: int, pad: int) -> Packed:
     fill = rows * length - len(tokens)
     owners = torch.repeat_interleave(torch.arange(len(texts)), sizes)
     tokens = torch.cat((tokens, torch.full((fill,), pad))).view(rows, length)
-    owners = torch.cat((owners, torch.full((fill,), NOTHING))).view(rows, length)
-    place = torch.arange(length).expand(rows, -1)
-    begins = torch.ones_like(owners, dtype=torch.bool)
-    begins[:, 1:] = owners[:, 1:] != owners[:, :-1]
-    coming = torch.full_like(tokens, NOTHING)
-    coming[:, :-1] = torch.where(begins[:, 1:] | (owners[:, 1:] == NOTHING), NOTHING, tokens[:, 1:])
-    return Packed(tokens, owners, place - torch.where(begins, place, 0).cummax(dim=1).values, coming)
+    owners = torch.cat((owners, torch.full((fill,), IGNORE_INDEX))).view(rows, length)
+    column = torch.arange(length).expand(rows, -1)
+    starts = torch.ones_like(owners, dtype=torch.bool)
+    starts[:, 1:] = owners[:, 1:] != owners[:, :-1]
+    targets = torch.full_like(tokens, IGNORE_INDEX)
+    targets[:, :-1] = torch.where(starts[:, 1:] | (owners[:, 1:] == IGNORE_INDEX), IGNORE_INDEX, tokens[:, 1:])
+    return Packed(tokens, owners, column - torch.where(starts, column, 0).cummax(dim=1).values, targets)

@@ -1,4 +1,4 @@
-"""The unit of every sequence-to-sequence data set."""
+"""The example type of sequence-to-sequence datasets."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from qkv.data.tagged import Tagged
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A source text and the target text to make of it.
+    """A source text and its target text.
 
-    `gold`, where it is known, has for each target character the [start, stop) source characters that made it, or None.
-    `parsed`, where it is known, has the words of the source and their heads.
+    `gold` is the known alignment, if any: for each target character the [start, stop) span of source characters, or
+    None. `parsed` has the source words and their heads, if the source is parsed.
     """
 
     source: str
@@ -19,6 +19,6 @@ class Pair:
     parsed: Tagged | None = None
 
     @property
-    def given(self) -> str | Tagged:
-        """The source as a translator is given it: parsed, where that is known."""
+    def source_input(self) -> str | Tagged:
+        """Input of a translator: the parsed source if there is one, else the text."""
         return self.source if self.parsed is None else self.parsed

@@ -1,4 +1,4 @@
-"""Questions about texts, whose answers stand in them, and the files of SQuAD's making that they come in.
+"""Extractive question answering: questions with answer spans, and the SQuAD file format.
 
 {"data": [{"paragraphs": [{"context": "...", "qas": [
     {"question": "...", "answers": [{"text": "...", "answer_start": 17}], "is_impossible": false}]}]}]}
@@ -15,7 +15,7 @@ from qkv.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A part of a text: its first character, and the one after its last."""
+    """A span [begin, end) of characters of a text."""
 
     begin: int
     end: int
@@ -23,74 +23,74 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a text, and where in it the answers stand that people gave; without any it has no answer."""
+    """A question about a text, with reference answer spans; none if the question is unanswerable."""
 
     question: str
     text: str
     answers: tuple[Passage, ...] = ()
 
     @property
-    def right(self) -> tuple[str, ...]:
-        """The answers that people gave, in words."""
-        return tuple(self.text[one.begin : one.end] for one in self.answers)
+    def answer_texts(self) -> tuple[str, ...]:
+        """The texts of the reference answers."""
+        return tuple(self.text[span.begin : span.end] for span in self.answers)
 
 
 def parse_squad(content: str, where: str) -> list[Question]:
-    """The questions of a file in SQuAD's format (Rajpurkar et al. 2016, 2018); `where` opens every error message."""
+    """Parse a file in SQuAD format (Rajpurkar et al. 2016, 2018); error messages start with `where`."""
     if not content.strip():
         raise InputError(f"{where}: is empty")
     data = parse_json(content, where)
-    found = list(_questions(data, where))
-    if not found:
+    questions = list(_questions(data, where))
+    if not questions:
         raise InputError(f"{where}: no questions found")
-    return found
+    return questions
 
 
 def _questions(data: Any, where: str) -> Iterator[Question]:
-    for article, at in _each(data, "data", where):
-        for paragraph, below in _each(article, "paragraphs", at):
-            text = _filled(paragraph, "context", below)
-            for asked, here in _each(paragraph, "qas", below):
-                yield Question(_filled(asked, "question", here), text, tuple(_answers(asked, text, here)))
+    for article, article_path in _items(data, "data", where):
+        for paragraph, paragraph_path in _items(article, "paragraphs", article_path):
+            text = _text(paragraph, "context", paragraph_path)
+            for entry, path in _items(paragraph, "qas", paragraph_path):
+                yield Question(_text(entry, "question", path), text, tuple(_answers(entry, text, path)))
 
 
-def _answers(asked: Mapping[str, Any], text: str, where: str) -> Iterator[Passage]:
-    impossible = asked.get("is_impossible", False)
+def _answers(question: Mapping[str, Any], text: str, where: str) -> Iterator[Passage]:
+    impossible = question.get("is_impossible", False)
     if not isinstance(impossible, bool):
         raise InputError(f"{where}: is_impossible must be true or false, not {shown(repr(impossible), 40)}")
-    if impossible:  # what was plausible is no answer
+    if impossible:  # plausible answers are ignored
         return
-    answers = list(_each(asked, "answers", where))
+    answers = list(_items(question, "answers", where))
     if not answers:
-        raise InputError(f'{where}: has no answers; where there is none, say "is_impossible": true')
-    for answer, here in answers:
-        words, begin = _filled(answer, "text", here), answer.get("answer_start")
+        raise InputError(f'{where}: has no answers; mark unanswerable questions with "is_impossible": true')
+    for answer, path in answers:
+        expected, begin = _text(answer, "text", path), answer.get("answer_start")
         if type(begin) is not int or begin < 0:
-            raise InputError(f"{here}: answer_start must be the number of a character, not {shown(repr(begin), 40)}")
-        passage = Passage(begin, begin + len(words))
-        stands = text[passage.begin : passage.end]
-        if stands != words:
+            raise InputError(f"{path}: answer_start must be a character index, not {shown(repr(begin), 40)}")
+        span = Passage(begin, begin + len(expected))
+        actual = text[span.begin : span.end]
+        if actual != expected:
             raise InputError(
-                f"{here}: {shown(repr(words), 40)} does not stand at {shown(str(begin), 20)} of its context, but "
-                f"{shown(repr(stands), 40)}"
+                f"{path}: the context has {shown(repr(actual), 40)} at {shown(str(begin), 20)}, not "
+                f"{shown(repr(expected), 40)}"
             )
-        yield passage
+        yield span
 
 
-def _each(holder: Any, key: str, where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The objects of a list that an object holds, each with where it is."""
-    items = holder.get(key) if isinstance(holder, dict) else None
+def _items(parent: Any, key: str, where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the objects of the list `key` of an object, each with its path for error messages."""
+    items = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(items, list):
-        raise InputError(f"{where}: must be an object with a list of {key!r}, as SQuAD has it")
-    for number, item in enumerate(items):
-        here = f"{where}{': ' if key == 'data' else '.'}{key}[{number}]"
+        raise InputError(f"{where}: must be an object with a list {key!r}, as in SQuAD")
+    for index, item in enumerate(items):
+        path = f"{where}{': ' if key == 'data' else '.'}{key}[{index}]"
         if not isinstance(item, dict):
-            raise InputError(f"{here}: must be an object")
-        yield item, here
+            raise InputError(f"{path}: must be an object")
+        yield item, path
 
 
-def _filled(holder: Mapping[str, Any], key: str, where: str) -> str:
-    value = holder.get(key)
+def _text(parent: Mapping[str, Any], key: str, where: str) -> str:
+    value = parent.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{where}: {key} must be a text that is not empty")
+        raise InputError(f"{where}: {key} must be a non-empty string")
     return value

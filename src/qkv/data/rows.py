@@ -10,7 +10,7 @@ from qkv.errors import InputError
 
 
 class Row(NamedTuple):
-    """The two cells of a row, and the number of its line."""
+    """The line number and the two cells of a row."""
 
     number: int
     source: str
@@ -18,12 +18,12 @@ class Row(NamedTuple):
 
 
 def parse_rows(lines: Sequence[str], suffix: str, where: str, keys: tuple[str, str]) -> Iterator[Row]:
-    """The rows of a table whose format the suffix of its file name tells; `keys` name the two columns."""
+    """Parse the rows of a table in the format given by the file suffix; `keys` name the two columns."""
     return TABLES.get(suffix.lower(), _from_tsv)(lines, where, keys)
 
 
 def csv_rows(lines: Sequence[str], where: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of CSV, each with the number of its last line; malformed CSV is an input error."""
+    """Parse CSV into (number of the last line, cells); malformed CSV is an InputError."""
     reader = csv.reader(f"{line}\n" for line in lines)
     try:
         for row in reader:
@@ -33,10 +33,10 @@ def csv_rows(lines: Sequence[str], where: str) -> Iterator[tuple[int, list[str]]
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON; malformed JSON, or text that is not valid Unicode, is an input error."""
+    """Parse JSON; malformed JSON or invalid Unicode is an InputError."""
     try:
         data = json.loads(text)
-        if "\\u" in text:  # half of a surrogate pair can only be written as an escape
+        if "\\u" in text:  # lone surrogates can only be written as escapes
             json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON: {shown(str(error))}") from None
@@ -71,18 +71,18 @@ def _from_json(lines: Sequence[str], where: str, keys: tuple[str, str]) -> Itera
         if not line.strip():
             yield Row(number, "", "")
             continue
-        here = f"{where}: line {number}"
-        entry = parse_json(line, here)
+        location = f"{where}: line {number}"
+        entry = parse_json(line, location)
         if not isinstance(entry, dict):
-            raise InputError(f"{here} is not an object; expected {_example(keys)}")
+            raise InputError(f"{location} is not an object; expected {_example(keys)}")
         names = names or _names(entry, keys)
         if names is None or not all(_is_cell(entry.get(name)) for name in names):
-            raise InputError(f"{here} has no such keys with texts; expected {_example(names or keys)}")
+            raise InputError(f"{location} lacks keys with text values; expected {_example(names or keys)}")
         yield Row(number, *(str(entry[name]) for name in names))
 
 
 def _names(entry: dict[str, Any], keys: tuple[str, str]) -> tuple[str, str] | None:
-    """The keys of the two columns: the usual ones, else those of the only two texts."""
+    """Return the keys of the two columns: the default ones, else the only two with text values."""
     if all(key in entry for key in keys):
         return keys
     texts = [key for key, value in entry.items() if isinstance(value, str)]
@@ -90,7 +90,7 @@ def _names(entry: dict[str, Any], keys: tuple[str, str]) -> tuple[str, str] | No
 
 
 def _is_cell(value: Any) -> bool:
-    """A text, or a number: labels are often numbers."""
+    """Return whether a value is a string or a number; labels are often numbers."""
     return isinstance(value, str | int)
 
 
@@ -98,4 +98,4 @@ def _example(keys: tuple[str, str]) -> str:
     return f'{{"{shown(keys[0], 40)}": "...", "{shown(keys[1], 40)}": "..."}}'
 
 
-TABLES = {".csv": _from_csv, ".jsonl": _from_json}  # by the suffix of a file name; all others are TSV
+TABLES = {".csv": _from_csv, ".jsonl": _from_json}  # by file suffix; all others are TSV

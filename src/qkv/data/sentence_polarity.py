@@ -1,11 +1,11 @@
-"""Sentence polarity: sentences of film reviews that praise or blame (Pang and Lee 2005)."""
+"""Sentence polarity: positive or negative sentences from film reviews (Pang and Lee 2005)."""
 
 from qkv.data.archive import unpack
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.data.files import decode_lines, digest, split_by_source
 from qkv.data.pair import Pair
-from qkv.data.store import Corpus, DataFile, Store
 
-HELD_OUT = 0.1  # of the sentences, in each of valid and test
+HELD_OUT = 0.1  # share of the sentences in each of valid and test
 MEMBERS = {"positive": "sentence_polarity/rt-polarity.pos", "negative": "sentence_polarity/rt-polarity.neg"}
 
 FILE = DataFile(
@@ -14,7 +14,7 @@ FILE = DataFile(
     490256,
     ("https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora/sentence_polarity.zip",),
 )
-CORPUS = Corpus(
+INFO = DatasetInfo(
     name="sentence_polarity",
     licence="CC BY 4.0, Bo Pang and Lillian Lee",
     origin="it is the corpus sentence_polarity of NLTK's data (https://www.nltk.org/nltk_data).",
@@ -22,9 +22,9 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store) -> dict[str, list[Pair]]:
-    """Sentences and their labels, in the order of their hashes: the first hundred have both labels too."""
-    (path,) = store.provide(CORPUS, [FILE])
+def read(cache: DatasetCache) -> dict[str, list[Pair]]:
+    """Read sentences and labels, ordered by hash so that any prefix has both labels."""
+    (path,) = cache.fetch(INFO, [FILE])
     pairs = [
         Pair(line.strip(), label)
         for label, member in MEMBERS.items()

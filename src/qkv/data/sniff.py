@@ -1,4 +1,4 @@
-"""Guesses about a user's files from their content: binary formats, headings, swapped columns, CoNLL columns."""
+"""Heuristics on the content of user files: binary formats, headers, swapped columns, CoNLL columns."""
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 from qkv.config import shown
 from qkv.errors import InputError
 
-MANY_LABELS = 20  # so many distinct labels are plausible for any number of texts
+MAX_PLAUSIBLE_LABELS = 20  # distinct labels that are plausible for any number of texts
 MAGIC_NUMBERS = {
     b"\x89PNG": "PNG image",
     b"\xff\xd8\xff": "JPEG image",
@@ -29,7 +29,7 @@ MAGIC_NUMBERS = {
     b"PAR1": "Parquet table",
     b"ARROW1": "Arrow table",
 }
-COLUMN_NAMES = {  # of texts, labels and languages, in lower case
+COLUMN_NAMES = {  # common headers, in lower case
     "text", "texts", "sentence", "sentence1", "sentence2", "sentences", "review", "reviews", "comment", "tweet",
     "document", "doc", "content", "message", "body", "title", "headline", "utterance", "context", "passage", "article",
     "dialogue", "input", "inputs", "output", "outputs", "source", "sources", "src", "target", "targets", "tgt", "trg",
@@ -45,36 +45,36 @@ COLUMN_NAMES = {  # of texts, labels and languages, in lower case
 
 
 def binary_kind(data: bytes) -> str | None:
-    """The format of binary data by its magic number."""
+    """Return the format of binary data by its magic number, or None."""
     return next((kind for magic, kind in MAGIC_NUMBERS.items() if data.startswith(magic)), None)
 
 
-def is_heading(source: str, target: str, targets: Collection[str]) -> bool:
-    """Whether the first row of a table is a heading: two different column names, the second not used as a target."""
+def is_header(source: str, target: str, targets: Collection[str]) -> bool:
+    """Return whether the first row is a header: two different column names, the second not among the targets."""
     names = [source.strip().lower(), target.strip().lower()]
     return names[0] != names[1] and COLUMN_NAMES.issuperset(names) and target not in targets
 
 
 def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, what: str = "text") -> None:
-    """Raise if the labels cannot be classes: nearly one for each example, or fewer different examples than labels."""
-    distinct, different = len(set(examples)), len(set(labels))
+    """Raise if the labels are not plausible classes: almost one per example, or more labels than distinct examples."""
+    distinct_examples, distinct_labels = len(set(examples)), len(set(labels))
     label, other = ("label", "pairs") if what == "text" else ("tag", "another kind")
-    if different <= MANY_LABELS:
+    if distinct_labels <= MAX_PLAUSIBLE_LABELS:
         return
-    if distinct * 5 < different:
+    if distinct_examples * 5 < distinct_labels:
         raise InputError(
-            f"{where}: there are {different:,} different {label}s but only {distinct:,} different {what}s: the columns "
-            f"are swapped; the {what} comes first"
+            f"{where}: there are {distinct_labels:,} different {label}s but only {distinct_examples:,} different "
+            f"{what}s: the columns are swapped; the {what} comes first"
         )
-    if different > len(examples) / 2:
+    if distinct_labels > len(examples) / 2:
         raise InputError(
-            f"{where}: {len(examples):,} {what}s have {different:,} different {label}s, such as "
+            f"{where}: {len(examples):,} {what}s have {distinct_labels:,} different {label}s, such as "
             f"{shown(labels[0], 40)!r}: are the columns swapped, or is this a file of {other}?"
         )
 
 
 def looks_tagged(lines: Sequence[str]) -> bool:
-    """Whether lines are CoNLL columns: a word and a tag in each, few different tags, empty lines between sentences."""
+    """Return whether lines are CoNLL columns: words with few distinct tags, and empty lines between sentences."""
     rows = [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
     gaps = sum(not line.strip() and bool(before.strip()) for before, line in pairwise(lines))
     if not rows or gaps < 2 or gaps < len(rows) / 100 or len(rows[0]) < 2:
@@ -82,9 +82,9 @@ def looks_tagged(lines: Sequence[str]) -> bool:
     if any(len(row) != len(rows[0]) or len(row[0].split()) != 1 or len(row[-1].split()) != 1 for row in rows):
         return False
     tags = {row[-1] for row in rows}
-    return len(tags) < len(rows) and len(tags) <= max(MANY_LABELS, len(rows) / 5)
+    return len(tags) < len(rows) and len(tags) <= max(MAX_PLAUSIBLE_LABELS, len(rows) / 5)
 
 
 def looks_like_texts(words: Sequence[str]) -> bool:
-    """Whether what should be single words is mostly texts of several words."""
+    """Return whether most of the words contain spaces."""
     return sum(" " in word.strip() for word in words) > len(words) / 2

@@ -1,8 +1,8 @@
-"""Sentences with a tag for each word, and the files that they come in.
+"""Tagged sentences, and their file formats.
 
-CoNLL columns    a word a line, its tag in the last column, a line without words between sentences
-CoNLL-U          the same with ten columns, of which the fourth is the part of speech, the seventh the head, and the
-                 eighth what the word is to its head, such as its subject
+CoNLL columns    one word per line, its tag in the last column, an empty line between sentences
+CoNLL-U          ten columns; the fourth is the part of speech, the seventh the head, and the eighth the dependency
+                 relation
 """
 
 import re
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from qkv.config import shown
 from qkv.errors import InputError
 
-UNKNOWN = "_"  # what CoNLL-U has where nothing is known
-FORM, HEAD = 1, 6  # columns of CoNLL-U,
-COLUMNS = {"upos": 3, "xpos": 4, "deprel": 7}  # and those that can be the tags
-SHOWN = 80  # characters of a bad line in an error message
-SEVERAL = re.compile(r"\d+[-.]\d+")  # the number of a word that stands for others, or that is not there
+UNSPECIFIED = "_"  # of a CoNLL-U field
+FORM, HEAD = 1, 6  # columns of CoNLL-U
+TAG_COLUMNS = {"upos": 3, "xpos": 4, "deprel": 7}
+MAX_SHOWN = 80  # characters of a line in an error message
+NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # id of a multiword token or an empty node
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """The words of a sentence, and the tag of each; `heads` are the words that they depend on, from 1 (0: on none)."""
+    """The words of a sentence with a tag each; `heads` are 1-based indices of the governing words (0: root)."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -29,18 +29,18 @@ class Tagged:
 
     @property
     def text(self) -> str:
-        """The words, with a blank between them."""
+        """The words joined with spaces."""
         return " ".join(self.words)
 
 
-def text_of(given: str | Tagged) -> str:
-    """The text of what may be given in words, with their heads."""
-    return given if isinstance(given, str) else given.text
+def text_of(source: str | Tagged) -> str:
+    """Return the text of a plain or parsed source."""
+    return source if isinstance(source, str) else source.text
 
 
 def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
-    """The sentences of a file of CoNLL columns, of which every line has as many."""
-    found = []
+    """Parse CoNLL columns; all lines must have the same number of columns."""
+    tagged = []
     columns = 0
     for sentence in _sentences(lines):
         rows = [line.split("\t") if "\t" in line else line.split() for _, line in sentence]
@@ -53,14 +53,14 @@ def parse_columns(lines: Sequence[str], where: str) -> list[Tagged]:
             if len(row) != columns:
                 raise InputError(
                     f"{where}: line {number} has {len(row)} columns, the first {columns}: {_short(line)}; remove "
-                    "comments, and name a file of CoNLL-U *.conllu"
+                    "comments, or name the file *.conllu if it is CoNLL-U"
                 )
-        found.append(Tagged(tuple(row[0] for row in rows), tuple(row[-1] for row in rows)))
-    return found
+        tagged.append(Tagged(tuple(row[0] for row in rows), tuple(row[-1] for row in rows)))
+    return tagged
 
 
 def _short(line: str) -> str:
-    return shown(repr(line), SHOWN)
+    return shown(repr(line), MAX_SHOWN)
 
 
 def _is_number(text: str) -> bool:
@@ -68,54 +68,53 @@ def _is_number(text: str) -> bool:
 
 
 def parse_conllu(lines: Sequence[str], where: str, column: str = "upos") -> list[Tagged]:
-    """The sentences of a file of CoNLL-U, with a column as tags; words that stand for several others, and words that
-    are not there, are left out, as the heads leave them out."""
-    tag = COLUMNS[column]
-    found = []
+    """Parse CoNLL-U with a column as tags; multiword tokens and empty nodes, which are never heads, are skipped."""
+    tag = TAG_COLUMNS[column]
+    tagged = []
     for sentence in _sentences(lines):
         rows = []
         for number, line in sentence:
             row = line.split("\t")
-            if line.startswith("#") or SEVERAL.fullmatch(row[0]):
+            if line.startswith("#") or NOT_A_WORD.fullmatch(row[0]):
                 continue
-            if len(row) != 10 or not _is_number(row[0]) or not (_is_number(row[HEAD]) or row[HEAD] == UNKNOWN):
+            if len(row) != 10 or not _is_number(row[0]) or not (_is_number(row[HEAD]) or row[HEAD] == UNSPECIFIED):
                 raise InputError(
-                    f"{where}: line {number} is no word of CoNLL-U (ten columns, a number or _ as head): {_short(line)}"
+                    f"{where}: line {number} is not CoNLL-U (ten columns, with a number or _ as head): {_short(line)}"
                 )
             if not row[FORM].strip() or not row[tag].strip():
-                raise InputError(f"{where}: line {number} has a word or a tag with nothing in it: {_short(line)}")
+                raise InputError(f"{where}: line {number} has an empty word or tag: {_short(line)}")
             rows.append(row)
-        known = all(row[HEAD] != UNKNOWN for row in rows)
-        heads = tuple(int(row[HEAD]) for row in rows) if known else None
-        fault = None if heads is None else _fault(heads)
-        if fault is not None:
-            raise InputError(f"{where}: line {sentence[0][0]}: {fault}")
+        has_heads = all(row[HEAD] != UNSPECIFIED for row in rows)
+        heads = tuple(int(row[HEAD]) for row in rows) if has_heads else None
+        problem = None if heads is None else _tree_problem(heads)
+        if problem is not None:
+            raise InputError(f"{where}: line {sentence[0][0]}: {problem}")
         if rows:
-            found.append(Tagged(tuple(row[FORM] for row in rows), tuple(row[tag] for row in rows), heads))
-    return found
+            tagged.append(Tagged(tuple(row[FORM] for row in rows), tuple(row[tag] for row in rows), heads))
+    return tagged
 
 
-def _fault(heads: tuple[int, ...]) -> str | None:
-    """Why the heads of a sentence make no tree; None where they do."""
+def _tree_problem(heads: tuple[int, ...]) -> str | None:
+    """Return why the heads are not a tree, or None if they are."""
     if any(head > len(heads) for head in heads):
-        return "a head of this sentence is not in it"
+        return "a head is not a word of the sentence"
     roots = heads.count(0)
     if heads and roots != 1:
-        return f"this sentence has {roots} roots: one word of a tree has head 0"
-    below: set[int] = {0}  # the words from which the way up is known to end at the root
+        return f"the sentence has {roots} roots: exactly one word must have head 0"
+    rooted: set[int] = {0}  # words with a known path to the root
     for word in range(1, len(heads) + 1):
-        way: dict[int, None] = {}  # a set that keeps its order
-        while word not in below:
-            if word in way:
-                return f"word {word} of this sentence is above itself: its heads run in a circle"
-            way[word] = None
+        path: dict[int, None] = {}  # an ordered set
+        while word not in rooted:
+            if word in path:
+                return f"the heads of the sentence have a cycle at word {word}"
+            path[word] = None
             word = heads[word - 1]
-        below.update(way)
+        rooted.update(path)
     return None
 
 
 def _sentences(lines: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
-    """The lines between those that hold nothing but space, with their numbers."""
+    """Yield the numbered lines of each sentence, which are separated by blank lines."""
     sentence: list[tuple[int, str]] = []
     for number, line in enumerate([*lines, ""], start=1):
         if line.strip():

@@ -1,4 +1,4 @@
-"""What every batch of a task can do, whatever is in it."""
+"""Base class of the batches of all tasks."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -8,23 +8,23 @@ import torch
 
 from qkv.types import Tensor
 
-Some = TypeVar("Some", bound="TensorBatch")
+AnyBatch = TypeVar("AnyBatch", bound="TensorBatch")
 
 
 class TensorBatch:
-    """What one step of training looks at: a frozen dataclass, of whose fields some are tensors."""
+    """Input of one training step: a frozen dataclass with tensor fields."""
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        held = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {name: value for name, value in held.items() if isinstance(value, Tensor)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
-    def to(self: Some, device: torch.device) -> Some:
-        """The same batch on a device."""
+    def to(self: AnyBatch, device: torch.device) -> AnyBatch:
+        """Move the tensors to a device."""
         if all(tensor.device == device for tensor in self.tensors.values()):
             return self
         return self.with_tensors({name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors.items()})
 
-    def with_tensors(self: Some, tensors: Mapping[str, Tensor]) -> Some:
-        """The same batch with other tensors in place of its own."""
+    def with_tensors(self: AnyBatch, tensors: Mapping[str, Tensor]) -> AnyBatch:
+        """Return a copy of the batch with these tensors replaced."""
         return replace(self, **tensors)  # type: ignore[type-var]

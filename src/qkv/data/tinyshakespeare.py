@@ -1,9 +1,9 @@
-"""Tiny Shakespeare: a million characters of plays, as one text (Karpathy 2015)."""
+"""Tiny Shakespeare: a million characters of plays (Karpathy 2015)."""
 
 from qkv.data.archive import unpack
-from qkv.data.store import Corpus, DataFile, Store
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo
 
-TRAIN_SHARE = 0.9  # of the characters, the first ones: nanoGPT's split
+TRAIN_SHARE = 0.9  # first characters, as in nanoGPT
 
 FILE = DataFile(
     "tinyshakespeare/input.txt",
@@ -11,7 +11,7 @@ FILE = DataFile(
     1115394,
     ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
 )
-CORPUS = Corpus(
+INFO = DatasetInfo(
     name="tinyshakespeare",
     licence="the plays are in the public domain; the collection is MIT (karpathy/char-rnn)",
     origin="it is in data/tinyshakespeare of https://github.com/karpathy/char-rnn.",
@@ -19,9 +19,9 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store) -> dict[str, str]:
-    """The text of each split."""
-    (path,) = store.provide(CORPUS, [FILE])
+def read(cache: DatasetCache) -> dict[str, str]:
+    """Read the text of each split."""
+    (path,) = cache.fetch(INFO, [FILE])
     text = unpack(path).decode()
     cut = int(TRAIN_SHARE * len(text))
     return {"train": text[:cut], "valid": text[cut:]}

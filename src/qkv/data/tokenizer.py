@@ -1,4 +1,4 @@
-"""A released tokenizer: text to the numbers that a model was trained on, with the place of each in the text."""
+"""Tokenizers of pretrained models: token ids with character offsets."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ from qkv.errors import CheckpointError, InputError, QkvError
 from qkv.runtime.document import parse_json
 from qkv.runtime.native import native_stderr_silenced
 
-LARGEST_NUMBER = 2**24  # of a token
-MAX_JSON_VALUES = 2**22  # each takes about 70 bytes of memory; Gemma's tokenizer.json has 1.8 million
-SPACE = "▁"  # as SentencePiece writes it
-NUMBERS = "numbers"  # the key of our own in a tokenizer.json, which then is for no other library
-USUAL = {  # the names that released vocabularies have for tokens with a role
+MAX_TOKEN_ID = 2**24
+MAX_JSON_VALUES = 2**22  # about 70 bytes of memory each; Gemma's tokenizer.json has 1.8 million
+SPACE = "▁"  # in SentencePiece
+TOKEN_IDS_KEY = "numbers"  # qkv extension of tokenizer.json, which other libraries cannot read
+DEFAULT_NAMES = {  # common names of special tokens
     "pad": ("<pad>", "[PAD]"),
     "unknown": ("<unk>", "[UNK]", "<|endoftext|>"),
     "begin": ("<s>", "[CLS]", "<|endoftext|>"),
@@ -40,67 +40,71 @@ USUAL = {  # the names that released vocabularies have for tokens with a role
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text, or two, as tokens."""
+    """The tokens of a text or a pair of texts."""
 
     ids: list[int]
-    segments: list[int]  # for each token 0, or 1 where it belongs to the second text
-    offsets: list[tuple[int, int]]  # where it begins and ends in its text; (0, 0) where it stands for nothing there
-    texts: list[int | None]  # which of the two texts that is; None: it was put there, such as [CLS]
-    pieces: tuple[str, ...]  # what a person should see: the text itself, or the name of what was put there
+    segments: list[int]  # per token: 0, or 1 for the second text
+    offsets: list[tuple[int, int]]  # [start, stop) in its text; empty if it has no characters there
+    texts: list[int | None]  # index of its text; None for special tokens such as [CLS]
+    pieces: tuple[str, ...]  # for display: the characters, or the name of the special token
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 @dataclass(frozen=True)
-class Roles:
-    """The numbers of the tokens with a role; None where a vocabulary has no such token."""
+class SpecialTokens:
+    """Ids of the special tokens; None if the vocabulary has no such token."""
 
     pad: int | None = None
     unknown: int | None = None
-    begin: int | None = None  # also called bos, or cls
-    end: int | None = None  # also called eos, or sep
+    begin: int | None = None  # bos or cls
+    end: int | None = None  # eos or sep
     mask: int | None = None
 
 
 class PretrainedTokenizer:
-    """A tokenizer of the library, under the numbers that a model knows its tokens by.
+    """A tokenizer of the `tokenizers` library, with the token ids and special tokens of a model.
 
-    `names` gives the token of each role. `numbers` is for a vocabulary that is numbered apart from its pieces, as
-    Marian's is: pieces without a number are read as unknown, for which there must be a token, and some numbers stand
-    for pieces of the other language.
+    `names` maps the fields of SpecialTokens to tokens. `token_ids` is for vocabularies with ids separate from the
+    tokenizer model, as in Marian: pieces without an id become the unknown token, which must exist, and some ids belong
+    to pieces of the other language.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, names: Mapping[str, str] | None = None, numbers: Mapping[str, int] | None = None
+        self, tokenizer: Tokenizer, names: Mapping[str, str] | None = None, token_ids: Mapping[str, int] | None = None
     ) -> None:
         self.tokenizer = tokenizer
-        self.numbers = None if numbers is None else dict(numbers)
-        known = self._numbers
-        usual = {role: next((name for name in some if name in known), None) for role, some in USUAL.items()}
-        self.names = {role: name for role, name in (usual | dict(names or {})).items() if name in known}
-        self.roles = Roles(**{role: known[name] for role, name in self.names.items()})
+        self.token_ids = None if token_ids is None else dict(token_ids)
+        vocab = self._vocab
+        defaults = {
+            field: next((name for name in some if name in vocab), None) for field, some in DEFAULT_NAMES.items()
+        }
+        self.names = {field: name for field, name in (defaults | dict(names or {})).items() if name in vocab}
+        self.special_tokens = SpecialTokens(**{field: vocab[name] for field, name in self.names.items()})
         self.max_bytes = max_text_bytes(encoding_growth(_state(tokenizer.normalizer), _state(tokenizer.pre_tokenizer)))
 
     @classmethod
     def from_json(cls, text: str, where: str, names: Mapping[str, str] | None = None) -> "PretrainedTokenizer":
-        """Read a tokenizer.json, here or from another library; `where` opens the messages of errors."""
-        tokenizer, numbers = load_tokenizer(text, where)
-        made = cls(tokenizer, names, numbers)
-        if numbers is not None and (made.roles.unknown is None or tokenizer.decoder is None):
-            raise CheckpointError(f"{where}: needs a token for what is unknown, and a decoder")
-        with of_the_library(where):
-            made._encoded("a", tokenizer.encode("a"))  # what cannot be done at all shows here
-        return made
+        """Load a tokenizer.json of qkv or another library; error messages start with `where`."""
+        tokenizer, token_ids = load_tokenizer(text, where)
+        pretrained = cls(tokenizer, names, token_ids)
+        if token_ids is not None and (pretrained.special_tokens.unknown is None or tokenizer.decoder is None):
+            raise CheckpointError(f"{where}: needs an unknown token and a decoder")
+        with tokenizer_errors(where):
+            pretrained._encoded("a", tokenizer.encode("a"))  # fail early
+        return pretrained
 
     def to_json(self) -> str:
-        """The tokenizer as a tokenizer.json; only one without numbers of its own can be read by other libraries."""
+        """Serialize to a tokenizer.json, which other libraries can read if there are no separate token ids."""
         text = self.tokenizer.to_str(pretty=True)
-        return text if self.numbers is None else json.dumps(json.loads(text) | {NUMBERS: self.numbers}, indent=2)
+        return (
+            text if self.token_ids is None else json.dumps(json.loads(text) | {TOKEN_IDS_KEY: self.token_ids}, indent=2)
+        )
 
     @property
     def source(self) -> "PretrainedTokenizer":
-        """The tokenizer of the source side: this one serves both, see TwoTokenizers."""
+        """The tokenizer of the source side, the same for both sides unlike in TwoTokenizers."""
         return self
 
     @property
@@ -109,66 +113,66 @@ class PretrainedTokenizer:
         return self
 
     def __len__(self) -> int:
-        """How many numbers a model needs to have room for."""
-        return 1 + max(self._numbers.values(), default=-1)
+        """Size of the embedding table that a model needs."""
+        return 1 + max(self._vocab.values(), default=-1)
 
     def encode(self, text: str, pair: str | None = None, *, specials: bool = True) -> Encoded:
-        """The tokens of a text, or of two; with `specials` also those that its model expects around them."""
+        """Tokenize a text or a pair of texts, by default with the special tokens of the model."""
         return self.encode_batch([text] if pair is None else [(text, pair)], specials=specials)[0]
 
     def encode_batch(self, texts: Sequence[str | tuple[str, str]], *, specials: bool = True) -> list[Encoded]:
-        """The tokens of many texts, or pairs of them."""
+        """Tokenize many texts or pairs of texts."""
         self._check_lengths(texts)
-        with of_the_library("this tokenizer"), _text_alone():
-            found = self.tokenizer.encode_batch(list(texts), add_special_tokens=specials)
-            return [self._encoded(text, one) for text, one in zip(texts, found, strict=True)]
+        with tokenizer_errors("this tokenizer"), _unicode_errors():
+            encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=specials)
+            return [self._encoded(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
     def encode_ids(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
-        """The token numbers of many texts alone, in half the time: where each token stands is not worked out."""
+        """Return only the token ids of many texts, in half the time: offsets are not computed."""
         self._check_lengths(texts)
-        with of_the_library("this tokenizer"), _text_alone():
-            # the library's fast way does not say how a token is written, by which numbers of our own are found
-            read = self.tokenizer.encode_batch_fast if self.numbers is None else self.tokenizer.encode_batch
-            return [self._ids(one) for one in read(list(texts), add_special_tokens=specials)]
+        with tokenizer_errors("this tokenizer"), _unicode_errors():
+            # encode_batch_fast does not return token strings, which are needed to look up separate token ids
+            encode = self.tokenizer.encode_batch_fast if self.token_ids is None else self.tokenizer.encode_batch
+            return [self._ids(encoding) for encoding in encode(list(texts), add_special_tokens=specials)]
 
     def normalize(self, text: str) -> str:
-        """A text as it is wanted back: as it is."""
+        """Return the text unchanged."""
         return text
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
-        """The text of tokens; those with a role are left out, unless `specials` asks for them."""
-        with of_the_library("this tokenizer"):
-            if self.numbers is None:
+        """Decode token ids to text, by default without special tokens."""
+        with tokenizer_errors("this tokenizer"):
+            if self.token_ids is None:
                 return self.tokenizer.decode(list(ids), skip_special_tokens=not specials)
-            hidden = set() if specials else set(self.names.values())
-            names = [self.name(number) for number in ids]
-            return self.tokenizer.decoder.decode([name for name in names if name not in hidden]).strip()
+            skipped = set() if specials else set(self.names.values())
+            tokens = [self.id_to_token(token_id) for token_id in ids]
+            return self.tokenizer.decoder.decode([token for token in tokens if token not in skipped]).strip()
 
-    def unknown(self, tokens: "Encoded") -> tuple[str, ...]:
-        """The pieces of a text that stand for nothing that the model knows, each once, in order."""
-        if self.roles.unknown is None:
+    def unknown_pieces(self, tokens: "Encoded") -> tuple[str, ...]:
+        """Return the distinct pieces of a text that became the unknown token, in order."""
+        if self.special_tokens.unknown is None:
             return ()
-        found = (
+        unknown = (
             piece
-            for number, piece, text in zip(tokens.ids, tokens.pieces, tokens.texts, strict=True)
-            if number == self.roles.unknown and text is not None
+            for token_id, piece, text in zip(tokens.ids, tokens.pieces, tokens.texts, strict=True)
+            if token_id == self.special_tokens.unknown and text is not None
         )
-        return tuple(dict.fromkeys(piece for piece in found if piece))
+        return tuple(dict.fromkeys(piece for piece in unknown if piece))
 
-    def name(self, number: int) -> str:
-        """A token as its vocabulary writes it; a number that none has is an error."""
-        if number not in self._tokens:
-            raise InputError(f"no token has the number {number}: the vocabulary has {len(self):,}")
-        return self._tokens[number]
+    def id_to_token(self, token_id: int) -> str:
+        """Return the token as written in the vocabulary; raise for an unknown id."""
+        if token_id not in self._tokens:
+            raise InputError(f"there is no token with id {token_id}: the vocabulary has {len(self):,}")
+        return self._tokens[token_id]
 
-    def piece(self, number: int) -> str:
-        """A token as a person should see it, where there is no text to show."""
-        name = self.name(number)
-        if number in self._special:
-            return name
-        with of_the_library("this tokenizer"):
-            shown = self.tokenizer.decoder.decode([name]) if self.tokenizer.decoder is not None else name
-        return f" {shown}" if name.startswith(SPACE) else shown.removeprefix("##")
+    def piece(self, token_id: int) -> str:
+        """Return the token in a readable form, for display without its text."""
+        token = self.id_to_token(token_id)
+        if token_id in self._special_ids:
+            return token
+        with tokenizer_errors("this tokenizer"):
+            decoded = self.tokenizer.decoder.decode([token]) if self.tokenizer.decoder is not None else token
+        return f" {decoded}" if token.startswith(SPACE) else decoded.removeprefix("##")
 
     def _check_lengths(self, texts: Sequence[str | tuple[str, str]]) -> None:
         """Raise for a text that could take too much memory with this tokenizer."""
@@ -180,49 +184,49 @@ class PretrainedTokenizer:
                     raise InputError(f"a text is longer than {self.max_bytes:,} bytes, the most for this tokenizer")
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return self.tokenizer.get_vocab() if self.numbers is None else self.numbers
+    def _vocab(self) -> dict[str, int]:
+        return self.tokenizer.get_vocab() if self.token_ids is None else self.token_ids
 
     @cached_property
     def _tokens(self) -> dict[int, str]:
-        return {number: token for token, number in self._numbers.items()}
+        return {token_id: token for token, token_id in self._vocab.items()}
 
     @cached_property
-    def _special(self) -> frozenset[int]:
-        return frozenset(number for number in asdict(self.roles).values() if number is not None)
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset(token_id for token_id in asdict(self.special_tokens).values() if token_id is not None)
 
-    def _encoded(self, text: str | tuple[str, str], found: Encoding) -> Encoded:
+    def _encoded(self, text: str | tuple[str, str], encoding: Encoding) -> Encoded:
         sides = (text,) if isinstance(text, str) else text
         offsets = [
             (start, start if token == SPACE and side is not None and not sides[side][start:stop].isspace() else stop)
-            for token, side, (start, stop) in zip(found.tokens, found.sequence_ids, found.offsets, strict=True)
-        ]  # a space that was put before a text stands for nothing in it
+            for token, side, (start, stop) in zip(encoding.tokens, encoding.sequence_ids, encoding.offsets, strict=True)
+        ]  # a dummy prefix space has no characters in the text
         pieces = (
             token if side is None else sides[side][start:stop]
-            for token, side, (start, stop) in zip(found.tokens, found.sequence_ids, offsets, strict=True)
+            for token, side, (start, stop) in zip(encoding.tokens, encoding.sequence_ids, offsets, strict=True)
         )
-        return Encoded(self._ids(found), found.type_ids, offsets, found.sequence_ids, tuple(pieces))
+        return Encoded(self._ids(encoding), encoding.type_ids, offsets, encoding.sequence_ids, tuple(pieces))
 
-    def _ids(self, found: Encoding) -> list[int]:
-        if self.numbers is None:
-            return found.ids
-        # a piece that is unknown on one side may have got a number from the other
-        return [self.numbers.get(token, self.numbers[self.names["unknown"]]) for token in found.tokens]
+    def _ids(self, encoding: Encoding) -> list[int]:
+        if self.token_ids is None:
+            return encoding.ids
+        # pieces of this tokenizer model can be missing in the vocabulary of both languages
+        return [self.token_ids.get(token, self.token_ids[self.names["unknown"]]) for token in encoding.tokens]
 
 
 @dataclass(frozen=True)
 class TwoTokenizers:
-    """A tokenizer for each side of a translation."""
+    """Separate tokenizers for source and target."""
 
     source: PretrainedTokenizer
     target: PretrainedTokenizer
 
 
 @contextmanager
-def of_the_library(where: str) -> Iterator[None]:
-    """One clear error for whatever the library does not like; at a crafted file it panics, which is no Exception."""
+def tokenizer_errors(where: str) -> Iterator[None]:
+    """Convert errors of the library to CheckpointError, including panics, which are not Exceptions."""
     try:
-        with native_stderr_silenced():  # a panic prints its message itself
+        with native_stderr_silenced():  # a panic writes to stderr
             yield
     except (KeyboardInterrupt, SystemExit, QkvError):
         raise
@@ -231,19 +235,19 @@ def of_the_library(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def _text_alone() -> Iterator[None]:
+def _unicode_errors() -> Iterator[None]:
     try:
         yield
     except TypeError:
-        raise InputError("half a surrogate pair is no text: it cannot be written as UTF-8") from None
+        raise InputError("the text has a lone surrogate, which cannot be encoded as UTF-8") from None
 
 
 def load_tokenizer(text: str, where: str, max_growth: float = MAX_GROWTH) -> tuple[Tokenizer, dict[str, int] | None]:
-    """Check and load a tokenizer.json; also gives the numbers of its tokens where it has a table of its own."""
+    """Check and load a tokenizer.json; return the tokenizer and its separate token ids, if any."""
     data = parse_large_json(text, Path(where))
-    numbers = data.pop(NUMBERS, None) if isinstance(data, dict) else None
-    with of_the_library(where):
-        if numbers is not None:  # written by qkv
+    token_ids = data.pop(TOKEN_IDS_KEY, None) if isinstance(data, dict) else None
+    with tokenizer_errors(where):
+        if token_ids is not None:  # written by qkv
             for step in steps(data.get("normalizer")):
                 if step.get("pattern") == {"Regex": OLD_TRIM}:
                     step["pattern"] = {"Regex": TRIM}
@@ -252,33 +256,33 @@ def load_tokenizer(text: str, where: str, max_growth: float = MAX_GROWTH) -> tup
         tokenizer = Tokenizer.from_str(text)
         tokenizer.no_truncation()
         tokenizer.no_padding()
-    checked_numbers(tokenizer.get_vocab(), where)
-    return tokenizer, None if numbers is None else checked_numbers(numbers, where)
+    check_token_ids(tokenizer.get_vocab(), where)
+    return tokenizer, None if token_ids is None else check_token_ids(token_ids, where)
 
 
 def parse_large_json(text: str, path: Path) -> Any:
-    """Parse the JSON of a vocabulary after its number of values, each of which takes memory, was checked."""
+    """Parse the JSON of a vocabulary, with a limit on the number of values to bound memory."""
     if sum(map(text.count, ",[{")) > MAX_JSON_VALUES:
         raise CheckpointError(f"{path}: has more than {MAX_JSON_VALUES:,} values")
     return parse_json(text, path)
 
 
 def _state(step: Any) -> Any:
-    """The JSON of a normalizer or pre-tokenizer."""
+    """Return the JSON of a normalizer or pre-tokenizer."""
     return None if step is None else json.loads(step.__getstate__())
 
 
-def checked_numbers(numbers: Any, where: str) -> dict[str, int]:
-    """A vocabulary as a file gave it, if each token has a number of its own that a model could have room for."""
-    if not isinstance(numbers, dict) or not numbers:
-        raise CheckpointError(f"{where}: must give each token its number")
-    if len(numbers) > MAX_TOKENS:
-        raise CheckpointError(f"{where}: has {len(numbers):,} tokens, at most {MAX_TOKENS:,} are accepted")
-    for token, number in numbers.items():
+def check_token_ids(token_ids: Any, where: str) -> dict[str, int]:
+    """Return the token ids from a file after checking that they are distinct and within limits."""
+    if not isinstance(token_ids, dict) or not token_ids:
+        raise CheckpointError(f"{where}: must map each token to its id")
+    if len(token_ids) > MAX_TOKENS:
+        raise CheckpointError(f"{where}: has {len(token_ids):,} tokens, at most {MAX_TOKENS:,} are accepted")
+    for token, token_id in token_ids.items():
         if len(token) > MAX_TOKEN_CHARS:
             raise CheckpointError(f"{where}: {token[:100]!r}... has more than {MAX_TOKEN_CHARS:,} characters")
-        if type(number) is not int or not 0 <= number < LARGEST_NUMBER:
-            raise CheckpointError(f"{where}: the number of {token!r} is {number!r}, not one below {LARGEST_NUMBER:,}")
-    if len(set(numbers.values())) < len(numbers):
-        raise CheckpointError(f"{where}: two tokens have the same number")
-    return numbers
+        if type(token_id) is not int or not 0 <= token_id < MAX_TOKEN_ID:
+            raise CheckpointError(f"{where}: the id of {token!r} is {token_id!r}, not a number below {MAX_TOKEN_ID:,}")
+    if len(set(token_ids.values())) < len(token_ids):
+        raise CheckpointError(f"{where}: two tokens have the same id")
+    return token_ids

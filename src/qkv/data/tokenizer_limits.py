@@ -1,12 +1,12 @@
-"""Limits on a tokenizer.json from an unknown source, checked before any text passes through it.
+"""Limits on an untrusted tokenizer.json, checked before it processes any text.
 
-Every step of a tokenizer can make a text longer, and steps multiply: five replacements of one character by 64 turn a
-word into 10^9 characters. The growth of the whole chain is computed here, in the worst case and in bytes of UTF-8:
+Every step of a tokenizer can make a text longer, and growth multiplies: five replacements of one character by 64 turn
+a word into 10^9 characters. This module computes the worst-case growth of all steps, in bytes of UTF-8:
 
     bytes after a step <= factor * bytes before it + constant
 
-Only known step types are accepted, because the growth of others is not known, and only regular expressions that match
-in linear time, or that released tokenizers use.
+Only known step types are accepted, because the growth of others cannot be computed, and only regular expressions that
+match in linear time, or that released tokenizers use.
 """
 
 import base64
@@ -19,9 +19,9 @@ from typing import Any
 MAX_STEPS = 64  # of each of normalizer, pre-tokenizer, post-processor and decoder
 MAX_GROWTH = 2**11  # of normalizer and pre-tokenizer together; ALBERT's is 1,089
 MAX_DECODER_GROWTH = 2**5
-FREE_GROWTH = 20  # up to which a text may have any length; BERT's is 7.5, GPT-2's 4, Llama's 12
+FREE_GROWTH = 20  # up to this growth, texts of any length are accepted; BERT's is 7.5, GPT-2's 4, Llama's 12
 MAX_GROWN_BYTES = 2**22  # of a text after a larger growth, and of all added tokens after normalization
-MAX_SPECIAL_TOKENS = 2**6  # that a post-processor adds to a text
+MAX_SPECIAL_TOKENS = 2**6  # added to a text by a post-processor
 MAX_AFFIX = 2**6  # characters of "##", "</w>" and the like
 MAX_WORD_CHARS = 1000  # of max_input_chars_per_word: WordPiece takes cubic time in it; released models use 100
 MAX_TOKEN_CHARS = 2**10
@@ -30,12 +30,12 @@ MAX_UNIGRAM_BYTES = 2**22  # of all tokens: the library's trie takes 330 bytes f
 MAX_PATTERN_CHARS = 2**10
 
 TRIM = r"^ +|(?<! ) +$"
-OLD_TRIM = r"^ +| +$"  # of tokenizers that qkv wrote: it takes quadratic time where a run of spaces is long
+OLD_TRIM = r"^ +| +$"  # in older files of qkv; takes quadratic time on long runs of spaces
 SPACES = r"\s+(?!\S)|\s+"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d"
 SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-RELEASED_PATTERNS = {  # not linear by their form alone, but linear where white space ends the list of alternatives
+RELEASED_PATTERNS = {  # linear in practice, because whitespace is the last alternative
     rf"{GPT2}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{SPACES}",  # GPT-2
     rf"{GPT2}| ?\p{{L}}+| ?\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+|{SPACES}",
     *(
@@ -53,10 +53,12 @@ ESCAPE = r"\\p\{\^?\w{1,32}\}|\\[^\w]|\\[dDsSwWnrtf]"
 ATOM = rf"(?:{ESCAPE}|\[(?:{ESCAPE}|[^\\\[\]&])+\]|[^\\\[\](){{}}|^$?*+])"
 FIXED = rf"{ATOM}(?:\{{\d{{1,2}}\}})?"
 BOUNDED = rf"{ATOM}(?:\?|\{{\d{{1,2}},\d{{1,2}}\}})"
-WORDS = r"\((?:\?:|\?i:)?[\w' ]+(?:\|[\w' ]+)*\)"
+WORD_CHOICE = r"\((?:\?:|\?i:)?[\w' ]+(?:\|[\w' ]+)*\)"
 RUN = rf"{ATOM}(?:\+|\*|\{{\d{{1,2}},\}})"
-# At most one choice that a later mismatch could undo, then a run, after which nothing can fail.
-LINEAR_BRANCH = rf"(?:{FIXED})*(?:(?:{BOUNDED}|{WORDS})(?:{FIXED})*)?(?:{RUN}(?:{ATOM}[*?])*(?:{WORDS}\?)?)?"
+# At most one choice point for backtracking, then a repetition, after which nothing can fail.
+LINEAR_BRANCH = (
+    rf"(?:{FIXED})*(?:(?:{BOUNDED}|{WORD_CHOICE})(?:{FIXED})*)?(?:{RUN}(?:{ATOM}[*?])*(?:{WORD_CHOICE}\?)?)?"
+)
 LINEAR_PATTERN = re.compile(rf"{LINEAR_BRANCH}(?:\|{LINEAR_BRANCH})*", re.ASCII)
 SHORTEST_MATCH = {" {2,}": 2, r"\s+": 1, TRIM: 1}  # bytes, of the expressions that released normalizers replace
 
@@ -79,7 +81,7 @@ SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")  # the ke
 
 @dataclass(frozen=True)
 class Growth:
-    """The most bytes that come out of a step: factor * bytes + constant."""
+    """Upper bound on the output of a step in bytes: factor * bytes + constant."""
 
     factor: float = 1.0
     constant: float = 0.0
@@ -89,12 +91,12 @@ class Growth:
 
     @property
     def total(self) -> float:
-        """The factor for a text that steps have cut into pieces of one byte, each of which gets the constant."""
+        """Growth of a text split into pieces of one byte, where the constant applies to each."""
         return self.factor + self.constant
 
 
 def check_tokenizer_json(data: Any, max_growth: float = MAX_GROWTH) -> None:
-    """Raise ValueError if the content of a tokenizer.json goes beyond a limit."""
+    """Raise ValueError if a tokenizer.json exceeds a limit."""
     if not isinstance(data, dict):
         raise ValueError("it must be a JSON object")
     growth = encoding_growth(data.get("normalizer"), data.get("pre_tokenizer"))
@@ -111,7 +113,7 @@ def check_tokenizer_json(data: Any, max_growth: float = MAX_GROWTH) -> None:
 
 
 def encoding_growth(normalizer: Any, pre_tokenizer: Any) -> float:
-    """The most bytes that normalizer and pre-tokenizer, given as JSON, make of one byte of text."""
+    """Return the worst-case growth per byte of a normalizer and pre-tokenizer, given as JSON."""
     growth = Growth()
     for step in steps(normalizer):
         growth = growth.then(_normalizer_growth(step))
@@ -122,19 +124,19 @@ def encoding_growth(normalizer: Any, pre_tokenizer: Any) -> float:
 
 
 def max_text_bytes(growth: float) -> int | None:
-    """The longest text for a tokenizer of this growth; None where any length is accepted."""
+    """Return the maximum text length for a tokenizer of this growth; None if unlimited."""
     return None if growth <= FREE_GROWTH else int(MAX_GROWN_BYTES / growth)
 
 
 def steps(value: Any) -> list[dict[str, Any]]:
-    """The steps of a normalizer, pre-tokenizer, post-processor or decoder, without the sequences around them."""
-    found = list(_flat(value))
-    if len(found) > MAX_STEPS:
-        raise ValueError(f"it has {len(found)} steps, at most {MAX_STEPS} are accepted")
-    return found
+    """Return the steps of a normalizer, pre-tokenizer, post-processor or decoder, with nested sequences flattened."""
+    flat = list(_flatten(value))
+    if len(flat) > MAX_STEPS:
+        raise ValueError(f"it has {len(flat)} steps, at most {MAX_STEPS} are accepted")
+    return flat
 
 
-def _flat(value: Any) -> Iterator[dict[str, Any]]:
+def _flatten(value: Any) -> Iterator[dict[str, Any]]:
     if value is None:
         return
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
@@ -146,7 +148,7 @@ def _flat(value: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(parts, list):
         raise ValueError("it has a sequence without steps")
     for part in parts:
-        yield from _flat(part)
+        yield from _flatten(part)
 
 
 def _normalizer_growth(step: Mapping[str, Any]) -> Growth:
@@ -209,11 +211,11 @@ def _replacement_growth(step: Mapping[str, Any]) -> Growth:
     shortest = _shortest_match(step.get("pattern"))
     if shortest:
         return Growth(max(1.0, content / shortest))
-    return Growth(1.0 + content, content)  # between all characters
+    return Growth(1.0 + content, content)  # inserted between all characters
 
 
 def _shortest_match(pattern: Any) -> int:
-    """The least bytes that a pattern matches; raises for an expression that could take more than linear time."""
+    """Return the minimum match length of a pattern in bytes; raise for expressions that may take superlinear time."""
     match pattern:
         case {"String": str(literal)} if len(pattern) == 1:
             return len(literal.encode(errors="replace"))
@@ -233,13 +235,13 @@ def _precompiled_growth(step: Mapping[str, Any]) -> float:
 
 
 def check_charsmap(data: bytes) -> float:
-    """The growth of a SentencePiece table of characters: a size, a trie (Darts) and replacements that end in a zero.
+    """Check a SentencePiece charsmap (size, Darts trie, null-terminated replacements) and return its growth.
 
-    One byte of text can only be replaced by what the trie has for a key of one ASCII character.
+    A single byte of text can only be replaced by the value of a key of one ASCII character.
     """
     size = int.from_bytes(data[:4], "little")
     if len(data) < 8 or size % 4 or not 4 <= size <= len(data) - 4:
-        raise ValueError("its precompiled_charsmap is cut short")
+        raise ValueError("its precompiled_charsmap is truncated")
     units = memoryview(data[4 : 4 + size]).cast("I")
     replacements = data[4 + size :]
     longest = max(map(len, replacements.split(b"\0")))
@@ -252,7 +254,7 @@ def check_charsmap(data: bytes) -> float:
 
 
 def _darts_value(units: "memoryview[int]", character: int) -> int | None:
-    """The value of a key of one byte in a double-array trie."""
+    """Return the value of a one-byte key in a double-array trie, or None."""
     node = _darts_offset(units[0]) ^ character
     if node >= len(units) or units[node] & 0x800000FF != character or not units[node] >> 8 & 1:
         return None
@@ -282,9 +284,9 @@ def _check_post_processor(value: Any) -> None:
 
 
 def _special_tokens(step: Mapping[str, Any], side: str) -> int:
-    """The number of special tokens in a template, in which each text must appear once at most."""
-    template, known = step.get(side), step.get("special_tokens")
-    if not isinstance(template, list) or not isinstance(known, dict):
+    """Return the number of special tokens in a template, which may contain each text at most once."""
+    template, special_tokens = step.get(side), step.get("special_tokens")
+    if not isinstance(template, list) or not isinstance(special_tokens, dict):
         raise ValueError("it has a template without a list of tokens")
     added, texts = 0, []
     for piece in template:
@@ -292,7 +294,8 @@ def _special_tokens(step: Mapping[str, Any], side: str) -> int:
             case {"Sequence": {"id": str(text)}} if len(piece) == 1:
                 texts.append(text)
             case {"SpecialToken": {"id": str(name)}} if len(piece) == 1:
-                ids = known[name].get("ids") if isinstance(known.get(name), dict) else None
+                token = special_tokens.get(name)
+                ids = token.get("ids") if isinstance(token, dict) else None
                 added += len(ids) if isinstance(ids, list) else 1
             case _:
                 raise ValueError("it has a template with something other than texts and special tokens")
@@ -318,14 +321,14 @@ def _check_model(model: Any) -> None:
 
 
 def check_unigram(tokens: Iterable[str]) -> None:
-    """Raise where the trie of a Unigram model would take too much memory."""
+    """Raise if the trie of a Unigram model would take too much memory."""
     total = sum(len(token.encode(errors="replace")) for token in tokens)
     if total > MAX_UNIGRAM_BYTES:
         raise ValueError(f"its tokens have {total:,} bytes, at most {MAX_UNIGRAM_BYTES:,} are accepted")
 
 
 def _check_added_tokens(tokens: Any, growth: float) -> None:
-    """Raise where normalization of the added tokens, which happens as they are read, would take too much memory."""
+    """Raise if normalization of the added tokens, which happens on loading, would take too much memory."""
     contents = [token.get("content") for token in tokens or () if isinstance(token, dict)]
     total = sum(len(content.encode(errors="replace")) for content in contents if isinstance(content, str))
     if total * growth > MAX_GROWN_BYTES:
@@ -333,7 +336,7 @@ def _check_added_tokens(tokens: Any, growth: float) -> None:
 
 
 def _size(step: Mapping[str, Any], key: str) -> int:
-    """The length in bytes of a text that a step inserts or looks for."""
+    """Return the length in bytes of a string parameter of a step."""
     value = step.get(key)
     if value is None:
         return 0

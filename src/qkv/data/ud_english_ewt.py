@@ -1,11 +1,11 @@
 """UD English EWT: web text with parts of speech and dependency trees (Silveira et al. 2014)."""
 
 from qkv.data.archive import unpack
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.data.files import decode_lines
-from qkv.data.store import Corpus, DataFile, Store
 from qkv.data.tagged import Tagged, parse_conllu
 
-# No address: the treebank is corrected twice a year, and its source serves it unpacked.
+# No URL: the treebank is updated twice a year, and its source serves it uncompressed.
 FILES = {
     "train": DataFile(
         "ud_english_ewt/en_ewt-ud-train.conllu.gz",
@@ -38,7 +38,7 @@ FILES = {
         ),
     ),
 }
-CORPUS = Corpus(
+INFO = DatasetInfo(
     name="ud_english_ewt",
     licence="CC BY-SA 4.0",
     origin="it is the treebank UD_English-EWT of https://universaldependencies.org, its three .conllu files.",
@@ -46,9 +46,9 @@ CORPUS = Corpus(
 )
 
 
-def read(store: Store, column: str = "upos") -> dict[str, list[Tagged]]:
-    """The sentences of each split, tagged with their parts of speech or another column."""
-    paths = dict(zip(FILES, store.provide(CORPUS, CORPUS.files), strict=True))
+def read(cache: DatasetCache, column: str = "upos") -> dict[str, list[Tagged]]:
+    """Read the sentences of each split, with a CoNLL-U column as tags."""
+    paths = dict(zip(FILES, cache.fetch(INFO, INFO.files), strict=True))
     return {
         split: parse_conllu(decode_lines(unpack(path), str(path)), str(path), column) for split, path in paths.items()
     }

@@ -1,4 +1,4 @@
-"""Vocabularies: from text to token numbers and back, kept in a `tokenizer.json` that other libraries can read."""
+"""Trained vocabularies, saved as a `tokenizer.json` that other libraries can read."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,34 +9,34 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from qkv.data.dropout import MergeDropout, Seed
 from qkv.data.kinds import LARGEST, require_kind
-from qkv.data.tokenizer import load_tokenizer, of_the_library
+from qkv.data.tokenizer import load_tokenizer, tokenizer_errors
 from qkv.data.tokenizer_limits import FREE_GROWTH
 from qkv.errors import CheckpointError, InputError
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
-NEVER_SEEN = "\U0010fffd"  # for private use: no text that people write holds it
+UNSEEN = "\U0010fffd"  # a private-use character that does not occur in texts
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text as tokens: their numbers, and the piece of the text that each one stands for."""
+    """Token ids of a text, and the piece of the text of each token."""
 
     ids: list[int]
     pieces: tuple[str, ...]
 
 
 class Vocabulary:
-    """One vocabulary, for a side of the pairs or for both."""
+    """A vocabulary for one side of the pairs, or for both."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
 
     @classmethod
     def train(cls, texts: Iterable[str], kind: str, *, lowercase: bool = False) -> "Vocabulary":
-        """Learn characters ("char"), words ("word", or the N most frequent with "word:N") or N subwords ("bpe:N").
+        """Train on texts: characters ("char"), words ("word", "word:N" for the N most frequent) or subwords ("bpe:N").
 
-        With `lowercase` it reads every text in lower case, and so writes none in another.
+        With `lowercase` every text is lowercased.
         """
         require_kind(kind)
         name, _, size = kind.partition(":")
@@ -45,13 +45,15 @@ class Vocabulary:
         if name == "char":
             return cls(_characters(texts, normalizer))
         if name == "wordpiece":
-            raise InputError(f"{kind!r} makes no Vocabulary: word pieces are a PretrainedTokenizer (learn_wordpieces)")
+            raise InputError(
+                f"{kind!r} is not supported here: use learn_wordpieces, which returns a PretrainedTokenizer"
+            )
         learn = _words if name == "word" else _subwords
         return cls(learn(texts, normalizer, int(size or LARGEST)))
 
     @property
     def source(self) -> "Vocabulary":
-        """The vocabulary of the source side: this one serves both, see TwoVocabularies."""
+        """The vocabulary of the source side, the same for both sides unlike in TwoVocabularies."""
         return self
 
     @property
@@ -61,17 +63,17 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "Vocabulary":
-        """Read a tokenizer.json."""
-        tokenizer, _ = load_tokenizer(text, where, max_growth=FREE_GROWTH)  # for texts of any length
-        tokenizer.encode_special_tokens = True  # the file does not keep it
-        with of_the_library(where):
-            reads_unknown = UNKNOWN in tokenizer.encode(NEVER_SEEN, add_special_tokens=False).ids
-        if [tokenizer.id_to_token(number) for number in range(len(SPECIAL))] != list(SPECIAL):
+        """Load a tokenizer.json; error messages start with `where`."""
+        tokenizer, _ = load_tokenizer(text, where, max_growth=FREE_GROWTH)  # no limit on text length
+        tokenizer.encode_special_tokens = True  # not saved in the file
+        with tokenizer_errors(where):
+            has_unknown = UNKNOWN in tokenizer.encode(UNSEEN, add_special_tokens=False).ids
+        if [tokenizer.id_to_token(token_id) for token_id in range(len(SPECIAL))] != list(SPECIAL):
             raise CheckpointError(f"{where}: tokens 0 to 3 must be {' '.join(SPECIAL)}")
         if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
-            raise CheckpointError(f"{where}: the numbers of the tokens must be 0, 1, 2 and so on, each once")
-        if not reads_unknown:
-            raise CheckpointError(f"{where}: a character that was never seen must be read as {SPECIAL[UNKNOWN]}")
+            raise CheckpointError(f"{where}: token ids must be 0, 1, 2 and so on, each once")
+        if not has_unknown:
+            raise CheckpointError(f"{where}: unseen characters must be encoded as {SPECIAL[UNKNOWN]}")
         return cls(tokenizer)
 
     def to_json(self) -> str:
@@ -81,15 +83,15 @@ class Vocabulary:
         return self.tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> Tokens:
-        """Split a text into tokens; what was never seen becomes <unk>."""
+        """Tokenize a text; unseen pieces become <unk>."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        # A piece reaches to where the next begins, so that the pieces are the text: the library's own ends leave out
-        # accents that it has composed, and give the space that it puts before a text the first letter.
+        # A piece extends to the start of the next, so that the pieces concatenate to the text: the stop offsets of the
+        # library exclude composed accents, and assign the first letter to the dummy prefix space.
         starts = [start for start, _ in encoding.offsets]
         return Tokens(encoding.ids, tuple(text[start:stop] for start, stop in pairwise([*starts, len(text)])))
 
     def encode_ids(self, texts: Sequence[str], *, dropout: float = 0.0, seed: Seed = 0) -> list[list[int]]:
-        """The token numbers of many texts; with `dropout` cut into subwords as the seed decides (BPE-dropout)."""
+        """Return the token ids of many texts, with BPE-dropout sampled from the seed if `dropout` is positive."""
         if dropout:
             return self._merges.encode(texts, dropout, seed)
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
@@ -99,28 +101,29 @@ class Vocabulary:
         return MergeDropout(self.tokenizer, UNKNOWN)
 
     def normalize(self, text: str) -> str:
-        """A text as the vocabulary reads it: accents composed, and in lower case where it knows no other."""
+        """Apply Unicode normalization, and lowercasing if the vocabulary uses it."""
         normalizer = self.tokenizer.normalizer
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token numbers."""
-        with of_the_library("this vocabulary"):
+        """Decode token ids to text."""
+        with tokenizer_errors("this vocabulary"):
             return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def piece(self, number: int) -> str:
-        """The text of one token, as a person should see it inside a sequence."""
-        return str(self.tokenizer.id_to_token(number)).replace("▁", " ")
+    def piece(self, token_id: int) -> str:
+        """Return the token in a readable form."""
+        return str(self.tokenizer.id_to_token(token_id)).replace("▁", " ")
 
-    def unknown(self, tokens: Tokens) -> tuple[str, ...]:
-        """The pieces of a text that were never seen in training, each once, in order."""
-        found = (piece for number, piece in zip(tokens.ids, tokens.pieces, strict=True) if number == UNKNOWN and piece)
-        return tuple(dict.fromkeys(piece.strip() or piece for piece in found))
+    def unknown_pieces(self, tokens: Tokens) -> tuple[str, ...]:
+        """Return the distinct pieces of a text that became <unk>, in order."""
+        pairs = zip(tokens.ids, tokens.pieces, strict=True)
+        unknown = (piece for token_id, piece in pairs if token_id == UNKNOWN and piece)
+        return tuple(dict.fromkeys(piece.strip() or piece for piece in unknown))
 
 
 @dataclass(frozen=True)
 class TwoVocabularies:
-    """A vocabulary for each side, where they have nothing in common: letters and phonemes, say."""
+    """Separate vocabularies for source and target, such as letters and phonemes."""
 
     source: Vocabulary
     target: Vocabulary
@@ -130,9 +133,9 @@ AnyVocabulary = Vocabulary | TwoVocabularies
 
 
 def _characters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Tokenizer:
-    seen = sorted({character for text in texts for character in normalizer.normalize_str(text)})
-    numbers = {token: number for number, token in enumerate((*SPECIAL, *seen))}
-    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=SPECIAL[UNKNOWN]))
+    characters = sorted({character for text in texts for character in normalizer.normalize_str(text)})
+    token_ids = {token: index for index, token in enumerate((*SPECIAL, *characters))}
+    tokenizer = Tokenizer(models.WordLevel(token_ids, unk_token=SPECIAL[UNKNOWN]))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -141,25 +144,25 @@ def _characters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Tok
 
 def _words(texts: Iterable[str], normalizer: normalizers.Normalizer, size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL[UNKNOWN]))
-    return _learn(tokenizer, texts, normalizer, trainers.WordLevelTrainer, size)
+    return _train(tokenizer, texts, normalizer, trainers.WordLevelTrainer, size)
 
 
 def _subwords(texts: Iterable[str], normalizer: normalizers.Normalizer, size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN], fuse_unk=True))
-    return _learn(tokenizer, texts, normalizer, trainers.BpeTrainer, size)
+    return _train(tokenizer, texts, normalizer, trainers.BpeTrainer, size)
 
 
-def _learn(
-    tokenizer: Tokenizer, texts: Iterable[str], normalizer: normalizers.Normalizer, trainer: type, size: int
+def _train(
+    tokenizer: Tokenizer, texts: Iterable[str], normalizer: normalizers.Normalizer, trainer_type: type, size: int
 ) -> Tokenizer:
     tokenizer.normalizer = normalizer
-    # A word keeps the space before it, and punctuation without a space gets none: decoding loses nothing. Subwords do
-    # not grow across punctuation: "street." has to say nothing that "street" does not, and "<s>" never becomes one.
+    # Words keep the space before them, so decoding is lossless. Subwords do not cross punctuation: "street." adds
+    # nothing to "street", and "<s>" never becomes a token.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(), pre_tokenizers.Split(Regex(r"▁?\w+|▁?[^\w▁]|▁"), "isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
-    learning = trainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
-    tokenizer.train_from_iterator(texts, learning)
-    tokenizer.encode_special_tokens = True  # a user who writes "<pad>" means these five characters
+    trainer = trainer_type(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.encode_special_tokens = True  # "<pad>" in a text means these five characters
     return tokenizer

@@ -1,7 +1,7 @@
-"""WordPieces as BERT reads them, learned from texts: frequent words whole, the others in pieces (Devlin et al. 2019).
+"""Train WordPiece tokenizers as in BERT (Devlin et al. 2019).
 
-A piece that goes on with a word begins with "##". What comes of it is a tokenizer like a released one, so that a BERT
-which was trained here is used, converted and fine-tuned as any other.
+Pieces that continue a word start with "##". The result is a PretrainedTokenizer, so that a BERT trained here can be
+used, converted and fine-tuned like a released one.
 """
 
 from collections.abc import Iterable
@@ -10,42 +10,44 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from qkv.data.tokenizer import PretrainedTokenizer
 
-INSIDE = "##"
+CONTINUATION = "##"
 NAMES = {"pad": "[PAD]", "unknown": "[UNK]", "begin": "[CLS]", "end": "[SEP]", "mask": "[MASK]"}
 
 
 def learn_wordpieces(texts: Iterable[str], size: int, *, lowercase: bool = False) -> PretrainedTokenizer:
-    """The special tokens, every character that was seen, and the most frequent pieces, `size` in all."""
+    """Train a vocabulary of `size` tokens: special tokens, all characters, and the most frequent pieces."""
     texts = list(texts)
     normalizer, words = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     learned = Tokenizer(models.WordPiece(unk_token=NAMES["unknown"]))
     learned.normalizer, learned.pre_tokenizer = normalizer, words
-    # The library numbers the characters inside of words as it meets them, in an order that changes from run to run, and
-    # decides ties by these numbers. Told of them beforehand, in order, it learns the same again.
-    inside = [f"{INSIDE}{character}" for character in _inside(texts, normalizer, words)]
-    known = [*NAMES.values(), *inside]
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=known, show_progress=False)
+    # The library assigns ids to word-internal characters in an order that varies between runs, and breaks ties by id.
+    # Passing them as sorted special tokens makes training deterministic.
+    characters = [f"{CONTINUATION}{character}" for character in _internal_characters(texts, normalizer, words)]
+    special_tokens = [*NAMES.values(), *characters]
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special_tokens, show_progress=False)
     learned.train_from_iterator(texts, trainer)
     return wordpiece_tokenizer(learned.get_vocab(), normalizer)
 
 
-def wordpiece_tokenizer(numbers: dict[str, int], normalizer: normalizers.Normalizer) -> PretrainedTokenizer:
-    """[CLS] a [SEP] b [SEP], the second text in segment 1, each token the longest piece of the vocabulary that fits."""
+def wordpiece_tokenizer(token_ids: dict[str, int], normalizer: normalizers.Normalizer) -> PretrainedTokenizer:
+    """Build a greedy longest-match tokenizer with the template [CLS] a [SEP] b [SEP], b in segment 1."""
     begin, end = NAMES["begin"], NAMES["end"]
-    tokenizer = Tokenizer(models.WordPiece(numbers, unk_token=NAMES["unknown"]))
+    tokenizer = Tokenizer(models.WordPiece(token_ids, unk_token=NAMES["unknown"]))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[f"{begin}:0", "$A:0", f"{end}:0"],
         pair=[f"{begin}:0", "$A:0", f"{end}:0", "$B:1", f"{end}:1"],
-        special_tokens=[(begin, numbers[begin]), (end, numbers[end])],
+        special_tokens=[(begin, token_ids[begin]), (end, token_ids[end])],
     )
     tokenizer.add_special_tokens(list(NAMES.values()))
     return PretrainedTokenizer(tokenizer, NAMES)
 
 
-def _inside(texts: Iterable[str], normalizer: normalizers.Normalizer, words: pre_tokenizers.PreTokenizer) -> list[str]:
-    """The characters that stand in words, but not at their beginning, in order."""
-    runs = {run for text in texts for run in normalizer.normalize_str(text).split()}  # few, and words do not cross them
+def _internal_characters(
+    texts: Iterable[str], normalizer: normalizers.Normalizer, words: pre_tokenizers.PreTokenizer
+) -> list[str]:
+    """Return the sorted characters that occur in words after the first position."""
+    runs = {run for text in texts for run in normalizer.normalize_str(text).split()}  # distinct, so fewer than words
     return sorted({character for run in runs for word, _ in words.pre_tokenize_str(run) for character in word[1:]})

@@ -3,7 +3,7 @@
 import json
 import re
 
-from qkv.data.config import MEANT_FOR
+from qkv.data.config import APPLIES_WHEN
 from qkv.evaluation.record import Record
 
 FOLD = "data.fold"
@@ -35,7 +35,7 @@ def search_label(record: Record) -> str:
 
 def fold_of(record: Record) -> int | None:
     """Return the test fold, for data with cross-validation."""
-    if record.data not in MEANT_FOR["fold"]:
+    if record.data not in APPLIES_WHEN["fold"]:
         return None
     values = [change.partition("=")[2] for change in record.changes if change.startswith(f"{FOLD}=")]
     return int(values[0]) if values and values[0].isdecimal() else 0

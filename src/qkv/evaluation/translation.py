@@ -89,7 +89,7 @@ def evaluate(
     """Translate the sources and score them against the targets, which are in `language`; with `rouge` also by ROUGE."""
     began = time.monotonic()
     aligned = all(pair.gold is not None for pair in pairs)
-    answers = answer(translator, [pair.given for pair in pairs], search, attention=aligned, progress=progress)
+    answers = answer(translator, [pair.source_input for pair in pairs], search, attention=aligned, progress=progress)
     seconds = time.monotonic() - began
     return score_answers(
         answers, pairs, beam=search.beam, language=language, rouge=rouge, mistakes=mistakes, seconds=seconds

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from qkv.data.pretrained import LARGEST_FILE
+from qkv.data.pretrained import MAX_FILE_BYTES
 from qkv.errors import InputError
 from qkv.interop.families import FAMILIES
 from qkv.interop.families.elmo import write_elmo
@@ -115,4 +115,4 @@ def _stored_dtype(folder: Path) -> torch.dtype | None:
 
 def _copy(path: Path, to: Path) -> None:
     if os.path.lexists(path):
-        to.write_bytes(read_regular(path, LARGEST_FILE))
+        to.write_bytes(read_regular(path, MAX_FILE_BYTES))

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from qkv.data.pretrained import LARGEST_FILE, PretrainedTokenizer, TwoTokenizers
+from qkv.data.pretrained import MAX_FILE_BYTES, PretrainedTokenizer, TwoTokenizers
 from qkv.data.vocabulary import AnyVocabulary, TwoVocabularies, Vocabulary
 from qkv.errors import CheckpointError
 from qkv.interop.document import read_object, read_text, reading
@@ -42,7 +42,7 @@ def read_vocabulary(folder: Path) -> Any:
 
 def _read(path: Path, released: bool) -> Any:
     with reading(path):
-        text = read_text(path, LARGEST_FILE)
+        text = read_text(path, MAX_FILE_BYTES)
         if not released:
             return Vocabulary.from_json(text, str(path))
         said = read_object(path.parent / SPECIAL)

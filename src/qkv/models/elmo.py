@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from qkv.attention.precision import upcast_dtype
 from qkv.config import require, require_known, require_names
-from qkv.data.characters import BEGIN_SENTENCE, END_SENTENCE, NOTHING, marked
+from qkv.data.characters import BEGIN_SENTENCE, END_SENTENCE, PADDING, add_word_boundaries
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
 from qkv.nn.hashed_words import HashedWords
@@ -164,7 +164,7 @@ class Elmo(TextEncoder):
         if config.frozen:
             for part in self._below:
                 part.requires_grad_(False)
-        marks = [marked([mark], config.max_characters) for mark in (BEGIN_SENTENCE, END_SENTENCE)]
+        marks = [add_word_boundaries([mark], config.max_characters) for mark in (BEGIN_SENTENCE, END_SENTENCE)]
         self.register_buffer("marks", torch.tensor(marks), persistent=False)
 
     @property
@@ -290,7 +290,7 @@ class Elmo(TextEncoder):
             raise ShapeError(f"words of {characters.shape[2]} characters, where this model reads {len(begin)} of each")
         place = torch.arange(characters.shape[1] + 2, device=characters.device)[None, :, None]
         last = lengths[:, None, None] + 1
-        words = F.pad(characters, (0, 0, 1, 1), value=NOTHING).masked_fill(place > last, NOTHING)
+        words = F.pad(characters, (0, 0, 1, 1), value=PADDING).masked_fill(place > last, PADDING)
         return torch.where(place == 0, begin, torch.where(place == last, end, words))
 
 
@@ -380,7 +380,7 @@ def _counted(
     characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None
 ) -> Int[Tensor, "batch"]:
     """How many words each sentence has."""
-    return (characters[..., 0] != NOTHING).sum(dim=1) if lengths is None else lengths
+    return (characters[..., 0] != PADDING).sum(dim=1) if lengths is None else lengths
 
 
 def _clip(x: Float[Tensor, "*shape"], limit: float | None) -> Float[Tensor, "*shape"]:

@@ -1,4 +1,4 @@
-"""Pictures as grids of features, which a decoder can attend to place by place.
+"""LabeledImages as grids of features, which a decoder can attend to place by place.
 
     a_i = norm(W f_i + p_i)        f_i: what was found at place i,   p_i: learned, for a place does not know where it is
 

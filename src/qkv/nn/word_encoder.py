@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.data.characters import CHARACTERS, NOTHING
+from qkv.data.characters import CHARACTERS, PADDING
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
@@ -36,7 +36,7 @@ class WordEncoder(nn.Module):
         super().__init__()
         features = sum(found for _, found in filters)
         self.activation, self.normalise = ACTIVATIONS[activation], normalise
-        self.embed = nn.Embedding(CHARACTERS, character_dim, padding_idx=NOTHING)
+        self.embed = nn.Embedding(CHARACTERS, character_dim, padding_idx=PADDING)
         self.convolutions = Stack(nn.Conv1d(character_dim, found, width) for width, found in filters)
         self.highways = Stack(Highway(features) for _ in range(highway_layers))
         self.project = nn.Linear(features, dim)  # P

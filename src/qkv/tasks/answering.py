@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qkv.config import require
-from qkv.data.batching import shuffled, stepped
+from qkv.data.batching import round_up, shuffled_batches
 from qkv.data.questions import Question
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.metrics import Metric
 from qkv.metrics.answers import answer_f1, exact_answers
 from qkv.models.bert import Bert
@@ -50,11 +50,11 @@ class AnsweringTask(ScoredTask):
         return {"vocabulary_size": 1, "head": "span"}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
         return {"vocabulary_size": len(vocabulary), "head": "span"}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "AnsweringTask":
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "AnsweringTask":
         require(not train.label_smoothing, "train.label_smoothing cannot be used for answer spans")
         questions = data.questions["train"]
         windows = make_windows(ExampleEncoder(vocabulary), questions, model.max_length)
@@ -65,13 +65,15 @@ class AnsweringTask(ScoredTask):
         return f"{self.questions:,} questions, {len(self.train):,} windows"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return shuffled([len(window.ids) for window in self.train], self.settings.batch_tokens, self.seed, number)
+        return shuffled_batches(
+            [len(window.ids) for window in self.train], self.settings.batch_tokens, self.seed, number
+        )
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> WindowBatch:
         windows = [self.train[row] for row in rows]
         if not padded_to_shape:
             return collate(windows, self.encoder.pad)
-        width = min(stepped(max(len(window.ids) for window in windows)), self.max_length)
+        width = min(round_up(max(len(window.ids) for window in windows)), self.max_length)
         return collate(windows, self.encoder.pad, self.settings.batch_tokens // width, width)
 
     def loss(self, model: Bert, batch: WindowBatch) -> Float[Tensor, ""]:
@@ -81,10 +83,10 @@ class AnsweringTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.questions)
 
-    def evaluate(self, model: Bert, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: Bert, data: LoadedData, split: str) -> SplitScores:
         return SplitScores(len(data.questions[split]), "questions", self._scores(model, data.questions[split]))
 
     def _scores(self, model: Bert, questions: Sequence[Question]) -> dict[str, float]:
@@ -95,7 +97,7 @@ class AnsweringTask(ScoredTask):
             "" if passage is None else question.text[passage.begin : passage.end]
             for question, passage in zip(questions, passages, strict=True)
         ]
-        references = [question.right for question in questions]
+        references = [question.answer_texts for question in questions]
         return {
             "loss": sum(prediction.loss for prediction in predictions) / max(1, len(windows)),
             "exact": exact_answers(texts, references),

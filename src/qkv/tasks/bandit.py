@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.data.bandits import Bandits
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAILPolicy
@@ -32,12 +32,12 @@ Z_95 = 1.96  # standard errors of a 95 % confidence interval
 class GameBatch(TensorBatch):
     """Games: the reward of each arm at each pull, and the player's uniform samples."""
 
-    pays: Float[Tensor, "batch pulls arms"]
+    rewards: Float[Tensor, "batch pulls arms"]
     uniform: Float[Tensor, "batch pulls arms"]
 
     @property
     def tokens(self) -> int:
-        return self.pays.shape[0] * self.pays.shape[1]
+        return self.rewards.shape[0] * self.rewards.shape[1]
 
 
 @dataclass
@@ -70,11 +70,11 @@ class BanditTask(ScoredTask):
         return {"actions": 2, "length": 1}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
         return {"actions": data.bandits["train"].arms, "length": data.bandits["train"].pulls}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: None, model: Any, train: Settings, seed: int) -> "BanditTask":
+    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "BanditTask":
         return cls(data.bandits["train"], data.bandits["valid"], train, seed, data.notes)
 
     def describe(self) -> str:
@@ -97,44 +97,44 @@ class BanditTask(ScoredTask):
         return scores(model, self.valid, VALID_SEED, self.settings.valid_size)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return ["valid", "test"]
 
-    def evaluate(self, model: SNAILPolicy, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: SNAILPolicy, data: LoadedData, split: str) -> SplitScores:
         seed = VALID_SEED if split == "valid" else TEST_SEED
         return SplitScores(EVAL_GAMES, "games", scores(model, data.bandits[split], seed, EVAL_GAMES))
 
 
 def draw_games(bandits: Bandits, seed: int, numbers: Sequence[int]) -> GameBatch:
     """Draw the games of these numbers as a batch."""
-    games = bandits.draw(seed, numbers)
-    return GameBatch(torch.from_numpy(games.pays), torch.from_numpy(games.luck))
+    games = bandits.sample(seed, numbers)
+    return GameBatch(torch.from_numpy(games.rewards), torch.from_numpy(games.uniform))
 
 
 @torch.no_grad()
 def rollout(model: SNAILPolicy, games: GameBatch) -> tuple[Int[Tensor, "batch pulls"], Float[Tensor, "batch pulls"]]:
     """Play the games; return the sampled actions and their rewards."""
-    batch, pulls, _ = games.pays.shape
-    actions = torch.zeros(batch, 0, dtype=torch.long, device=games.pays.device)
-    rewards = torch.zeros(batch, 0, device=games.pays.device)
+    batch, pulls, _ = games.rewards.shape
+    actions = torch.zeros(batch, 0, dtype=torch.long, device=games.rewards.device)
+    rewards = torch.zeros(batch, 0, device=games.rewards.device)
     noise = gumbel(games.uniform)
     for pull in range(pulls):
         logits, _ = model(actions, rewards)
         arm = (logits[:, -1].float() + noise[:, pull]).argmax(dim=-1, keepdim=True)
         actions = torch.cat((actions, arm), dim=1)
-        rewards = torch.cat((rewards, games.pays[:, pull].gather(1, arm)), dim=1)
+        rewards = torch.cat((rewards, games.rewards[:, pull].gather(1, arm)), dim=1)
     return actions, rewards
 
 
 @torch.inference_mode()
 def scores(model: SNAILPolicy, bandits: Bandits, seed: int, count: int) -> dict[str, float]:
     """Mean reward per game of the model, and of the baselines on the same games."""
-    games = bandits.draw(seed, range(count))
+    games = bandits.sample(seed, range(count))
     chunk_size = max(1, EVAL_PULLS // bandits.pulls)
     chunks = [
         GameBatch(
-            torch.from_numpy(games.pays[begin : begin + chunk_size]),
-            torch.from_numpy(games.luck[begin : begin + chunk_size]),
+            torch.from_numpy(games.rewards[begin : begin + chunk_size]),
+            torch.from_numpy(games.uniform[begin : begin + chunk_size]),
         )
         for begin in range(0, count, chunk_size)
     ]

@@ -20,14 +20,14 @@ Policy = Callable[[Int64[ndarray, "batch arms"], Int64[ndarray, "batch arms"], i
 
 def play(games: Games, policy: Policy) -> Float32[ndarray, "batch"]:
     """Reward per game of a greedy player of the policy's values; ties are broken at random."""
-    batch, pulls, arms = games.pays.shape
+    batch, pulls, arms = games.rewards.shape
     rows = np.arange(batch)
     paid, failed = (np.zeros((batch, arms), dtype=np.int64) for _ in range(2))
     for pull in range(pulls):
         values = policy(paid, failed, pulls - pull)
         best = values == values.max(axis=1, keepdims=True)
-        arm = (best * (1 + games.luck[:, pull])).argmax(axis=1)
-        pays = games.pays[rows, pull, arm]
+        arm = (best * (1 + games.uniform[:, pull])).argmax(axis=1)
+        pays = games.rewards[rows, pull, arm]
         paid[rows, arm] += pays > 0
         failed[rows, arm] += pays == 0
     return paid.sum(axis=1).astype(np.float32)

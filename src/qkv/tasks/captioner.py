@@ -11,7 +11,7 @@ from jaxtyping import Shaped, UInt8
 
 from qkv.attention import watch
 from qkv.data.captions import feature_names, read_features
-from qkv.data.picture_file import read_picture
+from qkv.data.image_file import read_image
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, Hypothesis, Sampling, beam_search, greedy_search, sample
@@ -151,7 +151,7 @@ class Captioner:
                 raise InputError(
                     f"{path}: this model takes features {list(expected)}, not pictures: pass a {FEATURES} file"
                 )
-            yield NamedPicture(path.name, read_picture(path, *expected))
+            yield NamedPicture(path.name, read_image(path, *expected))
             return
         names = feature_names(path)
         for name, grid in zip(names, read_features(path, names), strict=True):

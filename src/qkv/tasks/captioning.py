@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import IGNORE, stepped
+from qkv.data.batching import IGNORE, round_up
 from qkv.data.captions import Captions
-from qkv.data.registry import DataConfig, Loaded
+from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.vocabulary import PAD, Vocabulary
 from qkv.errors import InputError
@@ -29,7 +29,7 @@ from qkv.types import Float, Int, Shaped, Tensor
 
 @dataclass(frozen=True)
 class CaptionBatch(TensorBatch):
-    """Pictures with a caption each; `target_in` begins with <s>, `target_out` ends with </s> and IGNORE."""
+    """LabeledImages with a caption each; `target_in` begins with <s>, `target_out` ends with </s> and IGNORE."""
 
     pictures: Shaped[Tensor, "batch channels height width"]  # bytes, or features
     target_in: Int[Tensor, "batch target"]
@@ -39,7 +39,7 @@ class CaptionBatch(TensorBatch):
     @property
     def images(self) -> Float[Tensor, "batch channels height width"]:
         """The pictures as model input."""
-        return scale_pixels(self.pictures) if self.pictures.dtype == torch.uint8 else self.pictures
+        return scale_pixels(self.images) if self.images.dtype == torch.uint8 else self.images
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class CaptioningTask(ScoredTask):
         self.number = 0  # of the current epoch
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Vocabulary:
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> Vocabulary:
         texts = (text for texts in data.captions["train"].texts for text in texts)
         return Vocabulary.train(texts, config.vocabulary, lowercase=config.lowercase)
 
@@ -92,12 +92,14 @@ class CaptioningTask(ScoredTask):
         return {"vocabulary_size": 1, "channels": 3, "height": side, "width": side}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Vocabulary) -> dict[str, Any]:
-        _, channels, height, width = data.captions["train"].pictures.shape
+    def sizes(cls, data: LoadedData, vocabulary: Vocabulary) -> dict[str, Any]:
+        _, channels, height, width = data.captions["train"].images.shape
         return {"vocabulary_size": len(vocabulary), "channels": channels, "height": height, "width": width}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: Vocabulary, model: Any, train: Settings, seed: int) -> "CaptioningTask":
+    def prepare(
+        cls, data: LoadedData, vocabulary: Vocabulary, model: Any, train: Settings, seed: int
+    ) -> "CaptioningTask":
         """Encode the captions, skipping those longer than the model allows with a note."""
         pictures = data.captions["train"]
         notes = (*data.notes, *chain.from_iterable(captions.notes for captions in data.captions.values()))
@@ -134,7 +136,7 @@ class CaptioningTask(ScoredTask):
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> CaptionBatch:
         examples = [self.examples[row] for row in rows]
         width = (
-            min(stepped(max(len(example.tokens) for example in examples) + 1), self.max_length)
+            min(round_up(max(len(example.tokens) for example in examples) + 1), self.max_length)
             if padded_to_shape
             else 0
         )
@@ -142,7 +144,7 @@ class CaptioningTask(ScoredTask):
         if not self.settings.shift:
             return batch
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
-        pictures = shift_with_edge(batch.pictures, self.settings.shift, generator)
+        pictures = shift_with_edge(batch.images, self.settings.shift, generator)
         return CaptionBatch(pictures, batch.target_in, batch.target_out, batch.tokens)
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:
@@ -158,10 +160,10 @@ class CaptioningTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.captions)
 
-    def evaluate(self, model: ShowAttendTell, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: ShowAttendTell, data: LoadedData, split: str) -> SplitScores:
         return SplitScores(len(data.captions[split]), "pictures", self._scores(model, data.captions[split]))
 
     @torch.inference_mode()
@@ -195,7 +197,7 @@ class CaptioningTask(ScoredTask):
         Uses the reference captions, so that every word has an object. Each token of a word of several counts.
         """
         size, grid = (model.config.height, model.config.width), model.config.grid
-        first = Captions(captions.pictures, tuple(texts[:1] for texts in captions.texts), captions.objects)
+        first = Captions(captions.images, tuple(texts[:1] for texts in captions.texts), captions.objects)
         hits: list[bool] = []
         for chunk in self._chunks(encode_captions(self.vocabulary, first)):
             batch = self._collate(first, chunk).to(model.device)
@@ -227,7 +229,7 @@ class CaptioningTask(ScoredTask):
         target_out = [[*example.tokens, self.special_tokens.end] for example in examples] + [[]] * missing
         pictures = [example.picture for example in examples] + [examples[0].picture] * missing
         return CaptionBatch(
-            torch.from_numpy(captions.pictures[pictures]),
+            torch.from_numpy(captions.images[pictures]),
             torch.tensor([row + [PAD] * (width - len(row)) for row in target_in]),
             torch.tensor([row + [IGNORE] * (width - len(row)) for row in target_out]),
             sum(map(len, target_out)),

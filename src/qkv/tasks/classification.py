@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from qkv.config import shown
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
@@ -84,7 +84,7 @@ class ClassificationTask(ScoredTask):
         return {"vocabulary_size": 1, "head": "classifier", "labels": 1, "label_names": ()}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
         names = tuple(sorted({pair.target for pair in data.splits["train"]}))
         if len(names) < 2:
             label = shown(repr(names[0]), MAX_LABEL)
@@ -92,7 +92,7 @@ class ClassificationTask(ScoredTask):
         return {"vocabulary_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
         encoder = build_example_encoder(vocabulary, model)
@@ -134,13 +134,13 @@ class ClassificationTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.splits)
 
-    def evaluate(self, model: TextEncoder, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: TextEncoder, data: LoadedData, split: str) -> SplitScores:
         return SplitScores(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
 
-    def notes_on(self, data: Loaded, split: str) -> tuple[str, ...]:
+    def notes_on(self, data: LoadedData, split: str) -> tuple[str, ...]:
         return _unseen_labels(data, split, self.labels)
 
     def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
@@ -148,7 +148,7 @@ class ClassificationTask(ScoredTask):
         return label_scores(log_p, pairs, self.labels)
 
 
-def _unseen_labels(data: Loaded, split: str, labels: Sequence[str]) -> tuple[str, ...]:
+def _unseen_labels(data: LoadedData, split: str, labels: Sequence[str]) -> tuple[str, ...]:
     """Note on labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""
     unseen = sorted({pair.target for pair in data.splits[split]} - set(labels))
     labels_shown = ", ".join(shown(label, MAX_LABEL) for label in unseen[:5])

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
-from qkv.data.packing import NOTHING, Packed, pack
-from qkv.data.registry import Loaded
+from qkv.data.packing import IGNORE_INDEX, Packed, pack
+from qkv.data.registry import LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import END, PAD, Vocabulary
@@ -36,7 +36,7 @@ class PackedBatch(TensorBatch):
 
     inputs: Int[Tensor, "rows length"]
     documents: Int[Tensor, "rows length"]  # index of the document of each token
-    targets: Int[Tensor, "rows length"]  # the next token of the same document, or NOTHING
+    targets: Int[Tensor, "rows length"]  # the next token of the same document, or IGNORE_INDEX
     count: int  # number of targets
 
     @property
@@ -74,12 +74,12 @@ class DocumentLanguageModelTask(ScoredTask):
         return {"vocabulary_size": 1, "ends": True}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
         return {"vocabulary_size": len(vocabulary.target), "ends": True}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "DocumentLanguageModelTask":
         if train.length < 2:
             raise InputError("train.length must be at least 2: a row of one token has no next token")
@@ -115,16 +115,16 @@ class DocumentLanguageModelTask(ScoredTask):
 
     def loss(self, model: GPT2, batch: PackedBatch) -> Float[Tensor, ""]:
         logits = model(batch.inputs, documents=batch.documents)
-        return mean_cross_entropy(logits, batch.targets, NOTHING, self.settings.label_smoothing, consume=True)
+        return mean_cross_entropy(logits, batch.targets, IGNORE_INDEX, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: GPT2) -> dict[str, float]:
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return [split for split in data.texts or data.splits if split != "train"]
 
-    def evaluate(self, model: GPT2, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: GPT2, data: LoadedData, split: str) -> SplitScores:
         texts = encode_documents(self.vocabulary.target, data.documents(split))
         return SplitScores(len(texts), "documents", self._scores(model, texts))
 
@@ -135,7 +135,7 @@ class DocumentLanguageModelTask(ScoredTask):
         total, count = torch.zeros((), dtype=torch.float64, device=model.device), 0
         for rows in _consecutive(len(packed.tokens), self._batch_rows):
             batch = _batch(packed, rows).to(model.device)
-            total += token_cross_entropy(model(batch.inputs, documents=batch.documents), batch.targets, NOTHING)
+            total += token_cross_entropy(model(batch.inputs, documents=batch.documents), batch.targets, IGNORE_INDEX)
             count += batch.count
         loss = float(total) / count
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
@@ -143,7 +143,7 @@ class DocumentLanguageModelTask(ScoredTask):
 
 def encode_documents(vocabulary: Vocabulary | PretrainedTokenizer, texts: Sequence[str]) -> list[Document]:
     """Token ids of each document, with an end token if the vocabulary has one."""
-    end = END if isinstance(vocabulary, Vocabulary) else vocabulary.roles.end
+    end = END if isinstance(vocabulary, Vocabulary) else vocabulary.special_tokens.end
     suffix = [] if end is None else [end]
     return [array("i", [*ids, *suffix]) for ids in vocabulary.encode_ids(texts)]
 
@@ -157,10 +157,10 @@ def _batch(packed: Packed, rows: Sequence[int], min_rows: int = 0) -> PackedBatc
     """Collate some of the rows, padded with empty ones to at least `min_rows`."""
     chosen = slice(rows[0], rows[-1] + 1)
     missing = (0, 0, 0, max(0, min_rows - len(rows)))
-    targets = packed.coming[chosen]
+    targets = packed.targets[chosen]
     return PackedBatch(
         F.pad(packed.tokens[chosen], missing, value=PAD),
-        F.pad(packed.texts[chosen], missing, value=NOTHING),
-        F.pad(targets, missing, value=NOTHING),
-        int((targets != NOTHING).sum()),
+        F.pad(packed.texts[chosen], missing, value=IGNORE_INDEX),
+        F.pad(targets, missing, value=IGNORE_INDEX),
+        int((targets != IGNORE_INDEX).sum()),
     )

@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 
 from qkv.attention import watch
 from qkv.attention.layers import select_layers
-from qkv.data.episodes import Examples
+from qkv.data.episodes import FewShotDataset
 from qkv.errors import InputError
 from qkv.interop import load_as
 from qkv.models.snail import SNAIL
@@ -49,7 +49,7 @@ class EpisodeAnswer(Answer):
 class EpisodeProbe:
     """A few-shot classifier: `EpisodeProbe("runs/omniglot-snail-5way-0", examples)(3).by_layer`."""
 
-    def __init__(self, model: str | Path | SNAIL, examples: Examples, device: str = "auto") -> None:
+    def __init__(self, model: str | Path | SNAIL, examples: FewShotDataset, device: str = "auto") -> None:
         loaded = model if isinstance(model, SNAIL) else load_as(SNAIL, model, pick_device(device))
         self.model: SNAIL = loaded.eval()
         self.examples = examples
@@ -70,10 +70,10 @@ class EpisodeProbe:
         """Return the attention in each episode, in all layers or in `layer` only."""
         if layer is not None:
             select_layers(self.model, layer)
-        episodes = self.examples.draw(EVAL_SEED, numbers)
-        queries = np.take_along_axis(episodes.queries, episodes.asked[:, None], axis=1)
+        episodes = self.examples.sample(EVAL_SEED, numbers)
+        queries = np.take_along_axis(episodes.queries, episodes.query_label[:, None], axis=1)
         pixels = self.examples.pixels.reshape(-1, *self.examples.pixels.shape[2:])[
-            np.concatenate((episodes.shown, queries), axis=1)
+            np.concatenate((episodes.support, queries), axis=1)
         ]
         labels = torch.from_numpy(episodes.labels).to(self.model.device)
         with watch(self.model, layers=layer) as records:
@@ -82,7 +82,7 @@ class EpisodeProbe:
         weights = {
             name: record.weights[:, :, -1:].float().cpu().numpy() for name, record in records.items()
         }  # b 1 1 length
-        all_labels = np.concatenate((episodes.labels, episodes.asked[:, None]), axis=1).tolist()
+        all_labels = np.concatenate((episodes.labels, episodes.query_label[:, None]), axis=1).tolist()
         return [
             _answer(number, pixels[row], tuple(all_labels[row]), log_p[row].numpy(), row, weights)
             for row, number in enumerate(numbers)

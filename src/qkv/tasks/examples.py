@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from qkv.attention import TreePositions
-from qkv.data.batching import by_length, shuffled, stepped
+from qkv.data.batching import batch_by_length, round_up, shuffled_batches
 from qkv.data.characters import Characters, WordTable
 from qkv.data.sentences import split_sentences
 from qkv.data.tensor_batch import TensorBatch
@@ -40,18 +40,18 @@ class ExampleEncoder:
         """Ids of the tokens before and after every text."""
         if isinstance(self.tokenizer, Vocabulary):
             return BEGIN, END
-        begin, end = self.tokenizer.roles.begin, self.tokenizer.roles.end
+        begin, end = self.tokenizer.special_tokens.begin, self.tokenizer.special_tokens.end
         if begin is None or end is None:
             raise InputError("the tokenizer has no begin and end tokens ([CLS] and [SEP])")
         return begin, end
 
     @cached_property
     def pad(self) -> int:
-        return PAD if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.roles.pad or 0
+        return PAD if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.special_tokens.pad or 0
 
     @cached_property
     def unknown(self) -> int:
-        return UNKNOWN if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.roles.unknown or 0
+        return UNKNOWN if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.special_tokens.unknown or 0
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, at least one: a text that encodes to nothing becomes the unknown token."""
@@ -264,16 +264,16 @@ def _pad_row(row: list[int] | int, width: int, fill: int) -> list[int] | int:
 
 def collate_padded(examples: Sequence[Example], pad: int, budget: int, max_length: int) -> TextBatch:
     """Collate into the one shape that all batches of this width share, at most `max_length` wide."""
-    width = min(stepped(max(len(example.ids) for example in examples)), max_length)
+    width = min(round_up(max(len(example.ids) for example in examples)), max_length)
     return collate(examples, pad, budget // width, width)
 
 
 def epoch_batches(examples: Sequence[Example], budget: int, seed: int, number: int) -> list[list[int]]:
     """Shuffled batches of an epoch, as lists of example indices."""
-    return shuffled([len(example.ids) for example in examples], budget, seed, number)
+    return shuffled_batches([len(example.ids) for example in examples], budget, seed, number)
 
 
 def iter_batches(examples: Sequence[Example], budget: int, pad: int) -> Iterator[tuple[list[int], TextBatch]]:
     """Yield all examples in batches of similar length, each with the indices of its examples."""
-    for rows in by_length([len(example.ids) for example in examples], budget):
+    for rows in batch_by_length([len(example.ids) for example in examples], budget):
         yield rows, collate([examples[row] for row in rows], pad)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
-from qkv.data.episodes import Examples
-from qkv.data.registry import Loaded
+from qkv.data.episodes import FewShotDataset
+from qkv.data.registry import LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
@@ -59,8 +59,8 @@ class FewShotTask(ScoredTask):
     from_data = ("ways", "shots", "channels", "height", "width")
     capturable = True
 
-    train: Examples
-    valid: Examples
+    train: FewShotDataset
+    valid: FewShotDataset
     settings: Settings
     seed: int
     notes: tuple[str, ...]
@@ -74,13 +74,13 @@ class FewShotTask(ScoredTask):
         return {"ways": 1, "shots": 1, "channels": 1, "height": 2**16, "width": 2**16}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
         train = data.episodes["train"]
         channels, height, width = train.pixels.shape[2:]
         return {"ways": train.ways, "shots": train.shots, "channels": channels, "height": height, "width": width}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: None, model: Any, train: Settings, seed: int) -> "FewShotTask":
+    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "FewShotTask":
         return cls(data.episodes["train"], data.episodes["valid"], train, seed, data.notes)
 
     def describe(self) -> str:
@@ -92,9 +92,9 @@ class FewShotTask(ScoredTask):
         return [[*range(begin * size, (begin + 1) * size)] for begin in range(number * count, (number + 1) * count)]
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> EpisodeBatch:
-        episodes = self.train.draw(self.seed, rows)
+        episodes = self.train.sample(self.seed, rows)
         support, labels, queries, answer = map(
-            torch.from_numpy, (episodes.shown, episodes.labels, episodes.queries, episodes.asked[:, None])
+            torch.from_numpy, (episodes.support, episodes.labels, episodes.queries, episodes.query_label[:, None])
         )
         pictures = torch.cat((support, queries.gather(1, answer)), dim=1)
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {rows[0]}").getrandbits(63))
@@ -111,17 +111,17 @@ class FewShotTask(ScoredTask):
         return scores(model, self.valid, self.settings.valid_size)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.episodes)
 
-    def evaluate(self, model: SNAIL, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: SNAIL, data: LoadedData, split: str) -> SplitScores:
         return SplitScores(EVAL_EPISODES, "episodes", scores(model, data.episodes[split], EVAL_EPISODES))
 
 
 class PixelCache:
     """The pictures of a split by index, copied once to each device that uses them."""
 
-    def __init__(self, examples: Examples) -> None:
+    def __init__(self, examples: FewShotDataset) -> None:
         self._pixels = torch.from_numpy(examples.pixels).flatten(0, 1)
         self._on: dict[torch.device, Tensor] = {}
 
@@ -133,7 +133,7 @@ class PixelCache:
 
 
 @torch.inference_mode()
-def scores(model: SNAIL, examples: Examples, count: int) -> dict[str, float]:
+def scores(model: SNAIL, examples: FewShotDataset, count: int) -> dict[str, float]:
     """Metrics over `count` episodes, with one query per class each.
 
     The margin is 1.96 standard errors of the mean over episodes, whose queries share a support set.
@@ -142,10 +142,10 @@ def scores(model: SNAIL, examples: Examples, count: int) -> dict[str, float]:
     chunk_size = max(1, EVAL_PICTURES // (ways * (examples.shots + 1)))
     losses, right = [], []
     for begin in range(0, count, chunk_size):
-        episodes = examples.draw(EVAL_SEED, range(begin, min(begin + chunk_size, count)))
+        episodes = examples.sample(EVAL_SEED, range(begin, min(begin + chunk_size, count)))
         support, labels, queries = (
             torch.from_numpy(numbers).to(model.device)
-            for numbers in (episodes.shown, episodes.labels, episodes.queries)
+            for numbers in (episodes.support, episodes.labels, episodes.queries)
         )
         pictures = scale_pixels(pixel_cache.gather(torch.cat((support, queries), dim=1)))
         logits = query_logits(model, pictures, labels).float()  # batch queries ways

@@ -11,7 +11,7 @@ import torch
 
 from qkv.config import require
 from qkv.data.tokenizer import PretrainedTokenizer
-from qkv.data.wordpiece import INSIDE
+from qkv.data.wordpiece import CONTINUATION
 from qkv.errors import InputError
 from qkv.models.bert import OF_WORDS, Bert
 from qkv.nn.text_encoder import TextEncoder
@@ -51,9 +51,9 @@ class Filler(TextPipeline):
     def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
         super().__init__(model, tokenizer, device)
         tokenizer = self.encoder.tokenizer
-        if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.roles.mask is None:
+        if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.special_tokens.mask is None:
             raise InputError(f"{self.name}: its tokenizer has no mask token such as [MASK]")
-        self.tokenizer, self.mask = tokenizer, tokenizer.roles.mask
+        self.tokenizer, self.mask = tokenizer, tokenizer.special_tokens.mask
 
     def __call__(self, text: str, top: int = 5) -> Filled:
         """Return the `top` most probable tokens for each mask of one text."""
@@ -109,8 +109,8 @@ class Filler(TextPipeline):
         )
         filled, *others = self._masks.split(text)
         for (best, *_), part in zip(guesses, others, strict=True):
-            inside = best.word.startswith(INSIDE)
-            filled = (filled.rstrip() if inside else filled) + best.word.removeprefix(INSIDE) + part
+            inside = best.word.startswith(CONTINUATION)
+            filled = (filled.rstrip() if inside else filled) + best.word.removeprefix(CONTINUATION) + part
         return Filled(text, guesses, filled)
 
     @cached_property

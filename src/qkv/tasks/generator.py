@@ -54,7 +54,9 @@ class Generator:
         self.vocabulary: Any = tokenizer.target  # Vocabulary or PretrainedTokenizer
         # Models of one running text have no end token; released models and models of documents do.
         ends = getattr(self.model.config, "ends", False)
-        self.end = self.vocabulary.roles.end if not isinstance(self.vocabulary, Vocabulary) else END if ends else None
+        self.end = (
+            self.vocabulary.special_tokens.end if not isinstance(self.vocabulary, Vocabulary) else END if ends else None
+        )
 
     def __call__(
         self,
@@ -110,7 +112,7 @@ class Generator:
         rules = DecodingConstraints(batch=1, begin=last, end=self.end, max_length=tokens, suppress_tokens=suppress)
         (hypotheses,) = sample(self.model, state, rules, sampling, samples=samples, row_ids=[number])
         # Decode together with the prompt: the text of a subword, e.g. its leading space, can depend on its context.
-        prompt_text, unknown = self.vocabulary.decode(context.ids), self.vocabulary.unknown(context)
+        prompt_text, unknown = self.vocabulary.decode(context.ids), self.vocabulary.unknown_pieces(context)
         return [
             Generated(
                 prompt,

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
-from qkv.data.pictures import Pictures
-from qkv.data.registry import Loaded
+from qkv.data.images import LabeledImages
+from qkv.data.registry import LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
@@ -20,7 +20,7 @@ from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 @dataclass(frozen=True)
 class PictureBatch(TensorBatch):
-    """Pictures by index, their labels, and their augmentation; the pixels stay on the model's device."""
+    """LabeledImages by index, their labels, and their augmentation; the pixels stay on the model's device."""
 
     rows: Int[Tensor, "batch"]
     labels: Int[Tensor, "batch"]
@@ -33,7 +33,7 @@ class PictureBatch(TensorBatch):
 
 @dataclass
 class ImageClassificationTask(ScoredTask):
-    """Pictures in random order, randomly shifted, mirrored and with a square cut out.
+    """LabeledImages in random order, randomly shifted, mirrored and with a square cut out.
 
     All pictures are kept and augmented on the model's device; a batch holds the parameters.
     """
@@ -50,8 +50,8 @@ class ImageClassificationTask(ScoredTask):
     from_data = ("classes", "label_names", "height", "width", "channels")
     capturable = True
 
-    train: Pictures
-    valid: Pictures
+    train: LabeledImages
+    valid: LabeledImages
     settings: Settings
     seed: int
     notes: tuple[str, ...]
@@ -67,8 +67,8 @@ class ImageClassificationTask(ScoredTask):
         return {"classes": 1, "label_names": (), "height": side, "width": side, "channels": 1}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: None) -> dict[str, Any]:
-        train = data.pictures["train"]
+    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
+        train = data.images["train"]
         _, channels, height, width = train.pixels.shape
         return {
             "classes": len(train.names), "label_names": train.names,
@@ -77,12 +77,12 @@ class ImageClassificationTask(ScoredTask):
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: None, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int
     ) -> "ImageClassificationTask":
-        pictures = data.pictures["train"]
+        pictures = data.images["train"]
         if len(pictures) < 1:
             raise InputError("there are no pictures to train on")
-        return cls(pictures, data.pictures["valid"], train, seed, data.notes)
+        return cls(pictures, data.images["valid"], train, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} pictures"
@@ -131,14 +131,14 @@ class ImageClassificationTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
-        return list(data.pictures)
+    def splits(cls, data: LoadedData) -> list[str]:
+        return list(data.images)
 
-    def evaluate(self, model: ViT, data: Loaded, split: str) -> SplitScores:
-        return SplitScores(len(data.pictures[split]), "pictures", self._scores(model, data.pictures[split]))
+    def evaluate(self, model: ViT, data: LoadedData, split: str) -> SplitScores:
+        return SplitScores(len(data.images[split]), "pictures", self._scores(model, data.images[split]))
 
     @torch.inference_mode()
-    def _scores(self, model: ViT, pictures: Pictures) -> dict[str, float]:
+    def _scores(self, model: ViT, pictures: LabeledImages) -> dict[str, float]:
         total = right = torch.zeros((), dtype=torch.float64, device=model.device)
         for begin in range(0, len(pictures), self.settings.batch_tokens):
             chunk = pictures[begin : begin + self.settings.batch_tokens]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.data.batching import IGNORE
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Vocabulary
@@ -73,12 +73,12 @@ class LanguageModelTask(ScoredTask):
         self.state: Any = None  # model state at the end of the last chunk
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
         return {"vocabulary_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "LanguageModelTask":
         """Encode the texts."""
         text = EncodedText.from_text(vocabulary.target, data.texts["train"]).tokens
@@ -140,10 +140,10 @@ class LanguageModelTask(ScoredTask):
         return self.valid.scores(model, self.settings.batch_tokens, length=self.settings.length)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return [split for split in data.texts if split != "train"]
 
-    def evaluate(self, model: LanguageModel[Any], data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: LanguageModel[Any], data: LoadedData, split: str) -> SplitScores:
         text = EncodedText.from_text(self.vocabulary.target, data.texts[split])
         scores = text.scores(model, self.settings.batch_tokens, length=self.settings.length)
         return SplitScores(len(data.texts[split]), "characters", scores)

@@ -21,11 +21,11 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import require
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.sentences import split_sentences
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
-from qkv.data.wordpiece import INSIDE
+from qkv.data.wordpiece import CONTINUATION
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.bert import OF_WORDS, Bert, Pretraining
@@ -130,14 +130,14 @@ class MaskedWordsTask(ScoredTask):
         return super().placeholder_sizes(table)
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: PretrainedTokenizer) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: PretrainedTokenizer) -> dict[str, Any]:
         return {"vocabulary_size": len(vocabulary)}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "MaskedWordsTask":
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "MaskedWordsTask":
         """Validate the settings; the documents are tokenized when the first epoch needs them."""
         pairs = model.head == "pretraining"
-        roles = vocabulary.roles if isinstance(vocabulary, PretrainedTokenizer) else None
+        roles = vocabulary.special_tokens if isinstance(vocabulary, PretrainedTokenizer) else None
         if roles is None or None in (roles.mask, roles.begin, roles.end):
             raise InputError(
                 "masked_words needs a tokenizer with [MASK], [CLS] and [SEP]: set data.vocabulary=wordpiece:N"
@@ -163,7 +163,7 @@ class MaskedWordsTask(ScoredTask):
     def __post_init__(self) -> None:
         self.number = 0  # of the current epoch
         self.spans = torch.empty(0, 5, dtype=torch.long)  # rows of the current epoch, see `_spans`
-        roles = self.vocabulary.roles
+        roles = self.vocabulary.special_tokens
         self.begin, self.end, self.mask, self.pad = (
             token or 0 for token in (roles.begin, roles.end, roles.mask, roles.pad)
         )
@@ -171,7 +171,7 @@ class MaskedWordsTask(ScoredTask):
         names = {number: token for token, number in self.vocabulary.tokenizer.get_vocab().items()}
         self.ordinary = torch.ones(len(self.vocabulary), dtype=torch.bool)
         self.ordinary[special] = False
-        self.inside = torch.tensor([names.get(n, "").startswith(INSIDE) for n in range(len(self.vocabulary))])
+        self.inside = torch.tensor([names.get(n, "").startswith(CONTINUATION) for n in range(len(self.vocabulary))])
 
     @cached_property
     def corpus(self) -> TokenizedCorpus:
@@ -219,10 +219,10 @@ class MaskedWordsTask(ScoredTask):
         return self._scores(model, self.valid_corpus)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.texts or data.splits)
 
-    def evaluate(self, model: Bert, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: Bert, data: LoadedData, split: str) -> SplitScores:
         corpus = TokenizedCorpus.from_texts(data.documents(split), self.vocabulary)
         return SplitScores(len(corpus.documents), "documents", self._scores(model, corpus))
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 
 from qkv.attention import watch
-from qkv.data.algorithmic import Puzzle, Size, named
+from qkv.data.algorithmic import Puzzle, Size, format_size
 from qkv.errors import InputError
 from qkv.interop import load_as
 from qkv.models.ntm import NTM
@@ -54,14 +54,14 @@ class MemoryProbe:
     @torch.inference_mode()
     def __call__(self, size: Size, number: int = 0) -> MemoryTrace:
         """Run the model on sequence `number` of the given size."""
-        sequences = self.puzzle.make(f"view {number}", 1, size)
+        sequences = self.puzzle.generate(f"view {number}", 1, size)
         with watch(self.model) as records:
             logits = self.model(torch.from_numpy(sequences.inputs).to(self.model.device))
         return MemoryTrace(
-            named(size),
+            format_size(size),
             sequences.inputs[0],
             sequences.targets[0],
-            sequences.asked,
+            sequences.answer_mask,
             _array(logits.float().sigmoid()[0]),
             _array(records["writer"].weights[0]),
             _array(records["reader"].weights[0]),

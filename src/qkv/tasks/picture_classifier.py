@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from qkv.data.picture_file import read_picture
+from qkv.data.image_file import read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.tasks.classifier import Classified
@@ -18,7 +18,7 @@ MAX_BATCH = 64  # pictures per forward pass
 class PictureClassifier:
     """A vision Transformer: `PictureClassifier("runs/fashion-vit-0")("boot.png").label`.
 
-    Pictures are resized to the model's input size.
+    LabeledImages are resized to the model's input size.
     """
 
     def __init__(self, model: str | Path | ViT, device: str = "auto") -> None:
@@ -38,7 +38,7 @@ class PictureClassifier:
         config, results = self.model.config, []
         for begin in range(0, len(paths), MAX_BATCH):
             chunk = paths[begin : begin + MAX_BATCH]
-            pixels = [read_picture(Path(path), config.channels, config.height, config.width) for path in chunk]
+            pixels = [read_image(Path(path), config.channels, config.height, config.width) for path in chunk]
             logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))
             rows = logits.float().softmax(dim=-1).tolist()
             results += [self._classified(str(path), row) for path, row in zip(chunk, rows, strict=True)]

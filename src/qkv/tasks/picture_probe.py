@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
-from qkv.data.picture_file import read_picture
+from qkv.data.image_file import read_image
 from qkv.models.vit import ViT
 from qkv.tasks.answer import Answer, AttentionMap
 from qkv.tasks.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
@@ -47,7 +47,7 @@ class PictureProbe:
     def probe(self, paths: Sequence[str | Path], layer: str | None = None) -> list[PictureAnswer]:
         """Return the attention maps of each picture, resized to the model's input size."""
         config = self.model.config
-        pictures = [read_picture(Path(path), config.channels, config.height, config.width) for path in paths]
+        pictures = [read_image(Path(path), config.channels, config.height, config.width) for path in paths]
         return [
             self._probe(Path(path).name, pixels, layer, MAX_WEIGHTS // max(1, len(paths)))
             for path, pixels in zip(paths, pictures, strict=True)

@@ -23,7 +23,7 @@ class SpecialTokenIds:
         """Read the ids from the model config where it sets them (released translators do), else from the tokenizer."""
         if isinstance(tokenizer, Vocabulary):
             return cls(BEGIN, END, UNKNOWN, (PAD, UNKNOWN, BEGIN))
-        roles = tokenizer.roles
+        roles = tokenizer.special_tokens
         begin, end, pad = (
             token if (token := getattr(config, f"{name}_token", None)) is not None else getattr(roles, name)
             for name in ("begin", "end", "pad")
@@ -39,7 +39,7 @@ def suppressed_tokens(tokenizer: Vocabulary | PretrainedTokenizer, size: int) ->
     unused = range(len(tokenizer), size)
     if isinstance(tokenizer, Vocabulary):
         return [*range(len(SPECIAL)), *unused]
-    pad, end = tokenizer.roles.pad, tokenizer.roles.end
+    pad, end = tokenizer.special_tokens.pad, tokenizer.special_tokens.end
     return [*([] if pad is None or pad == end else [pad]), *unused]
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tagged import Tagged
 from qkv.metrics import Metric
 from qkv.metrics.tagging import are_entity_tags, entity_f1, tag_accuracy
@@ -126,12 +126,12 @@ class TaggingTask(ScoredTask):
         return {"vocabulary_size": 1, "head": "tagger", "labels": 1, "label_names": ()}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
         names = tuple(sorted({tag for sentence in data.tagged["train"] for tag in sentence.tags}))
         return {"vocabulary_size": len(vocabulary), "head": "tagger", "labels": len(names), "label_names": names}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "TaggingTask":
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "TaggingTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
         encoder = build_example_encoder(vocabulary, model)
@@ -166,10 +166,10 @@ class TaggingTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.tagged)
 
-    def evaluate(self, model: TextEncoder, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: TextEncoder, data: LoadedData, split: str) -> SplitScores:
         return SplitScores(len(data.tagged[split]), "sentences", self._scores(model, data.tagged[split]))
 
     @torch.inference_mode()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from qkv.data.characters import Characters
-from qkv.data.registry import DataConfig, Loaded, learn_vocabulary
+from qkv.data.registry import DataConfig, LoadedData, learn_vocabulary
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
 from qkv.types import Float, Tensor
@@ -82,7 +82,7 @@ class Task(ABC):
         return kind != "wordpiece" or issubclass(cls.model, TextEncoder)
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Any:
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> Any:
         """Train a vocabulary on the training texts if the model needs one; None for data without text."""
         characters = getattr(model, "max_characters", None)  # character-level models need no vocabulary
         return learn_vocabulary(data, config) if characters is None else Characters(characters)
@@ -94,12 +94,12 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def sizes(cls, data: Loaded, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
         """Values of the model config keys in `from_data`."""
 
     @classmethod
     @abstractmethod
-    def prepare(cls, data: Loaded, vocabulary: Any, model: Any, train: Settings, seed: int) -> "Task":
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "Task":
         """Encode the data for a model with the config `model`."""
 
     @abstractmethod
@@ -147,13 +147,13 @@ class ScoredTask(Task):
 
     @classmethod
     @abstractmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         """The splits a model can be evaluated on."""
 
     @abstractmethod
-    def evaluate(self, model: Any, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: Any, data: LoadedData, split: str) -> SplitScores:
         """All metrics of the task on a whole split."""
 
-    def notes_on(self, data: Loaded, split: str) -> tuple[str, ...]:
+    def notes_on(self, data: LoadedData, split: str) -> tuple[str, ...]:
         """Notes for the user about a split."""
         return ()

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import nearest
-from qkv.data.algorithmic import Copy, Puzzle, Recall, RepeatCopy, Sequences, Size, Stream, named
-from qkv.data.registry import DataConfig, Loaded
+from qkv.data.algorithmic import Copy, Puzzle, Recall, RepeatCopy, Sequences, Size, Stream, format_size
+from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
@@ -33,8 +33,10 @@ class SequenceBatch(TensorBatch):
     @classmethod
     def from_sequences(cls, sequences: Sequences, *, padded_to_shape: bool = False) -> "SequenceBatch":
         """Convert sequences to tensors; `padded_to_shape` pads them to a multiple of STEPS without targets."""
-        inputs, targets, answer_mask = map(torch.from_numpy, (sequences.inputs, sequences.targets, sequences.asked))
-        tokens = len(targets) * targets.shape[-1] * int(sequences.asked.sum())
+        inputs, targets, answer_mask = map(
+            torch.from_numpy, (sequences.inputs, sequences.targets, sequences.answer_mask)
+        )
+        tokens = len(targets) * targets.shape[-1] * int(sequences.answer_mask.sum())
         if missing := -len(answer_mask) % STEPS if padded_to_shape else 0:
             inputs, targets = (F.pad(tensor, (0, 0, 0, missing)) for tensor in (inputs, targets))
             answer_mask = F.pad(answer_mask, (0, missing))
@@ -43,7 +45,7 @@ class SequenceBatch(TensorBatch):
 
 def bits_at(size: Size) -> str:
     """Name of the metric of a size: bits_at_120."""
-    return f"bits_at_{named(size)}"
+    return f"bits_at_{format_size(size)}"
 
 
 @dataclass
@@ -60,9 +62,9 @@ class TransductionTask(ScoredTask):
         "loss": Metric("loss", higher_is_better=False),
         "bits": Metric("wrong bits", higher_is_better=False),
         **{
-            bits_at(size): Metric(f"wrong bits at {named(size)}", higher_is_better=False)
+            bits_at(size): Metric(f"wrong bits at {format_size(size)}", higher_is_better=False)
             for puzzle in PUZZLES
-            for size in puzzle.judged
+            for size in puzzle.eval_sizes
         },
     }
     model = Transducer
@@ -78,23 +80,23 @@ class TransductionTask(ScoredTask):
 
     def __post_init__(self) -> None:
         self.vocabulary = None
-        metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.judged)]
+        metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)]
         if self.settings.best_by not in metrics:
             raise InputError(
                 f"unknown metric train.best_by {self.settings.best_by!r}{nearest(self.settings.best_by, metrics)}"
             )
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> None:
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> None:
         return None
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
         puzzle = data.sequences["train"].puzzle
         return {"inputs": puzzle.channels, "outputs": puzzle.outputs}
 
     @classmethod
-    def prepare(cls, data: Loaded, vocabulary: None, model: Any, train: Settings, seed: int) -> "TransductionTask":
+    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "TransductionTask":
         return cls(data.sequences["train"], data.sequences["valid"], train, seed, data.notes)
 
     def describe(self) -> str:
@@ -109,7 +111,7 @@ class TransductionTask(ScoredTask):
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SequenceBatch:
         return SequenceBatch.from_sequences(
-            self.train.take(self.seed, rows[0], len(rows)), padded_to_shape=padded_to_shape
+            self.train.sample(self.seed, rows[0], len(rows)), padded_to_shape=padded_to_shape
         )
 
     def loss(self, model: Transducer[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
@@ -120,12 +122,12 @@ class TransductionTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return [split for split in data.sequences if split != "train"]  # training data is endless
 
-    def evaluate(self, model: Transducer[Any], data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: Transducer[Any], data: LoadedData, split: str) -> SplitScores:
         stream = data.sequences[split]
-        sizes = {*stream.puzzle.trained, *stream.puzzle.judged}
+        sizes = {*stream.puzzle.train_sizes, *stream.puzzle.eval_sizes}
         return SplitScores(stream.count * len(sizes), "sequences", self._scores(model, stream))
 
     @torch.inference_mode()
@@ -133,13 +135,13 @@ class TransductionTask(ScoredTask):
         puzzle = stream.puzzle
         results = {
             size: _loss_and_errors(model, SequenceBatch.from_sequences(stream.of_size(size)))
-            for size in dict.fromkeys((*puzzle.trained, *puzzle.judged))
+            for size in dict.fromkeys((*puzzle.train_sizes, *puzzle.eval_sizes))
         }
-        losses, bits = zip(*(results[size] for size in puzzle.trained), strict=True)
+        losses, bits = zip(*(results[size] for size in puzzle.train_sizes), strict=True)
         return {
             "loss": sum(losses) / len(losses),
             "bits": sum(bits) / len(bits),
-            **{bits_at(size): results[size][1] for size in puzzle.judged},
+            **{bits_at(size): results[size][1] for size in puzzle.eval_sizes},
         }
 
 

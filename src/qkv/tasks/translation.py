@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import IGNORE, Batch, EncodedPair, by_length, collate, collate_filled, shuffled
+from qkv.data.batching import IGNORE, Batch, EncodedPair, batch_by_length, collate, collate_to_shape, shuffled_batches
 from qkv.data.pair import Pair
-from qkv.data.registry import Loaded
+from qkv.data.registry import LoadedData
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
@@ -61,7 +61,7 @@ class EncodedPairs:
 
     def batches(self, budget: int, special_tokens: SpecialTokenIds) -> Iterator[Batch]:
         """Yield all pairs in batches of similar length."""
-        for rows in by_length([pair.length for pair in self.tokens], budget):
+        for rows in batch_by_length([pair.length for pair in self.tokens], budget):
             pairs = [self.tokens[row] for row in rows]
             yield with_trees(collate(pairs, begin=special_tokens.begin, end=special_tokens.end), pairs)
 
@@ -99,19 +99,19 @@ class TranslationTask(Task):
         self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: AnyTokenizer) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
         return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
     ) -> "TranslationTask":
         """Encode the data, skipping pairs longer than the model allows with a note."""
         notes, kept, trees = data.notes, {}, reads_trees(model)
         if trees:  # check all splits before training
             for split, pairs in data.splits.items():
                 for number, pair in enumerate(pairs, start=1):
-                    require_heads(pair.given, f"{split}: pair {number}")
+                    require_heads(pair.source_input, f"{split}: pair {number}")
         for split, name in (("train", "training"), ("valid", "validation")):
             pairs = data.splits[split]
             kept[split] = EncodedPairs.fitting(vocabulary, pairs, model.max_length, trees=trees)
@@ -134,12 +134,14 @@ class TranslationTask(Task):
     def epoch(self, number: int) -> list[list[int]]:
         if dropout := self.settings.bpe_dropout:
             self.epoch_pairs = self.train.retokenize(self.vocabulary, dropout, (self.seed, number), self.max_length)
-        return shuffled([pair.length for pair in self.epoch_pairs], self.settings.batch_tokens, self.seed, number)
+        return shuffled_batches(
+            [pair.length for pair in self.epoch_pairs], self.settings.batch_tokens, self.seed, number
+        )
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Batch:
         pairs, begin, end = [self.epoch_pairs[row] for row in rows], self.special_tokens.begin, self.special_tokens.end
         if padded_to_shape:
-            batch = collate_filled(pairs, self.settings.batch_tokens, self.max_length, begin=begin, end=end)
+            batch = collate_to_shape(pairs, self.settings.batch_tokens, self.max_length, begin=begin, end=end)
         else:
             batch = collate(pairs, begin=begin, end=end)
         return with_trees(batch, pairs)
@@ -160,7 +162,7 @@ class TranslationTask(Task):
             logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_inputs(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        translations = Translator(model, self.vocabulary).translate([pair.given for pair in self.valid.pairs])
+        translations = Translator(model, self.vocabulary).translate([pair.source_input for pair in self.valid.pairs])
         texts = [hypotheses[0].text for hypotheses in translations]
         references = [self.vocabulary.target.normalize(pair.target) for pair in self.valid.pairs]
         scores = corpus_scores(texts, references)
@@ -187,7 +189,7 @@ def encode(
     """
     targets = _ids(vocabulary.target, [pair.target for pair in pairs], dropout, (*seed, 1))
     if trees:
-        sentences = [require_heads(pair.given, f"pair {number}") for number, pair in enumerate(pairs, start=1)]
+        sentences = [require_heads(pair.source_input, f"pair {number}") for number, pair in enumerate(pairs, start=1)]
         parsed_sources = parsed_ids(vocabulary.source, sentences, dropout=dropout, seed=(*seed, 0))
         return [
             ParsedPair(source.ids, target, source.tree) for source, target in zip(parsed_sources, targets, strict=True)

@@ -10,12 +10,13 @@ import torch
 
 from qkv.attention import watch
 from qkv.config import require, shown
-from qkv.data.batching import Batch, EncodedPair, by_length, collate
+from qkv.data.batching import Batch, EncodedPair, batch_by_length, collate
 from qkv.data.tagged import Tagged, text_of
 from qkv.data.tokenizer import Encoded, PretrainedTokenizer, TwoTokenizers
 from qkv.data.vocabulary import AnyVocabulary, Tokens
 from qkv.errors import InputError
 from qkv.generation import (
+    MAX_HYPOTHESES,
     Coverage,
     DecodingConstraints,
     Hypothesis,
@@ -143,7 +144,7 @@ class Translator:
         sources = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
         source_texts = [text_of(text) for text in texts]
         lengths = [len(source.ids) for source in sources]
-        for rows in by_length(lengths, max(1, BATCH_TOKENS // search.hypotheses)):
+        for rows in batch_by_length(lengths, max(1, BATCH_TOKENS // search.hypotheses)):
             batch = [sources[row] for row in rows]
             hypotheses = [best[: search.n_best] for best in self._search(batch, search, [numbers[row] for row in rows])]
             pairs = [
@@ -153,7 +154,7 @@ class Translator:
             ]
             maps = iter(self.attention(pairs) if attention else [()] * len(pairs))
             for row, source, best_hypotheses in zip(rows, batch, hypotheses, strict=True):
-                unknown = self.vocabulary.source.unknown(source)
+                unknown = self.vocabulary.source.unknown_pieces(source)
                 yield (
                     row,
                     [

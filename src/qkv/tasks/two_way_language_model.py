@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from qkv.data.batching import by_length, shuffled, stepped
+from qkv.data.batching import batch_by_length, round_up, shuffled_batches
 from qkv.data.characters import Characters
 from qkv.data.frequent_words import frequent_words
-from qkv.data.registry import DataConfig, Loaded
+from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.sentences import split_sentences
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
@@ -86,7 +86,7 @@ class SentenceSet:
 
     def batches(self, budget: int) -> Iterator[SentenceBatch]:
         """Yield all sentences in batches of similar length."""
-        for rows in by_length(self.lengths.tolist(), budget):
+        for rows in batch_by_length(self.lengths.tolist(), budget):
             yield self.batch(rows)
 
 
@@ -117,14 +117,14 @@ class TwoWayLanguageModelTask(ScoredTask):
         return kind == "word"
 
     @classmethod
-    def learn_vocabulary(cls, data: Loaded, config: DataConfig, model: Any) -> Vocabulary:
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> Vocabulary:
         """Return the most frequent words of the training texts."""
         encoder = WordExampleEncoder(Characters())
         word_ids = array("i")
         for text in data.documents("train"):
             word_ids.extend(encoder.encode([text])[0])
         counts = np.bincount(np.array(word_ids, dtype=np.int64), minlength=len(encoder.table)).tolist()
-        words = {word: counts[number] for word, number in encoder.table.numbers.items()}
+        words = {word: counts[number] for word, number in encoder.table.ids.items()}
         return frequent_words(words, config.vocabulary, lowercase=config.lowercase)
 
     @classmethod
@@ -132,12 +132,12 @@ class TwoWayLanguageModelTask(ScoredTask):
         return {"vocabulary_size": 1, "head": "language_model"}
 
     @classmethod
-    def sizes(cls, data: Loaded, vocabulary: Vocabulary | Characters) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, vocabulary: Vocabulary | Characters) -> dict[str, Any]:
         return {"vocabulary_size": len(_output_vocabulary(vocabulary)), "head": "language_model"}
 
     @classmethod
     def prepare(
-        cls, data: Loaded, vocabulary: Vocabulary | Characters, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, vocabulary: Vocabulary | Characters, model: Any, train: Settings, seed: int
     ) -> "TwoWayLanguageModelTask":
         predicted = _output_vocabulary(vocabulary)
 
@@ -155,12 +155,12 @@ class TwoWayLanguageModelTask(ScoredTask):
         return f"{len(self.train):,} sentences, {len(self.train.words):,} words"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return shuffled(self.train.lengths.tolist(), self.settings.batch_tokens, self.seed, number)
+        return shuffled_batches(self.train.lengths.tolist(), self.settings.batch_tokens, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SentenceBatch:
         if not padded_to_shape:
             return self.train.batch(rows)
-        width = min(stepped(int(self.train.lengths[torch.tensor(rows)].max())), self.settings.length)
+        width = min(round_up(int(self.train.lengths[torch.tensor(rows)].max())), self.settings.length)
         return self.train.batch(rows, self.settings.batch_tokens // width, width)
 
     def loss(self, model: Elmo, batch: SentenceBatch) -> Float[Tensor, ""]:
@@ -175,10 +175,10 @@ class TwoWayLanguageModelTask(ScoredTask):
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: Loaded) -> list[str]:
+    def splits(cls, data: LoadedData) -> list[str]:
         return list(data.texts or data.splits)
 
-    def evaluate(self, model: Elmo, data: Loaded, split: str) -> SplitScores:
+    def evaluate(self, model: Elmo, data: LoadedData, split: str) -> SplitScores:
         sentences = SentenceSet(
             data.documents(split), self.train.encoder.fresh_copy(), self.vocabulary, self.settings.length
         )
@@ -208,5 +208,5 @@ def _output_vocabulary(vocabulary: Vocabulary | Characters) -> Vocabulary:
 
 def _target_ids(predicted: Vocabulary, encoder: WordExampleEncoder) -> Int[Tensor, "words"]:
     """The target id of each row of the word table: padding for row 0, unknown for words not predicted."""
-    encoded = predicted.encode_ids(list(encoder.table.numbers))
+    encoded = predicted.encode_ids(list(encoder.table.ids))
     return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNKNOWN for ids in encoded)])

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import require
-from qkv.data.batching import by_length
+from qkv.data.batching import batch_by_length
 from qkv.data.questions import Passage, Question
 from qkv.data.tensor_batch import TensorBatch
 from qkv.data.tokenizer import PretrainedTokenizer
@@ -201,7 +201,7 @@ def predict_spans(
 ) -> list[SpanPredictions]:
     """The best spans for each question over all of its windows, in batches of `budget` tokens."""
     by_question: dict[int, list[tuple[Window, Tensor]]] = {}
-    for rows in by_length([len(window.ids) for window in windows], budget):
+    for rows in batch_by_length([len(window.ids) for window in windows], budget):
         batch = collate([windows[row] for row in rows], pad).to(model.device)
         for row, log_p in zip(rows, log_probabilities(model, batch).cpu(), strict=True):
             by_question.setdefault(windows[row].question, []).append((windows[row], log_p))

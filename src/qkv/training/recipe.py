@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from qkv.config import build, merged, nearest, override, read_toml, require, shown_value
 from qkv.data.kinds import KINDS
-from qkv.data.registry import DATA_SETS, DataConfig
+from qkv.data.registry import DATASETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS, PRESETS
 from qkv.runtime.files import absolute_path
@@ -178,7 +178,7 @@ def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     _require_names(table, where)
     recipe = build(Recipe, table, where)
     init = None if recipe.init is None else str(absolute_path(recipe.init))
-    recipe = replace(recipe, data=recipe.data.with_whole_paths(), init=init)
+    recipe = replace(recipe, data=recipe.data.with_absolute_paths(), init=init)
     recipe.model_config(where=where)  # report a wrong key before any data are loaded
     return recipe
 
@@ -196,7 +196,7 @@ def _require_names(table: Mapping[str, Any], where: str) -> None:
 
 
 def _data_names(task: type[Task]) -> list[str]:
-    return [name for name, entry in DATA_SETS.items() if entry.kind in task.kinds()]
+    return [name for name, entry in DATASETS.items() if entry.kind in task.kinds()]
 
 
 def _model_names(task: type[Task]) -> list[str]:

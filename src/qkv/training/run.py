@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from qkv.config import build, override
-from qkv.data.registry import Loaded, load_data
+from qkv.data.registry import LoadedData, load_data
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.folder import (
     WEIGHTS,
@@ -110,7 +110,7 @@ class Run:
         if not (folder / MANIFEST).exists():
             raise InputError(f"{folder}: not a training run (no {MANIFEST} there)")
         manifest = Manifest.read(folder)
-        recipe = replace(manifest.recipe, data=manifest.recipe.data.without_lost_folder())
+        recipe = replace(manifest.recipe, data=manifest.recipe.data.without_missing_folder())
         return cls(folder, recipe, manifest, manifest)
 
     def with_overrides(self, assignments: Sequence[str]) -> "Run":
@@ -146,7 +146,7 @@ class Run:
         """Return the complete checkpoints, oldest first."""
         return checkpoints_in(self.folder)
 
-    def data(self) -> Loaded:
+    def data(self) -> LoadedData:
         """Load the data that the run was trained on; raise if they have changed."""
         loaded = load_data(self.recipe.data)
         if self.checkpoints and read_seal(self.checkpoints[-1]).get("data") != loaded.fingerprint:

@@ -1,4 +1,4 @@
-"""Pictures in idx files: read as they were written, and refused where they are not whole."""
+"""Tests of idx files and Fashion-MNIST."""
 
 import gzip
 import hashlib
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from qkv.data import fashion_mnist
-from qkv.data.pictures import Pictures, parse_idx
-from qkv.data.registry import DataConfig, Loaded, load_data
-from qkv.data.store import DataFile, Store
+from qkv.data.dataset_cache import DataFile, DatasetCache
+from qkv.data.images import LabeledImages, parse_idx
+from qkv.data.registry import DataConfig, LoadedData, load_data
 from qkv.errors import InputError
 
 
@@ -29,14 +29,14 @@ def test_an_array_is_read_as_it_was_written():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "f: no idx file of bytes in 1 dimension"),
-        (idx(np.zeros(3, np.uint8), kind=13), "f: no idx file of bytes in 1 dimension"),
-        (idx(np.zeros((3, 1), np.uint8)), "f: no idx file of bytes in 1 dimension"),
-        (idx(np.zeros(3, np.uint8))[:-1], "f: cut short or altered: 2 numbers, but 3 are announced"),
-        (bytes((0, 0, 8, 1)) + struct.pack(">I", 2**32 - 1), "0 numbers, but 4,294,967,295 are announced"),
+        (b"", "f: not an idx file"),
+        (idx(np.zeros(3, np.uint8), kind=13), "f: not an idx file"),
+        (idx(np.zeros((3, 1), np.uint8)), "f: not an idx file"),
+        (idx(np.zeros(3, np.uint8))[:-1], "f: truncated or corrupt: 2 elements, expected 3"),
+        (bytes((0, 0, 8, 1)) + struct.pack(">I", 2**32 - 1), "0 elements, expected 4,294,967,295"),
     ],
 )
-def test_what_is_no_such_file_is_refused_before_memory_is_taken(data, words):
+def test_invalid_idx_files_are_rejected_before_allocation(data, words):
     with pytest.raises(InputError, match=words):
         parse_idx(data, "f", 1)
 
@@ -52,7 +52,7 @@ def test_the_last_training_pictures_are_held_out(tmp_path: Path, monkeypatch: py
         files.append(DataFile(old.path, hashlib.sha256(data).hexdigest(), len(data)))
     monkeypatch.setattr(fashion_mnist, "FILES", tuple(files))
     monkeypatch.setattr(fashion_mnist, "HELD_OUT", 5)
-    found = fashion_mnist.read(Store((tmp_path,)))
+    found = fashion_mnist.read(DatasetCache((tmp_path,)))
     assert {split: len(pictures) for split, pictures in found.items()} == {"train": 25, "valid": 5, "test": 10}
     assert found["train"].pixels.shape == (25, 1, 2, 2)
     assert found["valid"].labels.tolist() == [5, 6, 7, 8, 9]
@@ -62,9 +62,9 @@ def test_the_fingerprint_knows_every_pixel_and_every_label():
     pixels, labels = np.zeros((2, 1, 2, 2), np.uint8), np.zeros(2, np.int64)
     other_pixels, other_labels = pixels.copy(), labels.copy()
     other_pixels[1, 0, 1, 1], other_labels[1] = 1, 1
-    one = Pictures(pixels, labels, ("a", "b"))
+    one = LabeledImages(pixels, labels, ("a", "b"))
     others = [replace(one, pixels=other_pixels), replace(one, labels=other_labels), replace(one, names=("b", "a"))]
-    prints = {Loaded({}, pictures={"train": pictures}).fingerprint for pictures in (one, *others)}
+    prints = {LoadedData({}, images={"train": pictures}).fingerprint for pictures in (one, *others)}
     assert len(prints) == 4
 
 
@@ -73,6 +73,6 @@ def test_the_fingerprint_knows_every_pixel_and_every_label():
     reason="QKV_DATA names no folder with fashion_mnist",
 )
 def test_fashion_mnist_is_whole_and_balanced():
-    pictures = load_data(DataConfig(name="fashion_mnist")).pictures
+    pictures = load_data(DataConfig(name="fashion_mnist")).images
     assert {split: len(one) for split, one in pictures.items()} == {"train": 55_000, "valid": 5_000, "test": 10_000}
     assert np.bincount(pictures["test"].labels).tolist() == [1000] * 10

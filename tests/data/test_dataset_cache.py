@@ -1,4 +1,4 @@
-"""Where data files are found: the user's folder, QKV_DATA, the cache, the web, in this order; only the right bytes."""
+"""Tests of the dataset cache: search order, hashes, downloads and archives."""
 
 import gzip
 import hashlib
@@ -13,9 +13,9 @@ from threading import Thread
 
 import pytest
 
-from qkv.data import store as module
+from qkv.data import dataset_cache as module
 from qkv.data.archive import unpack, unpack_members
-from qkv.data.store import Corpus, DataFile, Store, cache_folder
+from qkv.data.dataset_cache import DataFile, DatasetCache, DatasetInfo, cache_folder
 from qkv.errors import InputError
 from qkv.runtime.download import DownloadError, download
 
@@ -26,8 +26,8 @@ def data_file(path: str, data: bytes = TEXT, urls: tuple[str, ...] = (), unpacke
     return DataFile(path, hashlib.sha256(data).hexdigest(), len(data), urls, unpacked)
 
 
-def corpus(*files: DataFile) -> Corpus:
-    return Corpus("tiny", "do what you like", "it is in the drawer.", files)
+def corpus(*files: DataFile) -> DatasetInfo:
+    return DatasetInfo("tiny", "do what you like", "it is in the drawer.", files)
 
 
 def put(folder: Path, path: str, data: bytes = TEXT) -> Path:
@@ -38,7 +38,7 @@ def put(folder: Path, path: str, data: bytes = TEXT) -> Path:
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """A user's folder, that of QKV_DATA, and the cache, all empty."""
+    """Empty folders: the chosen one, that of QKV_DATA, and the cache."""
     named = {name: tmp_path / name for name in ("chosen", "variable", "cache")}
     for folder in named.values():
         folder.mkdir()
@@ -49,7 +49,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
-    """The address of a server, and the folder that it serves."""
+    """The URL of a local server, and its folder."""
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -67,50 +67,50 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, 
     thread.join()
 
 
-def test_the_chosen_folder_comes_before_the_variable_and_this_before_the_cache(folders: dict[str, Path]) -> None:
+def test_search_order_is_chosen_folder_then_variable_then_cache(folders: dict[str, Path]) -> None:
     file = data_file("set/file")
-    assert Store.of(folders["chosen"]).find(file) is None
+    assert DatasetCache.with_folder(folders["chosen"]).find(file) is None
     for name in ("cache", "variable", "chosen"):
         put(folders[name], "set/file")
-        assert Store.of(folders["chosen"]).find(file) == folders[name] / "set/file"
-    assert Store.of().find(file) == folders["variable"] / "set/file"
+        assert DatasetCache.with_folder(folders["chosen"]).find(file) == folders[name] / "set/file"
+    assert DatasetCache.with_folder().find(file) == folders["variable"] / "set/file"
 
 
-def test_a_set_may_lie_in_several_folders(folders: dict[str, Path]) -> None:
+def test_a_dataset_may_be_spread_over_several_folders(folders: dict[str, Path]) -> None:
     one, other = data_file("set/one"), data_file("set/other")
     paths = [put(folders["chosen"], "set/one"), put(folders["cache"], "set/other")]
-    assert Store.of(folders["chosen"]).provide(corpus(one, other), [one, other]) == paths
+    assert DatasetCache.with_folder(folders["chosen"]).fetch(corpus(one, other), [one, other]) == paths
 
 
-def test_the_cache_is_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_follows_xdg_cache_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("", None):
         monkeypatch.setenv("XDG_CACHE_HOME", "") if name == "" else monkeypatch.delenv("XDG_CACHE_HOME")
         assert cache_folder() == tmp_path / ".cache" / "qkv" / "data"
 
 
-def test_a_folder_that_is_not_there_is_named_with_what_named_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"nowhere: no such folder \(named by --data-dir, or data\.folder"):
-        Store.of("nowhere")
+def test_a_missing_folder_is_reported_with_the_option_that_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"nowhere: no such folder \(set by --data-dir"):
+        DatasetCache.with_folder("nowhere")
     monkeypatch.setenv("QKV_DATA", "/no/where")
-    with pytest.raises(InputError, match=r"/no/where: no such folder \(named by QKV_DATA\)"):
-        Store.of()
+    with pytest.raises(InputError, match=r"/no/where: no such folder \(set by QKV_DATA\)"):
+        DatasetCache.with_folder()
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"some texT\n", f"its SHA-256 is {hashlib.sha256(b'some texT' + bytes([10])).hexdigest()}, expected "),
-        (b"some", "it has 4 bytes, expected 10; put the right one in its place"),
+        (b"some", "it has 4 bytes, expected 10; replace it"),
     ],
 )
-def test_a_file_with_other_bytes_is_an_error_that_names_it(folders: dict[str, Path], data: bytes, words: str) -> None:
+def test_a_file_with_unexpected_content_is_rejected(folders: dict[str, Path], data: bytes, words: str) -> None:
     path = put(folders["variable"], "set/file", data)
     with pytest.raises(InputError) as caught:
-        Store.of().find(data_file("set/file"))
-    assert str(caught.value).startswith(f"{path}: not the file that qkv knows: {words}")
-    with pytest.raises(InputError, match="remove it, and it is downloaded again"):
-        Store.of().find(data_file("set/file", urls=("https://example.org/file",)))
+        DatasetCache.with_folder().find(data_file("set/file"))
+    assert str(caught.value).startswith(f"{path}: unexpected content: {words}")
+    with pytest.raises(InputError, match="download it again"):
+        DatasetCache.with_folder().find(data_file("set/file", urls=("https://example.org/file",)))
 
 
 def test_a_file_is_hashed_once_and_again_when_it_changes(
@@ -120,34 +120,36 @@ def test_a_file_is_hashed_once_and_again_when_it_changes(
     monkeypatch.setattr(module, "sha256", lambda path: hashed.append(path) or hashlib.sha256(TEXT).hexdigest())
     path = put(folders["variable"], "set/hashed-once")
     for _ in range(3):
-        Store.of().find(data_file("set/hashed-once"))
+        DatasetCache.with_folder().find(data_file("set/hashed-once"))
     assert hashed == [path]
     put(folders["variable"], "set/hashed-once", TEXT[::-1])
-    Store.of().find(data_file("set/hashed-once"))
+    DatasetCache.with_folder().find(data_file("set/hashed-once"))
     assert hashed == [path, path]
 
 
-def test_a_packed_file_may_lie_there_unpacked(folders: dict[str, Path]) -> None:
+def test_a_decompressed_file_is_accepted_too(folders: dict[str, Path]) -> None:
     packed = gzip.compress(TEXT)
     file = data_file("set/file.gz", packed, unpacked=data_file("set/file"))
     path = put(folders["variable"], "set/file")
-    assert Store.of().find(file) == path
+    assert DatasetCache.with_folder().find(file) == path
     assert unpack(path) == TEXT
     path = put(folders["variable"], "set/file.gz", packed)
-    assert Store.of().find(file) == path
+    assert DatasetCache.with_folder().find(file) == path
     assert unpack(path) == TEXT
 
 
-def test_what_is_nowhere_and_has_no_address_is_an_error_that_says_where_to_get_it(folders: dict[str, Path]) -> None:
+def test_a_missing_file_without_url_is_an_error_with_instructions(folders: dict[str, Path]) -> None:
     file = data_file("set/file.gz", unpacked=data_file("set/file"))
     with pytest.raises(InputError) as caught:
-        Store.of().provide(corpus(file), [file])
+        DatasetCache.with_folder().fetch(corpus(file), [file])
     words = str(caught.value)
-    assert words.startswith(f"tiny: set/file.gz is not in {folders['variable']}, {folders['cache']}, and qkv cannot")
-    assert f"it is in the drawer. Put it into {folders['cache']} as set/file, or name another folder with" in words
+    assert words.startswith(
+        f"tiny: set/file.gz is not in {folders['variable']}, {folders['cache']}, and must be downloaded"
+    )
+    assert f"it is in the drawer. Save it in {folders['cache']} as set/file" in words
 
 
-def test_what_is_nowhere_is_downloaded_into_the_cache_and_the_licence_is_told(
+def test_missing_files_are_downloaded_into_the_cache_with_a_licence_notice(
     web: tuple[str, Path], folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, served = web
@@ -155,13 +157,13 @@ def test_what_is_nowhere_is_downloaded_into_the_cache_and_the_licence_is_told(
     file = data_file("set/file", urls=(f"{url}/none", f"{url}/file"))
     here = data_file("set/here")
     paths = [folders["cache"] / "set/file", put(folders["variable"], "set/here")]
-    assert Store.of().provide(corpus(file, here), [file, here]) == paths
+    assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
     assert paths[0].read_bytes() == TEXT
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in told.err
-    assert "tiny: licence: do what you like\n" in told.err
-    assert Store.of().provide(corpus(file, here), [file, here]) == paths
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in captured.err
+    assert "tiny: licence: do what you like\n" in captured.err
+    assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
     assert capsys.readouterr().err == ""
 
 
@@ -172,7 +174,7 @@ def test_a_download_with_the_wrong_hash_leaves_nothing_in_the_cache(
     put(served, "file", b"some texT\n")
     file = data_file("set/file", urls=(f"{url}/file",))
     with pytest.raises(DownloadError, match="another file, or was altered on the way"):
-        Store.of().provide(corpus(file), [file])
+        DatasetCache.with_folder().fetch(corpus(file), [file])
     assert [path for path in folders["cache"].rglob("*") if path.is_file()] == []
 
 
@@ -182,7 +184,7 @@ def packed_zip(path: Path, name: str, data: bytes) -> Path:
     return path
 
 
-def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_decompresses_beyond_the_limit_is_rejected(tmp_path: Path) -> None:
     bomb = put(tmp_path, "bomb.gz", gzip.compress(bytes(10**6)))
     zipped = packed_zip(tmp_path / "bomb.zip", "a", bytes(10**6))
     plain = put(tmp_path, "plain", bytes(10**6))
@@ -209,13 +211,13 @@ def test_the_members_of_an_archive_share_the_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.zip", "a.npz", "a.tgz", "a"])
-def test_an_archive_that_is_no_regular_file_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_archive_must_be_a_regular_file(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match="pipe"):
         unpack(tmp_path / name)
 
 
-def test_a_packed_file_that_is_cut_short_or_altered_is_named(tmp_path: Path) -> None:
+def test_truncated_or_corrupt_archives_are_reported_by_name(tmp_path: Path) -> None:
     whole = gzip.compress(TEXT * 100)
     broken = whole[:20] + bytes([whole[20] ^ 255]) + whole[21:]
     for number, data in enumerate((whole[:-9], whole[:5], b"no gzip", broken)):
@@ -224,9 +226,9 @@ def test_a_packed_file_that_is_cut_short_or_altered_is_named(tmp_path: Path) -> 
             unpack(path)
     good = packed_zip(tmp_path / "good.zip", "a", TEXT)
     for path in (put(tmp_path, "bad.zip", b"PK no zip"), put(tmp_path, "cut.zip", good.read_bytes()[:-30])):
-        with pytest.raises(InputError, match=r"\.zip: cut short or altered"):
+        with pytest.raises(InputError, match=r"\.zip: truncated or corrupt"):
             unpack(path)
-    with pytest.raises(InputError, match=r"good\.zip: cut short or altered"):
+    with pytest.raises(InputError, match=r"good\.zip: truncated or corrupt"):
         unpack(good, "not there")
     with pytest.raises(InputError, match="no such file"):
         unpack(tmp_path / "none.gz")

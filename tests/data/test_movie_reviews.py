@@ -49,7 +49,7 @@ def test_a_fold_is_tested_on_the_next_validates_and_the_others_are_trained_on(st
     ("data", "words"),
     [
         ({"name": "movie_reviews", "fold": 10}, "data.fold must lie between 0 and 9"),
-        ({"name": "imdb", "fold": 1}, "data.fold has no meaning with name = 'imdb'"),
+        ({"name": "imdb", "fold": 1}, "data.fold does not apply with name = 'imdb'"),
     ],
 )
 def test_a_fold_that_there_is_not_is_refused_in_words(data, words) -> None:

@@ -48,7 +48,7 @@ def test_a_column_of_what_has_no_such_columns_is_refused(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a X\n")
     with pytest.raises(InputError, match=r"a\.txt: data\.column = 'deprel' is a column of CoNLL-U"):
         load_data(DataConfig(name="tagged", train=(str(tmp_path / "a.txt"),), column="deprel"))
-    with pytest.raises(InputError, match="column has no meaning with name = 'wnut17'"):
+    with pytest.raises(InputError, match="column does not apply with name = 'wnut17'"):
         DataConfig(name="wnut17", column="deprel")
 
 

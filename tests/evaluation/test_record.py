@@ -52,7 +52,7 @@ def test_a_record_after_one_that_was_cut_short_is_not_lost_with_it(tmp_path: Pat
     ("change", "words"),
     [
         ({"recipes": "x"}, r"line 2: unknown key recipes \(did you mean recipe\?\)"),
-        ({"seed": "zero"}, "line 2: seed must be a whole number, not 'zero'"),
+        ({"seed": "zero"}, "line 2: seed must be an integer, not 'zero'"),
         ({"metrics": [{"name": "bleu", "value": 1.0}] * 2}, "line 2: metrics names a metric twice"),
         ({"metrics": [{"name": "bleu"}]}, "line 2: missing key metrics.value"),
         ({"by_length": [{"least": 1, "most": None, "pairs": 3}]}, "line 2: missing key by_length.bleu"),

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from qkv.data.registry import load_data
 from qkv.errors import CheckpointError, InputError, NotFinite
-from qkv.interop.seal import SEAL, read_seal, seal
+from qkv.interop.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.runtime import provenance
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job, loop
@@ -24,10 +24,10 @@ from .stopping import assert_bit_equal, stop_after, tensors
 
 def reseal(checkpoint: Path, **changes: object) -> None:
     """Seal a checkpoint anew, with its files as they are now and with these changes of what is said of it."""
-    record = read_seal(checkpoint)
+    record = read_manifest(checkpoint)
     del record["sha256"]
-    (checkpoint / SEAL).unlink()
-    seal(checkpoint, record | changes)
+    (checkpoint / MANIFEST_FILE).unlink()
+    write_manifest(checkpoint, record | changes)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_before_baselines_were_kept_is_gone_on_with(tiny, tmp_pa
 
 def test_a_checkpoint_says_where_and_by_which_code_it_was_trained(tiny, tmp_path):
     done = job.begin(replace(tiny, train=replace(tiny.train, epochs=1, precision="bfloat16")), tmp_path / "run", "cpu")
-    seal = read_seal(done.run.checkpoints[-1])
+    seal = read_manifest(done.run.checkpoints[-1])
     assert seal["device"] == provenance.device_name(torch.device("cpu"))
     assert (seal["precision"], seal["graphs"]) == ("bfloat16", False)
     assert (seal["commit"], seal["source_hash"]) == (provenance.commit(), provenance.source_hash())
@@ -113,7 +113,7 @@ def test_a_checkpoint_says_where_and_by_which_code_it_was_trained(tiny, tmp_path
 @pytest.mark.parametrize("thing", ["device", "precision", "graphs", "torch"])
 def test_going_on_under_other_circumstances_is_said(thing, stopped, monkeypatch, capsys):
     checkpoint = Run.open(stopped).checkpoints[-1]
-    is_now = read_seal(checkpoint)[thing]
+    is_now = read_manifest(checkpoint)[thing]
     reseal(checkpoint, **{thing: "another"})
     stop_after(monkeypatch, 1)
     job.resume(stopped, "cpu")

@@ -70,7 +70,7 @@ def read_captioned(
             "or a smaller data.side"
         )
     pixels: UInt8[ndarray, "count channels height width"] = np.empty((len(texts), 3, side, side), dtype=np.uint8)
-    with Bars().of_things(f"pictures of {folder.name}", len(texts)) as progress:
+    with Bars().count_bar(f"pictures of {folder.name}", len(texts)) as progress:
         for number, name in enumerate(texts):
             pixels[number] = read_picture(inside(folder, name), 3, side, side)
             progress(number + 1)

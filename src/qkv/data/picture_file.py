@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from qkv.errors import InputError
 from qkv.runtime.files import open_regular
-from qkv.runtime.native import native_stderr_silenced
+from qkv.runtime.native import silence_native_stderr
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 MAX_PIXELS = 2**26  # a small file can announce any number
@@ -55,7 +55,7 @@ def _decoded(file: io.BufferedReader, mode: str) -> Image.Image:
             raise InputError(f"{image.width:,} x {image.height:,} pixels are too many: scale it down")
         if image.format in ("JPEG", "MPO"):
             _check_scans(file)
-        with native_stderr_silenced():  # libtiff prints its warnings itself
+        with silence_native_stderr():  # libtiff prints its warnings itself
             image.load()
         ImageOps.exif_transpose(image, in_place=True)
         flat = Image.new(mode, image.size)

@@ -23,7 +23,7 @@ from qkv.data.tokenizer_limits import (
 )
 from qkv.errors import CheckpointError, InputError, QkvError
 from qkv.runtime.document import parse_json
-from qkv.runtime.native import native_stderr_silenced
+from qkv.runtime.native import silence_native_stderr
 
 LARGEST_NUMBER = 2**24  # of a token
 MAX_JSON_VALUES = 2**22  # each takes about 70 bytes of memory; Gemma's tokenizer.json has 1.8 million
@@ -222,7 +222,7 @@ class TwoTokenizers:
 def of_the_library(where: str) -> Iterator[None]:
     """One clear error for whatever the library does not like; at a crafted file it panics, which is no Exception."""
     try:
-        with native_stderr_silenced():  # a panic prints its message itself
+        with silence_native_stderr():  # a panic prints its message itself
             yield
     except (KeyboardInterrupt, SystemExit, QkvError):
         raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from qkv.config import build, require
 from qkv.errors import InputError
 from qkv.metrics import Score
-from qkv.runtime.files import naming_output, open_in_folder, open_regular, read_regular
+from qkv.runtime.files import name_output_errors, open_for_append, open_regular, read_regular
 
 RESULTS = "results.jsonl"
 LARGEST = 64 * 2**20  # bytes that are read at all
@@ -100,7 +100,7 @@ def append(folder: Path, record: Record) -> Path:
     """Add a record to those of a run."""
     path = folder / RESULTS
     line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
-    with naming_output(path), open_in_folder(path) as file:
+    with name_output_errors(path), open_for_append(path) as file:
         if file.tell() and not _ends_a_line(path):  # cut short by a crash: what follows must not be lost with it
             line = "\n" + line
         file.write(line.encode())

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from qkv.config import build, merged, nearest, override, read_toml, require, shown_value
+from qkv.config import build, merge, nearest, override, read_toml, require, shown_value
 from qkv.data.kinds import KINDS
 from qkv.data.registry import DATA_SETS, DataConfig
 from qkv.errors import InputError
@@ -214,7 +214,7 @@ def recipe_table(name: str) -> dict[str, Any]:
     if base not in known:
         close = nearest(str(base), known)
         raise InputError(f"recipe {name}: extends {shown_value(base)}, which does not come with qkv{close}")
-    return merged(recipe_table(base), table)
+    return merge(recipe_table(base), table)
 
 
 def recipe_path(name: str) -> Path:

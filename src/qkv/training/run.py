@@ -23,14 +23,14 @@ from qkv.interop.folder import (
     save_model,
     write_tensors,
 )
-from qkv.interop.seal import read_seal, seal, verify
+from qkv.interop.manifest import read_manifest, verify_manifest, write_manifest
 from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer
 from qkv.runtime.files import (
+    atomic_folder,
     check_output_file,
     check_output_folder,
-    folder_written_atomically,
+    exclusive_lock,
     is_leftover,
-    only_one_process,
     read_regular,
     remove_folder,
     remove_leftovers,
@@ -128,7 +128,7 @@ class Run:
     def held(self) -> Iterator[None]:
         """Keep the folder to this process; the manifest is written, and leftovers of a killed process are removed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with only_one_process(self.folder):
+        with exclusive_lock(self.folder):
             # Another process may have been here since the folder was looked at.
             if self.opened is None:
                 require_free(self.folder)
@@ -146,7 +146,7 @@ class Run:
     def data(self) -> Loaded:
         """The data that the run was trained on; an error if they are not the same any more."""
         loaded = load_data(self.recipe.data)
-        if self.checkpoints and read_seal(self.checkpoints[-1]).get("data") != loaded.fingerprint:
+        if self.checkpoints and read_manifest(self.checkpoints[-1]).get("data") != loaded.fingerprint:
             raise InputError(f"{self.folder}: its data have changed since it was trained: give --data")
         return loaded
 
@@ -178,11 +178,11 @@ class Run:
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
-        with folder_written_atomically(path) as scratch, average.used() as waiting:
+        with atomic_folder(path) as scratch, average.used() as waiting:
             save_model(model, task.vocabulary, scratch)
             tensors |= {f"weight.{name}": value for name, value in waiting.items()}
             write_tensors(tensors, scratch / TRAINING)
-            seal(scratch, {"place": asdict(place), "data": data, **asdict(circumstances)})
+            write_manifest(scratch, {"place": asdict(place), "data": data, **asdict(circumstances)})
         best = place.best and checkpoint_path(self.folder, place.best.step)
         for old in [old for old in self.checkpoints if old != best][: -self.recipe.train.keep]:
             remove_folder(old)
@@ -235,7 +235,7 @@ class Run:
     @staticmethod
     def _verify(path: Path) -> dict[str, Any]:
         try:
-            return verify(path)
+            return verify_manifest(path)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; remove {path} to go on from the checkpoint before it") from None
 

@@ -273,7 +273,7 @@ def test_an_unwritable_output_path_is_named(qkv: Command, run: Path, tmp_path: P
     ended = qkv("translate", run, TEXTS[0], "--attention", below)
     assert (ended.code, ended.err) == (2, f"error: {words}\n")
     ended = qkv("train", "dates-gru", "--set", "data.size=20", *TINY, "--out", below)
-    assert ended.error.startswith(f"{below / 'recipe.toml'}: cannot be written")
+    assert "cannot be written" in ended.error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "page.html"]
 
 

@@ -56,7 +56,7 @@ def test_a_caption_without_attention_is_shown_without_tiles(tmp_path: Path):
     plain = Captioned("a.png", "", 0.0, pixels=PIXELS, grid=(2, 3))
     page = save_captions([plain], tmp_path / "page.html").read_text()
     assert len(images(page)) == 1
-    assert "(nothing)" in page
+    assert "(empty)" in page
 
 
 def test_a_very_long_token_is_truncated(tmp_path: Path):

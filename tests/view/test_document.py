@@ -43,7 +43,7 @@ def test_sentences_and_words_are_shaded_by_weight(tmp_path):
 
 def test_truncation_is_shown(tmp_path):
     page = save_document_page([document("It", left_out=3)], tmp_path / "a.html").read_text(encoding="utf-8")
-    assert '<p class="meta">negative 10.0% · 3 more sentence(s) were not read</p>' in page
+    assert '<p class="meta">negative 10.0% · 3 more sentence(s) truncated</p>' in page
 
 
 def test_hostile_text_is_escaped_and_the_page_runs_nothing(tmp_path):

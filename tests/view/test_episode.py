@@ -33,12 +33,12 @@ def test_the_page_shows_the_query_first_and_bars_by_weight(tmp_path: Path):
     assert bars(page) == pytest.approx([10, 10, 60, 20])
     assert re.findall(r"<figcaption>(.*?)</figcaption>", page) == ["? -&gt; 2", "class 3", "class 2", "class 1"]
     assert [figure.strip() for figure in re.findall(r'<figure class="(.*?)">', page)] == ["same asked", "", "same", ""]
-    assert "taken for class 2 (90.5%), right" in page
+    assert "predicted class 2 (90.5%), correct" in page
 
 
 def test_a_wrong_prediction_is_shown_with_the_label(tmp_path: Path):
     page = save_episode_page([seen([0.1, 0.6, 0.2, 0.1], guess=0)], tmp_path / "a.html").read_text()
-    assert "taken for class 1 (90.5%), wrong: it is class 2" in page
+    assert "predicted class 1 (90.5%), wrong: the label is class 2" in page
 
 
 def test_the_page_runs_nothing_and_escapes_names(tmp_path: Path):

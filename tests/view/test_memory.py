@@ -49,7 +49,7 @@ def test_the_figure_has_all_panels_and_marks_wrong_bits():
     seen = marching(heads=2)
     figure = _draw(seen)
     names = [axes.get_title(loc="left") for axes in figure.axes]
-    assert names == ["input", "answer: 1 of 6 bits are wrong", "written at", "read at, head 1", "read at, head 2"]
+    assert names == ["input", "answer: 1 of 6 bits wrong", "written at", "read at, head 1", "read at, head 2"]
     shown = [np.asarray(axes.images[0].get_array()) for axes in figure.axes]
     np.testing.assert_array_equal(shown[0], seen.inputs.T)
     np.testing.assert_array_equal(shown[2], seen.written[0].T[8:17])
@@ -87,7 +87,7 @@ def test_view_memory_plots_one_sequence_of_the_given_size(tmp_path, capsys):
     said = capsys.readouterr()
     assert said.out == f"{run.folder / 'memory.png'}\n"
     assert "of size 3" in said.err
-    assert "of 18 bits are wrong" in said.err
+    assert "of 18 bits wrong" in said.err
     view_memory(run.checkpoints[-1], None, tmp_path / "other.png", "cpu", json=True)
     assert '"size": "6"' in capsys.readouterr().out
     assert (tmp_path / "other.png").exists()

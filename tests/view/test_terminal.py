@@ -164,7 +164,7 @@ def test_an_unknown_head_is_an_error_that_names_the_valid_ones(head: int) -> Non
 
 
 def test_a_map_without_tokens_shows_a_message() -> None:
-    assert printed(AttentionMap("decoder", (), ("x",), np.ones((1, 0, 1)))) == ["decoder: there are no tokens to show"]
+    assert printed(AttentionMap("decoder", (), ("x",), np.ones((1, 0, 1)))) == ["decoder: no tokens to show"]
 
 
 def test_weights_that_do_not_fit_their_tokens_are_an_error() -> None:

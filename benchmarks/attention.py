@@ -1,4 +1,4 @@
-"""How fast the operator is, beside what it is built on. A speed is printed only for a result that was found right.
+"""Speed of the operator compared with its building blocks. Only verified results are timed.
 
     python -m benchmarks.attention                    every section that this machine can run
     python -m benchmarks.attention additive kernels   some of them
@@ -198,7 +198,7 @@ def _additive_at(batch: int, queries: int, keys: int, dim: int) -> None:
 
 
 def _fused_additive(query: Tensor, key: Tensor, value: Tensor, vector: Tensor) -> Tensor:
-    """What the backend `triton` runs after the projections, which are no part of the comparison."""
+    """The kernel of the backend `triton`, without the projections."""
     from qkv.attention.backends.additive import additive_attention
 
     return additive_attention(query.transpose(-1, -2), key.transpose(-1, -2), vector[None], value)[0]
@@ -210,7 +210,7 @@ def _additive_formula(query: Tensor, key: Tensor, value: Tensor, vector: Tensor)
 
 
 def _additive_exactly(leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
-    """Output and gradients in float64, a few queries at a time, or the tensor of all of them would fill the device."""
+    """Output and gradients in float64, computed in chunks of queries to limit memory."""
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     query, key, value, vector = exact
     totals, outputs = [torch.zeros_like(leaf) for leaf in exact], []
@@ -225,7 +225,7 @@ def _additive_exactly(leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
 
 
 def _memory(call: Call, leaves: list[Tensor], slope: Tensor) -> dict[str, float]:
-    """The peak of memory over that of inputs and outputs: of a forward pass alone, and with the backward pass."""
+    """Peak memory beyond inputs and outputs, for the forward pass and with the backward pass."""
     inputs, output = sum(leaf.nbytes for leaf in leaves), slope.nbytes
     with torch.no_grad():
         forward = _peak(call)
@@ -237,7 +237,7 @@ def _memory(call: Call, leaves: list[Tensor], slope: Tensor) -> dict[str, float]
 
 
 def _peak(call: Contender) -> int:
-    """The bytes that a call allocates at most, beside what was there before it."""
+    """Peak bytes allocated by a call."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -249,7 +249,7 @@ def _peak(call: Contender) -> int:
 
 
 class Block(nn.Module):
-    """A layer of the size of GPT-2's smallest."""
+    """A layer of the size of GPT-2 small."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ def _watch_at(model: nn.Module, x: Tensor) -> None:
 
 
 def _anew(model: nn.Module, x: Tensor, seen: Seen | None, *, look: bool) -> None:
-    """A forward pass whose weights take the place of those seen before; they are rebuilt when they are looked at."""
+    """A forward pass that replaces the recorded weights, which are rebuilt lazily."""
     if seen is not None:
         seen.forget()
     model(x)
@@ -339,7 +339,7 @@ def _weights_seen(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def _weights_exactly(model: nn.Module, x: Tensor) -> Tensor:
-    """The weights of the same model, all of it in float64 and in plain PyTorch."""
+    """Attention weights of the same model in float64 and plain PyTorch."""
     exact = _twin(model).double()
     for layer in _attention(exact):
         layer.backend = "reference"
@@ -347,14 +347,14 @@ def _weights_exactly(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def _twin(model: nn.Module) -> nn.Module:
-    """Another model with the same weights, not copies of them."""
+    """Another model that shares the weights."""
     twin = Decoder().to(next(model.parameters()).device).eval()
     twin.load_state_dict(model.state_dict(), assign=True)
     return twin
 
 
 def _captured(model: nn.Module, x: Tensor) -> Contender:
-    """The model in a CUDA graph: launches cost nothing there, and what is left is the work itself."""
+    """The model in a CUDA graph, to exclude launch overhead."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         model(x)
@@ -369,7 +369,7 @@ def _attention(model: nn.Module) -> Iterator[Attend]:
 
 
 def crossovers() -> None:
-    """sdpa beside flex over sizes, and what a new shape costs: the two figures of `measured.py`."""
+    """sdpa vs. flex over sizes, and the cost of a new shape: the two constants of `measured.py`."""
     for shape in ((8, 12, 512, 64), (16, 12, 1024, 64), (4, 16, 2048, 128), (4, 16, 4096, 128)):
         for name, mask, position in _masks_and_biases(*shape):
             try:
@@ -432,7 +432,7 @@ SECTIONS: dict[str, tuple[Callable[[], None], bool]] = {  # and whether they nee
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all that this machine can run if none")
+    parser.add_argument("sections", nargs="*", help=f"sections to run: {', '.join(SECTIONS)} [all supported]")
     parser.add_argument("--crossovers", action="store_true", help="measure where one backend overtakes another")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.sections if name not in SECTIONS]

@@ -188,13 +188,13 @@ def test_weights_must_be_finite_in_the_target_dtype(tmp_path: Path, number: floa
 
 def sharded(folder: Path) -> dict[str, torch.Tensor]:
     """Write two shards and their index."""
-    one, two = {"a": torch.ones(2), "b": torch.zeros(3)}, {"c": torch.full((2, 2), 7.0)}
-    save_file(one, folder / "model-00001-of-00002.safetensors")
-    save_file(two, folder / "model-00002-of-00002.safetensors")
-    places = dict.fromkeys(one, "model-00001-of-00002.safetensors")
-    places |= dict.fromkeys(two, "model-00002-of-00002.safetensors")
+    first, second = {"a": torch.ones(2), "b": torch.zeros(3)}, {"c": torch.full((2, 2), 7.0)}
+    save_file(first, folder / "model-00001-of-00002.safetensors")
+    save_file(second, folder / "model-00002-of-00002.safetensors")
+    weight_map = dict.fromkeys(first, "model-00001-of-00002.safetensors")
+    weight_map |= dict.fromkeys(second, "model-00002-of-00002.safetensors")
     (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": 36}, "weight_map": weight_map}))
-    return one | two
+    return first | second
 
 
 def test_shards_with_an_index(tmp_path: Path) -> None:

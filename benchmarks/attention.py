@@ -1,4 +1,4 @@
-"""Speed of the attention operator compared with the kernels it uses. Speeds are printed only for correct results.
+"""Speed of the operator compared with its building blocks. Only verified results are timed.
 
     python -m benchmarks.attention                    every section that this machine can run
     python -m benchmarks.attention additive kernels   some of them
@@ -36,7 +36,6 @@ from qkv.attention import (
     attend,
     plan,
 )  # fmt: skip
-from qkv.attention.watch import Recording
 from qkv.nn.feedforward import FeedForward
 from qkv.nn.heads import MultiHead
 
@@ -200,7 +199,7 @@ def _additive_at(batch: int, queries: int, keys: int, dim: int) -> None:
 
 
 def _fused_additive(query: Tensor, key: Tensor, value: Tensor, vector: Tensor) -> Tensor:
-    """The kernel of the `triton` backend, without the projections."""
+    """The kernel of the backend `triton`, without the projections."""
     from qkv.attention.backends.additive import additive_attention
 
     return additive_attention(query.transpose(-1, -2), key.transpose(-1, -2), vector[None], value)[0]
@@ -211,8 +210,8 @@ def _additive_formula(query: Tensor, key: Tensor, value: Tensor, vector: Tensor)
     return torch.softmax(scores.float(), dim=-1).to(value.dtype) @ value
 
 
-def _additive_float64(leaves: list[Tensor], grad_output: Tensor) -> list[Tensor]:
-    """Output and gradients in float64, a few queries at a time to limit memory."""
+def _additive_exactly(leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
+    """Output and gradients in float64, computed in chunks of queries to limit memory."""
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     query, key, value, vector = exact
     totals, outputs = [torch.zeros_like(leaf) for leaf in exact], []
@@ -226,9 +225,9 @@ def _additive_float64(leaves: list[Tensor], grad_output: Tensor) -> list[Tensor]
     return [torch.cat(outputs).view(*grad_output.shape), *totals]
 
 
-def _memory(call: Call, leaves: list[Tensor], grad_output: Tensor) -> dict[str, float]:
-    """Peak memory relative to inputs and outputs, for the forward pass alone and with the backward pass."""
-    inputs, output = sum(leaf.nbytes for leaf in leaves), grad_output.nbytes
+def _memory(call: Call, leaves: list[Tensor], slope: Tensor) -> dict[str, float]:
+    """Peak memory beyond inputs and outputs, for the forward pass and with the backward pass."""
+    inputs, output = sum(leaf.nbytes for leaf in leaves), slope.nbytes
     with torch.no_grad():
         forward = _peak(call)
     both = _peak(with_gradients(call, leaves, grad_output))
@@ -239,7 +238,7 @@ def _memory(call: Call, leaves: list[Tensor], grad_output: Tensor) -> dict[str, 
 
 
 def _peak(call: Contender) -> int:
-    """Peak number of bytes allocated by a call."""
+    """Peak bytes allocated by a call."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -251,7 +250,7 @@ def _peak(call: Contender) -> int:
 
 
 class Block(nn.Module):
-    """A block of the size of GPT-2 small."""
+    """A layer of the size of GPT-2 small."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -325,10 +324,10 @@ def _watch_at(model: nn.Module, x: Tensor) -> None:
     )
 
 
-def _forward(model: nn.Module, x: Tensor, recording: Recording | None, *, read: bool) -> None:
-    """Run a forward pass that replaces the recorded weights; reading them computes them."""
-    if recording is not None:
-        recording.reset()
+def _anew(model: nn.Module, x: Tensor, seen: Seen | None, *, look: bool) -> None:
+    """A forward pass that replaces the recorded weights, which are rebuilt lazily."""
+    if seen is not None:
+        seen.forget()
     model(x)
     for record in recording.values() if recording is not None and read else ():
         _ = record.weights
@@ -340,23 +339,23 @@ def _recorded_weights(model: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([record.weights for record in recording.values()])
 
 
-def _weights_float64(model: nn.Module, x: Tensor) -> Tensor:
-    """Weights of the same model in float64 and plain PyTorch."""
-    exact = _shared_copy(model).double()
+def _weights_exactly(model: nn.Module, x: Tensor) -> Tensor:
+    """Attention weights of the same model in float64 and plain PyTorch."""
+    exact = _twin(model).double()
     for layer in _attention(exact):
         layer.backend = "reference"
     return _recorded_weights(exact, x.double())
 
 
-def _shared_copy(model: nn.Module) -> nn.Module:
+def _twin(model: nn.Module) -> nn.Module:
     """Another model that shares the weights."""
-    copy = Decoder().to(next(model.parameters()).device).eval()
-    copy.load_state_dict(model.state_dict(), assign=True)
-    return copy
+    twin = Decoder().to(next(model.parameters()).device).eval()
+    twin.load_state_dict(model.state_dict(), assign=True)
+    return twin
 
 
 def _captured(model: nn.Module, x: Tensor) -> Contender:
-    """The model in a CUDA graph, which removes the launch overhead."""
+    """The model in a CUDA graph, to exclude launch overhead."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         model(x)
@@ -371,7 +370,7 @@ def _attention(model: nn.Module) -> Iterator[Attend]:
 
 
 def crossovers() -> None:
-    """sdpa compared with flex over sizes, and the cost of a new shape for cuDNN: the values of `measured.py`."""
+    """sdpa vs. flex over sizes, and the cost of a new shape: the two constants of `measured.py`."""
     for shape in ((8, 12, 512, 64), (16, 12, 1024, 64), (4, 16, 2048, 128), (4, 16, 4096, 128)):
         for name, mask, position in _masks_and_biases(*shape):
             try:
@@ -434,8 +433,8 @@ SECTIONS: dict[str, tuple[Callable[[], None], bool]] = {  # and whether it needs
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; default: all that this machine can run")
-    parser.add_argument("--crossovers", action="store_true", help="measure the crossovers between backends")
+    parser.add_argument("sections", nargs="*", help=f"sections to run: {', '.join(SECTIONS)} [all supported]")
+    parser.add_argument("--crossovers", action="store_true", help="measure where one backend overtakes another")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.sections if name not in SECTIONS]
     if unknown:

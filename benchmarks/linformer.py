@@ -1,4 +1,4 @@
-"""How the time and memory of an encoder grow with the length of its text: a Linformer beside full attention.
+"""Time and memory of an encoder by text length: Linformer vs. full attention.
 
     python -m benchmarks.linformer                          n = 512 ... 65,536 on a GPU, ... 4,096 on a CPU
     python -m benchmarks.linformer --longest 8192           to a shorter one
@@ -64,7 +64,7 @@ CONTENDERS: dict[str, Callable[[int, str], TextEncoder]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What one pass over texts of so many tokens takes."""
+    """Time and memory of one pass over texts of a given length."""
 
     contender: str
     length: int
@@ -75,7 +75,7 @@ class Measured:
 
 
 def measure(name: str, length: int, batch: int, sharing: str) -> Measured | None:
-    """The figures of one contender; None where memory does not hold it."""
+    """Measure one contender; None if it runs out of memory."""
     torch.manual_seed(0)
     model = CONTENDERS[name](length, sharing).to(DEVICE)
     tokens = torch.randint(WORDS, (batch, length), device=DEVICE)
@@ -105,7 +105,7 @@ def _passes(model: TextEncoder, tokens: Tensor) -> tuple[Callable[[], object], C
 
 
 def _mib(call: Callable[[], object]) -> float | None:
-    """What a call takes at most beside what was there before it."""
+    """Peak memory allocated by a call."""
     if not GPU:
         return None
     call()  # libraries set themselves up
@@ -118,7 +118,7 @@ def _mib(call: Callable[[], object]) -> float | None:
 
 @torch.no_grad()
 def wrongness(name: str, sharing: str) -> float:
-    """How far a contender is from the same weights in float64, on one short text."""
+    """Error of a contender relative to float64, on one short text."""
     torch.manual_seed(0)
     model = CONTENDERS[name](SHORTEST, sharing).to(DEVICE)
     tokens = torch.randint(WORDS, (1, SHORTEST), device=DEVICE)
@@ -128,7 +128,7 @@ def wrongness(name: str, sharing: str) -> float:
 
 
 def slope(points: list[tuple[int, float]]) -> float | None:
-    """How steep the line through the logarithms is, for the longest half of the lengths; None through one point."""
+    """Slope of the log-log fit over the longer half of the lengths; None for a single point."""
     kept = [(math.log(length), math.log(figure)) for length, figure in points[len(points) // 2 :]]
     if len(kept) < 2:
         return None
@@ -176,10 +176,10 @@ def draw(found: list[Measured], steep: dict[str, dict[str, float | None]], machi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--longest", type=int, default=2**16 if GPU else 2**12, help="the last length")
-    parser.add_argument("--batch", type=int, default=4 if GPU else 1, help="how many texts are read together")
+    parser.add_argument("--longest", type=int, default=2**16 if GPU else 2**12, help="maximum length")
+    parser.add_argument("--batch", type=int, default=4 if GPU else 1, help="batch size")
     parser.add_argument("--sharing", choices=linformer.SHARING, default="headwise")
-    parser.add_argument("--out", type=Path, help="a folder for the figures and the plot")
+    parser.add_argument("--out", type=Path, help="output directory")
     arguments = parser.parse_args()
     if arguments.longest < SHORTEST or arguments.batch < 1:
         parser.error(f"--longest must be {SHORTEST} or more, and --batch 1 or more")

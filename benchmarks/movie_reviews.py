@@ -1,4 +1,4 @@
-"""Praise or blame in 2,000 long reviews, on the ten folds of their authors: what a bag of words comes to.
+"""Bag-of-words baseline for sentiment of 2,000 movie reviews, on the original ten folds.
 
     python -m benchmarks.movie_reviews                                    all folds, printed
     python -m benchmarks.movie_reviews --out runs/movie-reviews-bag       and recorded, for `qkv compare`
@@ -37,7 +37,7 @@ HELD_BACK = (1.0, 3.0, 10.0, 30.0, 100.0)  # the inverse strength of the penalty
 
 @dataclass(frozen=True)
 class Fold:
-    """What was found on one of them."""
+    """Result on one fold."""
 
     accuracy: float
     features: int
@@ -62,7 +62,7 @@ def bag_of_words(folder: str | None, fold: int) -> Fold:
 
 
 def record(number: int, found: Fold, command: str) -> Record:
-    """What `qkv compare` puts beside the runs of qkv."""
+    """A record for `qkv compare`."""
     device, source_hash = provenance.device_name(torch.device("cpu")), provenance.source_hash()
     return Record(
         recipe=f"TF-IDF of words and pairs, logistic regression (scikit-learn {sklearn.__version__})",

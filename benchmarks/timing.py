@@ -1,4 +1,4 @@
-"""Timing in turns, telling one line at a time, and refusing to time what is wrong."""
+"""Interleaved timing, correctness checks and table output."""
 
 import json
 import random
@@ -15,7 +15,7 @@ Contender = Callable[[], object]
 
 
 def milliseconds(contenders: dict[str, Contender], rounds: int = 15, calls: int = 5) -> dict[str, float]:
-    """The median time of each, taken in turns: what disturbs, disturbs all alike.
+    """Median time of each function, interleaved so that disturbances affect all equally.
 
     Each round has another order: a GPU runs faster after work that let it cool, so nobody may always follow the same.
     """
@@ -46,7 +46,7 @@ def _one_timing(contender: Contender, calls: int) -> float:
 
 
 def error(found: Tensor, truth: Tensor) -> float:
-    """The distance from the truth, over its norm."""
+    """Relative error."""
     return ((found.double() - truth).norm() / truth.norm()).item()
 
 
@@ -55,7 +55,7 @@ def right(found: Tensor, truth: Tensor, most: float = MOST_ERROR) -> bool:
 
 
 def tell(section: str, what: str, **figures: object) -> None:
-    """One line of the table, which a machine can read as well."""
+    """Print one machine-readable table row."""
     print(json.dumps({"section": section, "what": what} | figures), flush=True)
 
 

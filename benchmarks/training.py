@@ -1,4 +1,4 @@
-"""How fast a Bahdanau GRU trains, beside JoeyNMT and OpenNMT-py: whole updates, in one run, in turns.
+"""Training speed of a Bahdanau GRU compared with JoeyNMT and OpenNMT-py: interleaved full updates in one run.
 
     python -m benchmarks.training                 on the GPU if there is one, else on the CPU
     python -m benchmarks.training --rounds 9      more rounds; ratios are taken inside a round, then their median
@@ -46,7 +46,7 @@ Update = Callable[[], Tensor]  # makes one update, and gives the loss before it
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained: everyone gets the same."""
+    """The workload, identical for all contenders."""
 
     batch: int
     length: int
@@ -64,7 +64,7 @@ class Work:
         return self.batch * self.length
 
     def data(self) -> Batch:
-        """Full sentences of random words, the same for all: padding would be the peers' loss, not ours."""
+        """Random sentences of equal length, so that padding does not penalize the peers."""
         generator = torch.Generator().manual_seed(0)
 
         def words(length: int) -> Tensor:
@@ -110,7 +110,7 @@ def our_model(work: Work) -> RNNSeq2Seq:
 
 
 def our_step(model: RNNSeq2Seq, batch: Batch, precision: str) -> Update:
-    """An update as qkv's trainer makes it, the look at the loss included."""
+    """An update as in qkv's trainer, including the loss readback."""
     optimizer = adamw(model, TrainConfig(lr=RATE, weight_decay=0.0))
 
     def loss_of(one: Batch) -> Tensor:
@@ -153,7 +153,7 @@ def _update(
 
 
 def wrong_by(work: Work) -> float:
-    """How far our losses are from the formula's, over a few updates from the same weights, without dropout.
+    """Deviation of our losses from a reference over a few updates from the same weights, without dropout.
 
     The formula takes one step of the decoder at a time, in float64, and writes the loss out:
     -sum_t [(1 - e) log p(y_t) + e / V sum_v log p(v)] / T. A wrong gradient, clip or update shows in the second loss.
@@ -194,7 +194,7 @@ def joeynmt(work: Work) -> Update:
 
 
 def joeynmt_helped(work: Work) -> Update:
-    """The same with what is faster in PyTorch."""
+    """The same with faster PyTorch settings."""
     batch, model, logits = _joeynmt_model(work)
     return _peer_update(work, model, partial(_smoothed, logits, batch), fused=True)
 
@@ -247,7 +247,7 @@ def opennmt(work: Work) -> Update:
 
 
 def no_attention(work: Work) -> Update:
-    """The same recurrences, each in one call of PyTorch's (cuDNN's, on the GPU), and no attention: a limit."""
+    """Upper bound: the same recurrences in one PyTorch (cuDNN) call each, without attention."""
     batch = work.data()
     source, target = (nn.Embedding(work.vocabulary, work.embedding) for _ in range(2))
     encoder = nn.GRU(work.embedding, work.encoder, bidirectional=True, batch_first=True)
@@ -274,7 +274,7 @@ def _peer_update(work: Work, model: nn.Module, loss_of: Callable[[], Tensor], *,
 
 
 def _peer(package: str, module: str) -> types.ModuleType:
-    """A module of a peer; what it needs for data and plots, and this machine lacks, is made up."""
+    """Import a module of a peer, stubbing missing dependencies for data and plots."""
     if package == "onmt" and "onmt" not in sys.modules:  # its own __init__ would bring the data loaders in
         bare = types.ModuleType("onmt")
         bare.__path__ = [str(Path(root) / "onmt") for root in sys.path if (Path(root) / "onmt").is_dir()]
@@ -292,7 +292,7 @@ def _peer(package: str, module: str) -> types.ModuleType:
 
 
 def contenders(work: Work) -> dict[str, Update]:
-    """Everyone that can do this work on this machine."""
+    """All contenders available on this machine."""
     makers = {"qkv": ours, "joeynmt": joeynmt, "joeynmt, helped": joeynmt_helped, "no attention": no_attention}
     if work.decoder == 2 * work.encoder:  # the only width that OpenNMT-py offers
         makers["opennmt-py"] = opennmt
@@ -311,7 +311,7 @@ def contenders(work: Work) -> dict[str, Update]:
 
 
 def in_turns(updates: dict[str, Update], work: Work, rounds: int, calls: int) -> dict[str, list[float]]:
-    """Seconds of an update in each round, everyone's turn in every round, after a probe of the machine."""
+    """Seconds per update of each contender in each round, interleaved with a matmul that probes the machine."""
     probe = torch.randn(2048, 2048, device=work.device)
     turns: dict[str, Callable[[], object]] = {"probe": lambda: probe @ probe, **updates}
     for turn in turns.values():
@@ -367,7 +367,7 @@ def measure(work: Work, rounds: int, calls: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=3, help="updates in a turn")
+    parser.add_argument("--calls", type=int, default=3, help="updates per turn")
     parser.add_argument("--peers", type=Path, default=Path(".peers"))
     options = parser.parse_args()
     sys.path[:0] = [str(options.peers / name) for name in ("joeynmt", "onmt")]

@@ -1,4 +1,4 @@
-"""Shapes and types are checked at run time in tests, where beartype is installed."""
+"""Check shapes and types at run time in tests if beartype is installed."""
 
 import importlib.util
 import os
@@ -24,7 +24,7 @@ if importlib.util.find_spec("beartype") is not None and os.environ.get("QKV_CHEC
 
 @pytest.fixture
 def unchecked() -> object:
-    """Switch the run-time checks off, to see what qkv itself says to a user who has none."""
+    """Disable the run-time checks, to test qkv's own error messages."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -32,7 +32,7 @@ def unchecked() -> object:
 
 @pytest.fixture(autouse=True)
 def _interpreter_with_new_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Triton's interpreter take a tensor as a loop's bound, where NumPy makes no int of one-element arrays."""
+    """Let Triton's interpreter use a tensor as a loop bound; newer NumPy does not convert one-element arrays to int."""
     if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
         return
     from triton.runtime import interpreter

@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands."""
+"""The Python code of the README runs, and its links exist."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from qkv.training.recipe import read_recipe
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_python_of_the_readme_runs_after_the_demo(tmp_path, monkeypatch):
+def test_readme_python_runs_after_the_demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = ["data.size=200", "model.hidden=8", "model.embedding=8", "train.valid_size=5"]
     job.begin(read_recipe("dates-gru", small), Path("runs/demo"), "cpu")
@@ -25,11 +25,11 @@ def test_the_python_of_the_readme_runs_after_the_demo(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "path", sorted(set(re.findall(r"\]\(((?:src|docs|[A-Z])[^)]*)\)", README.read_text(encoding="utf-8"))))
 )
-def test_every_file_that_the_readme_names_is_there(path):
+def test_files_named_in_the_readme_exist(path):
     assert (README.parent / path).exists()
 
 
-def test_the_page_on_attention_names_every_term_there_is_and_no_other():
+def test_the_attention_page_lists_exactly_the_registered_terms():
     import qkv.attention as attention
 
     page = (README.parent / "docs" / "attention.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The recipes that ship reach what the documentation says of them. Minutes each: run with -m slow."""
+"""Shipped recipes reach their documented results (minutes each: run with -m slow)."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def qkv(*arguments: str | Path) -> dict[str, Any]:
-    """The JSON that a command prints; a process of its own, where no test's checks slow it down."""
+    """Return the JSON output of a command, run in a subprocess without run-time type checks."""
     command = [sys.executable, "-m", "qkv", *map(str, arguments), "--device", "cpu", "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -20,7 +20,7 @@ def qkv(*arguments: str | Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "exact", "alignment", "seconds"), [("dates-gru", 0.995, 0.90, 60), ("dates-transformer", 0.99, 0.90, 180)]
 )
-def test_dates_are_read_as_well_and_as_fast_as_promised_on_two_cores(name, exact, alignment, seconds, tmp_path):
+def test_dates_recipes_reach_their_accuracy_and_speed(name, exact, alignment, seconds, tmp_path):
     trained = qkv("train", name, "--out", tmp_path / "run")
     report = qkv("evaluate", tmp_path / "run")
     assert report["split"] == "test"

@@ -1,17 +1,17 @@
-"""qkv: attention models on one operator.
+"""qkv: attention models built on one operator.
 
-qkv.attend(query, key, value)        the operator
-qkv.watch(model)                     what attends to what, while any model runs
-qkv.ablate(model, layer, heads)      what a model does without some of its heads
-qkv.load(folder)                     a saved model
-qkv.Translator(folder)               text in, text out
-qkv.Generator(folder)                a text, and how it might go on
-qkv.Classifier(folder)               a text, and what it is taken for
-qkv.Tagger(folder)                   a text, and what each of its words is
-qkv.Filler(folder)                   a text with masks, and the words for them
-qkv.Answerer(folder)                 a question and a text, and where in it the answer stands
-qkv.Captioner(folder)                a picture, a sentence about it, and where each word was read
-qkv.Embedder(folder)                 texts as vectors, near to each other where they mean the same
+qkv.attend(query, key, value)        the attention operator
+qkv.watch(model)                     record the attention weights of any model
+qkv.ablate(model, layer, heads)      run a model with some heads disabled
+qkv.load(folder)                     load a saved model
+qkv.Translator(folder)               translation and other text-to-text tasks
+qkv.Generator(folder)                text generation
+qkv.Classifier(folder)               text classification
+qkv.Tagger(folder)                   token classification
+qkv.Filler(folder)                   mask filling
+qkv.Answerer(folder)                 extractive question answering
+qkv.Captioner(folder)                image captioning
+qkv.Embedder(folder)                 sentence embeddings
 """
 
 from importlib import import_module
@@ -46,7 +46,7 @@ __all__ = [
     "watch",
 ]
 
-_HOME = {
+_MODULES = {
     "ablate": "qkv.attention",
     "attend": "qkv.attention",
     "watch": "qkv.attention",
@@ -63,10 +63,10 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for, so that `import qkv` costs next to nothing."""
-    if name not in _HOME:
+    """Import public names lazily, so that `import qkv` is fast."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'qkv' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 
 

@@ -1,4 +1,4 @@
-"""`python -m qkv` is the command `qkv`."""
+"""Run the `qkv` command with `python -m qkv`."""
 
 from qkv.cli.main import main
 

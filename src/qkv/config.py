@@ -1,6 +1,6 @@
-"""Configuration: frozen dataclasses from plain data, with errors that name the key and the nearest valid one.
+"""Build frozen config dataclasses from plain data (TOML, JSON, `--set a.b=value`).
 
-Plain data (TOML, JSON, `--set a.b=value`) can only fill fields that a dataclass declares: it never chooses code.
+Errors name the offending key and the nearest valid one. Data can only set declared fields; it never selects code.
 """
 
 import copy
@@ -19,29 +19,29 @@ from typing import Any, Literal, TypeVar
 from qkv.errors import InputError
 from qkv.runtime.files import read_regular
 
-LARGEST_TOML = 2**20  # bytes
-LARGEST_INTEGER = 2**53  # every integer up to here is also a float
+MAX_TOML_BYTES = 2**20  # bytes
+MAX_INTEGER = 2**53  # largest integer range that float64 represents exactly
 
 T = TypeVar("T")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file; a missing or malformed one is an input error that names it."""
+    """Read a TOML file; a missing or malformed file raises InputError."""
     try:
-        return tomllib.loads(read_regular(path, LARGEST_TOML).decode("utf-8"))
+        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
-    except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError also for integers with thousands of digits
         raise InputError(f"{path}: not valid TOML: {error}") from None
 
 
 def write_toml(data: Mapping[str, Any]) -> str:
-    """Write nested plain data as TOML; a value that is None is left out, as TOML has no word for it."""
+    """Serialize nested plain data as TOML; None values are omitted, as TOML has no null."""
     return "\n".join(_toml_lines(data, ())) + "\n"
 
 
 def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """The lines of a table: first its own values, for those below a [header] belong to that, then the tables in it."""
+    """Yield the lines of a table: its values first, then its subtables."""
     for key, value in table.items():
         if not isinstance(value, Mapping | None):
             yield f"{_toml_key(key)} = {_toml_value(value)}"
@@ -60,12 +60,12 @@ def _toml_value(value: Any) -> str:
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     if isinstance(value, float):
         return repr(value)
-    # Strings, integers and booleans are written as in JSON, which alone lets DEL stand unescaped.
+    # Strings, integers and booleans are as in JSON, except that TOML requires DEL to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """Apply `a.b=value` assignments, values in TOML's notation or a bare word, to a copy of nested data."""
+    """Apply `a.b=value` assignments to a copy of nested data; a value is TOML or a bare word."""
     result = copy.deepcopy(data)
     for assignment in assignments:
         dotted, equals, text = assignment.partition("=")
@@ -76,17 +76,17 @@ def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
         for parent in parents:
             table = table.setdefault(parent, {})
             if not isinstance(table, dict):
-                raise InputError(f"--set {shown(assignment)}: {shown(parent)} holds a value, not a table")
+                raise InputError(f"--set {shown(assignment)}: {shown(parent)} is a value, not a table")
         table[last] = _parse_value(text.strip())
     return result
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested data with other nested data on top: tables are joined key by key, everything else is replaced."""
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge `over` into `base` recursively: tables key by key, other values are replaced."""
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
-        result[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        result[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return result
 
 
@@ -94,13 +94,13 @@ def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
-        return text  # a bare word, so that nobody has to quote for two shells at once
+        return text  # a bare word needs no quotes inside shell quotes
 
 
 def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
     """Fill the dataclass `cls` from plain data, checking every key and type.
 
-    `where` opens each error message, `prefix` goes before each key in it ("model." for the keys of that table).
+    `where` opens each error message; `prefix` precedes each key in it (e.g. "model.").
     """
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: {prefix.rstrip('.') or 'the top level'} must be a table of keys and values")
@@ -120,18 +120,18 @@ def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
             raise InputError(f"{where}: missing key {prefix}{name}")
     try:
         return cls(**values)
-    except InputError as error:  # a rule of the dataclass itself, such as "dropout must lie in [0, 1)"
-        raise InputError(f"{where}: {_placed(str(error), prefix, fields)}") from None
+    except InputError as error:  # a check of the dataclass itself, e.g. "dropout must be in [0, 1)"
+        raise InputError(f"{where}: {_with_prefix(str(error), prefix, fields)}") from None
 
 
-def _placed(rule: str, prefix: str, fields: Iterable[str]) -> str:
-    """The words of a rule in their table: "model.dropout must ..." of a key, "model: there are ..." of several."""
-    first = re.split(r"\W", rule, maxsplit=1)[0]
-    return f"{prefix}{rule}" if first in fields or not prefix else f"{prefix.rstrip('.')}: {rule}"
+def _with_prefix(message: str, prefix: str, fields: Iterable[str]) -> str:
+    """Prefix a message with its table: "model.dropout must ..." for a key, else "model: ..."."""
+    first = re.split(r"\W", message, maxsplit=1)[0]
+    return f"{prefix}{message}" if first in fields or not prefix else f"{prefix.rstrip('.')}: {message}"
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """The words " (did you mean ...?)" where a known name is close, else the list of known names."""
+    """Return " (did you mean ...?)" if a known name is close, else the list of known names."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if close:
@@ -140,21 +140,21 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
-    """Check `value` against a field's type; integers pass for floats, lists for tuples."""
+    """Check and convert `value` to a field's type; integers are valid floats, lists are valid tuples."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where, prefix=f"{key}.")
     if origin is Literal:
         if value not in options:
-            said = shown_value(value)
-            known = nearest(said.strip("'"), map(str, options))
-            raise InputError(f"{where}: {key} = {said}{known}")
+            text = shown_value(value)
+            hint = nearest(text.strip("'"), map(str, options))
+            raise InputError(f"{where}: {key} = {text}{hint}")
         return value
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in options:
             return None
-        kept = [option for option in options if option is not type(None)]
-        return _convert(kept[0], value, where, key)
+        members = [option for option in options if option is not type(None)]
+        return _convert(members[0], value, where, key)
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_convert(options[0], item, where, key) for item in value)
     if origin is dict and isinstance(value, Mapping):
@@ -168,61 +168,61 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
 
 
 def _plain(value: Any, where: str, key: str) -> Any:
-    """Plain data whose numbers are all in range: integers within +-LARGEST_INTEGER, floats not NaN."""
+    """Return `value` after checking its numbers: integers within +-MAX_INTEGER, floats not NaN."""
     if isinstance(value, Mapping):
         return {name: _plain(item, where, f"{key}.{shown(str(name))}") for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item, where, key) for item in value]
-    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-        raise InputError(f"{where}: {key} is out of range: it must lie between -2^53 and 2^53")
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise InputError(f"{where}: {key} is out of range: must be between -2^53 and 2^53")
     if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{where}: {key} must be a number, not nan")
     return value
 
 
 def _type_name(kind: type) -> str:
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "a table"}
+    names = {int: "an integer", float: "a number", str: "a string", bool: "true or false", dict: "a table"}
     return names.get(kind, "a list")
 
 
 def shown(text: str, longest: int = 200) -> str:
-    """A text out of a file, fit for one line of an error message."""
-    whole = text if len(text) <= longest else f"{text[:longest]}..."
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in whole)
+    """Return a text truncated and escaped for a one-line error message."""
+    shortened = text if len(text) <= longest else f"{text[:longest]}..."
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shortened)
 
 
 def shown_value(value: Any, longest: int = 200) -> str:
-    """A value out of a file, fit for one line of an error message."""
+    """Return the repr of a value, truncated and escaped for a one-line error message."""
     try:
         return shown(repr(value), longest)
-    except ValueError:  # Python writes no number of thousands of digits, though TOML can hold it in hexadecimal
-        return "a number of thousands of digits"
+    except ValueError:  # Python limits int-to-str conversion; TOML's hexadecimal integers can exceed it
+        return "an integer with thousands of digits"
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise an input error with `message` unless `condition` holds; for the rules of config dataclasses."""
+    """Raise InputError(message) unless `condition` holds; used by config dataclasses."""
     if not condition:
         raise InputError(message)
 
 
 def require_known(config: Any, **known: Iterable[str]) -> None:
-    """Raise where a field of a config holds none of the words that are known for it."""
-    for name, words in known.items():
-        word = getattr(config, name)
-        require(word in words, f"{name} {word!r} is not known{nearest(str(word), words)}")
+    """Raise unless each field of a config has one of its valid values."""
+    for name, choices in known.items():
+        value = getattr(config, name)
+        require(value in choices, f"{name} {value!r} is not known{nearest(str(value), choices)}")
 
 
 def require_meaning(config: Any, meant_for: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
-    """Raise where a field was given that means something only where another has one of some values."""
+    """Raise if a field is set that only applies when another field has certain values."""
     for field in dataclasses.fields(config):
         value, (other, allowed) = getattr(config, field.name), meant_for.get(field.name, (field.name, ()))
         require(
             other == field.name or value == field.default or getattr(config, other) in allowed,
-            f"{field.name} = {value!r} has no meaning with {other} = {getattr(config, other)!r}: "
-            f"leave {field.name} out, or set {other} to {' or '.join(allowed)}",
+            f"{field.name} = {value!r} does not apply with {other} = {getattr(config, other)!r}: "
+            f"omit {field.name} or set {other} to {' or '.join(allowed)}",
         )
 
 
 def require_names(label_names: Sequence[str], labels: int) -> None:
-    """Raise unless all labels have a name, or none has."""
+    """Raise unless all labels have names or none has."""
     require(len(label_names) in (0, labels), f"there are {len(label_names)} label_names for {labels} labels")

@@ -1,34 +1,34 @@
-"""What can go wrong, in words a user can act on."""
+"""Exceptions with messages that users can act on."""
 
 
 class QkvError(Exception):
-    """Any error that qkv raises on purpose; its message says what is wrong, where, and what to do."""
+    """Base class; the message says what is wrong, where, and what to do."""
 
 
 class InputError(QkvError):
-    """The user's input cannot be used: a file, a recipe, a sentence, a folder."""
+    """Invalid user input: a file, a recipe, a text, a folder."""
 
 
 class CheckpointError(InputError):
-    """A saved folder is cut short, altered, or not what it claims to be."""
+    """A saved model or run is truncated, corrupt or inconsistent."""
 
 
 class ShapeError(QkvError, ValueError):
-    """Tensors were given whose shapes do not fit together."""
+    """Tensor shapes do not match."""
 
 
 class NotFinite(QkvError):  # noqa: N818  (it names the state of the loss)
-    """The loss or the gradient stopped being a finite number."""
+    """The loss or the gradient is not finite."""
 
 
 class OutOfMemory(QkvError):  # noqa: N818  (as torch calls it)
-    """A device has not enough memory for what was asked of it."""
+    """The device ran out of memory."""
 
 
 class Unsupported(QkvError):  # noqa: N818  (the name the design gives it)
-    """A backend that was asked for by name cannot honour the request."""
+    """An explicitly selected backend does not support the request."""
 
     def __init__(self, backend: str, reason: str) -> None:
-        super().__init__(f"backend {backend!r} cannot serve this request: {reason}")
+        super().__init__(f"backend {backend!r} does not support this request: {reason}")
         self.backend = backend
         self.reason = reason

@@ -1,4 +1,4 @@
-"""The shapes of tensors, as types: `Float[Tensor, "batch heads query dim"]`."""
+"""Tensor types with shapes: `Float[Tensor, "batch heads query dim"]`."""
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""How tests run the command, and what they see of it."""
+"""Run the command line in tests."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ TINY = [
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -21,16 +21,15 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The words of a command that failed on bad input: exit code 2, nothing on stdout, one line, no traceback."""
+        """Return the error message after checking exit code 2, empty stdout and a single line on stderr."""
         assert (self.code, self.out) == (2, ""), self
         assert self.err.startswith("error: "), self.err
         assert self.err.count("\n") == 1, self.err
         return self.err.removeprefix("error: ").removesuffix("\n")
 
 
-def process(*arguments: object, cwd: Path | None = None, code: str | None = None) -> Ended:
-    """Run the command in a process of its own; `code` runs instead of the module."""
-    start = ["-m", "qkv"] if code is None else ["-c", code]
-    command = [sys.executable, *start, *map(str, arguments)]
+def process(*arguments: object, cwd: Path | None = None) -> Ended:
+    """Run the command in a subprocess."""
+    command = [sys.executable, "-m", "qkv", *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())

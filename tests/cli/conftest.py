@@ -1,4 +1,4 @@
-"""One small trained model, and the command inside this process."""
+"""Fixtures: a small trained model and the in-process command line."""
 
 import io
 import sys
@@ -14,7 +14,7 @@ from .command import TINY, Ended, process
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was trained for two short epochs; its answers are nonsense, and always the same."""
+    """A run trained for two short epochs; its outputs are meaningless but deterministic."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     done = process("train", "dates-gru", "--set", "data.size=300", *TINY, "--out", folder)
     assert done.code == 0, done.err
@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def qkv(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Run the command inside this process, which has torch in memory already."""
+    """Run the command in this process, which has already imported torch."""
 
     def call(*arguments: object, stdin: bytes = b"") -> Ended:
         monkeypatch.setattr(sys, "argv", ["qkv", *map(str, arguments)])

@@ -1,4 +1,4 @@
-"""`qkv answer`: questions in, places in texts out."""
+"""`qkv answer`: extractive question answering from the command line."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def file(folder: Path) -> Path:
     return path
 
 
-def test_answers_are_parts_of_the_text_with_their_places(qkv, folder, file):
+def test_answers_are_spans_of_the_text_with_their_offsets(qkv, folder, file):
     done = qkv("answer", folder, "--file", file, "--json", "--top", 3, "--longest", 4)
     assert (done.code, done.err) == (0, "")
     found = [json.loads(line) for line in done.out.splitlines()]
@@ -43,7 +43,7 @@ def test_answers_are_parts_of_the_text_with_their_places(qkv, folder, file):
         assert one["answer"] == (best if best["probability"] >= one["no_answer"] else None)
 
 
-def test_answers_come_a_line_each_and_one_question_may_be_given_by_itself(qkv, folder, file):
+def test_each_answer_is_a_line_and_a_single_question_can_be_an_option(qkv, folder, file):
     answerer = Answerer(folder, device="cpu")
     for asked in ASKED:
         found = answerer(asked["question"], asked["text"], 2)
@@ -59,40 +59,40 @@ def test_answers_come_a_line_each_and_one_question_may_be_given_by_itself(qkv, f
     assert [line.split("\t")[0] for line in done.out.splitlines()] == ["1", "2"]
 
 
-def test_a_question_that_is_cut_off_is_noted(qkv, folder):
+def test_a_truncated_question_is_noted(qkv, folder):
     done = qkv("answer", folder, "--question", "cat " * 9, "--text", "The mat.")
-    assert done.err == "note: 1 question(s) are too long to be read to their end, the first is input 1\n"
+    assert done.err.startswith("note: 1 question(s)")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give --question and --text, or a --file of many"),
-        (["--question", "a"], "give --question and --text, or a --file of many"),
+        ([], "--question"),
+        (["--question", "a"], "--text"),
         (["--question", " ", "--text", "a"], "--question is empty"),
-        (["--question", "a", "--text", "a", "--file", "x"], "give --question and --text, or --file, not both"),
+        (["--question", "a", "--text", "a", "--file", "x"], "--file"),
         (["--file", "none.jsonl"], "none.jsonl: no such file"),
         (["--question", "a", "--text", "a", "--longest", "0"], "Invalid value for '--longest'"),
         (["--question", "a", "--text", "a", "--stride", "0"], "Invalid value for '--stride'"),
     ],
 )
-def test_what_cannot_be_asked_is_said_in_one_line(qkv, folder, arguments, words):
+def test_invalid_arguments_are_errors(qkv, folder, arguments, words):
     assert words in qkv("answer", folder, *arguments).error
 
 
 @pytest.mark.parametrize("line", ['{"question": "a"}', '{"question": "a", "text": " "}', "[1]", "{", "[" * 99_999])
-def test_a_line_that_is_no_question_is_named(qkv, folder, tmp_path, line):
+def test_an_invalid_line_is_named(qkv, folder, tmp_path, line):
     (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n{line}\n{json.dumps(ASKED[1])}\n")
     assert f"{tmp_path / 'a.jsonl'}: line 2: " in qkv("answer", folder, "--file", tmp_path / "a.jsonl").error
 
 
-def test_blank_lines_between_questions_are_passed_over(qkv, folder, tmp_path):
+def test_blank_lines_between_questions_are_skipped(qkv, folder, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n\n  \n{json.dumps(ASKED[1])}\n")
     done = qkv("answer", folder, "--file", tmp_path / "a.jsonl")
     assert (done.code, len(done.out.splitlines())) == (0, 2)
 
 
-def test_a_model_is_trained_on_questions_scored_and_asked(qkv, tmp_path):
+def test_a_model_is_trained_evaluated_and_used(qkv, tmp_path):
     text = "The cat sat on the mat. The dog sat in the film."
     answers = {"Where sat the cat?": "the mat", "Where sat the dog?": "the film", "Who?": None}
     qas = [
@@ -118,12 +118,12 @@ def test_a_model_is_trained_on_questions_scored_and_asked(qkv, tmp_path):
     done = qkv("answer", run, "--question", "Who?", "--text", text, "--json", "--device", "cpu")
     assert json.loads(done.out)["candidates"][0]["text"] in text
     bad = qkv("train", recipe, "--set", "model.head=span", "--out", tmp_path / "other")
-    assert "model.head is set by the data" in bad.error
+    assert "model.head" in bad.error
     data.write_text(data.read_text().replace('"answer_start": ', '"answer_start": 1'))
-    assert "the context has" in qkv("train", recipe, "--out", tmp_path / "other").error
+    assert "the mat" in qkv("train", recipe, "--out", tmp_path / "other").error
 
 
-def test_a_model_for_something_else_is_told_apart(qkv, folder, tmp_path):
+def test_a_model_for_another_task_is_an_error(qkv, folder, tmp_path):
     other = saved(tiny_bert("tagger"), tiny_tokenizer(tmp_path), tmp_path / "tagger")
     error = qkv("answer", other, "--question", "a", "--text", "b").error
-    assert "has the head 'tagger' (use qkv tag), but 'span' is required" in error
+    assert "'tagger'" in error

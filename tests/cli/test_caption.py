@@ -1,4 +1,4 @@
-"""`qkv caption`: lines for people, objects for machines, a page, and one line for what cannot be captioned."""
+"""`qkv caption`: text and JSON output, the attention page, and errors."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def pictures(tmp_path: Path) -> list[Path]:
     return [tmp_path / "red.png", tmp_path / "blue.png"]
 
 
-def test_there_is_a_line_for_each_picture_and_with_json_an_object(qkv: Command, model: Path, pictures: list[Path]):
+def test_each_image_gives_a_line_or_a_json_object(qkv: Command, model: Path, pictures: list[Path]):
     lines = qkv("caption", model, *pictures, "--device", "cpu", "--beam", 2)
     assert (lines.code, lines.err) == (0, "")
     found = [json.loads(line) for line in qkv("caption", model, *pictures, "--json", "--beam", 2).out.splitlines()]
@@ -48,7 +48,7 @@ def test_there_is_a_line_for_each_picture_and_with_json_an_object(qkv: Command, 
         assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in one["attention"])
 
 
-def test_out_writes_a_page(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
+def test_out_writes_an_html_page(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
     ended = qkv("caption", model, *pictures, "--out", tmp_path / "page.html")
     assert ended.err == f"{tmp_path / 'page.html'}\n"
     page = (tmp_path / "page.html").read_text()
@@ -56,9 +56,9 @@ def test_out_writes_a_page(qkv: Command, model: Path, pictures: list[Path], tmp_
     assert "red.png" in page
 
 
-def test_what_cannot_be_captioned_is_one_line(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
+def test_invalid_images_are_one_line_errors(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
     (tmp_path / "none.png").write_text("no picture")
-    assert "none.png: not an image" in qkv("caption", model, tmp_path / "none.png").error
+    assert "none.png: " in qkv("caption", model, tmp_path / "none.png").error
     assert "there.png: no such file" in qkv("caption", model, pictures[0], tmp_path / "there.png").error
     assert qkv("caption", model).error.startswith("Missing argument 'PICTURE")
-    assert "holds a captioner (for qkv caption)" in qkv("translate", model, "x").error
+    assert "qkv caption" in qkv("translate", model, "x").error

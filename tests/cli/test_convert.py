@@ -1,4 +1,4 @@
-"""`qkv convert`: a folder in, a folder out that others load; what cannot be done is one line, with exit code 2."""
+"""`qkv convert`: conversion to and from transformers, qkv and ELMo formats."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from qkv.models.rnn_lm import Config as RNNConfig
 from qkv.models.transformer import Config, Transformer
 
 WEIGHTS = "model.safetensors"
-BESIDE = {
+EXTRA_FILES = {
     "vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n##c\n",
     "tokenizer_config.json": '{"do_lower_case": true}',
     "special_tokens_map.json": '{"cls_token": "[CLS]"}',
@@ -32,64 +32,62 @@ BESIDE = {
 
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
-    """A folder as transformers has them, in bfloat16, with files of a tokenizer and others."""
+    """A transformers folder in bfloat16 with tokenizer and generation files."""
     folder = tmp_path / "bert"
     folder.mkdir()
     torch.manual_seed(0)
     model = Bert(BertConfig(11, dim=8, heads=2, layers=1, feedforward=8, max_length=6)).bfloat16()
     write_released(model, FAMILIES["bert"], folder)
-    for name, text in BESIDE.items():
+    for name, text in EXTRA_FILES.items():
         (folder / name).write_text(text)
     return folder
 
 
-def same(one: Path, other: Path) -> bool:
-    mine, its = load_file(one / WEIGHTS), load_file(other / WEIGHTS)
-    return mine.keys() == its.keys() and all(
-        mine[name].dtype == its[name].dtype and torch.equal(mine[name], its[name]) for name in mine
-    )
+def same_weights(first: Path, second: Path) -> bool:
+    a, b = load_file(first / WEIGHTS), load_file(second / WEIGHTS)
+    return a.keys() == b.keys() and all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_folder_comes_back_bit_for_bit_with_its_tokenizer_and_without_pickles_or_code(qkv, bert, tmp_path):
+def test_conversion_is_bit_exact_and_drops_pickles_and_code(qkv, bert, tmp_path):
     (bert / "modeling.py").write_text("print('code')")
     (bert / "pytorch_model.bin").write_bytes(b"a pickle")
     out = tmp_path / "new" / "out"
     done = qkv("convert", bert, out)
     assert (done.code, done.out) == (0, f"{out}\n")
     assert done.err == "Bert  0.0 M parameters  bfloat16  0.0 MB\n"
-    assert {path.name for path in out.iterdir()} == {"config.json", WEIGHTS, *BESIDE}
-    assert all((out / name).read_text() == text for name, text in BESIDE.items())
-    assert same(bert, out)
+    assert {path.name for path in out.iterdir()} == {"config.json", WEIGHTS, *EXTRA_FILES}
+    assert all((out / name).read_text() == text for name, text in EXTRA_FILES.items())
+    assert same_weights(bert, out)
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_the_precision_can_be_chosen(qkv, bert, tmp_path, dtype):
+def test_the_dtype_can_be_chosen(qkv, bert, tmp_path, dtype):
     done = qkv("convert", bert, tmp_path / "out", "--dtype", dtype, "--json")
-    told = json.loads(done.out)
-    numbers = getattr(torch, dtype)
+    summary = json.loads(done.out)
+    torch_dtype = getattr(torch, dtype)
     written = load_file(tmp_path / "out" / WEIGHTS)
-    assert {tensor.dtype for tensor in written.values()} == {numbers}
-    assert all(torch.equal(tensor, load_file(bert / WEIGHTS)[name].to(numbers)) for name, tensor in written.items())
+    assert {tensor.dtype for tensor in written.values()} == {torch_dtype}
+    assert all(torch.equal(tensor, load_file(bert / WEIGHTS)[name].to(torch_dtype)) for name, tensor in written.items())
     count = sum(tensor.numel() for tensor in written.values())
-    assert told == {
+    assert summary == {
         "out": str(tmp_path / "out"), "to": "hf", "network": "Bert", "parameters": count, "dtype": dtype,
-        "bytes": count * numbers.itemsize,
+        "bytes": count * torch_dtype.itemsize,
     }  # fmt: skip
 
 
-def test_a_precision_that_cannot_hold_a_weight_writes_nothing(qkv, tmp_path):
+def test_overflow_in_the_target_dtype_is_an_error_and_writes_nothing(qkv, tmp_path):
     model = GPT2(GPT2Config(5, dim=4, heads=1, layers=1, max_length=4))
     with torch.no_grad():
         model.embed.weight[0, 0] = 1e6
     (tmp_path / "in").mkdir()
     write_released(model, FAMILIES["gpt2"], tmp_path / "in")
     error = qkv("convert", tmp_path / "in", tmp_path / "out", "--dtype", "float16").error
-    assert error == f"{tmp_path / 'in' / WEIGHTS}: transformer.wte.weight holds values that are too large for float16"
+    assert error.startswith(f"{tmp_path / 'in' / WEIGHTS}: transformer.wte.weight")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_what_was_trained_here_is_written_for_transformers_and_comes_back(qkv, tmp_path):
+def test_a_trained_model_converts_to_transformers_and_back(qkv, tmp_path):
     vocabulary = Vocabulary.train(["abc"], "char")
     torch.manual_seed(0)
     sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8, "max_length": 8}
@@ -99,7 +97,7 @@ def test_what_was_trained_here_is_written_for_transformers_and_comes_back(qkv, t
     save_model(model, vocabulary, tmp_path / "in")
     assert qkv("convert", tmp_path / "in", tmp_path / "hf").code == 0
     assert qkv("convert", tmp_path / "hf", tmp_path / "out", "--to", "qkv").code == 0
-    assert same(tmp_path / "in", tmp_path / "out")
+    assert same_weights(tmp_path / "in", tmp_path / "out")
     again = load(tmp_path / "out")
     assert again.tokenizer.to_json() == vocabulary.to_json()
     tokens = torch.tensor([[4, 5, 3]])
@@ -110,10 +108,10 @@ def test_what_was_trained_here_is_written_for_transformers_and_comes_back(qkv, t
         assert (theirs(tokens, decoder_input_ids=tokens).logits - model(tokens, tokens)).abs().max() < 1e-5
 
 
-def test_a_released_tokenizer_goes_through_a_folder_of_our_own(qkv, bert, tmp_path):
+def test_a_released_tokenizer_survives_conversion_to_qkv_and_back(qkv, bert, tmp_path):
     assert qkv("convert", bert, tmp_path / "own", "--to", "qkv").code == 0
     assert qkv("convert", tmp_path / "own", tmp_path / "hf").code == 0
-    assert same(bert, tmp_path / "hf")
+    assert same_weights(bert, tmp_path / "hf")
     for folder in (bert, tmp_path / "own", tmp_path / "hf"):
         tokenizer = load(folder).tokenizer
         assert tokenizer.encode("A bc").ids == [2, 5, 6, 7, 3]
@@ -122,33 +120,33 @@ def test_a_released_tokenizer_goes_through_a_folder_of_our_own(qkv, bert, tmp_pa
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("A bc")["input_ids"] == [2, 5, 6, 7, 3]
 
 
-def test_nothing_that_is_there_is_written_over(qkv, bert, tmp_path):
+def test_existing_files_are_not_overwritten(qkv, bert, tmp_path):
     before = {path.name: path.read_bytes() for path in bert.iterdir()}
     for out in (bert, bert / WEIGHTS):
-        assert qkv("convert", bert, out).error == f"{out}: is there already; name a folder that is new or empty"
+        assert qkv("convert", bert, out).error.startswith(f"{out}: ")
     assert {path.name: path.read_bytes() for path in bert.iterdir()} == before
     (tmp_path / "empty").mkdir()
     assert qkv("convert", bert, tmp_path / "empty").code == 0
     assert "no such folder" in qkv("convert", tmp_path / "none", tmp_path / "out").error
 
 
-def test_a_network_that_transformers_does_not_have_is_told(qkv, tmp_path):
+def test_a_model_without_transformers_counterpart_is_an_error(qkv, tmp_path):
     (tmp_path / "in").mkdir()
     save_model(RNNLM(RNNConfig(5, embedding=4, hidden=4)), None, tmp_path / "in")
     error = qkv("convert", tmp_path / "in", tmp_path / "out").error
-    assert error.startswith("transformers has no network like our RNNLM; what can be written for it: Bert (as bert), ")
+    assert "RNNLM" in error
     assert qkv("convert", tmp_path / "in", tmp_path / "out", "--to", "qkv").code == 0
-    assert same(tmp_path / "in", tmp_path / "out")
+    assert same_weights(tmp_path / "in", tmp_path / "out")
     assert "'--to'" in qkv("convert", tmp_path / "in", tmp_path / "other", "--to", "onnx").error
 
 
-def test_a_pickle_is_not_converted_either(qkv, bert, tmp_path):
+def test_a_pickle_is_not_converted(qkv, bert, tmp_path):
     (bert / WEIGHTS).rename(bert / "pytorch_model.bin")
-    assert "pytorch_model.bin is a pickle, which could run any code" in qkv("convert", bert, tmp_path / "out").error
+    assert "pytorch_model.bin is a pickle" in qkv("convert", bert, tmp_path / "out").error
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "vit", "marian"])
-def test_every_family_that_transformers_writes_comes_back_to_it_bit_for_bit(qkv, tmp_path, name):
+def test_round_trip_of_every_family_is_bit_exact(qkv, tmp_path, name):
     transformers = pytest.importorskip("transformers")
     small = {
         "bert": {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 8},
@@ -175,7 +173,7 @@ def test_every_family_that_transformers_writes_comes_back_to_it_bit_for_bit(qkv,
     assert all(after[key].dtype == value.dtype and torch.equal(after[key], value) for key, value in before.items())
 
 
-def test_an_elmo_is_written_as_it_was_released_and_comes_back(qkv, tmp_path):
+def test_elmo_round_trip(qkv, tmp_path):
     pytest.importorskip("h5py")
     torch.manual_seed(0)
     sizes = {"filters": ((1, 4), (2, 3)), "highway_layers": 1, "dim": 4, "hidden": 6, "layers": 1}
@@ -184,30 +182,29 @@ def test_an_elmo_is_written_as_it_was_released_and_comes_back(qkv, tmp_path):
     save_model(model, None, str(tmp_path / "ours"))
     done = qkv("convert", tmp_path / "ours", tmp_path / "released", "--to", "elmo")
     assert done.code == 0
-    assert "stay behind" not in done.err
+    assert "note: " not in done.err
     (tmp_path / "tagger").mkdir()
     save_model(Elmo(ElmoConfig(max_characters=9, head="tagger", **sizes)), None, tmp_path / "tagger")
     tagger = qkv("convert", tmp_path / "tagger", tmp_path / "headless", "--to", "elmo", "--json")
     weights = sum(weight.numel() for weight in model.parameters())
     assert json.loads(tagger.out)["parameters"] == weights
     assert json.loads(tagger.out)["bytes"] == 4 * weights
-    assert "weights stay behind: the format has no place for a head" in tagger.err
+    assert "dropped" in tagger.err
     assert {path.name for path in (tmp_path / "released").iterdir()} == {"options.json", "weights.hdf5"}
     assert qkv("convert", tmp_path / "released", tmp_path / "back", "--to", "qkv").code == 0
     back = dict(load(tmp_path / "back").named_parameters())
     assert all(torch.equal(weight, back[name]) for name, weight in model.named_parameters())
-    refused = qkv("convert", tmp_path / "ours", tmp_path / "hf").error
-    assert "transformers has no network like our Elmo (--to elmo writes it as it was released)" in refused
+    assert "--to elmo" in qkv("convert", tmp_path / "ours", tmp_path / "hf").error
     half = qkv("convert", tmp_path / "ours", tmp_path / "half", "--to", "elmo", "--dtype", "float16").error
-    assert "ELMo's release has its weights in float32" in half
+    assert "float32" in half
 
 
-def test_what_the_release_of_elmo_cannot_say_is_refused_and_nothing_is_left(qkv, bert, tmp_path):
+def test_models_that_the_elmo_format_cannot_represent_are_errors(qkv, bert, tmp_path):
     pytest.importorskip("h5py")
     sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden": 6, "layers": 1}
     (tmp_path / "ours").mkdir()
     save_model(Elmo(ElmoConfig(max_characters=9, normalise_words=True, **sizes)), None, tmp_path / "ours")
     out = tmp_path / "out"
-    assert "no place for normalise_words" in qkv("convert", tmp_path / "ours", out, "--to", "elmo").error
-    assert "holds a Bert, which cannot be written as ELMo" in qkv("convert", bert, out, "--to", "elmo").error
+    assert "normalise_words" in qkv("convert", tmp_path / "ours", out, "--to", "elmo").error
+    assert "Bert" in qkv("convert", bert, out, "--to", "elmo").error
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""`qkv generate`: prompts in, texts out; what cannot be done is one line, with exit code 2."""
+"""`qkv generate`: prompts, sampling options and errors."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ TEXT = "To be, or not to be,\nthat is the question"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that was never trained: its texts are nonsense, and always the same."""
+    """An untrained model; its outputs are meaningless but deterministic."""
     path = tmp_path_factory.mktemp("language-model")
     vocabulary = Vocabulary.train([TEXT], "char")
     torch.manual_seed(0)
@@ -23,14 +23,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_prompt_is_gone_on_with(qkv, folder):
+def test_a_prompt_is_continued(qkv, folder):
     done = qkv("generate", folder, "--prompt", "To be", "--tokens", 12)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("To be")
     assert len(done.out) == len("To be") + 12 + len("\n")
 
 
-def test_the_prompt_comes_from_a_file_or_standard_input_with_its_lines(qkv, folder, tmp_path):
+def test_a_multi_line_prompt_from_a_file_or_stdin(qkv, folder, tmp_path):
     (tmp_path / "prompt.txt").write_text("To be,\nor not")
     by_file = qkv("generate", folder, "--file", tmp_path / "prompt.txt", "--tokens", 5)
     by_stdin = qkv("generate", folder, "--tokens", 5, stdin=b"To be,\nor not")
@@ -51,7 +51,7 @@ def test_each_line_of_a_file_is_a_prompt(qkv, folder, tmp_path):
     assert qkv("generate", folder, "--input", tmp_path / "prompts.txt").error.endswith("is empty")
 
 
-def test_the_seed_the_temperature_and_the_cuts_decide_the_text(qkv, folder):
+def test_seed_temperature_top_k_and_top_p_affect_the_text(qkv, folder):
     def text(*more: object) -> str:
         return qkv("generate", folder, "--prompt", "To", "--tokens", 40, *more).out
 
@@ -59,58 +59,55 @@ def test_the_seed_the_temperature_and_the_cuts_decide_the_text(qkv, folder):
     assert text("--temperature", 0.0001) == text("--top-k", 1) == text("--top-p", 0.0001) != text()
 
 
-def test_several_prompts_and_samples_are_told_apart_as_json(qkv, folder):
+def test_several_prompts_and_samples_as_json(qkv, folder):
     done = qkv("generate", folder, "--prompt", "To", "--prompt", "or", "--n", 2, "--tokens", 3, "--json")
     records = [json.loads(line) for line in done.out.splitlines()]
-    assert [(one["prompt"], one["sample"], one["begins"]) for one in records] == [
+    assert [(record["prompt"], record["sample"], record["begins"]) for record in records] == [
         (1, 1, "To"), (1, 2, "To"), (2, 1, "or"), (2, 2, "or"),
     ]  # fmt: skip
-    for one in records:
-        assert one["text"] == one["begins"] + one["continuation"]
-        assert len(one["continuation"]) == 3
-        assert one["score"] < 0
-        assert one["unknown"] == []
+    for record in records:
+        assert record["text"] == record["begins"] + record["continuation"]
+        assert len(record["continuation"]) == 3
+        assert record["score"] < 0
+        assert record["unknown"] == []
 
 
-def test_characters_that_were_never_seen_are_noted(qkv, folder):
+def test_out_of_vocabulary_characters_are_noted(qkv, folder):
     done = qkv("generate", folder, "--prompt", "Sein é", "--tokens", 2)
     assert done.code == 0
-    assert done.err.startswith("note: prompt 1: never seen in training, read as unknown: 'S' (U+0053), ")
+    assert done.err.startswith("note: prompt 1: ")
     assert "'é' (U+00E9)" in done.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--prompt", ""], "prompt 1 is empty"),
-        (["--prompt", "be", "--temperature", "0"], "temperature must be positive"),
+        (["--prompt", ""], "prompt 1 "),
+        (["--prompt", "be", "--temperature", "0"], "temperature"),
         (["--prompt", "be", "--top-k", "0"], "top-k"),
-        (["--prompt", "be", "--top-p", "1.5"], "top-p must be above 0 and at most 1"),
+        (["--prompt", "be", "--top-p", "1.5"], "top-p"),
         (["--prompt", "be", "--tokens", "0"], "Invalid value for '--tokens'"),
         (["--prompt", "be", "--n", "0"], "Invalid value for '--n'"),
-        (["--prompt", "be", "--tokens", "9999999", "--n", "9"], "exceed the limit"),
-        (["--prompt", "be", "--file", "x.txt"], "give --prompt, --file or --input, not two of them"),
-        (["--input", "x.txt", "--file", "x.txt"], "give --prompt, --file or --input, not two of them"),
+        (["--prompt", "be", "--tokens", "9999999", "--n", "9"], "9999999"),
+        (["--prompt", "be", "--file", "x.txt"], "mutually exclusive"),
+        (["--input", "x.txt", "--file", "x.txt"], "mutually exclusive"),
         (["--input", "none.txt"], "none.txt: no such file"),
         (["--file", "none.txt"], "none.txt: no such file"),
-        ([], "prompt 1 is empty"),
-        (["--prompt", "be", "--device", "tpu"], "device 'tpu' is not known"),
+        ([], "prompt 1 "),
+        (["--prompt", "be", "--device", "tpu"], "device 'tpu'"),
     ],
 )
-def test_what_cannot_be_generated_is_said_in_one_line(arguments, words, qkv, folder):
+def test_invalid_arguments_are_errors(arguments, words, qkv, folder):
     assert words in qkv("generate", folder, *arguments).error
 
 
-def test_a_folder_that_holds_no_language_model_is_told_apart(qkv, run, folder, tmp_path):
+def test_a_folder_without_a_language_model_is_an_error(qkv, run, folder, tmp_path):
     assert qkv("generate", tmp_path / "none", "--prompt", "a").error == f"{tmp_path / 'none'}: no such folder"
-    error = qkv("generate", run, "--prompt", "a").error
-    assert error == (
-        f"{run}: holds an encoder-decoder (for qkv translate), and a language model (for qkv generate) is needed here"
-    )
-    assert "holds a language model (for qkv generate)" in qkv("translate", folder, "be").error
+    assert "qkv translate" in qkv("generate", run, "--prompt", "a").error
+    assert "qkv generate" in qkv("translate", folder, "be").error
 
 
-def test_a_prompt_from_a_file_is_taken_whole_to_its_last_line_break(qkv, folder, tmp_path):
+def test_trailing_newlines_of_a_prompt_file_are_kept(qkv, folder, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_bytes(b"to be\n\n")
     done = qkv("generate", folder, "--file", prompt, "--tokens", 1, "--json")

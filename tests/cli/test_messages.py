@@ -1,4 +1,4 @@
-"""Messages on stderr are one line of at most 500 characters, whatever input they quote."""
+"""Messages on stderr are one line of at most 500 characters, regardless of the input they quote."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.cli.talk import note
+from qkv.cli.console import note
 from qkv.errors import InputError
 from qkv.training.display import Display
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
@@ -32,7 +32,7 @@ def check(error: str) -> None:
 
 
 @pytest.mark.parametrize("content", CONLL.values(), ids=CONLL)
-def test_a_long_line_of_a_data_file_is_quoted_in_part(qkv, tmp_path, content):
+def test_a_long_line_of_a_data_file_is_truncated(qkv, tmp_path, content):
     (tmp_path / "words.conll").write_text(content)
     check(qkv("train", "ewt-bert", "--data", tmp_path / "words.conll", "--out", tmp_path / "run").error)
 
@@ -53,7 +53,7 @@ def test_a_long_line_of_a_data_file_is_quoted_in_part(qkv, tmp_path, content):
     ],
     ids=lambda arguments: " ".join(word[:12] for word in arguments),
 )
-def test_a_long_argument_is_quoted_in_part(qkv, run, arguments):
+def test_a_long_argument_is_truncated(qkv, run, arguments):
     check(qkv(*(run if word == "RUN" else word for word in arguments)).error)
 
 
@@ -61,14 +61,14 @@ def test_an_error_keeps_its_start_and_end_and_escapes_control_characters(qkv, mo
     def fail(*_: object, **__: object) -> None:
         raise InputError(f"first\n\x1b[2J\u202e{LONG} last")
 
-    monkeypatch.setattr(sys.modules["qkv.cli.texts"], "texts_given", fail)
+    monkeypatch.setattr(sys.modules["qkv.cli.texts"], "read_texts", fail)
     error = qkv("classify", classifier, "text").error
     check(error)
     assert error.startswith(r"first \x1b[2J\u202eaaa")
     assert error.endswith("aaa last")
 
 
-def test_notes_are_as_short(capsys, qkv, run):
+def test_notes_have_the_same_limit(capsys, qkv, run):
     note(f"\x1b{LONG}")
     Display().print(f"note: \x1b{LONG}")
     lines = [*capsys.readouterr().err.splitlines(), *qkv("translate", run, "\x1b" + 150 * "日本語").err.splitlines()]
@@ -79,7 +79,7 @@ def test_notes_are_as_short(capsys, qkv, run):
         assert line.isprintable()
 
 
-def test_a_line_of_questions_that_is_no_json_is_not_repeated(qkv, tmp_path, classifier):
+def test_an_invalid_line_of_questions_is_not_quoted_in_full(qkv, tmp_path, classifier):
     (tmp_path / "questions.jsonl").write_text(json.dumps({LONG: LONG}) + "\n")
     check(qkv("answer", classifier, "--file", tmp_path / "questions.jsonl").error)
 
@@ -87,4 +87,4 @@ def test_a_line_of_questions_that_is_no_json_is_not_repeated(qkv, tmp_path, clas
 def test_all_recipes_are_listed(qkv):
     names = qkv("train", "--list").out.splitlines()
     assert "dates-gru" in names
-    assert sum(map(len, names)) > LONGEST_MESSAGE  # too many for an error
+    assert sum(map(len, names)) > LONGEST_MESSAGE  # too long for an error message

@@ -1,6 +1,7 @@
-"""`qkv train --data` and `qkv evaluate --data`: the task says what a user's own files hold."""
+"""`qkv train --data` and `qkv evaluate --data`: the task determines the file format."""
 
 import json
+import re
 
 import pytest
 
@@ -33,11 +34,11 @@ SMALL = ("model.dim=8", "model.heads=2", "train.epochs=1", "train.batch_tokens=6
 
 
 def settings(*more: str) -> list[str]:
-    return [part for one in (*SMALL, *more) for part in ("--set", one)]
+    return [word for setting in (*SMALL, *more) for word in ("--set", setting)]
 
 
 @pytest.mark.parametrize("recipe", FILES)
-def test_a_recipe_trains_and_is_scored_on_files_of_the_kind_that_its_task_learns_from(qkv, tmp_path, recipe):
+def test_a_recipe_trains_and_is_evaluated_on_user_files(qkv, tmp_path, recipe):
     text, layers = FILES[recipe]
     small = [f"model.{layers}=1"]
     if recipe in ("polarity-bert", "questions-bert"):
@@ -51,45 +52,43 @@ def test_a_recipe_trains_and_is_scored_on_files_of_the_kind_that_its_task_learns
     done = qkv("train", recipe, "--data", mine, "--out", tmp_path / "run", *settings(*small))
     assert done.code == 0, done.err
     assert qkv("evaluate", tmp_path / "run", "--split", "valid", "--no-record").code == 0
-    other = mine.rename(tmp_path / f"other{mine.suffix}")  # what it was trained on need not be there any more
+    other = mine.rename(tmp_path / f"other{mine.suffix}")  # the training file is no longer needed
     done = qkv("evaluate", tmp_path / "run", "--data", other, "--json")
     if recipe in SCORED:
-        found, (key, size) = json.loads(done.out), SCORED[recipe]
-        assert (found["split"], found[key]) == (str(other), size)
+        report, (key, size) = json.loads(done.out), SCORED[recipe]
+        assert (report["split"], report[key]) == (str(other), size)
         assert not (tmp_path / "run/results.jsonl").exists()
     else:
-        assert "language modelling is scored on the run's own data: leave --data away; a text of yours" in done.error
+        assert "--data" in done.error
 
 
-def test_labels_that_no_training_text_has_are_told_wherever_they_are(qkv, tmp_path):
+def test_labels_without_training_examples_are_noted(qkv, tmp_path):
     text, _ = FILES["polarity-bert"]
     for name, labels in (("mine", text), ("test", "a film\tmeh\nso so\tmeh\n")):
         (tmp_path / f"{name}.tsv").write_text(labels)
     mine, test, run = tmp_path / "mine.tsv", tmp_path / "test.tsv", tmp_path / "run"
     small = settings("model.layers=1", "data.vocabulary=wordpiece:60")
-    words = "that no training text has: meh"
     trained = qkv("train", "polarity-bert", "--data", mine, "--test", test, "--out", run, *small)
-    assert f"note: labels in test {words}" in trained.err
-    assert f"note: labels in test {words}" in qkv("evaluate", run).err
-    assert f"note: labels in {test} {words}" in qkv("evaluate", run, "--data", test).err
+    assert re.search("note: .*test.*meh", trained.err)
+    assert re.search("note: .*test.*meh", qkv("evaluate", run).err)
+    assert re.search(f"note: .*{test}.*meh", qkv("evaluate", run, "--data", test).err)
 
 
-def test_a_model_that_reads_trees_takes_files_with_heads_and_no_others(qkv, tmp_path):
+def test_a_tagger_with_tree_positions_requires_heads(qkv, tmp_path):
     rows = [("They", 3), ("are", 3), ("late", 0)]
     sentence = "".join(f"{n}\t{word}\t_\tX\t_\t_\t{head}\tdep\t_\t_\n" for n, (word, head) in enumerate(rows, 1))
     trees, bare, run = tmp_path / "trees.conllu", tmp_path / "bare.tsv", tmp_path / "run"
     trees.write_text(f"# text = They are late\n{sentence}\n{sentence.replace('late', 'here')}")
     bare.write_text("They\tdep\n")
     train = ("train", "ewt-bert-tree", "--data", trees, "--out", run, *settings("model.layers=1"))
-    words = "sentence 1 has no head for each of its words"
-    assert f"test: {words}" in qkv(*train, "--test", bare).error
+    assert re.search("test: .*head", qkv(*train, "--test", bare).error)
     assert qkv(*train).code == 0
-    assert f"{bare}: {words}" in qkv("evaluate", run, "--data", bare).error
-    assert words in qkv("tag", run, "They are late").error
+    assert re.search(f"{bare}: .*head", qkv("evaluate", run, "--data", bare).error)
+    assert "head" in qkv("tag", run, "They are late").error
     assert qkv("tag", run, "--file", trees).out == "They/X are/X late/X\nThey/X are/X here/X\n"
 
 
-def test_a_translator_that_reads_trees_takes_sources_with_heads_and_no_others(qkv, tmp_path):
+def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
     sentences = [[("They", 3), ("are", 3), ("late", 0)], [("They", 2), ("sit", 0)], [("Late", 0)]]
     rows = [
         "".join(f"{n}\t{word}\t_\tX\t_\t_\t{head}\tdep\t_\t_\n" for n, (word, head) in enumerate(words, 1))
@@ -100,27 +99,27 @@ def test_a_translator_that_reads_trees_takes_sources_with_heads_and_no_others(qk
     plain.write_text("They are late\nThey sit\nLate\n")
     targets.write_text("late late -\nsit -\n-\n")
     small = settings("model.encoder_layers=1", "model.decoder_layers=1", "model.tree=both")
-    words = "has no head for each of its words, and the model reads dependency trees"
     train = ("train", "pairs-transformer", "--out", run, *small)
-    assert f"train: pair 1 {words}" in qkv(*train, "--data", plain, "--data", targets).error
+    assert re.search("train: pair 1 .*head", qkv(*train, "--data", plain, "--data", targets).error)
     done = qkv(*train, "--data", trees, "--data", targets)
     assert done.code == 0, done.err
     assert qkv("evaluate", run, "--no-record").code == 0
     scored = qkv("evaluate", run, "--data", trees, "--data", targets, "--json")
     assert json.loads(scored.out)["pairs"] == 3
-    given = [
-        Tagged(tuple(word for word, _ in one), ("",) * len(one), tuple(head for _, head in one)) for one in sentences
+    sources = [
+        Tagged(tuple(word for word, _ in sentence), ("",) * len(sentence), tuple(head for _, head in sentence))
+        for sentence in sentences
     ]
-    expected = Translator(run, device="cpu").translate(given, Search(2, max_length=9))
+    expected = Translator(run, device="cpu").translate(sources, Search(2, max_length=9))
     translate = ("translate", run, "--beam", 2, "--max-length", 9, "--device", "cpu")
-    found = [json.loads(line) for line in qkv(*translate, "--file", trees, "--json").out.splitlines()]
-    assert [one["text"] for one in found] == [answers[0].text for answers in expected]
-    assert [one["source"] for one in found] == plain.read_text().splitlines()
-    assert f"input 1 {words}" in qkv(*translate, "--file", plain).error
+    outputs = [json.loads(line) for line in qkv(*translate, "--file", trees, "--json").out.splitlines()]
+    assert [output["text"] for output in outputs] == [answers[0].text for answers in expected]
+    assert [output["source"] for output in outputs] == plain.read_text().splitlines()
+    assert re.search("input 1 .*head", qkv(*translate, "--file", plain).error)
     assert qkv("view", run, "--device", "cpu", "--out", tmp_path / "page.html").code == 0
 
 
-def test_a_task_without_a_format_for_own_files_says_so(qkv, tmp_path):
+def test_a_task_without_user_files_is_an_error(qkv, tmp_path):
     (tmp_path / "mine.txt").write_text("a")
     done = qkv("train", "fashion-vit", "--data", tmp_path / "mine.txt")
-    assert "image classification is learned from a data set that qkv knows" in done.error
+    assert "--data" in done.error

@@ -1,4 +1,4 @@
-"""Common mistakes with a user's own files, as the commands report them."""
+"""Common mistakes with user files."""
 
 import json
 import os
@@ -15,7 +15,7 @@ CONLL = "".join(f"w{number}\tNOUN\nruns\tVERB\n.\tPUNCT\n\n" for number in range
 TEXT = "5 March 2026"
 
 
-def test_training_notes_a_heading_and_that_pairs_are_few(qkv, tmp_path):
+def test_training_notes_a_header_row_and_few_pairs(qkv, tmp_path):
     (tmp_path / "mine.csv").write_text("de,en\n" + PAIRS.replace("\t", ","))
     done = qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", "--out", tmp_path / "run", *TINY)
     assert done.code == 0, done.err
@@ -27,11 +27,11 @@ def test_training_notes_a_heading_and_that_pairs_are_few(qkv, tmp_path):
     assert "heading" in qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", *strict).error
 
 
-def test_thousand_pairs_and_pretrained_weights_bring_no_note_about_few_pairs(qkv, run, tmp_path):
-    begun = ("train", "dates-gru", *TINY, "--set", "train.epochs=1", "--out")
-    done = qkv(*begun, tmp_path / "many", "--set", "data.size=1000")
+def test_no_note_about_few_pairs_with_a_thousand_pairs_or_fine_tuning(qkv, run, tmp_path):
+    train = ("train", "dates-gru", *TINY, "--set", "train.epochs=1", "--out")
+    done = qkv(*train, tmp_path / "many", "--set", "data.size=1000")
     assert (done.code, "training pairs" in done.err) == (0, False), done.err
-    done = qkv(*begun, tmp_path / "tuned", "--set", "data.size=40", "--set", f"init={run}")
+    done = qkv(*train, tmp_path / "tuned", "--set", "data.size=40", "--set", f"init={run}")
     assert (done.code, "training pairs" in done.err) == (0, False), done.err
 
 
@@ -47,7 +47,7 @@ def test_thousand_pairs_and_pretrained_weights_bring_no_note_about_few_pairs(qkv
         ("polarity-bert", f"a\tb\n{'a' * 2**20}\n", "line 2"),
     ],
 )  # fmt: skip
-def test_training_refuses_files_of_another_kind_in_one_short_line(qkv, tmp_path, recipe, content, word):
+def test_training_on_files_in_another_format_is_an_error(qkv, tmp_path, recipe, content, word):
     (tmp_path / "mine.tsv").write_bytes(content if isinstance(content, bytes) else content.encode())
     error = qkv("train", recipe, "--data", tmp_path / "mine.tsv", "--out", tmp_path / "run").error
     assert word in error
@@ -55,14 +55,14 @@ def test_training_refuses_files_of_another_kind_in_one_short_line(qkv, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_training_refuses_what_is_not_a_regular_file(qkv, tmp_path):
+def test_training_on_special_files_is_an_error(qkv, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop.tsv").symlink_to("loop.tsv")
     for path in (tmp_path / "fifo", tmp_path / "loop.tsv", "/dev/zero"):
         assert str(path) in qkv("train", "pairs-gru", "--data", path, "--out", tmp_path / "run").error
 
 
-def test_a_recipe_without_data_is_refused(qkv, tmp_path):
+def test_a_recipe_without_data_is_an_error(qkv, tmp_path):
     (tmp_path / "mine.toml").write_text('task = "translate"\n')
     assert "data.name" in qkv("train", tmp_path / "mine.toml", "--out", tmp_path / "run").error
     (tmp_path / "mine.toml").write_text('task = "translat"\n')
@@ -70,7 +70,7 @@ def test_a_recipe_without_data_is_refused(qkv, tmp_path):
     assert "task" in qkv("train", tmp_path / "mine.toml", "--data", tmp_path / "mine.tsv").error
 
 
-def test_data_show_recognises_formats_by_their_content(qkv, tmp_path):
+def test_data_show_detects_the_format(qkv, tmp_path):
     for name, content in (("a.conll", CONLL), ("a.tsv", PAIRS), ("a.txt", "a line\nanother\n")):
         (tmp_path / name).write_text(content)
     shown = qkv("data", "show", tmp_path / "a.conll", "--count", 1)
@@ -83,7 +83,7 @@ def test_data_show_recognises_formats_by_their_content(qkv, tmp_path):
     assert "pairs" in qkv("data", "show", tmp_path / "a.tsv", "--kind", "pair").error
 
 
-def test_unknown_characters_in_many_lines_are_one_note(qkv, run, tmp_path):
+def test_unknown_characters_in_many_lines_give_one_note(qkv, run, tmp_path):
     (tmp_path / "a.tsv").write_text(f"{TEXT}\n" + f"{TEXT}\t☃\n" * 30)
     done = qkv("translate", run, "--file", tmp_path / "a.tsv")
     assert done.code == 0
@@ -100,7 +100,7 @@ def test_standard_input_can_be_named(qkv, run, name):
     assert qkv("translate", run, "--input", name, stdin=f"{TEXT}\n".encode()).out == expected.out
 
 
-def test_a_named_pipe_or_a_device_as_input_is_refused(qkv, run, tmp_path):
+def test_a_named_pipe_or_device_as_input_is_an_error(qkv, run, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero", "/dev/tty"):
         assert "standard input" in qkv("translate", run, "--input", path).error
@@ -112,7 +112,7 @@ def test_a_named_pipe_or_a_device_as_input_is_refused(qkv, run, tmp_path):
         os.close(writing)
 
 
-def test_process_substitution_is_an_input_but_no_training_data(run, tmp_path):
+def test_process_substitution_is_valid_input_but_not_training_data(run, tmp_path):
     qkv = f"{sys.executable} -m qkv"
     script = f"""
         {qkv} translate {run} --input <(printf '{TEXT}\\n') || exit 1
@@ -125,7 +125,7 @@ def test_process_substitution_is_an_input_but_no_training_data(run, tmp_path):
     assert "is a pipe" in done.stderr
 
 
-def test_a_pipe_that_the_process_holds_is_read_to_its_end(qkv, run):
+def test_an_open_pipe_is_read_to_its_end(qkv, run):
     reading, writing = os.pipe()
     os.write(writing, f"{TEXT}\n".encode())
     os.close(writing)

@@ -1,4 +1,4 @@
-"""`qkv evaluate` and `qkv view` of a few-shot classifier, on a run of its own."""
+"""`qkv evaluate` and `qkv view` for few-shot classification and bandits."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def test_episodes_of_the_test_set_are_scored_with_a_margin_and_looked_at_by_number(run: Path):
+def test_test_episodes_are_scored_with_a_margin_and_viewed_by_number(run: Path):
     scored = CliRunner().invoke(app, ["evaluate", str(run), "--json", "--device", "cpu"], catch_exceptions=False)
     report = json.loads(scored.stdout)
     assert report["split"] == "test"
@@ -45,12 +45,12 @@ def test_episodes_of_the_test_set_are_scored_with_a_margin_and_looked_at_by_numb
     assert png.stat().st_size > 0
 
 
-def test_what_is_no_number_of_an_episode_is_refused(run: Path):
-    with pytest.raises(InputError, match="by their numbers from 0 on"):
+def test_an_invalid_episode_number_is_an_error(run: Path):
+    with pytest.raises(InputError, match="numbers of test"):
         CliRunner().invoke(app, ["view", str(run), "a text"], catch_exceptions=False)
 
 
-def test_games_of_a_player_of_bandits_are_looked_at_by_number(tmp_path: Path):
+def test_bandit_games_are_viewed_by_number(tmp_path: Path):
     sizes = ["data.arms=2", "data.pulls=4", "model.keys=[4, 4]", "model.values=[4, 4]", "model.filters=4"]
     short = ["train.epochs=1", "train.batch_tokens=4096", "train.valid_size=10"]
     job.begin(read_recipe("bandit-snail", [*sizes, *short]), tmp_path / "run", "cpu")
@@ -59,7 +59,7 @@ def test_games_of_a_player_of_bandits_are_looked_at_by_number(tmp_path: Path):
     assert seen.stdout.count("arm") >= 4
     assert "game 7" in (tmp_path / "page.html").read_text()
     assert "game 3" in (tmp_path / "page.html").read_text()
-    with pytest.raises(InputError, match="by their numbers from 0 on"):
+    with pytest.raises(InputError, match="numbers of test"):
         CliRunner().invoke(app, ["view", str(tmp_path / "run"), "arms"], catch_exceptions=False)
-    with pytest.raises(InputError, match="leave out --beam and --document"):
+    with pytest.raises(InputError, match="--beam"):
         CliRunner().invoke(app, ["view", str(tmp_path / "run"), "--beam", "2"], catch_exceptions=False)

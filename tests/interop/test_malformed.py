@@ -1,4 +1,4 @@
-"""Two thousand folders that were altered: each is refused in one line, soon and in little memory, or does no harm."""
+"""Fuzzing: corrupted model folders give a one-line error quickly and with little memory, or load unchanged."""
 
 import json
 import os
@@ -45,7 +45,7 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
 
 
 def whole(kind: str, folder: Path) -> Files:
-    """A folder in which nothing is wrong."""
+    """A valid model folder."""
     torch.manual_seed(1)
     model, vocabulary = SMALL[kind](), Vocabulary.train(["abc"], "char")
     if kind == "own":
@@ -58,7 +58,7 @@ def whole(kind: str, folder: Path) -> Files:
 
 @pytest.fixture
 def _little_memory() -> Iterator[None]:
-    """Let no more memory be had than a little: whoever asks for the memory of a crafted model gets an error."""
+    """Limit the process memory, so that oversized allocations fail."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
         pytest.skip("the process's memory can be counted on Linux only")
@@ -71,7 +71,7 @@ def _little_memory() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_little_memory")
 @pytest.mark.parametrize("kind", sorted(SMALL))
-def test_an_altered_folder_is_refused_in_one_line_or_is_the_same_model(kind: str, tmp_path: Path) -> None:
+def test_a_corrupted_folder_is_an_error_or_loads_unchanged(kind: str, tmp_path: Path) -> None:
     files = whole(kind, tmp_path)
     weights = dict(load(tmp_path).named_parameters())
     random = Random(f"altered {kind}")
@@ -98,7 +98,7 @@ def test_an_altered_folder_is_refused_in_one_line_or_is_the_same_model(kind: str
 
 
 def attempt(folder: Path) -> tuple[dict[str, torch.Tensor] | None, str]:
-    """The weights that are loaded, or the words with which they are not; what else is raised is a defect."""
+    """Return the loaded weights or the error message; any other exception is a bug."""
     try:
         return dict(load(folder).named_parameters()), ""
     except InputError as error:
@@ -106,7 +106,7 @@ def attempt(folder: Path) -> tuple[dict[str, torch.Tensor] | None, str]:
 
 
 def parted(files: Files) -> tuple[Header, bytes]:
-    """The header of the weights, and their bytes."""
+    """Split the weights file into header and data."""
     data = files[WEIGHTS]
     end = 8 + int.from_bytes(data[:8], "little")
     return json.loads(data[8:end]), data[end:]
@@ -132,7 +132,7 @@ def made_longer(files: Files, random: Random) -> Files:
 
 
 def header_flipped(files: Files, random: Random) -> Files:
-    """Some bits of the header, or of the eight bytes of its length."""
+    """Flip bits in the header or its length."""
     header, _ = parted(files)
     data = bytearray(files[WEIGHTS])
     for _ in range(random.choice((1, 1, 1, 2, 5, 50))):
@@ -143,7 +143,7 @@ def header_flipped(files: Files, random: Random) -> Files:
 
 
 def text_flipped(files: Files, random: Random) -> Files:
-    """Some bits of a file of JSON."""
+    """Flip bits in a JSON file."""
     name = random.choice([name for name in sorted(files) if name != WEIGHTS])
     data = bytearray(files[name])
     for _ in range(random.choice((1, 1, 2, 5))):
@@ -152,7 +152,7 @@ def text_flipped(files: Files, random: Random) -> Files:
 
 
 def tensor_lost(files: Files, random: Random) -> Files:
-    """A tensor, with its bytes, so that nothing else is wrong."""
+    """Remove a tensor with its data, keeping the file consistent."""
     header, data = parted(files)
     start, end = header.pop(tensor(header, random))["data_offsets"]
     for entry in header.values():
@@ -176,7 +176,7 @@ def tensor_renamed(files: Files, random: Random) -> Files:
 
 
 def reshaped(files: Files, random: Random) -> Files:
-    """Another shape of as many numbers, or a shape that cannot be."""
+    """Change a shape, keeping or breaking the number of elements."""
     header, data = parted(files)
     entry = header[tensor(header, random)]
     shape = entry["shape"]
@@ -196,7 +196,7 @@ def other_numbers(files: Files, random: Random) -> Files:
 
 
 def moved(files: Files, random: Random) -> Files:
-    """Bytes that are another tensor's, that nobody has, or that are not there."""
+    """Make tensors overlap, leave gaps, or exceed the file."""
     header, data = parted(files)
     entry = header[tensor(header, random)]
     start, end = entry["data_offsets"]
@@ -208,7 +208,7 @@ def moved(files: Files, random: Random) -> Files:
 
 
 def said_twice(files: Files, random: Random) -> Files:
-    """A key of an object that is there already, with the same value or with another."""
+    """Duplicate a key with the same or another value."""
     if random.random() < 0.5:
         config = json.loads(files[CONFIG])
         key = random.choice(sorted(config))
@@ -228,7 +228,7 @@ def no_number(files: Files, random: Random) -> Files:
 
 
 def config_changed(files: Files, random: Random) -> Files:
-    """A value of a size or a type that nobody has thought of."""
+    """Replace a value by one of unexpected size or type."""
     config = json.loads(files[CONFIG])
     odd: list[Any] = [10**12, 2**24, 2**63, 10**400, -1, 0, 1, 3, 1.5, 1e300, float("nan"), float("inf")]
     odd += [
@@ -254,7 +254,7 @@ def config_changed(files: Files, random: Random) -> Files:
 
 
 def config_huge(files: Files, random: Random) -> Files:
-    """Every size at once."""
+    """Change all sizes at once."""
     size = random.choice([10**12, 2**24, 2**20, 2**31, 1024])
     config = json.loads(files[CONFIG])
     sizes = [key for key, value in config.items() if type(value) is int]
@@ -280,7 +280,7 @@ def config_deep(files: Files, random: Random) -> Files:
 
 
 def tokenizer_crafted(files: Files, random: Random) -> Files:
-    """What may stand where a tokenizer.json does."""
+    """Replace tokenizer.json."""
     model: dict[str, Any] = {"type": "WordLevel", "vocab": {"<pad>": 0, "<unk>": 1}, "unk_token": "<unk>"}
     crafted: list[Any] = [
         {}, [], None, 7, "x", {"model": {}}, {"version": "9.0", "model": model},

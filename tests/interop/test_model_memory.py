@@ -37,6 +37,6 @@ def test_weights_beyond_free_memory_are_refused_before_they_are_allocated(
     size = write_sparse_model(tmp_path)
     assert size > 90e9
     monkeypatch.setattr(memory, "free_memory", lambda device: 20 * 10**9)
-    monkeypatch.setattr("qkv.interop.folder.unfilled", lambda *arguments: pytest.fail("allocated"))
+    monkeypatch.setattr("qkv.interop.folder.empty_model", lambda *arguments: pytest.fail("allocated"))
     with pytest.raises(InputError, match="free"):
         load(tmp_path)

@@ -1,4 +1,4 @@
-"""Released folders: read by a map of weights, written back bit for bit, and refused in words where they do not fit."""
+"""Released models: loading by weight map, bit-exact saving, and errors."""
 
 import json
 import pickle
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
-    """What is said of a folder: soon, on one line, with the place in front."""
+    """Return the error of loading, after checking that it is quick, one line and names the path."""
     began = time.monotonic()
     with pytest.raises(kind) as caught:
         qkv.load(folder)
@@ -55,7 +55,7 @@ def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
     return str(caught.value).removeprefix(str(folder)).lstrip("/:").lstrip()
 
 
-def test_a_released_folder_is_loaded_by_its_map(folder: Path) -> None:
+def test_load_by_weight_map(folder: Path) -> None:
     model = qkv.load(folder)
     assert type(model) is Toy
     assert model.config == Config(vocabulary_size=7, dim=4)
@@ -67,13 +67,13 @@ def test_a_released_folder_is_loaded_by_its_map(folder: Path) -> None:
     assert qkv.load(folder).tokenizer.encode("cab").ids == [6, 4, 5]
 
 
-def test_which_head_there_is_can_be_told_by_the_tensors(tmp_path: Path) -> None:
+def test_the_head_is_inferred_from_the_tensors(tmp_path: Path) -> None:
     model = made(head=False)
     assert same(qkv.load(released(tmp_path, theirs(model))), model)
 
 
 @pytest.mark.parametrize("head", [True, False])
-def test_reading_and_writing_gives_the_file_back_bit_for_bit(tmp_path: Path, head: bool) -> None:
+def test_round_trip_is_bit_exact(tmp_path: Path, head: bool) -> None:
     model = made(head=head)
     write_released(model, TOY, tmp_path)
     before, after = theirs(model), load_file(tmp_path / WEIGHTS)
@@ -83,7 +83,7 @@ def test_reading_and_writing_gives_the_file_back_bit_for_bit(tmp_path: Path, hea
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_numbers_of_a_file_may_be_of_any_width(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_load_any_floating_point_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {name: tensor.to(dtype) for name, tensor in theirs(made()).items()}
     released(tmp_path, tensors)
     model = qkv.load(tmp_path)
@@ -96,7 +96,7 @@ def test_the_numbers_of_a_file_may_be_of_any_width(tmp_path: Path, dtype: torch.
     assert all(again[name].dtype == dtype and torch.equal(again[name], tensors[name]) for name in tensors)
 
 
-def test_where_widths_are_mixed_the_narrowest_that_holds_all_is_taken(tmp_path: Path) -> None:
+def test_mixed_dtypes_are_promoted(tmp_path: Path) -> None:
     tensors = theirs(made())
     tensors["toy.gain"] = tensors["toy.gain"].half()
     tensors["toy.norm.bias"] = tensors["toy.norm.bias"].bfloat16()
@@ -106,31 +106,31 @@ def test_where_widths_are_mixed_the_narrowest_that_holds_all_is_taken(tmp_path: 
     assert released_dtype(released(tmp_path, halves)) == torch.float32
 
 
-def test_a_precision_that_cannot_hold_a_weight_is_refused(tmp_path: Path) -> None:
+def test_overflow_in_the_target_dtype_is_an_error(tmp_path: Path) -> None:
     tensors = theirs(made())
     tensors["toy.norm.bias"][0] = 1e5
     released(tmp_path, tensors)
-    with pytest.raises(CheckpointError, match=r"toy.norm.bias holds values that are too large for float16"):
+    with pytest.raises(CheckpointError, match=r"toy.norm.bias .* float16"):
         qkv.load(tmp_path, dtype=torch.float16)
-    with pytest.raises(InputError, match=r"dtype torch.int64: weights are floating-point numbers"):
+    with pytest.raises(InputError, match=r"dtype torch.int64"):
         qkv.load(tmp_path, dtype=torch.int64)
 
 
-def test_a_file_may_hold_the_body_alone_without_its_prefix(tmp_path: Path) -> None:
+def test_a_base_model_without_prefix(tmp_path: Path) -> None:
     model = made(head=False)
     tensors = {name.removeprefix("toy."): tensor for name, tensor in theirs(model).items()}
     tensors["position_ids"] = torch.arange(4)
     assert same(qkv.load(released(tmp_path, tensors)), model)
 
 
-def test_a_prefix_is_there_or_not_but_not_for_some(folder: Path) -> None:
+def test_a_prefix_on_some_tensors_only_is_an_error(folder: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
     tensors["gain"] = tensors.pop("toy.gain")
     save_file(tensors, folder / WEIGHTS)
     assert refused(folder) == "toy.gain is missing, and gain is not part of the model"
 
 
-def test_old_spellings_are_read_and_new_ones_written(tmp_path: Path) -> None:
+def test_old_names_are_read_and_new_names_written(tmp_path: Path) -> None:
     tensors = theirs(made())
     tensors["toy.norm.gamma"] = tensors.pop("toy.norm.weight")
     tensors["toy.norm.beta"] = tensors.pop("toy.norm.bias")
@@ -143,7 +143,7 @@ def test_old_spellings_are_read_and_new_ones_written(tmp_path: Path) -> None:
     }
 
 
-def test_a_tied_weight_may_be_stored_twice_or_under_its_other_name_but_must_be_the_same(tmp_path: Path) -> None:
+def test_duplicates_of_a_tied_weight_must_be_equal(tmp_path: Path) -> None:
     tensors = theirs(made())
     tensors["head.weight"] = tensors["toy.words.weight"].clone()
     assert same(qkv.load(released(tmp_path, tensors)), made())
@@ -152,20 +152,20 @@ def test_a_tied_weight_may_be_stored_twice_or_under_its_other_name_but_must_be_t
     tensors["toy.words.weight"] = words
     tensors["head.weight"][6, 3] += 1e-3
     released(tmp_path, tensors)
-    assert refused(tmp_path) == f"{WEIGHTS}: head.weight differs from toy.words.weight, but must be a copy of it"
+    assert refused(tmp_path).startswith(f"{WEIGHTS}: head.weight must equal toy.words.weight")
     tensors["head.weight"] = tensors["head.weight"][:6].clone()
     released(tmp_path, tensors)
-    assert refused(tmp_path) == f"{WEIGHTS}: head.weight has shape [6, 4], the config asks for [7, 4]"
+    assert refused(tmp_path) == f"{WEIGHTS}: head.weight has shape [6, 4], expected [7, 4]"
 
 
-def test_what_is_no_weight_is_ignored_by_its_whole_name(tmp_path: Path) -> None:
+def test_ignored_tensors_are_matched_by_full_name(tmp_path: Path) -> None:
     tensors = theirs(made()) | {"toy.position_ids": torch.arange(4)}
     assert same(qkv.load(released(tmp_path, tensors)), made())
     released(tmp_path, tensors | {"toy.position_ids2": torch.arange(4)})
     assert refused(tmp_path) == "toy.position_ids2 is not part of the model"
 
 
-def test_several_files_with_an_index_are_one_model(tmp_path: Path) -> None:
+def test_a_sharded_model(tmp_path: Path) -> None:
     tensors = theirs(made())
     released(tmp_path, tensors)
     (tmp_path / WEIGHTS).unlink()
@@ -186,7 +186,7 @@ def change(folder: Path, how: Callable[[dict[str, torch.Tensor]], Any]) -> str:
     return refused(folder)
 
 
-def test_what_is_missing_or_too_much_is_named(folder: Path) -> None:
+def test_missing_and_unexpected_tensors_are_named(folder: Path) -> None:
     assert change(folder, lambda tensors: tensors.pop("toy.gain")) == "toy.gain is missing"
     extra = {"x": torch.ones(1), "toy\n.y": torch.ones(1)}
     found = change(folder, lambda tensors: tensors.update(extra))
@@ -197,65 +197,63 @@ def test_what_is_missing_or_too_much_is_named(folder: Path) -> None:
     assert found == r"toy.gain is missing, and toy\n.y, x, z0 and 4 more are not part of the model"
 
 
-def test_a_wrong_shape_is_named_with_the_right_one_as_the_file_has_it(folder: Path) -> None:
+def test_a_wrong_shape_is_named_with_the_expected_one(folder: Path) -> None:
     found = change(folder, lambda tensors: tensors.update({"toy.key.weight": torch.ones(4, 12)}))
-    assert found == f"{WEIGHTS}: toy.key.weight has shape [4, 12], the config asks for [4, 4]"
+    assert found == f"{WEIGHTS}: toy.key.weight has shape [4, 12], expected [4, 4]"
     found = change(folder, lambda tensors: tensors.update({"toy.key.weight": torch.ones(4, 4).long()}))
-    assert found == f"{WEIGHTS}: toy.key.weight is stored as I64, not as F16, BF16, F32, F64"
+    assert found.startswith(f"{WEIGHTS}: toy.key.weight has dtype I64")
 
 
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
-def test_values_that_are_not_finite_are_named(folder: Path, value: float) -> None:
+def test_non_finite_values_are_named(folder: Path, value: float) -> None:
     found = change(folder, lambda tensors: tensors["toy.value.bias"][1].fill_(value))
-    assert found == f"{WEIGHTS}: toy.value.bias holds values that are not finite"
+    assert found == f"{WEIGHTS}: toy.value.bias contains non-finite values"
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_size": 10**12}, "config.json: toy: dim must lie between 1 and 2^24"),
-        ({"hidden_size": "4"}, "config.json: toy: dim must be a whole number, not '4'"),
-        ({"hidden_size": 2**24, "vocab_size": 2**24}, f"{WEIGHTS}: toy.words.weight has shape [7, 4], the config asks"),
-        ({"hidden_size": 8}, f"{WEIGHTS}: toy.words.weight has shape [7, 4], the config asks for [7, 8]"),
-        ({"model_type": "tyo"}, "config.json: model_type 'tyo' is not known (did you mean toy?)"),
-        ({"model_type": "llama-guard"}, "config.json: model_type 'llama-guard' is not known (known: "),
-        ({"model_type": ["toy"]}, "config.json: model_type ['toy'] is not known"),
-        ({"model_type": None}, "config.json: model_type None is not known"),
-        ({"library": "qkv"}, "config.json: model_type 'toy' is not known"),
+        ({"hidden_size": 10**12}, "config.json: toy: dim must"),
+        ({"hidden_size": "4"}, "config.json: toy: dim must be an integer"),
+        ({"hidden_size": 2**24, "vocab_size": 2**24}, f"{WEIGHTS}: toy.words.weight has shape [7, 4], expected"),
+        ({"hidden_size": 8}, f"{WEIGHTS}: toy.words.weight has shape [7, 4], expected [7, 8]"),
+        ({"model_type": "tyo"}, "config.json: unknown model_type 'tyo' (did you mean toy?)"),
+        ({"model_type": "llama-guard"}, "config.json: unknown model_type 'llama-guard' (known: "),
+        ({"model_type": ["toy"]}, "config.json: unknown model_type ['toy']"),
+        ({"model_type": None}, "config.json: unknown model_type None"),
+        ({"library": "qkv"}, "config.json: unknown model_type 'toy'"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused_before_a_model_is_made(
-    folder: Path, changes: dict[str, Any], words: str
-) -> None:
+def test_an_invalid_config_is_an_error_before_allocation(folder: Path, changes: dict[str, Any], words: str) -> None:
     (folder / "config.json").write_text(json.dumps(config_json(made()) | changes))
     assert refused(folder).startswith(words)
 
 
-def test_tables_that_are_not_in_the_file_are_bounded_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkv.interop.skeleton.LARGEST_TABLES", 2**20)
+def test_buffers_are_limited_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.interop.meta_model.MAX_BUFFER_BYTES", 2**20)
     (folder / "config.json").write_text(json.dumps(config_json(made()) | {"max_position_embeddings": 2**20}))
-    assert refused(folder) == "config.json: asks for tables of 8,388,608 bytes besides the weights"
+    assert refused(folder) == "config.json: the model's buffers need 8,388,608 bytes"
 
 
-def test_more_numbers_than_can_be_counted_are_refused(folder: Path) -> None:
+def test_sizes_that_overflow_are_an_error(folder: Path) -> None:
     def huge(config: Config) -> Any:
         return torch.nn.Linear(2**40, 2**40)
 
-    with pytest.raises(CheckpointError, match=r"config.json: asks for a model larger than any memory"):
+    with pytest.raises(CheckpointError, match=r"config.json: .*overflow"):
         load_released(folder, replace(TOY, network=huge))
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda weights: weights[1:], "the map is wrong about ['embed.weight']"),
-        (lambda weights: (*weights, weights[0]), "the map of weights has ['embed.weight', 'toy.words.weight'] twice"),
-        (lambda weights: (*weights, Weight("none", ("none",))), "the map is wrong about ['none']"),
-        (lambda weights: (*weights[1:], Weight("embed.weight", ("toy.gain",))), "has ['toy.gain'] twice"),
-        (lambda weights: (*weights[1:], Weight("embed.weight", ("head.weight",))), "has ['head.weight'] twice"),
+        (lambda weights: weights[1:], "['embed.weight']"),
+        (lambda weights: (*weights, weights[0]), "['embed.weight', 'toy.words.weight']"),
+        (lambda weights: (*weights, Weight("none", ("none",))), "['none']"),
+        (lambda weights: (*weights[1:], Weight("embed.weight", ("toy.gain",))), "['toy.gain']"),
+        (lambda weights: (*weights[1:], Weight("embed.weight", ("head.weight",))), "['head.weight']"),
     ],
 )
-def test_a_map_that_would_lose_a_weight_writes_nothing(tmp_path: Path, wrong: Callable[..., Any], words: str) -> None:
+def test_an_incomplete_weight_map_writes_nothing(tmp_path: Path, wrong: Callable[..., Any], words: str) -> None:
     def weights(config: Config) -> WeightMap:
         table = TOY.weights(config)
         return replace(table, weights=wrong(table.weights))
@@ -265,28 +263,24 @@ def test_a_map_that_would_lose_a_weight_writes_nothing(tmp_path: Path, wrong: Ca
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pickle_is_not_read_and_its_owner_is_told_what_to_do(folder: Path) -> None:
+def test_a_pickle_is_not_loaded(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": 1}))
-    assert re.match(
-        rf"{WEIGHTS}: no such file; pytorch_model.bin is a pickle, .* never read: convert it to safetensors first, "
-        r".* save_pretrained",
-        refused(folder),
-    )
+    assert "pytorch_model.bin is a pickle" in refused(folder)
 
 
-def test_a_tokenizer_that_cannot_be_read_is_an_error_of_the_folder(folder: Path) -> None:
+def test_an_invalid_tokenizer_is_an_error(folder: Path) -> None:
     (folder / "vocab.txt").write_bytes(b"\xff")
-    assert refused(folder) == "vocab.txt: not UTF-8 at byte 0"
+    assert refused(folder).startswith("vocab.txt: not UTF-8")
     (folder / "vocab.txt").write_text("abcdefgh")
-    assert refused(folder) == "has 12 tokens, but the model has room for 7"
+    assert "12 tokens" in refused(folder)
 
 
-def test_a_model_of_another_kind_is_told_apart_before_its_weights_are_read(folder: Path) -> None:
+def test_the_model_kind_is_checked_before_the_weights_are_read(folder: Path) -> None:
     assert same(load_as(Toy, folder), made())
     (folder / WEIGHTS).unlink()
     for kind in (EncoderDecoder, LanguageModel):
-        with pytest.raises(InputError, match=r"holds a Toy, and an? .* is needed here"):
+        with pytest.raises(InputError, match=r"is a Toy, but an? .* is required"):
             load_as(kind, folder)
 
 
@@ -294,7 +288,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[dict[str, Any]]:
-    """A hub that gives a folder, or raises."""
+    """Replace the Hub by one that returns a folder or raises."""
     import sys
     from types import ModuleType, SimpleNamespace
 
@@ -336,13 +330,13 @@ def test_all_files_are_downloaded_at_the_commit_of_a_branch(
     assert COMMIT in caplog.text
 
 
-def test_a_commit_that_is_given_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pinned_commit_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fake_hub(monkeypatch, folder)
     qkv.load(f"owner/name@{COMMIT[::-1]}")
     assert [call["revision"] for call in asked] == [COMMIT[::-1]]
 
 
-def test_a_hub_that_accepts_and_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unresponsive_hub_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hub = pytest.importorskip("huggingface_hub")
     from huggingface_hub.utils import close_session
 
@@ -361,7 +355,7 @@ def test_a_hub_that_accepts_and_stays_silent_is_given_up(monkeypatch: pytest.Mon
         close_session()  # a new one reads the environment
         signal.alarm(20)
         try:
-            with pytest.raises(InputError, match="could not be fetched"):
+            with pytest.raises(InputError, match=r"download .* failed"):
                 qkv.load("owner/silent-name")
         finally:
             signal.alarm(0)
@@ -369,9 +363,7 @@ def test_a_hub_that_accepts_and_stays_silent_is_given_up(monkeypatch: pytest.Mon
             close_session()
 
 
-def test_a_name_with_an_owner_is_fetched_from_the_hub_without_pickles(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hub_models_are_downloaded_without_pickles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fnmatch import fnmatch
 
     asked = fake_hub(monkeypatch, folder)
@@ -392,39 +384,36 @@ def test_a_name_with_an_owner_is_fetched_from_the_hub_without_pickles(
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (OSError("no route to host\nand more"), "no route to host (with no network, download its files elsewhere"),
-        (ValueError(""), "ValueError (with no network"),
+        (OSError("no route to host\nand more"), "no route to host (offline"),
+        (ValueError(""), "ValueError (offline"),
     ],
 )
-def test_a_hub_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception, words: str) -> None:
+def test_hub_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception, words: str) -> None:
     fake_hub(monkeypatch, error)
-    with pytest.raises(InputError, match=re.escape(f"owner/name: no such folder, and it could not be fetched from the "
-                                                   f"Hugging Face hub: {words}")) as caught:  # fmt: skip
+    with pytest.raises(InputError, match=re.escape(words)) as caught:
         qkv.load("owner/name")
     assert "\n" not in str(caught.value)
 
 
-def test_without_the_hubs_package_the_way_to_get_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_huggingface_hub_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InputError, match=r"owner/name: no such folder; to fetch .* pip install 'qkv\[hub\]'"):
+    with pytest.raises(InputError, match=r"pip install 'qkv\[hub\]'"):
         qkv.load("owner/name")
 
 
-def test_a_model_on_the_hub_without_safetensors_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hub_model_without_safetensors_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_hub(monkeypatch, tmp_path)
-    with pytest.raises(InputError, match=r"owner/name: has no safetensors on the Hugging Face hub; a pickle"):
+    with pytest.raises(InputError, match=r"owner/name: no safetensors"):
         qkv.load("owner/name")
 
 
 @pytest.mark.parametrize("name", ["none", "runs/none", "./owner/name", "owner/name/more", "../owner", "/owner/name"])
-def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
-    asked = fake_hub(monkeypatch, tmp_path)
+def test_a_missing_path_is_not_searched_on_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    requests = fake_hub(monkeypatch, tmp_path)
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         qkv.load(name)
-    assert asked == []
+    assert requests == []

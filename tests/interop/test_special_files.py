@@ -1,4 +1,4 @@
-"""A file of a model folder that is a device, a FIFO, a socket, a folder or a link to itself is an error at once."""
+"""Devices, FIFOs, sockets, folders and circular links in a model folder are immediate errors."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from tokenizers import ByteLevelBPETokenizer
 from qkv.data.captions import feature_names
 from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
-from qkv.interop import seal
+from qkv.interop import manifest
 from qkv.interop.conversion import convert
 from qkv.interop.families import FAMILIES
 from qkv.interop.families.elmo import save_elmo
@@ -100,7 +100,7 @@ def write_elmo(folder: Path) -> None:
 def write_own(folder: Path) -> None:
     vocabulary = Vocabulary.train(TEXTS, "word")
     save_model(gpt2.GPT2(gpt2.Config(len(vocabulary), **SMALL)), vocabulary, folder)
-    seal.seal(folder, {})
+    manifest.write_manifest(folder, {})
 
 
 EXTRA = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -151,13 +151,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind, (write, _) in FOLDERS.items():
         made[kind] = tmp_path_factory.mktemp(kind)
         write(made[kind])
-    (made["own-unsealed"] / seal.SEAL).unlink()
+    (made["own-unsealed"] / manifest.MANIFEST_FILE).unlink()
     return made
 
 
 @pytest.fixture(autouse=True)
 def _bounded() -> Iterator[None]:
-    """A reader that waits is interrupted, and one that takes a gigabyte has no more memory."""
+    """Interrupt blocked readers and limit memory."""
 
     def late(*_: object) -> None:
         pytest.fail("still reading")
@@ -174,7 +174,7 @@ def _bounded() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_the_folders_are_good_as_they_are(folders, tmp_path, kind):
+def test_unmodified_folders_load(folders, tmp_path, kind):
     to = "elmo" if kind == "elmo" else "qkv" if kind.startswith("own") else "hf"
     convert(folders[kind], tmp_path / "out", to)
 
@@ -193,7 +193,7 @@ def test_a_special_file_is_an_input_error(folders, tmp_path, kind, file, special
 
 
 @pytest.mark.parametrize("special", SPECIAL)
-def test_a_shard_and_its_index_are_regular_files(folders, tmp_path, special):
+def test_shards_and_index_must_be_regular_files(folders, tmp_path, special):
     for file in ("model-1.safetensors", "model.safetensors.index.json"):
         folder = tmp_path / file
         shutil.copytree(folders["bert"], folder)
@@ -207,7 +207,7 @@ def test_a_shard_and_its_index_are_regular_files(folders, tmp_path, special):
 
 
 @pytest.mark.parametrize("special", SPECIAL)
-def test_the_files_of_pictures_are_regular_files(tmp_path, special):
+def test_image_files_must_be_regular_files(tmp_path, special):
     SPECIAL[special](tmp_path / "preprocessor_config.json")
     with pytest.raises(InputError):
         scale_of(tmp_path, 3)

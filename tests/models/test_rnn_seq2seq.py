@@ -352,7 +352,7 @@ def test_a_key_without_meaning_is_refused_with_the_way_out(key):
     other, allowed = MEANT_FOR[key]
     value = "sparsemax" if key == "align" else SENSIBLE[key]
     wrong = "none" if other == "attention" and allowed != ("none",) else Config(9, 8).__getattribute__(other)
-    with pytest.raises(InputError, match=f"^{key} = .* has no meaning with {other} = '{wrong}': leave {key} out, or"):
+    with pytest.raises(InputError, match=f"^{key} = .* does not apply with {other} = '{wrong}': omit {key} or"):
         Config(9, 8, **{other: wrong, key: value})
 
 

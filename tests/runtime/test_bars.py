@@ -1,4 +1,4 @@
-"""What a person sees of long work: a bar on a terminal, and nothing but words elsewhere."""
+"""Progress bars on a terminal, plain messages elsewhere."""
 
 import io
 import re
@@ -16,29 +16,29 @@ def drawn(*, terminal: bool) -> str:
     out = io.StringIO()
     bars = Bars(Console(file=out, force_terminal=terminal, width=120))
     bars.say("tiny: licence: [red]yours[/red]")
-    with bars.of_bytes("train.en.gz", 2_000_000) as progress:
+    with bars.byte_bar("train.en.gz", 2_000_000) as progress:
         progress(500_000)
         progress(2_000_000)
-    with bars.of_things("pictures of [b] {c}", 8000) as progress:
+    with bars.count_bar("pictures of [b] {c}", 8000) as progress:
         progress(700)
         progress(8000)
     return out.getvalue()
 
 
-def test_a_terminal_sees_the_file_its_size_its_rate_and_the_time_left() -> None:
+def test_a_bar_shows_name_size_rate_and_remaining_time() -> None:
     shown = drawn(terminal=True)
-    for words in ("train.en.gz", "2.0/2.0 MB", "eta", "B/s", "pictures of [b] {c}", "8000/8000"):
-        assert words in shown
+    for text in ("train.en.gz", "2.0/2.0 MB", "eta", "B/s", "pictures of [b] {c}", "8000/8000"):
+        assert text in shown
 
 
-def test_elsewhere_there_is_no_bar_and_words_are_printed_as_they_are() -> None:
+def test_without_a_terminal_only_messages_are_printed() -> None:
     assert drawn(terminal=False) == "tiny: licence: [red]yours[/red]\n"
 
 
-def test_a_live_bar_leaves_stdout_and_stderr_alone() -> None:
+def test_a_live_bar_does_not_redirect_stdout_or_stderr() -> None:
     console = Console(file=io.StringIO(), force_terminal=True)
     before = sys.stdout, sys.stderr
-    with Bars(console).of_things("texts", 3):
+    with Bars(console).count_bar("texts", 3):
         assert (sys.stdout, sys.stderr) == before
     with Display(console):
         assert (sys.stdout, sys.stderr) == before
@@ -54,7 +54,7 @@ def test_control_characters_of_a_name_or_message_are_escaped() -> None:
     out = io.StringIO()
     shown = Bars(Console(file=out, force_terminal=True, width=120, color_system=None))
     shown.say("a\x1b[2Jb")
-    with shown.of_things("c\x1b[2Jd", 8000):
+    with shown.count_bar("c\x1b[2Jd", 8000):
         pass
     assert r"a\x1b[2Jb" in out.getvalue()
     assert r"c\x1b[2Jd" in out.getvalue()

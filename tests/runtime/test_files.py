@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent, whatever interrupts the writing."""
+"""Atomic writes of files and folders, locks, and special files."""
 
 import contextlib
 import os
@@ -17,13 +17,13 @@ from qkv.runtime.files import (
     OLD,
     WRITING,
     absolute_path,
+    atomic_folder,
     check_output_file,
     check_output_folder,
+    exclusive_lock,
     expand_home,
-    folder_written_atomically,
     is_leftover,
-    only_one_process,
-    open_in_folder,
+    open_for_append,
     read_regular,
     remove_folder,
     remove_leftovers,
@@ -36,7 +36,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
+def test_writing_a_file_creates_its_parents(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "page.html"
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
@@ -45,7 +45,7 @@ def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
     assert names(path.parent) == ["page.html"]
 
 
-def test_a_file_is_written_below_two_thousand_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_a_file_below_two_thousand_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError):
         write_atomically(Path(*["a"] * 3000, "page.html"), b"new")
@@ -58,9 +58,7 @@ def test_a_file_is_written_below_two_thousand_folders(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("path", ["loop", "loop/file", "nul\0"])
-def test_a_path_that_leads_nowhere_is_an_input_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_an_invalid_path_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("loop").symlink_to("loop")
     with pytest.raises(InputError):
@@ -73,7 +71,7 @@ def test_the_home_of_an_unknown_user_is_an_input_error() -> None:
         expand_home("~no-such-user/x")
 
 
-def test_a_file_stays_the_old_one_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "page.html"
     path.write_bytes(b"old")
 
@@ -92,7 +90,7 @@ SPECIAL = ["link", "dangling", "loop", "fifo", "socket", "device", "link to a fo
 
 
 def special_file(path: Path, kind: str) -> Path:
-    """Make something at `path` that is neither a regular file nor a folder."""
+    """Create a special file at `path`."""
     target = path.with_name("target")
     if kind == "link":
         target.write_bytes(b"precious")
@@ -118,7 +116,7 @@ def special_file(path: Path, kind: str) -> Path:
 
 
 def state(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """The type and inode, and of regular files the content, of everything in a folder."""
+    """Return the type, inode and (for regular files) content of everything in a folder."""
     return {
         str(path.relative_to(folder)): (
             path.lstat().st_mode,
@@ -132,13 +130,13 @@ def state(folder: Path) -> dict[str, tuple[int, bytes]]:
 def test_output_is_never_written_to_a_special_file(tmp_path: Path, kind: str) -> None:
     path = special_file(tmp_path / "out", kind)
     before = state(tmp_path)
-    for refused in (check_output_file, check_output_folder, open_in_folder):
+    for refused in (check_output_file, check_output_folder, open_for_append):
         with pytest.raises(InputError, match="out"):
             refused(path)
     with pytest.raises(InputError, match="out"):
         write_atomically(path, b"new")
     if kind != "link to a folder":  # a checkpoint may be one: the link is replaced, and what it points at stays
-        with pytest.raises(InputError, match="out"), folder_written_atomically(path) as scratch:
+        with pytest.raises(InputError, match="out"), atomic_folder(path) as scratch:
             (scratch / "file").write_bytes(b"new")
     assert state(tmp_path) == before
 
@@ -180,7 +178,7 @@ def test_an_output_folder_is_new_or_empty(tmp_path: Path) -> None:
 def test_a_link_to_a_folder_is_replaced_and_its_target_is_kept(tmp_path: Path) -> None:
     link = special_file(tmp_path / "step-1", "link to a folder")
     (tmp_path / "target" / "file").write_bytes(b"precious")
-    with folder_written_atomically(link) as scratch:
+    with atomic_folder(link) as scratch:
         (scratch / "file").write_bytes(b"new")
     assert not link.is_symlink()
     assert (link / "file").read_bytes() == b"new"
@@ -188,7 +186,7 @@ def test_a_link_to_a_folder_is_replaced_and_its_target_is_kept(tmp_path: Path) -
     assert names(tmp_path) == ["step-1", "target"]
 
 
-def test_of_a_link_to_a_folder_only_the_link_is_removed(tmp_path: Path) -> None:
+def test_removing_a_link_to_a_folder_keeps_the_target(tmp_path: Path) -> None:
     link = special_file(tmp_path / "step-1", "link to a folder")
     (tmp_path / "target" / "file").write_bytes(b"precious")
     remove_folder(link)
@@ -200,18 +198,18 @@ def test_of_a_link_to_a_folder_only_the_link_is_removed(tmp_path: Path) -> None:
 
 def test_a_lock_never_empties_the_target_of_a_link(tmp_path: Path) -> None:
     special_file(tmp_path / LOCK, "link")
-    with pytest.raises(InputError), only_one_process(tmp_path):
+    with pytest.raises(InputError), exclusive_lock(tmp_path):
         pass
     assert (tmp_path / "target").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("place", ["file/below", "file/further/below"])
-def test_a_place_below_a_file_cannot_be_written_and_is_named(tmp_path: Path, place: str) -> None:
+def test_a_path_below_a_file_is_an_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    words = f"{tmp_path / place}: cannot be written: a part of its path is a file"
+    words = f"{tmp_path / place}: cannot be written"
     with pytest.raises(InputError, match=words):
         write_atomically(tmp_path / place, b"")
-    with pytest.raises(InputError, match=words), folder_written_atomically(tmp_path / place):
+    with pytest.raises(InputError, match=words), atomic_folder(tmp_path / place):
         pass
     assert names(tmp_path) == ["file"]
 
@@ -221,19 +219,19 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
         write_atomically(tmp_path, b"")
 
 
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
+def test_a_folder_appears_atomically(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "step-1"
-    with folder_written_atomically(path) as scratch:
+    with atomic_folder(path) as scratch:
         (scratch / "a").write_bytes(b"1")
         assert not path.exists()
     assert (path / "a").read_bytes() == b"1"
     assert names(path.parent) == ["step-1"]
 
 
-def test_a_folder_replaces_the_older_one_and_keeps_nothing_of_it(tmp_path: Path) -> None:
+def test_a_new_folder_replaces_the_old_one_completely(tmp_path: Path) -> None:
     path = tmp_path / "step-1"
     for name in ("old", "new"):
-        with folder_written_atomically(path) as scratch:
+        with atomic_folder(path) as scratch:
             (scratch / name).write_bytes(b"")
     assert names(path) == ["new"]
     assert names(tmp_path) == ["step-1"]
@@ -241,23 +239,19 @@ def test_a_folder_replaces_the_older_one_and_keeps_nothing_of_it(tmp_path: Path)
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_folder_stays_the_old_one_or_absent_when_filling_it_fails(
-    tmp_path: Path, error: type[BaseException], before: bool
-) -> None:
+def test_a_failed_write_keeps_the_old_folder(tmp_path: Path, error: type[BaseException], before: bool) -> None:
     path = tmp_path / "step-1"
     if before:
         path.mkdir()
         (path / "old").write_bytes(b"")
-    with pytest.raises(error), folder_written_atomically(path) as scratch:  # noqa: PT012
+    with pytest.raises(error), atomic_folder(path) as scratch:  # noqa: PT012
         (scratch / "new").write_bytes(b"")
         raise error
     assert names(tmp_path) == (["step-1"] if before else [])
     assert not before or names(path) == ["old"]
 
 
-def test_the_old_folder_comes_back_when_the_new_one_cannot_take_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_folder_is_restored_if_the_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "step-1"
     path.mkdir()
     (path / "old").write_bytes(b"")
@@ -270,13 +264,13 @@ def test_the_old_folder_comes_back_when_the_new_one_cannot_take_its_place(
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", fail_once)
-    with pytest.raises(InputError, match="Input/output error"), folder_written_atomically(path) as scratch:
+    with pytest.raises(InputError, match="Input/output error"), atomic_folder(path) as scratch:
         (scratch / "new").write_bytes(b"")
     assert names(path) == ["old"]
     assert names(tmp_path) == ["step-1"]
 
 
-def test_leftovers_are_removed_and_a_folder_that_was_set_aside_comes_back(tmp_path: Path) -> None:
+def test_leftovers_are_removed_and_replaced_folders_restored(tmp_path: Path) -> None:
     (tmp_path / f"{WRITING}123-page.html").write_bytes(b"half")
     (tmp_path / f"{WRITING}123-step-2").mkdir()
     (tmp_path / f"{WRITING}removed-step-0" / "deep").mkdir(parents=True)
@@ -288,14 +282,14 @@ def test_leftovers_are_removed_and_a_folder_that_was_set_aside_comes_back(tmp_pa
     assert names(tmp_path / "step-3") == ["new"]
 
 
-def test_a_removed_folder_is_gone_and_removing_nothing_is_no_error(tmp_path: Path) -> None:
+def test_removing_a_folder_is_idempotent(tmp_path: Path) -> None:
     (tmp_path / "step-1" / "deep").mkdir(parents=True)
     remove_folder(tmp_path / "step-1")
     remove_folder(tmp_path / "step-1")
     assert names(tmp_path) == []
 
 
-def test_sha256_is_the_well_known_one(tmp_path: Path) -> None:
+def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")
     assert sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
@@ -303,10 +297,10 @@ def test_sha256_is_the_well_known_one(tmp_path: Path) -> None:
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from qkv.runtime.files import folder_written_atomically, write_atomically
+from qkv.runtime.files import atomic_folder, write_atomically
 folder = Path(sys.argv[1])
 for generation in itertools.count(1):
-    with folder_written_atomically(folder / "checkpoint") as scratch:
+    with atomic_folder(folder / "checkpoint") as scratch:
         for part in range(5):
             (scratch / str(part)).write_bytes(b"%d" % generation * 5000)
     write_atomically(folder / "page", b"%d\\n" % generation * 100000)
@@ -321,7 +315,7 @@ def assert_page_is_whole(page: Path) -> None:
     assert len(set(lines)) == 1
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_everything_whole(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_complete_files(tmp_path: Path) -> None:
     for attempt in range(12):
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
         assert process.stdout is not None

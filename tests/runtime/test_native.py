@@ -1,4 +1,4 @@
-"""Native code that writes to descriptor 2 by itself is silenced, and stderr is what it was afterwards."""
+"""Silencing native code that writes to file descriptor 2."""
 
 import io
 import json
@@ -13,13 +13,13 @@ from tokenizers import Tokenizer, decoders, models
 from qkv.data.image_file import read_image
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.errors import InputError
-from qkv.runtime.native import native_stderr_silenced
+from qkv.runtime.native import silence_native_stderr
 
 
-def test_nothing_is_written_inside_the_block_and_everything_after_it(capfd: pytest.CaptureFixture[str]) -> None:
-    with native_stderr_silenced():
+def test_stderr_is_silenced_inside_the_block_only(capfd: pytest.CaptureFixture[str]) -> None:
+    with silence_native_stderr():
         os.write(2, b"inside")
-        with native_stderr_silenced():
+        with silence_native_stderr():
             os.write(2, b"nested")
         os.write(2, b"inside again")
     os.write(2, b"after")
@@ -27,24 +27,24 @@ def test_nothing_is_written_inside_the_block_and_everything_after_it(capfd: pyte
 
 
 def test_an_error_inside_the_block_restores_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="x"), native_stderr_silenced():
+    with pytest.raises(ValueError, match="x"), silence_native_stderr():
         raise ValueError("x")
     os.write(2, b"after")
     assert capfd.readouterr().err == "after"
 
 
-def test_blocks_of_threads_may_overlap(capfd: pytest.CaptureFixture[str]) -> None:
+def test_blocks_in_several_threads_may_overlap(capfd: pytest.CaptureFixture[str]) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with native_stderr_silenced():
+        with silence_native_stderr():
             entered.set()
             leave.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
     entered.wait()
-    with native_stderr_silenced():
+    with silence_native_stderr():
         pass
     os.write(2, b"the other block is still active")
     leave.set()
@@ -56,7 +56,7 @@ def test_blocks_of_threads_may_overlap(capfd: pytest.CaptureFixture[str]) -> Non
 def test_no_descriptor_is_left_open() -> None:
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
-        with native_stderr_silenced():
+        with silence_native_stderr():
             pass
     assert os.listdir("/proc/self/fd") == before
 
@@ -65,7 +65,7 @@ def test_a_closed_stderr_stays_closed() -> None:
     child = os.fork()
     if child == 0:
         os.close(2)
-        with native_stderr_silenced():
+        with silence_native_stderr():
             pass
         try:
             os.fstat(2)

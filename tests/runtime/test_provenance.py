@@ -1,4 +1,4 @@
-"""Where a run or a measurement came from, read from files laid out as git lays them out."""
+"""Commit, source hash and device name."""
 
 from pathlib import Path
 
@@ -23,14 +23,14 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_commit_is_that_of_the_branch(package: Path) -> None:
+def test_commit_of_a_branch(package: Path) -> None:
     git = package.parent.parent / ".git"
     write(git / "HEAD", "ref: refs/heads/main\n")
     write(git / "refs/heads/main", f"{ONE}\n")
     assert commit(package) == ONE
 
 
-def test_a_packed_branch_and_a_bare_commit_are_found_too(package: Path) -> None:
+def test_commit_of_a_packed_branch_and_of_a_detached_head(package: Path) -> None:
     git = package.parent.parent / ".git"
     write(git / "HEAD", "ref: refs/heads/main\n")
     write(git / "packed-refs", f"# pack-refs\n{OTHER} refs/heads/mainly\n{ONE} refs/heads/main\n^{OTHER}\n")
@@ -39,7 +39,7 @@ def test_a_packed_branch_and_a_bare_commit_are_found_too(package: Path) -> None:
     assert commit(package) == OTHER
 
 
-def test_a_second_work_tree_has_its_own_head_and_shares_the_branches(package: Path, tmp_path: Path) -> None:
+def test_commit_of_a_linked_work_tree(package: Path, tmp_path: Path) -> None:
     git = tmp_path / "main" / ".git"
     write(package.parent.parent / ".git", f"gitdir: {git}/worktrees/second\n")
     write(git / "worktrees/second/HEAD", "ref: refs/heads/second\n")
@@ -49,7 +49,7 @@ def test_a_second_work_tree_has_its_own_head_and_shares_the_branches(package: Pa
 
 
 @pytest.mark.parametrize("head", ["ref: refs/heads/unborn\n", "nonsense\n", ""])
-def test_a_head_that_is_no_commit_gives_none(package: Path, head: str) -> None:
+def test_an_invalid_head_gives_no_commit(package: Path, head: str) -> None:
     write(package.parent.parent / ".git/HEAD", head)
     assert commit(package) == ""
 
@@ -63,7 +63,7 @@ def test_an_installed_package_has_no_commit(tmp_path: Path) -> None:
     assert commit(package) == ""
 
 
-def test_the_source_hash_changes_with_any_source_file_and_with_nothing_else(package: Path) -> None:
+def test_source_hash_depends_on_the_source_files_only(package: Path) -> None:
     write(package / "a.py", "x = 1\n")
     before = source_hash(package)
     write(package / "notes.txt", "x")
@@ -74,5 +74,5 @@ def test_the_source_hash_changes_with_any_source_file_and_with_nothing_else(pack
     assert len({before, with_another, source_hash(package)}) == 3
 
 
-def test_a_cpu_is_called_by_its_name_and_threads() -> None:
+def test_device_name_of_a_cpu() -> None:
     assert device_name(torch.device("cpu")).endswith(f", {torch.get_num_threads()} threads")

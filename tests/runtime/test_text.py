@@ -1,4 +1,4 @@
-"""Text that is safe to print."""
+"""Escaping and shortening text for output."""
 
 import json
 

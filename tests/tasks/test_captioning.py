@@ -245,7 +245,7 @@ def test_recipes_are_validated_before_the_pictures_are_known():
         read_recipe("shapes-attend", changes)
     with pytest.raises(InputError, match="filters must be a list, not 3"):
         read_recipe("shapes-attend", ["model.filters=3"])
-    with pytest.raises(InputError, match="patch must be a whole number, not 'x'"):
+    with pytest.raises(InputError, match="patch must be an integer, not 'x'"):
         read_recipe("shapes-attend", ["model.encoder=patches", "model.patch=x"])
 
 

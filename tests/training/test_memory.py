@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from qkv.training.average import Average
 
 from qkv.errors import InputError, OutOfMemory
 from qkv.models import MODELS
 from qkv.runtime import memory
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
+from qkv.training.ema import Average
 from qkv.training.loop import adamw
 from qkv.training.memory import state_memory
 from qkv.training.recipe import Recipe, TrainConfig
@@ -102,7 +102,7 @@ def test_activations_far_beyond_free_memory_are_refused(
     with pytest.raises(InputError, match="batch_tokens"):
         job.begin(tiny, tmp_path / "run", "cpu")
     done = job.begin(replace(tiny, train=replace(tiny.train, epochs=1)), tmp_path / "run", "cpu", force=True)
-    assert done.place.finished
+    assert done.state.finished
 
 
 def test_the_estimate_does_not_change_what_is_trained(tiny: Recipe, tmp_path: Path) -> None:

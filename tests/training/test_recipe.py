@@ -24,7 +24,7 @@ def test_the_recipes_of_the_documentation_exist():
         ("model.scroe=dot", r"recipe dates-gru: unknown key model\.scroe \(did you mean model\.score\?\)"),
         ("trian.lr=1", r"unknown key trian \(did you mean train\?\)"),
         ("train.lr=fast", r"train\.lr must be a number, not 'fast'"),
-        ("train.epochs=2.5", r"train\.epochs must be a whole number"),
+        ("train.epochs=2.5", r"train\.epochs must be an integer"),
         ("train.decay=cosinus", r"train\.decay = 'cosinus' \(did you mean cosine\?\)"),
         ("train.lr=-1", r"train\.lr must be positive"),
         ("train.lr=inf", r"train\.lr must be positive and finite"),

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from qkv.data.registry import load_data
 from qkv.errors import CheckpointError, InputError, NotFinite
-from qkv.interop.seal import SEAL, read_seal, seal
+from qkv.interop.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.runtime import provenance
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job, loop
@@ -24,10 +24,10 @@ from .stopping import assert_bit_equal, stop_after, tensors
 
 def rewrite_manifest(checkpoint: Path, **changes: object) -> None:
     """Rewrite checkpoint.json for the current files, with some of its keys changed."""
-    record = read_seal(checkpoint)
+    record = read_manifest(checkpoint)
     del record["sha256"]
-    (checkpoint / SEAL).unlink()
-    seal(checkpoint, record | changes)
+    (checkpoint / MANIFEST_FILE).unlink()
+    write_manifest(checkpoint, record | changes)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_an_old_checkpoint_without_baselines_can_be_resumed(tiny, tmp_path, monk
 
 def test_a_checkpoint_records_its_environment(tiny, tmp_path):
     done = job.begin(replace(tiny, train=replace(tiny.train, epochs=1, precision="bfloat16")), tmp_path / "run", "cpu")
-    record = read_seal(done.run.checkpoints[-1])
+    record = read_manifest(done.run.checkpoints[-1])
     assert record["device"] == provenance.device_name(torch.device("cpu"))
     assert (record["precision"], record["graphs"]) == ("bfloat16", False)
     assert (record["commit"], record["source_hash"]) == (provenance.commit(), provenance.source_hash())
@@ -111,7 +111,7 @@ def test_a_checkpoint_records_its_environment(tiny, tmp_path):
 @pytest.mark.parametrize("key", ["device", "precision", "graphs", "torch"])
 def test_resuming_in_another_environment_is_reported(key, stopped, monkeypatch, capsys):
     checkpoint = Run.open(stopped).checkpoints[-1]
-    current = read_seal(checkpoint)[key]
+    current = read_manifest(checkpoint)[key]
     rewrite_manifest(checkpoint, **{key: "another"})
     stop_after(monkeypatch, 1)
     job.resume(stopped, "cpu")

@@ -1,4 +1,4 @@
-"""The figure of BLEU by length: a file that a browser or a page can show, with every name in it."""
+"""The chart of BLEU by source length."""
 
 import sys
 from pathlib import Path
@@ -27,14 +27,14 @@ def texts(path: Path) -> list[str]:
     return [text.strip() for element in ElementTree.parse(path).iter() for text in element.itertext() if text.strip()]
 
 
-def test_an_svg_says_everything_as_text(tmp_path: Path) -> None:
+def test_svg_labels_are_text(tmp_path: Path) -> None:
     said = texts(save_by_length(found("with attention", "plain_x $y$"), tmp_path / "figure.svg"))
     for words in ("with attention", "plain_x $y$", "1 to 7", "1,600 pairs", "10 or more", "400 pairs",
                   "words in the source", "BLEU, lowercased, tokenised", "multi30k en-de, test, beam 5"):  # fmt: skip
         assert words in said
 
 
-def test_a_png_is_drawn_in_as_many_colours_as_there_are_lines(tmp_path: Path) -> None:
+def test_each_line_has_its_own_colour(tmp_path: Path) -> None:
     def colours(figure: ByLength) -> set[tuple[int, ...]]:
         image = Image.open(save_by_length(figure, tmp_path / "figure.png")).convert("RGB")
         often = (shade for count, shade in image.getcolors(image.width * image.height) if count > 1000)
@@ -44,7 +44,7 @@ def test_a_png_is_drawn_in_as_many_colours_as_there_are_lines(tmp_path: Path) ->
     assert len(colours(found("one", "two", "three"))) == 3
 
 
-def test_the_same_numbers_give_the_same_bytes(tmp_path: Path) -> None:
+def test_output_is_reproducible(tmp_path: Path) -> None:
     for name in ("figure.svg", "figure.png"):
         assert (
             save_by_length(found("one"), tmp_path / name).read_bytes()
@@ -52,7 +52,7 @@ def test_the_same_numbers_give_the_same_bytes(tmp_path: Path) -> None:
         )
 
 
-def test_labels_of_lines_that_end_together_do_not_touch(tmp_path: Path) -> None:
+def test_labels_of_close_lines_do_not_overlap(tmp_path: Path) -> None:
     labels = [f"line {number}" for number in range(5)]
     together = ByLength("t", ("1", "2"), (3, 4), tuple(Line(label, (9, 9), (9, 9), (9, 9)) for label in labels))
     path = save_by_length(together, tmp_path / "figure.svg")
@@ -65,20 +65,20 @@ def test_labels_of_lines_that_end_together_do_not_touch(tmp_path: Path) -> None:
     assert min(np.diff(heights)) > 9  # points, of a text of nine
 
 
-def test_nothing_is_drawn_that_could_not_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"figure.pdf: a figure is written as .png or .svg"):
+def test_invalid_formats_and_too_many_lines_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\.png or \.svg"):
         save_by_length(found("one"), tmp_path / "figure.pdf")
-    with pytest.raises(InputError, match="8 lines are too many to tell apart: choose at most 7 recipes"):
+    with pytest.raises(InputError, match="8 lines"):
         save_by_length(found(*"abcdefgh"), tmp_path / "figure.png")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_scores_of_nothing_but_zero_are_drawn_too(tmp_path: Path) -> None:
+def test_all_zero_scores_are_drawn(tmp_path: Path) -> None:
     flat = ByLength("t", ("1",), (3,), (Line("none", (0.0,), (0.0,), (0.0,)),))
     assert save_by_length(flat, tmp_path / "figure.png").stat().st_size > 1000
 
 
-def test_without_matplotlib_the_figure_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install 'qkv\[view\]'"):
         save_by_length(found("one"), tmp_path / "figure.png")

@@ -1,4 +1,4 @@
-"""A document on a page: shades by weight, nothing but text from what is not ours, and no script at all."""
+"""The document page: shaded by weight, escaped, and without scripts."""
 
 import re
 from base64 import b64encode
@@ -9,26 +9,26 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from qkv.tasks.document_probe import WeightedDocument, WeightedSentence
+from qkv.tasks.document_probe import WeightedDocument
 from qkv.view.document import SHADES, document_lines, save_document_page
 
 HOSTILE = '<script>alert(1)</script>" onmouseover="x {{policy}} \u202e'
 
 
-def document(*words: str, label: str = "positive", left_out: int = 0) -> WeightedDocument:
-    """Two sentences: a fourth of the weight on the first, whose every word counts the same, the rest on the second."""
-    first = WeightedSentence(0.25, ("A", " film", "."), np.full(3, 1 / 3))
-    second = WeightedSentence(0.75, (*words, " ", " fine "), np.array([*[0.2 / len(words)] * len(words), 0.0, 0.8]))
+def document(*words: str, label: str = "positive", left_out: int = 0) -> WeighedDocument:
+    """Two sentences: weight 0.25 on the first with uniform word weights, 0.75 on the second."""
+    first = WeighedSentence(0.25, ("A", " film", "."), np.full(3, 1 / 3))
+    second = WeighedSentence(0.75, (*words, " ", " fine "), np.array([*[0.2 / len(words)] * len(words), 0.0, 0.8]))
     probabilities = {label: 0.9, "negative": 0.1}
     return WeightedDocument("whatever", label, probabilities, (first, second), left_out)
 
 
 def shown(page: str) -> list[tuple[int, str]]:
-    """The shade and the words of everything that has a shade."""
+    """Return the shade and text of every shaded element."""
     return [(int(shade), text) for shade, text in re.findall(r'<span class="s(\d+)" title="[\d.]+">(.*?)</span>', page)]
 
 
-def test_sentences_and_words_are_shaded_by_their_share_of_the_document(tmp_path):
+def test_sentences_and_words_are_shaded_by_weight(tmp_path):
     page = save_document_page([document("It", " is")], tmp_path / "a.html").read_text(encoding="utf-8")
     top = SHADES - 1
     part = round(top * 0.25 / 3 / 0.6)  # a word of the first sentence, beside the one that counts most
@@ -41,12 +41,12 @@ def test_sentences_and_words_are_shaded_by_their_share_of_the_document(tmp_path)
     assert len(re.findall(r"^    \.s\d+ ", page, flags=re.MULTILINE)) == 2 * SHADES
 
 
-def test_what_was_not_read_is_said(tmp_path):
+def test_truncation_is_shown(tmp_path):
     page = save_document_page([document("It", left_out=3)], tmp_path / "a.html").read_text(encoding="utf-8")
-    assert '<p class="meta">negative 10.0% · 3 more sentence(s) were not read</p>' in page
+    assert '<p class="meta">negative 10.0% · 3 more sentence(s) truncated</p>' in page
 
 
-def test_a_hostile_text_stays_text_and_the_page_runs_nothing(tmp_path):
+def test_hostile_text_is_escaped_and_the_page_runs_nothing(tmp_path):
     path = save_document_page([document(HOSTILE, label=HOSTILE)], tmp_path / "a.html", title=HOSTILE)
     page = path.read_text(encoding="utf-8")
     assert "<script" not in page
@@ -61,7 +61,7 @@ def test_a_hostile_text_stays_text_and_the_page_runs_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("colour", [None, "truecolor"])
-def test_a_terminal_shows_the_share_of_each_sentence_before_it(colour):
+def test_the_terminal_shows_the_weight_of_each_sentence(colour):
     out = StringIO()
     console = Console(file=out, width=60, color_system=colour, force_terminal=colour is not None)
     console.print(document_lines(document("It", " is")))
@@ -69,7 +69,7 @@ def test_a_terminal_shows_the_share_of_each_sentence_before_it(colour):
     assert ("\x1b[38;2;0;0;0;48;2;222;232;255mfine" in out.getvalue()) == (colour is not None)  # the lightest of all
 
 
-def test_a_very_long_word_or_label_is_shown_in_part(tmp_path):
+def test_a_very_long_word_or_label_is_truncated(tmp_path):
     long = document(100_000 * "x", label=100_000 * "y")
     page = save_document_page([long], tmp_path / "a.html").read_text(encoding="utf-8")
     assert f">{80 * 'x'}…</span>" in page

@@ -1,4 +1,4 @@
-"""An episode as a page and as a picture: what was read most stands out, and who is right is told."""
+"""Episodes as a page and as a PNG."""
 
 import re
 from pathlib import Path
@@ -16,8 +16,8 @@ from qkv.tasks.episode_probe import EpisodeAnswer, EpisodeProbe
 from qkv.view.episode import save_episode_page, save_episode_png
 
 
-def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> EpisodeAnswer:
-    """Three pictures with labels and one without, each of one grey, and one layer that reads so much of them."""
+def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> SeenEpisode:
+    """Three support images and a query, each of one grey level, and one layer with the given weights."""
     columns = (*(str(label + 1) for label in labels[:-1]), "?")
     pixels = np.stack([np.full((7, 7, 3), 60 * place, dtype=np.uint8) for place in range(len(labels))])
     shares = AttentionMap("trunk.<0>", ("?",), columns, np.array([[weights]], dtype=np.float32))
@@ -28,30 +28,30 @@ def bars(page: str) -> list[float]:
     return [float(width) for width in re.findall(r'class="bar" width="([\d.]+)"', page)]
 
 
-def test_the_page_has_the_picture_asked_for_first_and_a_bar_as_long_as_what_was_read(tmp_path: Path):
+def test_the_page_shows_the_query_first_and_bars_by_weight(tmp_path: Path):
     page = save_episode_page([seen([0.1, 0.6, 0.2, 0.1])], tmp_path / "a.html").read_text()
     assert bars(page) == pytest.approx([10, 10, 60, 20])
     assert re.findall(r"<figcaption>(.*?)</figcaption>", page) == ["? -&gt; 2", "class 3", "class 2", "class 1"]
     assert [figure.strip() for figure in re.findall(r'<figure class="(.*?)">', page)] == ["same asked", "", "same", ""]
-    assert "taken for class 2 (90.5%), right" in page
+    assert "predicted class 2 (90.5%), correct" in page
 
 
-def test_a_wrong_answer_is_told_with_the_right_one(tmp_path: Path):
+def test_a_wrong_prediction_is_shown_with_the_label(tmp_path: Path):
     page = save_episode_page([seen([0.1, 0.6, 0.2, 0.1], guess=0)], tmp_path / "a.html").read_text()
-    assert "taken for class 1 (90.5%), wrong: it is class 2" in page
+    assert "predicted class 1 (90.5%), wrong: the label is class 2" in page
 
 
-def test_the_page_runs_nothing_and_takes_names_for_text(tmp_path: Path):
+def test_the_page_runs_nothing_and_escapes_names(tmp_path: Path):
     page = save_episode_page([seen([0.25] * 4)], tmp_path / "a.html", title="<script>").read_text()
     assert "<script" not in page
     assert "episode &lt;3&gt;" in page
     assert "trunk.&lt;0&gt;" in page
     assert "default-src 'none'" in page
-    with pytest.raises(InputError, match="no episode"):
+    with pytest.raises(InputError, match="no episodes"):
         save_episode_page([], tmp_path / "b.html")
 
 
-def test_the_cell_of_what_was_read_most_is_darkest(tmp_path: Path):
+def test_the_cell_with_the_largest_weight_is_darkest(tmp_path: Path):
     image = np.asarray(Image.open(save_episode_png(seen([0.1, 0.7, 0.2, 0.0]), tmp_path / "a.png"))).astype(int)
     height, width, _ = image.shape
     assert width == 12 + 4 * 124
@@ -65,7 +65,7 @@ def examples(ways: int = 3) -> FewShotDataset:
     return FewShotDataset(pixels, tuple("abcdefgh"), ways, 2)
 
 
-def test_what_is_observed_is_what_the_model_says_and_reads_of_that_episode():
+def test_recorded_attention_and_prediction_equal_the_model():
     torch.manual_seed(0)
     model = SNAIL(Config(3, 2, height=8, width=8, maps=4, stages=2, features=5, keys=(4, 6), values=(3, 5), filters=4))
     observer, data = EpisodeProbe(model, examples()), examples()
@@ -83,7 +83,7 @@ def test_what_is_observed_is_what_the_model_says_and_reads_of_that_episode():
     assert [one.layer for one in observer.probe([4], "trunk.2")[0].maps] == ["trunk.2"]
 
 
-def test_episodes_or_layers_that_are_not_the_models_are_refused():
+def test_mismatched_episodes_and_unknown_layers_are_errors():
     model = SNAIL(Config(3, 2, height=8, width=8, maps=4, stages=2, features=5, keys=(4,), values=(3,), filters=4))
     with pytest.raises(InputError, match=r"\[2, 1, 8, 8\] do not match the model's \[3, 1, 8, 8\]"):
         EpisodeProbe(model, examples(ways=2))

@@ -1,4 +1,4 @@
-"""The figure of a machine at work: all of its parts, and no more locations than were used."""
+"""The memory figure of a neural Turing machine."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from qkv.training.recipe import read_recipe
 from qkv.view.memory import _draw, save_memory_png, used_locations
 
 
-def marching(heads: int = 1, locations: int = 50, times: int = 1) -> MemoryTrace:
-    """A machine that has copied three vectors of two bits, the last bit wrong; and again, as often as is asked."""
+def marching(heads: int = 1, locations: int = 50, times: int = 1) -> Remembered:
+    """The trace of copying three vectors of two bits with the last bit wrong, repeated."""
     written, read = np.zeros((1, 8, locations)), np.zeros((heads, 8, locations))
     for step, (write_at, read_at) in enumerate(
         zip([10, 11, 12, 13, 14, 14, 14, 14], [10] * 5 + [11, 12, 13], strict=True)
@@ -28,7 +28,7 @@ def marching(heads: int = 1, locations: int = 50, times: int = 1) -> MemoryTrace
     return MemoryTrace("3", *several, *(np.concatenate([weights] * times, axis=1) for weights in (written, read)))
 
 
-def test_only_locations_that_were_used_are_shown_and_some_around_them():
+def test_only_used_locations_and_a_margin_are_shown():
     seen = marching()
     assert used_locations(np.concatenate((seen.write_weights, seen.read_weights))) == list(range(8, 17))
     assert used_locations(np.full((1, 4, 100), 0.01)) == list(range(100))
@@ -38,18 +38,18 @@ def test_only_locations_that_were_used_are_shown_and_some_around_them():
     assert used_locations(one) == [5, 6, 7, 8, 9]
 
 
-def test_where_the_last_location_is_beside_the_first_they_are_shown_side_by_side():
+def test_locations_wrap_around():
     weights = np.zeros((1, 4, 30))
     weights[0, range(4), [28, 29, 0, 1]] = 1.0
     assert used_locations(weights) == [26, 27, 28, 29, 0, 1, 2, 3]
 
 
-def test_the_figure_has_inputs_answers_and_every_head_and_marks_what_is_wrong():
+def test_the_figure_has_all_panels_and_marks_wrong_bits():
     pytest.importorskip("matplotlib")
     seen = marching(heads=2)
     figure = _draw(seen)
     names = [axes.get_title(loc="left") for axes in figure.axes]
-    assert names == ["input", "answer: 1 of 6 bits are wrong", "written at", "read at, head 1", "read at, head 2"]
+    assert names == ["input", "answer: 1 of 6 bits wrong", "written at", "read at, head 1", "read at, head 2"]
     shown = [np.asarray(axes.images[0].get_array()) for axes in figure.axes]
     np.testing.assert_array_equal(shown[0], seen.inputs.T)
     np.testing.assert_array_equal(shown[2], seen.write_weights[0].T[8:17])
@@ -59,7 +59,7 @@ def test_the_figure_has_inputs_answers_and_every_head_and_marks_what_is_wrong():
     assert _draw(marching()).axes[3].get_title(loc="left") == "read at"
 
 
-def test_steps_are_numbered_as_they_have_room_and_no_dot_hides_its_bit():
+def test_tick_spacing_and_dot_size():
     pytest.importorskip("matplotlib")
     short, long = _draw(marching()), _draw(marching(times=200))
     assert short.axes[0].get_xticks().tolist() == list(range(8))
@@ -69,7 +69,7 @@ def test_steps_are_numbered_as_they_have_room_and_no_dot_hides_its_bit():
         assert dots.get_markersize() + dots.get_markeredgewidth() < 72 * min(0.16, 14 / steps) / 2
 
 
-def test_it_is_written_as_a_picture(tmp_path):
+def test_the_figure_is_written_as_png(tmp_path):
     pytest.importorskip("matplotlib")
     path = save_memory_png(marching(), tmp_path / "memory.png")
     with Image.open(path) as picture:
@@ -78,7 +78,7 @@ def test_it_is_written_as_a_picture(tmp_path):
 
 
 @pytest.mark.usefixtures("unchecked")  # which would take longer than all else
-def test_a_run_is_seen_at_work_on_one_sequence_of_the_size_that_is_named(tmp_path, capsys):
+def test_view_memory_plots_one_sequence_of_the_given_size(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     sizes = ["model.hidden=4", "model.locations=3", "model.width=2", "data.size=4", "train.batch_tokens=4"]
     run = job.begin(read_recipe("recall-ntm", [*sizes, "train.epochs=1"]), tmp_path / "run", "cpu").run
@@ -87,13 +87,13 @@ def test_a_run_is_seen_at_work_on_one_sequence_of_the_size_that_is_named(tmp_pat
     said = capsys.readouterr()
     assert said.out == f"{run.folder / 'memory.png'}\n"
     assert "of size 3" in said.err
-    assert "of 18 bits are wrong" in said.err
+    assert "of 18 bits wrong" in said.err
     view_memory(run.checkpoints[-1], None, tmp_path / "other.png", "cpu", json=True)
     assert '"size": "6"' in capsys.readouterr().out
     assert (tmp_path / "other.png").exists()
-    with pytest.raises(InputError, match="'0' is no size"):
+    with pytest.raises(InputError, match="'0'"):
         view_memory(run.folder, ["0"], None, "cpu", json=False)
-    with pytest.raises(InputError, match="name one size, not 2"):
+    with pytest.raises(InputError, match="not 2"):
         view_memory(run.folder, ["3", "4"], None, "cpu", json=False)
     with pytest.raises(InputError, match="not a training run"):
         view_memory(tmp_path, None, None, "cpu", json=False)

@@ -1,4 +1,4 @@
-"""The page, in a real browser: what lights up, what the keys do, and what a hostile token cannot do."""
+"""The attention page in a real browser: highlighting, keyboard navigation and escaping."""
 
 import json
 import re
@@ -38,7 +38,7 @@ HOSTILE = "</script><img src=x onerror=\"document.title='broken'\"><!--"
 
 
 def attention(layer: str, rows: str, columns: str, read: list[list[int]]) -> AttentionMap:
-    """Head h puts 0.7 of row i on column read[h][i] and spreads the rest."""
+    """Head h puts weight 0.7 of row i on column read[h][i] and spreads the rest."""
     weights = np.full((len(read), len(rows), len(columns)), 0.3 / (len(columns) - 1))
     for head, targets in enumerate(read):
         weights[head, range(len(rows)), targets] = 0.7
@@ -59,8 +59,8 @@ LAYERS = Answer(
 PATCHES = ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
 
 
-def pictured() -> PictureAnswer:
-    """The class token reads patch 1,2 most, each patch the one after it, and head 1 reads nothing but patch 2,1."""
+def pictured() -> Pictured:
+    """The class token attends mostly to patch 1,2, each patch to the next, and head 1 only to patch 2,1."""
     weights = np.full((2, 8, 7), 0.05)
     weights[0, 0, 2] = 0.7
     weights[0, range(1, 7), [2, 3, 4, 5, 6, 1]] = 0.7
@@ -86,7 +86,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 
 
 class Page:
-    """A page that is open in the browser, in a person's words."""
+    """A page opened in the browser."""
 
     def __init__(self, driver: webdriver.Chrome, path: Path) -> None:
         self.driver = driver
@@ -103,12 +103,12 @@ class Page:
         ActionChains(self.driver).send_keys(*keys).perform()
 
     def lightness(self, group: str) -> list[int]:
-        """The brightness of each cell; in the light scheme, more attention is darker."""
+        """Return the brightness of each cell; in the light scheme, more attention is darker."""
         colours = [cell.value_of_css_property("background-color") for cell in self.tokens(group)]
         return [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
 
     def lit(self, group: str) -> int:
-        """The one token that stands out."""
+        """Return the highlighted token."""
         levels = self.lightness(group)
         (strongest,) = [i for i, level in enumerate(levels) if level == min(levels)]
         return strongest
@@ -126,7 +126,7 @@ class Page:
         return str(self.run("return document.getElementById('map').toDataURL()"))
 
     def coloured(self) -> list[int]:
-        """How blue each patch of a picture that is grey by itself is."""
+        """Return how blue each patch of a grey image is."""
         script = """
             const canvas = byId("patches"), [down, across] = picture().grid, context = canvas.getContext("2d");
             return Array.from({ length: down * across }, (_, i) => {
@@ -158,7 +158,7 @@ def stored(path: Path) -> Any:
 
 
 @browser
-def test_the_page_opens_without_a_complaint_and_without_the_network(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_the_page_opens_without_errors_or_network_access(driver: webdriver.Chrome, tmp_path: Path) -> None:
     driver.get_log("browser")
     driver.get_log("performance")
     path = save_page([DATE, LAYERS], tmp_path / "page.html", title="Dates")
@@ -173,28 +173,26 @@ def test_the_page_opens_without_a_complaint_and_without_the_network(driver: webd
 
 
 @browser
-def test_hovering_an_output_token_lights_the_input_token_it_read(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_hovering_an_output_token_highlights_its_input_token(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([DATE], tmp_path / "page.html"))
     for i in (0, 4, 9):
         page.hover(page.tokens("rows")[i])
         assert page.selected("rows") == [i]
         assert page.lit("cols") == READ[i]
-        assert page.text("readout").startswith(f"“{TEXT[i]}” reads “{SOURCE[READ[i]].replace(' ', '␣')}” 0.7000")
+        assert page.text("readout").startswith(f"“{TEXT[i]}” attends to “{SOURCE[READ[i]].replace(' ', '␣')}” 0.7000")
 
 
 @browser
-def test_hovering_an_input_token_lights_the_output_tokens_that_read_it(
-    driver: webdriver.Chrome, tmp_path: Path
-) -> None:
+def test_hovering_an_input_token_highlights_its_output_tokens(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([DATE], tmp_path / "page.html"))
     page.hover(page.tokens("cols")[5])
     assert page.lit("rows") == READ.index(5)
-    assert page.text("readout").startswith("“r” is read by “3” 0.7000")
+    assert page.text("readout").startswith("“r” is attended to by “3” 0.7000")
     assert len(set(page.lightness("cols"))) == 1  # the earlier light is out
 
 
 @browser
-def test_brightness_is_in_proportion_to_the_weight(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_brightness_is_proportional_to_the_weight(driver: webdriver.Chrome, tmp_path: Path) -> None:
     weights = np.array([[[0.05, 0.1, 0.15, 0.3, 0.4]]])
     answer = Answer("abcde", "x", 0.0, (AttentionMap("decoder", ("x",), tuple("abcde"), weights),))
     levels = Page(driver, save_page([answer], tmp_path / "page.html")).lightness("cols")
@@ -203,7 +201,7 @@ def test_brightness_is_in_proportion_to_the_weight(driver: webdriver.Chrome, tmp
 
 
 @browser
-def test_switching_the_head_changes_the_picture(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_switching_the_head_changes_the_heat_map(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([LAYERS], tmp_path / "page.html"))
     heads = page.tokens("heads")
     assert [head.text for head in heads] == ["average", "head 0", "head 1"]
@@ -216,7 +214,7 @@ def test_switching_the_head_changes_the_picture(driver: webdriver.Chrome, tmp_pa
 
 
 @browser
-def test_switching_the_layer_changes_the_picture_and_keeps_the_head(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_switching_the_layer_keeps_the_head(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([LAYERS], tmp_path / "page.html"))
     page.tokens("heads")[2].click()
     before = page.picture()
@@ -234,7 +232,7 @@ def test_picking_another_example_shows_its_tokens(driver: webdriver.Chrome, tmp_
     page.tokens("examples")[1].click()
     assert page.text("heading") == f"{SOURCE} → {TEXT}"
     assert "score −0.25" in page.text("meta")
-    assert "never seen in training: “ä”" in page.text("meta")
+    assert "out of vocabulary: “ä”" in page.text("meta")
     assert len(page.tokens("cols")) == len(SOURCE)
 
 
@@ -262,14 +260,14 @@ def test_the_keyboard_alone_reaches_every_token_and_cell(driver: webdriver.Chrom
 
 
 @browser
-def test_the_keyboard_walks_through_the_examples(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_arrow_keys_move_through_the_examples(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([DATE, LAYERS], tmp_path / "page.html"))
     page.press(Keys.TAB, Keys.ARROW_DOWN)
     assert page.text("heading") == "abcd → wxyz"
 
 
 @browser
-def test_the_heat_map_tells_the_exact_weight_under_the_pointer(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_the_heat_map_shows_the_exact_weight_under_the_pointer(driver: webdriver.Chrome, tmp_path: Path) -> None:
     weights = np.array([[[0.1234, 0.8766], [0.6543, 0.3457]]])
     answer = Answer("ab", "xy", 0.0, (AttentionMap("decoder", ("x", "y"), ("a", "b"), weights),))
     page = Page(driver, save_page([answer], tmp_path / "page.html"))
@@ -278,7 +276,7 @@ def test_the_heat_map_tells_the_exact_weight_under_the_pointer(driver: webdriver
     x = place["left"] + 0.5 * place["cell"] - canvas.size["width"] / 2
     y = place["top"] + 1.5 * place["cell"] - canvas.size["height"] / 2
     ActionChains(driver).move_to_element_with_offset(canvas, round(x), round(y)).perform()
-    assert page.text("tip") == "“y” reads “a” 0.6543"
+    assert page.text("tip") == "“y” attends to “a” 0.6543"
     assert page.shown("row-hair")
     assert page.shown("column-hair")
     page.hover(page.tokens("rows")[0])
@@ -286,7 +284,7 @@ def test_the_heat_map_tells_the_exact_weight_under_the_pointer(driver: webdriver
 
 
 @browser
-def test_a_picture_is_coloured_where_it_was_read(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_an_image_is_coloured_by_attention(driver: webdriver.Chrome, tmp_path: Path) -> None:
     driver.get_log("browser")
     page = Page(driver, save_page([pictured(), DATE], tmp_path / "page.html"))
     assert page.text("heading") == "cat.png → cat"
@@ -299,7 +297,7 @@ def test_a_picture_is_coloured_where_it_was_read(driver: webdriver.Chrome, tmp_p
     assert [level > 0 for level in page.coloured()] == [False, False, False, True, False, False]
     page.tokens("readers")[1].click()
     assert page.selected("readers") == [1]
-    assert page.text("readout").startswith("“[mean]” reads “2,1” 1.0000")
+    assert page.text("readout").startswith("“[mean]” attends to “2,1” 1.0000")
     page.tokens("examples")[1].click()
     assert page.shown("matrix")
     assert not page.shown("picture")
@@ -308,13 +306,13 @@ def test_a_picture_is_coloured_where_it_was_read(driver: webdriver.Chrome, tmp_p
 
 
 @browser
-def test_pointing_at_a_patch_shows_what_it_reads(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_hovering_a_patch_shows_its_attention(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([pictured()], tmp_path / "page.html"))
     page.tokens("heads")[1].click()
     canvas = driver.find_element(By.ID, "patches")
     across, down = canvas.size["width"] // 3, canvas.size["height"] // 4
     ActionChains(driver).move_to_element_with_offset(canvas, across, -down).perform()
-    assert page.text("readout").startswith("“1,3” reads “2,1” 0.7000")
+    assert page.text("readout").startswith("“1,3” attends to “2,1” 0.7000")
     assert page.coloured()[3] == max(page.coloured())
     assert page.selected("readers") == []
     page.hover(page.tokens("heads")[0])
@@ -325,7 +323,7 @@ def test_pointing_at_a_patch_shows_what_it_reads(driver: webdriver.Chrome, tmp_p
 
 
 @browser
-def test_hostile_tokens_stay_text(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_hostile_tokens_are_escaped(driver: webdriver.Chrome, tmp_path: Path) -> None:
     tokens = (HOSTILE, "{{data}}", "\u2028", "&lt;", "\x1b[2J", "\u202eabc")
     hostile = Answer(HOSTILE, HOSTILE, 0.0, (AttentionMap(HOSTILE, tokens, tokens, np.eye(6)[None]),), (HOSTILE,))
     driver.get_log("browser")
@@ -338,7 +336,7 @@ def test_hostile_tokens_stay_text(driver: webdriver.Chrome, tmp_path: Path) -> N
 
 
 @browser
-def test_very_long_tokens_and_texts_are_shown_in_part(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_very_long_tokens_and_texts_are_truncated(driver: webdriver.Chrome, tmp_path: Path) -> None:
     tokens = tuple(100_000 * text for text in ("x", "\x1b", "a b", "👩", "e\u0301"))
     layer = AttentionMap(tokens[0], tokens, tokens, np.eye(5)[None])
     long = Answer(tokens[0], tokens[2], 0.0, (layer,), unknown=tokens)
@@ -364,7 +362,7 @@ def test_very_long_tokens_and_texts_are_shown_in_part(driver: webdriver.Chrome, 
 
 
 @browser
-def test_the_policy_stops_any_script_that_is_not_the_pages_own(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_the_content_security_policy_blocks_other_scripts(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([DATE], tmp_path / "page.html"))
     page.run("const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s)")
     assert page.run("return window.ran") is None
@@ -372,7 +370,7 @@ def test_the_policy_stops_any_script_that_is_not_the_pages_own(driver: webdriver
 
 
 @browser
-def test_copied_tokens_are_the_text_they_came_from(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_copied_tokens_equal_the_original_text(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([DATE], tmp_path / "page.html"))
     page.run("getSelection().selectAllChildren(document.getElementById('cols'))")
     assert page.run("return getSelection().toString()") == SOURCE
@@ -380,23 +378,23 @@ def test_copied_tokens_are_the_text_they_came_from(driver: webdriver.Chrome, tmp
 
 
 @browser
-def test_an_answer_without_attention_says_so_in_words(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_an_answer_without_attention_shows_a_message(driver: webdriver.Chrome, tmp_path: Path) -> None:
     empty = AttentionMap("decoder", (), ("a",), np.ones((1, 0, 1)))
     answers = [Answer("a", "b", float("-inf")), Answer("c", "", 0.0, (empty,)), DATE]
     page = Page(driver, save_page(answers, tmp_path / "page.html"))
-    assert page.text("silence") == "This answer carries no attention to show."
+    assert page.text("silence") == "No attention weights were recorded."
     assert not page.shown("map")
     page.tokens("examples")[1].click()
-    assert page.text("silence") == "This layer has no tokens to show."
+    assert page.text("silence") == "No tokens to show."
     page.tokens("examples")[2].click()
     assert not page.shown("silence")
     assert page.shown("map")
 
 
 @browser
-def test_a_page_of_no_answers_says_so_in_words(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_an_empty_page_shows_a_message(driver: webdriver.Chrome, tmp_path: Path) -> None:
     page = Page(driver, save_page([], tmp_path / "page.html"))
-    assert page.text("columns") == "There are no answers on this page."
+    assert page.text("columns") == "This page has no examples."
 
 
 @browser
@@ -408,7 +406,7 @@ def test_many_answers_can_be_searched(driver: webdriver.Chrome, tmp_path: Path) 
 
 
 @browser
-def test_512_by_512_tokens_stay_quick_to_point_at(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_hovering_is_fast_for_512_by_512_tokens(driver: webdriver.Chrome, tmp_path: Path) -> None:
     tokens = tuple(f"t{i}" for i in range(512))
     weights = np.random.default_rng(0).dirichlet(np.ones(512), size=(2, 512))
     path = save_page([Answer("a", "b", 0.0, (AttentionMap("encoder", tokens, tokens, weights),))], tmp_path / "p.html")
@@ -448,7 +446,7 @@ def test_the_page_follows_the_preferred_colour_scheme(driver: webdriver.Chrome, 
 
 
 @browser
-def test_weights_survive_the_page_to_five_decimals(driver: webdriver.Chrome, tmp_path: Path) -> None:
+def test_weights_are_stored_to_five_decimals(driver: webdriver.Chrome, tmp_path: Path) -> None:
     weights = np.random.default_rng(1).dirichlet(np.ones(7), size=(3, 5))
     answer = Answer("a", "b", 0.0, (AttentionMap("decoder", tuple("vwxyz"), tuple("abcdefg"), weights),))
     page = Page(driver, save_page([answer], tmp_path / "page.html"))
@@ -469,18 +467,18 @@ def test_a_title_with_undecodable_bytes_still_gives_a_page(tmp_path: Path) -> No
     assert stored(path)["answers"][0]["source"] == "\udcff"
 
 
-def test_the_page_names_nothing_outside_itself(tmp_path: Path) -> None:
+def test_the_page_has_no_external_references(tmp_path: Path) -> None:
     text = save_page([DATE], tmp_path / "page.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|//[a-z]|\bsrc=|@import|url\(", text)
     assert "default-src 'none'" in text
     assert "unsafe" not in text
 
 
-def test_weights_that_are_not_finite_leave_the_older_page_as_it_was(tmp_path: Path) -> None:
+def test_non_finite_weights_keep_the_old_page(tmp_path: Path) -> None:
     path = save_page([DATE], tmp_path / "page.html")
     before = path.read_bytes()
     broken = AttentionMap("decoder", ("a",), ("b",), np.full((1, 1, 1), np.nan))
-    with pytest.raises(InputError, match="layer 'decoder': some weights are not finite"):
+    with pytest.raises(InputError, match="layer 'decoder'"):
         save_page([Answer("b", "a", 0.0, (broken,))], path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

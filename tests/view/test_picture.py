@@ -1,4 +1,4 @@
-"""A picture and what was read of it: the map over its patches, and the figure."""
+"""Attention over image patches: the patch map and the figure."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from qkv.view import over_patches, save_picture_png
 PIXELS = np.full((8, 12, 3), (250, 10, 10), dtype=np.uint8)
 
 
-def pictured(weights: list[float]) -> PictureAnswer:
-    """A grid of 2 by 3 patches, of which the class token reads so much; the second head reads the last alone."""
+def pictured(weights: list[float]) -> Pictured:
+    """A 2 by 3 patch grid with the given class-token attention; the second head attends only to the last patch."""
     tokens = ("[class]", *(f"{row},{column}" for row in (1, 2) for column in (1, 2, 3)))
     both = np.zeros((2, 8, 7))
     both[0, 0], both[1, 0, -1] = weights, 1.0
@@ -24,7 +24,7 @@ def pictured(weights: list[float]) -> PictureAnswer:
     )
 
 
-def test_the_map_is_laid_out_as_the_patches_are_without_what_the_class_token_kept():
+def test_the_map_has_the_layout_of_the_patches():
     found = over_patches(pictured([0.4, 0.1, 0.2, 0.3, 0.0, 0.0, 0.0]))
     assert (found.rows, found.columns) == (("1", "2"), ("1", "2", "3"))
     np.testing.assert_allclose(found.weights[0], [[0.1, 0.2, 0.3], [0, 0, 0]])
@@ -32,7 +32,7 @@ def test_the_map_is_laid_out_as_the_patches_are_without_what_the_class_token_kep
 
 
 @pytest.mark.parametrize(("head", "patch"), [(0, (0, 1)), (1, (1, 2))])
-def test_the_patch_that_was_read_most_has_most_of_the_colour(tmp_path: Path, head, patch):
+def test_the_patch_with_the_largest_weight_is_most_coloured(tmp_path: Path, head, patch):
     path = save_picture_png(pictured([0, 0, 0.8, 0.2, 0, 0, 0]), tmp_path / "a.png", head=head)
     image = np.asarray(Image.open(path)).astype(int)
     height, width = image.shape[0], (image.shape[1] - 16) // 2
@@ -47,14 +47,14 @@ def test_the_patch_that_was_read_most_has_most_of_the_colour(tmp_path: Path, hea
     assert levels[1, 0] == 0  # what was not read is grey
 
 
-def test_a_picture_that_was_not_read_at_all_stays_grey(tmp_path: Path):
+def test_an_image_without_attention_stays_grey(tmp_path: Path):
     path = save_picture_png(pictured([1.0, 0, 0, 0, 0, 0, 0]), tmp_path / "a.png", head=0)
     image = np.asarray(Image.open(path))
     assert (image[:, -10:, 0] == image[:, -10:, 2]).all()
 
 
-def test_a_layer_or_head_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(InputError, match=r"layer 'x'; there is: encoder\.0"):
+def test_an_unknown_layer_or_head_is_an_error(tmp_path: Path):
+    with pytest.raises(InputError, match=r"layer 'x'; available: encoder\.0"):
         save_picture_png(pictured([0] * 7), tmp_path / "a.png", layer="x")
     with pytest.raises(InputError, match="no head 2"):
         save_picture_png(pictured([0] * 7), tmp_path / "a.png", head=2)

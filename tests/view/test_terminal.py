@@ -1,4 +1,4 @@
-"""The heat map in the terminal: legible with colours and without, at any width, whatever the tokens."""
+"""Terminal heat maps: with and without colour, at any width, for arbitrary tokens."""
 
 import io
 import subprocess
@@ -19,7 +19,7 @@ from qkv.view.ink import ON_DARK, ON_LIGHT, Rgb, readable_on, shade
 
 
 def one_hot(rows: str | list[str], columns: str | list[str], *, read: list[int]) -> AttentionMap:
-    """A map in which row i reads column read[i] and nothing else."""
+    """A map in which row i attends only to column read[i]."""
     return AttentionMap("decoder", tuple(rows), tuple(columns), np.eye(len(columns))[read][None])
 
 
@@ -41,7 +41,7 @@ def luminance(rgb: Rgb) -> float:
     return float(np.dot([0.2126, 0.7152, 0.0722], linear))
 
 
-def test_without_colours_the_full_block_stands_under_the_token_that_was_read() -> None:
+def test_without_colour_the_full_block_marks_the_attended_token() -> None:
     lines = printed(one_hot("ab", "xyz", read=[2, 0]))
     heading, first, second = lines[1:4]
     assert first.startswith("a ")
@@ -50,7 +50,7 @@ def test_without_colours_the_full_block_stands_under_the_token_that_was_read() -
     assert first.count("█") == second.count("█") == 2
 
 
-def test_a_very_long_token_and_layer_name_are_shown_in_part() -> None:
+def test_very_long_tokens_and_layer_names_are_truncated() -> None:
     assert visible(100_000 * "x") == 80 * "x" + "…"
     long = AttentionMap(100_000 * "\x1b", (100_000 * "x",), ("y",), np.ones((1, 1, 1)))
     lines = printed(long)
@@ -58,7 +58,7 @@ def test_a_very_long_token_and_layer_name_are_shown_in_part() -> None:
     assert lines[0].startswith(r"\x1b")
 
 
-def test_no_color_in_the_environment_gives_blocks_and_no_escape_codes() -> None:
+def test_no_color_gives_blocks_without_escape_codes() -> None:
     console = Console(file=io.StringIO(), color_system="truecolor", force_terminal=True, _environ={"NO_COLOR": "1"})
     with console.capture() as capture:
         console.print(heat_map(one_hot("ab", "xyz", read=[2, 0])))
@@ -66,14 +66,14 @@ def test_no_color_in_the_environment_gives_blocks_and_no_escape_codes() -> None:
     assert "48;" not in capture.get()
 
 
-def test_sixteen_colours_are_too_few_for_shades_so_blocks_are_drawn() -> None:
+def test_sixteen_colour_terminals_get_blocks() -> None:
     console = Console(file=io.StringIO(), color_system="standard", force_terminal=True, _environ={})
     with console.capture() as capture:
         console.print(heat_map(one_hot("ab", "xyz", read=[2, 0])))
     assert "█" in capture.get()
 
 
-def test_an_old_code_page_gets_only_what_it_can_write() -> None:
+def test_only_encodable_characters_are_written() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
     Console(file=file, width=80, color_system=None).print(heat_map(one_hot("ä ", ["x", "年", " "], read=[2, 0])))
     file.flush()
@@ -82,7 +82,7 @@ def test_an_old_code_page_gets_only_what_it_can_write() -> None:
     assert "  x ? _ \n" in text
 
 
-def test_with_colours_the_brightest_cell_is_the_token_that_was_read() -> None:
+def test_with_colour_the_brightest_cell_marks_the_attended_token() -> None:
     weights = np.array([[[0.1, 0.7, 0.2]]])
     cells = coloured(AttentionMap("decoder", ("a",), ("x", "y", "z"), weights), row=0)
     levels = [luminance(tuple(cell.style.bgcolor.get_truecolor())) for cell in cells]  # type: ignore[union-attr]
@@ -90,14 +90,14 @@ def test_with_colours_the_brightest_cell_is_the_token_that_was_read() -> None:
     assert levels[1] > levels[2] > levels[0]
 
 
-def test_among_words_the_weight_itself_is_written_in_the_cell() -> None:
+def test_word_cells_show_the_weight() -> None:
     weights = np.array([[[0.125, 0.75, 0.01]]])
     cells = coloured(AttentionMap("decoder", ("Hund",), ("two", "dogs", "play"), weights), row=0)
     assert [cell.text.strip() for cell in cells] == [".12", ".75", ""]
 
 
 @pytest.mark.parametrize("ramp", [ON_DARK, ON_LIGHT])
-def test_every_shade_carries_readable_text_and_more_attention_is_always_a_further_shade(ramp: tuple[str, ...]) -> None:
+def test_shades_are_ordered_and_readable(ramp: tuple[str, ...]) -> None:
     shades = [shade(ramp, fraction) for fraction in np.linspace(0, 1, 101)]
     for background in shades:
         low, high = sorted([luminance(background), luminance(readable_on(background))])
@@ -106,7 +106,7 @@ def test_every_shade_carries_readable_text_and_more_attention_is_always_a_furthe
     assert all(a < b for a, b in pairwise(levels)) or all(a > b for a, b in pairwise(levels))
 
 
-def test_wide_glyphs_line_up_with_narrow_ones() -> None:
+def test_wide_glyphs_are_aligned() -> None:
     lines = printed(one_hot("年a", "２０年3月", read=[2, 4]))
     heading, first, second = lines[1:4]
     assert cell_len(first.split("█")[0]) == cell_len(heading.split("年")[0])
@@ -124,7 +124,7 @@ def test_an_input_wider_than_the_terminal_becomes_stacked_panels(width: int) -> 
     assert sum("█" in line for line in lines) == 3 + 1  # one cell in each row, and the legend
 
 
-def test_a_token_longer_than_any_cell_is_cut_with_an_ellipsis() -> None:
+def test_long_tokens_are_truncated_with_an_ellipsis() -> None:
     lines = printed(one_hot(["Donaudampfschifffahrtsgesellschaft"], ["Rindfleischetikettierungsgesetz", "b"], read=[0]))
     assert "Rindfleischetik…" in lines[1]
     assert lines[2].startswith("Donaudampfschifffah… █")
@@ -146,7 +146,7 @@ def test_a_joiner_inside_a_word_is_part_of_its_spelling() -> None:
     assert visible("\u200c") == "⟨200C⟩"
 
 
-def test_heads_are_averaged_unless_one_is_named() -> None:
+def test_heads_are_averaged_by_default() -> None:
     two_heads = AttentionMap("decoder.0", ("a",), ("x", "y", "z"), np.array([[[1.0, 0, 0]], [[0, 0, 1.0]]]))
     average, first, second = (printed(two_heads, head=head) for head in (None, 0, 1))
     assert "average of 2 heads" in average[0]
@@ -159,16 +159,16 @@ def test_heads_are_averaged_unless_one_is_named() -> None:
 @pytest.mark.parametrize("head", [-1, 2])
 def test_an_unknown_head_is_an_error_that_names_the_valid_ones(head: int) -> None:
     two_heads = AttentionMap("decoder.0", ("a",), ("x",), np.ones((2, 1, 1)))
-    with pytest.raises(InputError, match=f"'decoder.0' has no head {head}; it has heads 0 to 1"):
+    with pytest.raises(InputError, match=f"no head {head}"):
         heat_map(two_heads, head=head)
 
 
-def test_a_map_without_tokens_says_so_in_words() -> None:
-    assert printed(AttentionMap("decoder", (), ("x",), np.ones((1, 0, 1)))) == ["decoder: there are no tokens to show"]
+def test_a_map_without_tokens_shows_a_message() -> None:
+    assert printed(AttentionMap("decoder", (), ("x",), np.ones((1, 0, 1)))) == ["decoder: no tokens to show"]
 
 
 def test_weights_that_do_not_fit_their_tokens_are_an_error() -> None:
-    with pytest.raises(InputError, match="do not fit 1 rows and 2 columns"):
+    with pytest.raises(InputError, match="do not match 1 rows and 2 columns"):
         heat_map(AttentionMap("decoder", ("a",), ("x", "y"), np.ones((1, 2, 2))))
 
 

@@ -1,1 +1,1 @@
-"""The command line: one module a command, each importing what it needs only when it runs."""
+"""The command line: one module per command, with imports deferred until the command runs."""

@@ -1,4 +1,4 @@
-"""`qkv caption`: pictures in, sentences about them out."""
+"""`qkv caption`: image captioning."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,65 +6,65 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import counting, note, result_json, result_line, say
+from qkv.cli.console import info, note, progress_bar, result_json, result_line
 
 if TYPE_CHECKING:
     from qkv.tasks.captioner import Captioned
 
-CHUNK = 64  # pictures that are read before any of them is answered
+CHUNK = 64  # images processed at a time
 
 
 def caption(
     run: options.Folder,
     pictures: Annotated[
-        list[Path], typer.Argument(metavar="PICTURE", help="A picture, or a .safetensors file of features.")
+        list[Path], typer.Argument(metavar="PICTURE", help="Image, or .safetensors file of image features.")
     ],
     beam: options.Beam = 1,
     page: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            callback=options.output_file,
+            callback=options.check_output,
             metavar="PAGE.html",
-            help="Also write a page: where in the picture each word was read.",
+            help="Write an HTML page showing where each word attends.",
         ),
     ] = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Say what is in pictures, one line for each.
+    """Caption images.
 
-    With --json each answer is an object with its score and, where the model attends, a row of weights for each token:
-    over the places of a grid on the picture, row by row.
+    Prints one line per image. With --json, each caption is an object with its score and, for models with attention, a
+    row of weights per token over the image grid in row-major order.
     """
     from qkv.tasks.captioner import Captioner
 
     captioner = Captioner(run, device=device)
     answers: list[Captioned] = []
-    with counting("captioning", len(pictures), streaming=True) as progress:
+    with progress_bar("captioning", len(pictures), streaming=True) as progress:
         for begin in range(0, len(pictures), CHUNK):
-            found = captioner.caption(pictures[begin : begin + CHUNK], beam=beam)
-            for number, answer in enumerate(found, start=len(answers) + 1):
+            captions = captioner.caption(pictures[begin : begin + CHUNK], beam=beam)
+            for number, answer in enumerate(captions, start=len(answers) + 1):
                 if json:
                     result_json({"input": number, **as_dict(answer)})
                 else:
                     result_line(answer.text)
-            answers += found
+            answers += captions
             progress(begin + CHUNK)
     if page is not None:
         from qkv.view.captions import save_captions
 
         if not captioner.model.alignment_layers:
-            note("this model hears the picture once and attends to nothing: the page shows captions alone")
-        say(str(save_captions(answers, page)))
+            note("this model has no attention; the page shows captions only")
+        info(str(save_captions(answers, page)))
 
 
 def as_dict(answer: "Captioned") -> dict[str, Any]:
-    """A caption for machines."""
-    found: dict[str, Any] = {"picture": answer.source, "text": answer.text, "score": round(answer.score, 6)}
+    """Return a caption as a JSON object."""
+    fields: dict[str, Any] = {"picture": answer.source, "text": answer.text, "score": round(answer.score, 6)}
     if answer.maps:
-        first = answer.maps[0]
-        found["tokens"] = list(first.rows)
-        found["grid"] = list(answer.grid)
-        found["attention"] = [[round(float(weight), 6) for weight in row] for row in first.average]
-    return found
+        attention = answer.maps[0]
+        fields["tokens"] = list(attention.rows)
+        fields["grid"] = list(answer.grid)
+        fields["attention"] = [[round(float(weight), 6) for weight in row] for row in attention.average]
+    return fields

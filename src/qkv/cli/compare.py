@@ -1,4 +1,4 @@
-"""`qkv compare`: many runs in one table."""
+"""`qkv compare`: tables of evaluation results."""
 
 import os
 import shlex
@@ -10,56 +10,56 @@ from typing import Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import note, result, result_json, say
+from qkv.cli.console import info, note, result, result_json
 from qkv.errors import InputError
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Training runs that `qkv evaluate` scored.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Training runs scored by `qkv evaluate`.")],
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            callback=options.output_file,
+            callback=options.check_output,
             metavar="PAGE.md",
-            help="Write the page there instead of printing it.",
+            help="Write the tables to a Markdown file.",
         ),
     ] = None,
     by_length: Annotated[
         Path | None,
         typer.Option(
             "--by-length",
-            callback=options.output_file,
+            callback=options.check_output,
             metavar="FIGURE",
-            help="Also draw BLEU by source length (.png or .svg).",
+            help="Plot BLEU by source length (.png or .svg).",
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option("--split", metavar="SPLIT", help="The split to draw [the first that all runs have].")
+        str | None, typer.Option("--split", metavar="SPLIT", help="Split to plot [the first that all runs have].")
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Compare runs: a page of tables, one for each data set.
+    """Compare runs in one table per dataset.
 
-    Reads RUN/results.jsonl of every run, and nothing else: weights are not needed. Seeds of one recipe make one row.
+    Reads only RUN/results.jsonl of each run; weights are not needed. The seeds of a recipe are merged into one row.
     """
     from qkv.evaluation.record import RESULTS, read_records
     from qkv.evaluation.table import markdown, newest, tables
 
     unscored = [run for run in runs if (run / "recipe.toml").is_file() and not (run / RESULTS).is_file()]
     if unscored and len(unscored) < len(runs):
-        note(f"left out {len(unscored)} run(s) that qkv evaluate has not scored: {', '.join(map(str, unscored))}")
+        note(f"skipped {len(unscored)} run(s) without results of qkv evaluate: {', '.join(map(str, unscored))}")
         runs = [run for run in runs if run not in unscored]
     records = [record for run in runs for record in read_records(run)]
     if older := len(records) - len(newest(records)):
-        note(f"left out {older} older record(s): the newest of a recipe, seed, search and split counts")
+        note(f"skipped {older} older record(s): only the newest per recipe, seed, search and split counts")
     if by_length is not None:
         from qkv.evaluation import lengths
         from qkv.view.chart import save_by_length
 
-        say(f"figure: {save_by_length(lengths.batch_by_length(records, split), by_length)}")
+        info(f"figure: {save_by_length(lengths.batch_by_length(records, split), by_length)}")
     elif split is not None:
-        raise InputError("--split names what --by-length draws: the tables have every split")
+        raise InputError("--split requires --by-length")
     if json:
         for record in records:
             result_json(asdict(record))
@@ -76,16 +76,16 @@ def compare(
 
 
 def _command(runs: list[Path]) -> str:
-    """What was typed; where the runs are all that their folder has, with a star, which a shell had made them of."""
-    typed = sys.argv[1:]
+    """Return the command line; the complete contents of one directory are written as DIR/*."""
+    arguments = sys.argv[1:]
     parents = {run.parent for run in runs}
     if len(runs) > 1 and len(parents) == 1:
         (parent,) = parents
         if {run.name for run in runs} == {path.name for path in parent.iterdir() if not path.name.startswith(".")}:
             star = shlex.quote(str(parent)) + "/*"
-            named = [Path(word) in runs for word in typed]
-            first = named.index(True)
-            others = [word for word, one in zip(typed, named, strict=True) if not one]
+            is_run = [Path(word) in runs for word in arguments]
+            first = is_run.index(True)
+            others = [word for word, run in zip(arguments, is_run, strict=True) if not run]
             before, after = shlex.join(others[:first]), shlex.join(others[first:])
             return " ".join(filter(None, ("qkv", before, star, after)))
-    return shlex.join(["qkv", *typed])
+    return shlex.join(["qkv", *arguments])

@@ -1,4 +1,4 @@
-"""`qkv convert`: a model's folder as another kind of folder, or in another precision."""
+"""`qkv convert`: convert between checkpoint formats and dtypes."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,19 +7,19 @@ from typing import Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import note, result, result_json, say
+from qkv.cli.console import info, note, result, result_json
 
 
 class Kind(StrEnum):
-    """The kinds of folders there are to write."""
+    """Output formats."""
 
     hf = "hf"
     qkv = "qkv"
     elmo = "elmo"
 
 
-class Numbers(StrEnum):
-    """The precisions there are to write weights in."""
+class DType(StrEnum):
+    """Output dtypes."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -28,29 +28,30 @@ class Numbers(StrEnum):
 
 def convert(
     folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="A saved model, a training run, a Hugging Face folder, or its name.")
+        str, typer.Argument(metavar="FOLDER", help="Saved model, training run, Hugging Face directory or model name.")
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write, which must be new or empty.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output directory; must be new or empty.")],
     to: Annotated[
-        Kind, typer.Option("--to", help="For Hugging Face's transformers, as qkv's own, or as ELMo was released.")
+        Kind, typer.Option("--to", help="Output format: Hugging Face transformers, qkv, or the original ELMo files.")
     ] = Kind.hf,
-    dtype: Annotated[
-        Numbers | None, typer.Option("--dtype", help="The precision of the weights [as they are].")
-    ] = None,
+    dtype: Annotated[DType | None, typer.Option("--dtype", help="Data type of the weights [unchanged].")] = None,
     json: options.Json = False,
 ) -> None:
-    """Write a model as a folder that transformers loads, as one of qkv's own, or an ELMo in its two released files.
+    """Convert a model to another format or dtype.
 
-    The tokenizer's files go with it. A pickle is never read, and never written.
+    Writes a directory that transformers can load, a qkv directory, or the two files of the original ELMo release.
+    Tokenizer files are included. Pickles are neither read nor written.
     """
     from qkv.interop import convert as convert_folder
     from qkv.interop.conversion import DTYPES
     from qkv.runtime.bars import Bars
 
-    written = convert_folder(folder, out, to.value, None if dtype is None else DTYPES[dtype], Bars().of_bytes)
+    written = convert_folder(folder, out, to.value, None if dtype is None else DTYPES[dtype], Bars().byte_bar)
     if written.left_out:
-        note(f"{written.left_out:,} weights stay behind: the format has no place for a head and what a task learned")
-    say(f"{written.network}  {written.parameters / 1e6:.1f} M parameters  {written.dtype}  {written.size / 1e6:.1f} MB")
+        note(f"{written.left_out:,} weights were dropped: the format does not store task heads")
+    info(
+        f"{written.network}  {written.parameters / 1e6:.1f} M parameters  {written.dtype}  {written.size / 1e6:.1f} MB"
+    )
     if json:
         result_json(
             {

@@ -1,4 +1,4 @@
-"""`qkv data`: the data sets, where they are, and what is in them."""
+"""`qkv data`: list, download and preview datasets."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import note, result, result_json, result_line, say
+from qkv.cli.console import info, note, result, result_json, result_line
 from qkv.config import build, nearest
 from qkv.errors import InputError
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from qkv.data.registry import LoadedData
     from qkv.data.tagged import Tagged
 
-YOURS = "yours"  # the licence of what a user brings
-OWN = "own"  # the split that a user's file is shown as
+YOURS = "yours"  # licence of datasets that the user provides
+OWN = "own"  # split name for a user's file
 OWN_KINDS = {
     "pairs": "pairs of a source and a target",
     "labelled": "texts with labels",
@@ -28,7 +28,7 @@ OWN_KINDS = {
 }
 
 app = typer.Typer(
-    help="List the data sets, show what is in them, and fetch their files.",
+    help="List, preview and download datasets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -36,7 +36,7 @@ app = typer.Typer(
 
 @app.command(name="list")
 def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
-    """List the data sets that recipes can name, and where their files are."""
+    """List the available datasets and the location of their files."""
     from qkv.data.dataset_cache import DatasetCache
     from qkv.data.registry import DATASETS
 
@@ -54,46 +54,46 @@ def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> N
 
 
 def _where(store: "DatasetCache", corpus: "DatasetInfo") -> str:
-    """Where the files of a data set are, in a few words."""
+    """Return the location of a dataset's files, or why they are missing."""
     try:
-        found = {file: store.find(file) for file in corpus.files}
+        paths = {file: store.find(file) for file in corpus.files}
     except InputError as error:
-        return f"cannot be used ({error})"
-    missing = [file for file, path in found.items() if path is None]
+        return f"unusable ({error})"
+    missing = [file for file, path in paths.items() if path is None]
     if not missing:
-        folders = {str(path.parent.parent): None for path in found.values() if path is not None}
+        folders = {str(path.parent.parent): None for path in paths.values() if path is not None}
         return f"in {', '.join(folders)}"
     if all(file.urls for file in missing):
-        return "to be downloaded" if len(missing) == len(found) else f"of which {len(missing)} file(s) to be downloaded"
-    return "not here, and to be brought by you"
+        return "not downloaded" if len(missing) == len(paths) else f"{len(missing)} file(s) not downloaded"
+    return "missing (manual download required)"
 
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset name.")],
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Where to put its files [the cache].")
+        Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Download directory [the cache].")
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Download the files of a data set that are not there yet."""
+    """Download the missing files of a dataset."""
     from qkv.data.config import APPLIES_WHEN
     from qkv.data.dataset_cache import DatasetCache
     from qkv.data.registry import DATASETS
 
     if name not in DATASETS:
-        raise InputError(f"unknown data set {name}{nearest(name, DATASETS)}")
+        raise InputError(f"unknown dataset {name}{nearest(name, DATASETS)}")
     corpus = DATASETS[name].info
     if corpus is None and DATASETS[name].licence == YOURS:
-        named = "--data FILE" if name in APPLIES_WHEN["train"] else f"--set data.name={name} --set data.folder=FOLDER"
+        option = "--data FILE" if name in APPLIES_WHEN["train"] else f"--set data.name={name} --set data.folder=FOLDER"
         raise InputError(
-            f"{name}: nothing is fetched, for you bring the files: train on them with qkv train RECIPE {named}"
+            f"{name}: nothing to download, you provide the files; train on them with qkv train RECIPE {option}"
         )
     if corpus is None:
-        raise InputError(f"{name} needs no files: there is nothing to fetch")
+        raise InputError(f"{name} is synthetic: there are no files to download")
     store = DatasetCache.with_folder() if data_dir is None else DatasetCache((data_dir,))
     paths = [str(path) for path in store.fetch(corpus, corpus.files)]
-    say(f"{name}: licence: {corpus.licence}")
+    info(f"{name}: licence: {corpus.licence}")
     if json:
         result_json({"name": name, "licence": corpus.licence, "files": paths})
     else:
@@ -102,39 +102,42 @@ def fetch(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, or a file of your own.")],
-    target: Annotated[Path | None, typer.Argument(metavar="TARGET", help="The target file, for a source file.")] = None,
-    split: Annotated[str, typer.Option("--split", help="train, valid or test; multi30k has others.")] = "train",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset name, or your own file.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="TARGET", help="Target file, if NAME is a source file.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", help="Split: train, valid, test or another split of the dataset.")
+    ] = "train",
     languages: Annotated[
-        str | None, typer.Option("--languages", metavar="SOURCE-TARGET", help="For multi30k and tatoeba [en-de].")
+        str | None,
+        typer.Option("--languages", metavar="SOURCE-TARGET", help="Language pair of multi30k and tatoeba [en-de]."),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--kind", metavar="KIND", help=f"Of your own file: {', '.join(OWN_KINDS)} [guessed from its content]."
-        ),
+        typer.Option("--kind", metavar="KIND", help=f"Format of your own file: {', '.join(OWN_KINDS)} [detected]."),
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", min=1, max=options.MOST, help="How many pairs, or lines of a text, to show.")
+        int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Number of examples to show.")
     ] = 10,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
-    """Show the first examples of a data set or of your own file, as training would read them."""
+    """Show the first examples of a dataset or file."""
     from qkv.data.registry import DATASETS
 
     if target is not None and not Path(name).exists():
-        raise InputError(f"{name}: no such file, so {target} cannot be its target")
+        raise InputError(f"{name}: no such file; a target file requires a source file")
     if kind is not None and kind not in OWN_KINDS:
-        raise InputError(f"--kind {kind} is not known{nearest(kind, OWN_KINDS)}")
+        raise InputError(f"--kind: unknown format {kind}{nearest(kind, OWN_KINDS)}")
     if name in OWN_KINDS and not Path(name).is_file():
-        raise InputError(f"{name} data are your own: name their file, as in qkv data show my_file.tsv --kind {name}")
+        raise InputError(f"{name} is a file format; pass a file, e.g. qkv data show my_file.tsv --kind {name}")
     if name in DATASETS and not Path(name).is_file():
         _show_set(name, split, languages, data_dir, count, json)
     elif os.path.lexists(name):
         _show_files(name, [Path(name)] if target is None else [Path(name), target], kind, count, json)
     else:
-        raise InputError(f"{name}: neither a file nor a data set{nearest(name, DATASETS)}")
+        raise InputError(f"{name}: no such file or dataset{nearest(name, DATASETS)}")
 
 
 def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
@@ -142,24 +145,24 @@ def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json
 
     kind = kind or infer_kind(paths)
     loaded = load_for_evaluation(kind, paths, OWN)
-    say(f"{name}: read as {OWN_KINDS[kind]}; --kind names another format")
+    info(f"{name}: read as {OWN_KINDS[kind]}; use --kind for another format")
     _show_loaded(name, loaded, OWN, count, json)
 
 
 def _show_set(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
     from qkv.data.registry import DATASETS, DataConfig, load_data
 
-    asked: dict[str, Any] = {"name": name, "folder": None if folder is None else str(folder)}
+    config: dict[str, Any] = {"name": name, "folder": None if folder is None else str(folder)}
     if languages is not None:
-        asked["source"], _, asked["target"] = languages.partition("-")
-    loaded = load_data(build(DataConfig, asked, "data"))
-    known: Any = loaded.splits or loaded.texts or loaded.tagged or loaded.captions or loaded.questions
-    if not known:
-        raise InputError(f"{name} has no texts to show: it is {DATASETS[name].summary}")
-    if split not in known:
-        raise InputError("; ".join([f"{name} has no split {split}{nearest(split, known)}", *loaded.notes]))
+        config["source"], _, config["target"] = languages.partition("-")
+    loaded = load_data(build(DataConfig, config, "data"))
+    splits: Any = loaded.splits or loaded.texts or loaded.tagged or loaded.captions or loaded.questions
+    if not splits:
+        raise InputError(f"{name} has no texts to show: {DATASETS[name].summary}")
+    if split not in splits:
+        raise InputError("; ".join([f"{name} has no split {split}{nearest(split, splits)}", *loaded.notes]))
     if DATASETS[name].info is not None:
-        say(f"{name}: licence: {DATASETS[name].licence}")
+        info(f"{name}: licence: {DATASETS[name].licence}")
     _show_loaded(name, loaded, split, count, json)
 
 
@@ -175,14 +178,14 @@ def _show_loaded(name: str, loaded: "LoadedData", split: str, count: int, json: 
         pairs = [Pair(f"picture {number}", texts[0]) for number, texts in enumerate(captions.texts)]
         _show_pairs(name, pairs, captions.notes, count, json)
     elif loaded.questions:
-        pairs = [Pair(one.question, one.text) for one in loaded.questions[split]]
+        pairs = [Pair(question.question, question.text) for question in loaded.questions[split]]
         _show_pairs(name, pairs, loaded.notes, count, json)
     else:
         _show_pairs(name, loaded.splits[split], loaded.notes, count, json)
 
 
 def _show_text(name: str, text: str, count: int, json: bool) -> None:
-    say(f"{name}: {len(text):,} characters")
+    info(f"{name}: {len(text):,} characters")
     for line in text.split("\n")[:count]:
         if json:
             result_json({"text": line})
@@ -191,18 +194,18 @@ def _show_text(name: str, text: str, count: int, json: bool) -> None:
 
 
 def _show_tagged(name: str, sentences: list["Tagged"], count: int, json: bool) -> None:
-    say(f"{name}: {len(sentences):,} sentences")
-    for one in sentences[:count]:
+    info(f"{name}: {len(sentences):,} sentences")
+    for sentence in sentences[:count]:
         if json:
-            result_json({"words": one.words, "tags": one.tags})
+            result_json({"words": sentence.words, "tags": sentence.tags})
         else:
-            result_line(" ".join(f"{word}/{tag}" for word, tag in zip(one.words, one.tags, strict=True)))
+            result_line(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags, strict=True)))
 
 
 def _show_pairs(name: str, pairs: list["Pair"], notes: tuple[str, ...], count: int, json: bool) -> None:
-    for passed_over in notes:
-        note(passed_over)
-    say(f"{name}: {len(pairs):,} pairs")
+    for message in notes:
+        note(message)
+    info(f"{name}: {len(pairs):,} pairs")
     for pair in pairs[:count]:
         if json:
             result_json({"source": pair.source, "target": pair.target, "gold": pair.gold})

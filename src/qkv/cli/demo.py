@@ -1,4 +1,4 @@
-"""`qkv demo`: train a model with attention, use it, see its attention; about a minute on two cores."""
+"""`qkv demo`: train a small model, evaluate it and show its attention; about a minute on two cores."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,23 +7,29 @@ import typer
 
 from qkv.cli import evaluate as evaluation
 from qkv.cli import options
-from qkv.cli.talk import counting, result, result_drawn, result_json, say
+from qkv.cli.console import info, progress_bar, result, result_json, result_rich
 from qkv.errors import InputError
 
 RECIPE = "dates-gru"
-SHOWN = ("Donnerstag, 5. März 2026", "the fifth of March 2026", "Thu, 3/5/26", "5 марта 2026 г.", "jeudi 5 mars 2026")
+EXAMPLES = (
+    "Donnerstag, 5. März 2026",
+    "the fifth of March 2026",
+    "Thu, 3/5/26",
+    "5 марта 2026 г.",
+    "jeudi 5 mars 2026",
+)
 
 
 def demo(
     out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="The demo's folder; a finished demo there is used again.")
+        Path, typer.Option("--out", metavar="FOLDER", help="Output directory; a finished demo there is reused.")
     ] = Path("runs/demo"),
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Train a small model, test it, see its attention.
+    """Train, evaluate and inspect a small model.
 
-    A GRU with additive attention learns to read dates in ten languages; it is tested on 2,000 dates it never saw.
+    A GRU with additive attention learns to normalize dates in ten languages and is tested on 2,000 held-out dates.
     """
     from dataclasses import asdict
 
@@ -36,29 +42,29 @@ def demo(
     from qkv.view import heat_map, save_page, save_png
 
     recipe = read_recipe(RECIPE)
-    say("1. Train: a GRU with additive attention learns to read dates in ten languages")
+    info("1. Train a GRU with additive attention to normalize dates in ten languages")
     if (out / MANIFEST).exists():
         if Run.open(out).recipe != recipe:
-            raise InputError(f"{out}: holds another run; choose another --out")
-        say(f"   {out} holds a demo already: resuming it (remove the folder to start over)")
+            raise InputError(f"{out}: contains a different run; choose another --out")
+        info(f"   {out} already contains a demo: resuming it (delete the directory to start over)")
         done = job.resume(out, device)
     else:
         done = job.begin(recipe, out, device)
     if not done.state.finished:
-        say(f"stopped: saved {done.run.checkpoints[-1]}   go on with: qkv demo --out {out}")
+        info(f"stopped: saved {done.run.checkpoints[-1]}   resume with: qkv demo --out {out}")
         raise typer.Exit(options.INTERRUPTED)
-    say(f"   {done.state.step:,} steps in {done.state.seconds:.0f} s")
+    info(f"   {done.state.step:,} steps in {done.state.seconds:.0f} s")
 
     pairs = done.run.data().splits["test"]
-    say(f"2. Test: {len(pairs):,} dates it never saw")
+    info(f"2. Evaluate on {len(pairs):,} held-out dates")
     translator = Translator(out, device=device)
-    with counting("testing", len(pairs)) as progress:
+    with progress_bar("testing", len(pairs)) as progress:
         report = evaluate(translator, pairs, progress=progress)
 
-    say("3. Use, and see")
-    answers = [found[0] for found in translator.translate(SHOWN, attention=True)]
-    extra = [found[0] for found in translator.translate([pair.source for pair in pairs[:45]], attention=True)]
-    page = save_page([*answers, *extra], out / "attention.html", title="qkv demo: what the model reads")
+    info("3. Translate and show the attention weights")
+    answers = [outputs[0] for outputs in translator.translate(EXAMPLES, attention=True)]
+    extra = [outputs[0] for outputs in translator.translate([pair.source for pair in pairs[:45]], attention=True)]
+    page = save_page([*answers, *extra], out / "attention.html", title="qkv demo: attention of a date normalizer")
     picture = save_png(answers[0], out / "attention.png")
     if json:
         result_json({"seconds": done.state.seconds, **asdict(report), "page": str(page), "picture": str(picture)})
@@ -68,6 +74,6 @@ def demo(
     for answer in answers:
         result(f"{answer.source:28} {answer.text}")
     result("")
-    result_drawn(heat_map(answers[0].maps[0]))
-    result(f"the picture: {picture}")
-    result(f"the page:    {page}   (open it in a browser; hover a character)")
+    result_rich(heat_map(answers[0].maps[0]))
+    result(f"figure: {picture}")
+    result(f"page:   {page}   (open it in a browser and hover over a character)")

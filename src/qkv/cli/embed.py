@@ -1,4 +1,4 @@
-"""`qkv embed`: text in, vectors out."""
+"""`qkv embed`: sentence embeddings."""
 
 import io
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import result, result_json
+from qkv.cli.console import result, result_json
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,32 +23,30 @@ def embed(
         Path | None,
         typer.Option(
             "--out",
-            callback=options.output_file,
+            callback=options.check_output,
             metavar="FILE",
-            help="Write the vectors to a .npy or .safetensors file.",
+            help="Output file (.npy or .safetensors).",
         ),
     ] = None,
     pooling: Annotated[
-        str, typer.Option("--pooling", metavar="HOW", help="mean of all tokens, cls (the first) or pooler.")
+        str, typer.Option("--pooling", metavar="POOLING", help="Pooling: mean, cls or pooler.")
     ] = "mean",
-    normalise: Annotated[
-        bool, typer.Option("--normalise/--no-normalise", help="Whether every vector is made to have the length 1.")
-    ] = True,
+    normalise: Annotated[bool, typer.Option("--normalise/--no-normalise", help="L2-normalize the embeddings.")] = True,
     batch_tokens: texts.BatchTokens = 8192,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Make a vector of each text, of each line of a file, or of each of standard input.
+    """Compute embeddings of texts.
 
-    A file of --out has them as rows of float32 numbers, in order ("vectors" in .safetensors); an empty line is a row of
-    zeros there. With --json each is printed, as an object on a line of its own.
+    Texts are arguments, or the lines of a file or of standard input. --out writes a float32 matrix with one row per
+    text ("vectors" in .safetensors); an empty line gives a row of zeros. --json prints one object per text.
     """
     if out is None and not json:
-        raise InputError("say where the vectors go: --out FILE.npy (or .safetensors), or --json to print them")
+        raise InputError("missing output: pass --out FILE.npy (or .safetensors), or --json to print the embeddings")
     if out is not None and out.suffix not in WRITERS:
-        raise InputError(f"--out {out}: vectors are written to a file that ends in {' or '.join(WRITERS)}")
-    lines = texts.texts_given(text, file, strict=strict)
+        raise InputError(f"--out {out}: file name must end in {' or '.join(WRITERS)}")
+    lines = texts.read_texts(text, file, strict=strict)
 
     import torch
 
@@ -58,19 +56,19 @@ def embed(
     embedder = Embedder(run, device=device)
     embedder.check_pooling(pooling)
     texts.note_too_long(embedder, lines)
-    kept: list[Tensor] = []
-    for number, line, vector in texts.answered(
+    vectors: list[Tensor] = []
+    for number, line, vector in texts.predictions(
         "embedding",
         lines,
-        lambda some: list(embedder(some, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens)),
+        lambda chunk: list(embedder(chunk, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens)),
     ):
         if json:
             numbers = None if vector is None else [float(f"{value:.7g}") for value in vector.tolist()]
             result_json({"input": number, "text": line, "vector": numbers})
         if out is not None:
-            kept.append(torch.zeros(embedder.dim) if vector is None else vector)
+            vectors.append(torch.zeros(embedder.dim) if vector is None else vector)
     if out is not None:
-        write_atomically(out, WRITERS[out.suffix](torch.stack(kept)))
+        write_atomically(out, WRITERS[out.suffix](torch.stack(vectors)))
         if not json:
             result(str(out))
 

@@ -1,4 +1,4 @@
-"""`qkv evaluate`: how good a trained model is."""
+"""`qkv evaluate`: score a trained model."""
 
 import time
 from dataclasses import asdict
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import counting, note, result, result_json, say
+from qkv.cli.console import info, note, progress_bar, result, result_json
 from qkv.config import shown
 from qkv.errors import InputError
 from qkv.runtime.files import write_atomically
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qkv.training.run import Run
 
 ALL_TESTS = "all-tests"
-SHOWN = 40  # characters of an unknown token in a note
+MAX_TOKEN_SHOWN = 40  # characters of an unknown token in a note
 TITLES = {
     "exact": "exact match",
     "cer": "character error rate",
@@ -38,92 +38,93 @@ TITLES = {
     "per": "phoneme error rate",
     "wer": "word error rate",
 }
-OUT_OF_A_HUNDRED = ("bleu", "bleu_lowercased", "bleu_tokenised", "chrf")  # as sacrebleu gives them
+PERCENTAGES = ("bleu", "bleu_lowercased", "bleu_tokenised", "chrf")  # on sacrebleu's scale of 0 to 100
 
 
 def evaluate(
     run: options.Folder,
     split: Annotated[
         list[str] | None,
-        typer.Option("--split", metavar="SPLIT", help="A split of the run's data, or all-tests; repeatable [test]."),
+        typer.Option("--split", metavar="SPLIT", help="Split to evaluate, or all-tests; repeatable [test]."),
     ] = None,
     data: options.Data = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, max=options.MOST, help="Only the first so many pairs.")
+        int | None, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Evaluate only the first N pairs.")
     ] = None,
     beam: options.Beam = 1,
-    length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
+    length_penalty: Annotated[
+        float, typer.Option("--length-penalty", help="Length penalty ALPHA: score = log p / length^ALPHA.")
+    ] = 1.0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", callback=options.output_file, metavar="FILE", help="Also write the answers, one a line, in order."
-        ),
+        typer.Option("--out", callback=options.check_output, metavar="FILE", help="Write the outputs, one per line."),
     ] = None,
-    no_record: Annotated[bool, typer.Option("--no-record", help="Do not add the result to RUN/results.jsonl.")] = False,
+    no_record: Annotated[
+        bool, typer.Option("--no-record", help="Do not append the result to RUN/results.jsonl.")
+    ] = False,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Score a model on its test set, or on files of yours in the format of its training data.
+    """Evaluate a model on its test set or on your files.
 
-    Gives exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy where gold is known; for
-    pairs of your own also ROUGE, as for summaries; for a dictionary, phoneme and word error rate; for language models,
-    taggers and classifiers what their training shows.
-    What was found for a whole split is added to RUN/results.jsonl, which `qkv compare` reads.
+    Reports exact match, character error rate, BLEU and chrF (sacrebleu), and alignment accuracy if gold alignments
+    exist; ROUGE for your own pairs; phoneme and word error rate for pronunciation; the validation metrics for language
+    models, taggers and classifiers. Results on a whole split are appended to RUN/results.jsonl for `qkv compare`.
     """
     from qkv.cli.evaluate_scored import evaluate_scored, files_to_score
-    from qkv.cli.recording import keep_record
+    from qkv.cli.recording import record_result
     from qkv.evaluation.record import measures
     from qkv.tasks.task import ScoredTask
     from qkv.tasks.translator import Search, Translator
     from qkv.training.recipe import TASKS
 
     if data and split is not None:
-        raise InputError("--split names a part of the run's own data: leave it away with --data")
-    own, loaded = (_run_of(run), None) if data else run_and_data(run)
-    # A part of a split, or one checkpoint among others, would pass for the whole run.
-    whole = not data and own is not None and run == own.folder and limit is None
+        raise InputError("--split cannot be combined with --data")
+    own, loaded = (_find_run(run), None) if data else open_run(run)
+    # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
+    complete = not data and own is not None and run == own.folder and limit is None
     task = None if own is None else TASKS[own.recipe.task]
     if own is not None and task is not None and issubclass(task, ScoredTask):
         if (beam, length_penalty, limit, out) != (1, 1.0, None, None):
             raise InputError(
-                f"{run}: --beam, --length-penalty, --limit and --out are for translators, and this is a run of "
-                f"{task.title}: leave them away"
+                f"{run}: --beam, --length-penalty, --limit and --out require a translation model, but this is a run of "
+                f"{task.title}"
             )
         if data:
-            names = [_named(data)]
+            names = [_display_name(data)]
             loaded = files_to_score(own, data, names[0], strict=strict)
         else:
             assert loaded is not None
-            names = _chosen(run, split, task.splits(loaded))
-        evaluate_scored(run, own, loaded, names, device, json=json, record=whole and not no_record)
+            names = _select_splits(run, split, task.splits(loaded))
+        evaluate_scored(run, own, loaded, names, device, json=json, record=complete and not no_record)
         return
     if loaded is not None:
-        chosen = {name: loaded.splits[name] for name in _chosen(run, split, list(loaded.splits))}
+        chosen = {name: loaded.splits[name] for name in _select_splits(run, split, list(loaded.splits))}
     else:
-        chosen = dict([pairs_of(run, split[0] if split else None, data, strict=strict)])
+        chosen = dict([load_pairs(run, split[0] if split else None, data, strict=strict)])
     if out is not None and len(chosen) > 1:
-        raise InputError(f"--out takes the answers to one split, but there are {len(chosen)}: {', '.join(chosen)}")
+        raise InputError(f"--out requires a single split, not {len(chosen)}: {', '.join(chosen)}")
     translator, search = Translator(run, device=device), Search(beam, length_penalty=length_penalty)
     for name, pairs in chosen.items():
-        fitting = _fitting(translator, pairs[:limit])
-        _tell_unknown(translator, fitting)
-        report, answers = _score(translator, fitting, search, None if data else own)
+        scored = _drop_too_long(translator, pairs[:limit])
+        _note_unknown_tokens(translator, scored)
+        report, answers = _score(translator, scored, search, None if data else own)
         if json:
             result_json({"run": str(run), "split": name, **asdict(report)})
         else:
-            say(f"{run}: {len(fitting):,} pairs of {name}, {'greedy' if beam == 1 else f'beam {beam}'}")
+            info(f"{run}: {len(scored):,} pairs of {name}, {'greedy' if beam == 1 else f'beam {beam}'}")
             result(table(report))
         if out is not None:
             write_atomically(out, "".join(f"{_one_line(answer.text)}\n" for answer in answers).encode())
-        if own is not None and loaded is not None and whole and not no_record:
-            keep_record(
+        if own is not None and loaded is not None and complete and not no_record:
+            record_result(
                 own,
                 translator.model,
                 data_hash=loaded.fingerprint,
                 split=name,
-                size=len(fitting),
-                left_out=len(pairs) - len(fitting),
+                size=len(scored),
+                left_out=len(pairs) - len(scored),
                 beam=beam,
                 length_penalty=length_penalty,
                 metrics=measures(report.scores()),
@@ -132,33 +133,33 @@ def evaluate(
             )
 
 
-def pairs_of(
+def load_pairs(
     run: Path, split: str | None, data: list[Path] | None, *, strict: bool = False
 ) -> tuple[str, list["Pair"]]:
-    """The pairs to look at, with a name for them: the user's own, or a split of the data the run was trained on."""
+    """Return a display name and pairs: the user's files, or a split of the run's dataset."""
     if data:
         from qkv.data.files import read_pairs
 
         read = read_pairs(data, strict=strict)
-        for passed_over in read.notes:
-            note(passed_over)
-        return _named(data), read.pairs
-    splits = run_and_data(run)[1].splits
-    (name,) = _chosen(run, None if split is None else [split], list(splits))
+        for message in read.notes:
+            note(message)
+        return _display_name(data), read.pairs
+    splits = open_run(run)[1].splits
+    (name,) = _select_splits(run, None if split is None else [split], list(splits))
     return name, splits[name]
 
 
-def run_and_data(run: Path) -> tuple["Run", "LoadedData"]:
-    """The training run that a folder is, or is a checkpoint of, with its data."""
-    found = _run_of(run)
-    if found is None:
-        inside = sorted(path.parent.name for path in run.glob("*/manifest.json"))
-        hint = f"name one of the runs in it, such as {run / inside[0]}" if inside else "give --data"
-        raise InputError(f"{run}: not a training run, so it has no data of its own: {hint}")
-    return found, found.data()
+def open_run(run: Path) -> tuple["Run", "LoadedData"]:
+    """Return the training run of a run or checkpoint directory, and its data."""
+    training_run = _find_run(run)
+    if training_run is None:
+        runs = sorted(path.parent.name for path in run.glob("*/manifest.json"))
+        hint = f"pass one of the runs in it, e.g. {run / runs[0]}" if runs else "pass --data"
+        raise InputError(f"{run}: not a training run, so it has no dataset: {hint}")
+    return training_run, training_run.data()
 
 
-def _run_of(run: Path) -> "Run | None":
+def _find_run(run: Path) -> "Run | None":
     from qkv.training.manifest import MANIFEST
     from qkv.training.run import Run
 
@@ -168,44 +169,44 @@ def _run_of(run: Path) -> "Run | None":
     return None if folder is None else Run.open(folder)
 
 
-def _named(data: list[Path]) -> str:
+def _display_name(data: list[Path]) -> str:
     return " and ".join(str(path) for path in data)
 
 
-def _chosen(run: Path, asked: list[str] | None, splits: list[str]) -> list[str]:
-    """The splits that were asked for, each once; else the first test set, or the validation set where there is none."""
+def _select_splits(run: Path, requested: list[str] | None, splits: list[str]) -> list[str]:
+    """Return the requested splits without duplicates; default: the first test set, else the validation set."""
     tests = [name for name in splits if name.startswith("test")]
-    if asked is None:
+    if requested is None:
         return tests[:1] or ["valid"]
-    if ALL_TESTS in asked and not tests:
-        raise InputError(f"{run}: no test set (there are: {', '.join(splits)})")
-    names = list(chain.from_iterable(tests if name == ALL_TESTS else [name] for name in asked))
+    if ALL_TESTS in requested and not tests:
+        raise InputError(f"{run}: no test set (available: {', '.join(splits)})")
+    names = list(chain.from_iterable(tests if name == ALL_TESTS else [name] for name in requested))
     for name in names:
         if name not in splits:
-            raise InputError(f"{run}: no {name} split (there are: {', '.join(splits)})")
+            raise InputError(f"{run}: no {name} split (available: {', '.join(splits)})")
     return list(dict.fromkeys(names))
 
 
 def _score(
     translator: "Translator", pairs: list["Pair"], search: "Search", run: "Run | None"
 ) -> tuple["translation.Report | pronunciation.Report", list["Answer"]]:
-    """Answer and judge, by the measures that the data ask for."""
+    """Run the model and compute the metrics of the dataset."""
     from qkv.cli.recording import languages
     from qkv.evaluation import pronunciation, translation
 
     began = time.monotonic()
     if run is not None and run.recipe.data.name == "cmudict":
         words = list(pronunciation.group_by_word(pairs))
-        with counting("evaluating", len(words)) as progress:
+        with progress_bar("evaluating", len(words)) as progress:
             answers = translation.answer(translator, words, search, progress=progress)
         seconds = time.monotonic() - began
         return pronunciation.score_answers(answers, pairs, beam=search.beam, seconds=seconds), answers
     aligned = all(pair.gold is not None for pair in pairs)
-    with counting("evaluating", len(pairs)) as progress:
+    with progress_bar("evaluating", len(pairs)) as progress:
         sources = [pair.source_input for pair in pairs]
         answers = translation.answer(translator, sources, search, attention=aligned, progress=progress)
     language = "" if run is None else languages(run)[1]
-    own = run is None or run.recipe.data.name == "pairs"  # which may be summaries
+    own = run is None or run.recipe.data.name == "pairs"  # possibly summaries
     seconds = time.monotonic() - began
     report = translation.score_answers(answers, pairs, beam=search.beam, language=language, rouge=own, seconds=seconds)
     return report, answers
@@ -215,36 +216,37 @@ def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-def _fitting(translator: "Translator", pairs: list["Pair"]) -> list["Pair"]:
-    """The pairs that are short enough for the model; how many are not is said."""
+def _drop_too_long(translator: "Translator", pairs: list["Pair"]) -> list["Pair"]:
+    """Return the pairs that fit the model's maximum length; note how many do not."""
     fitting = [pair for pair in pairs if translator.fits(pair.source)]
     if len(fitting) < len(pairs):
         limit = translator.model.config.max_length
-        note(f"left out {len(pairs) - len(fitting)} pair(s) longer than the {limit} tokens that the model takes")
+        note(f"skipped {len(pairs) - len(fitting)} pair(s) longer than the model's maximum of {limit} tokens")
     return fitting
 
 
-def _tell_unknown(translator: "Translator", pairs: list["Pair"]) -> None:
+def _note_unknown_tokens(translator: "Translator", pairs: list["Pair"]) -> None:
     vocabulary = translator.vocabulary.source
-    unknown = [pieces for pair in pairs if (pieces := vocabulary.unknown_pieces(vocabulary.encode(pair.source)))]
+    unknown = [tokens for pair in pairs if (tokens := vocabulary.unknown(vocabulary.encode(pair.source)))]
     if unknown:
-        names = ", ".join(shown(repr(piece), SHOWN) for piece in list(dict.fromkeys(chain.from_iterable(unknown)))[:10])
-        note(f"{len(unknown):,} source(s) hold what was never seen in training, read as unknown: {names}")
+        tokens = list(dict.fromkeys(chain.from_iterable(unknown)))[:10]
+        names = ", ".join(shown(repr(token), MAX_TOKEN_SHOWN) for token in tokens)
+        note(f"{len(unknown):,} source(s) contain out-of-vocabulary tokens: {names}")
 
 
 def table(report: "translation.Report | pronunciation.Report") -> str:
-    """A report for people."""
+    """Format a report as a table."""
     rows = [
-        f"{TITLES[name]:28}  {_shown(name, score.value)}   {score.signature}".rstrip()
+        f"{TITLES[name]:28}  {_format(name, score.value)}   {score.signature}".rstrip()
         for name, score in report.scores().items()
     ]
     rows.append(f"{'speed':28}  {report.answers / report.seconds:8.0f}   texts/s")
     if report.mistakes:
-        rows += ["", f"the first {len(report.mistakes)} mistake(s):"]
+        rows += ["", f"first {len(report.mistakes)} mistake(s):"]
         mistakes = ([shown(repr(text)) for text in mistake] for mistake in report.mistakes)
         rows += [f"  {source}: {text} should be {reference}" for source, text, reference in mistakes]
     return "\n".join(rows)
 
 
-def _shown(name: str, value: float) -> str:
-    return f"{value:8.2f}" if name in OUT_OF_A_HUNDRED else f"{value:8.2%}"
+def _format(name: str, value: float) -> str:
+    return f"{value:8.2f}" if name in PERCENTAGES else f"{value:8.2%}"

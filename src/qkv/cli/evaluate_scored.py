@@ -1,11 +1,11 @@
-"""`qkv evaluate` of a model whose task is scored as it is while training: language models, taggers, classifiers."""
+"""`qkv evaluate` for tasks scored with their validation metrics: language models, taggers, classifiers."""
 
 import time
 from pathlib import Path
 from typing import Any
 
-from qkv.cli.recording import keep_record
-from qkv.cli.talk import note, result, result_json, say
+from qkv.cli.console import info, note, result, result_json
+from qkv.cli.recording import record_result
 from qkv.data.registry import EVALUATED_FROM_FILES, LoadedData, load_for_evaluation
 from qkv.errors import InputError
 from qkv.evaluation.record import measures
@@ -16,40 +16,38 @@ from qkv.training.run import Run
 
 
 def files_to_score(run: Run, files: list[Path], name: str, *, strict: bool) -> LoadedData:
-    """A user's own files, read as the run's task reads its data, as a split of this name."""
+    """Load the user's files in the format of the run's task, as a split called `name`."""
     task = TASKS[run.recipe.task]
     if task.learns_from not in EVALUATED_FROM_FILES:
-        hint = (
-            "; a text of yours to score it on has to be given to qkv train (--test)" if "text" in task.kinds() else ""
-        )
-        raise InputError(f"{run.folder}: {task.title} is scored on the run's own data: leave --data away{hint}")
+        hint = "; pass your own test text to qkv train (--test)" if "text" in task.kinds() else ""
+        raise InputError(f"{run.folder}: --data is not supported for {task.title}{hint}")
     loaded = load_for_evaluation(str(task.learns_from), files, name, column=run.recipe.data.column, strict=strict)
-    for passed_over in loaded.notes:
-        note(passed_over)
+    for message in loaded.notes:
+        note(message)
     return loaded
 
 
 def evaluate_scored(
     folder: Path, run: Run, loaded: LoadedData, splits: list[str], device: str, *, json: bool, record: bool
 ) -> None:
-    """Score the model in `folder`, the run's or one of its checkpoints, on splits of data."""
+    """Score the model in `folder` (the run or one of its checkpoints) on the given splits."""
     model = load(folder, device=device)
     kind: Any = TASKS[run.recipe.task]
     task = kind.prepare(loaded, model.tokenizer, model.config, run.recipe.train, run.recipe.seed)
     for split in splits:
-        for remark in task.notes_on(loaded, split):
-            note(remark)
+        for message in task.notes_on(loaded, split):
+            note(message)
         began = time.monotonic()
         size, unit, scores = task.evaluate(model, loaded, split)
         seconds = time.monotonic() - began
         if json:
             result_json({"run": str(folder), "split": split, "size": size, **scores, "seconds": seconds})
         else:
-            say(f"{folder}: {size:,} {unit} of {split}")
+            info(f"{folder}: {size:,} {unit} of {split}")
             for name, value in scores.items():
                 result(f"{name:20}  {task.metrics[name].shown(value)}")
         if record:
-            keep_record(
+            record_result(
                 run,
                 model,
                 data_hash=loaded.fingerprint,

@@ -1,11 +1,11 @@
-"""`qkv fill`: text with masks in, words for them out."""
+"""`qkv fill`: masked language modelling."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import result_json, result_line
+from qkv.cli.console import result_json, result_line
 
 if TYPE_CHECKING:
     from qkv.tasks.filler import Filled
@@ -15,38 +15,36 @@ def fill(
     run: options.Folder,
     text: texts.Texts = None,
     file: texts.Input = None,
-    top: Annotated[
-        int, typer.Option("--top", min=1, max=options.MOST, help="How many words to give for each mask.")
-    ] = 5,
+    top: Annotated[int, typer.Option("--top", min=1, max=options.MAX_COUNT, help="Number of words per mask.")] = 5,
     batch_tokens: texts.BatchTokens = 8192,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Say which words may stand where texts, the lines of a file, or those of standard input have [MASK].
+    """Predict the words behind [MASK] in texts.
 
-    Each guess is a line: the number of the text, that of the mask in it, the probability and the word. With --json each
-    text is an object, with the text as its first guesses fill it.
+    Texts are arguments, or the lines of a file or of standard input. Prints one line per prediction: text number, mask
+    number, probability and word. With --json, each text is an object that also has the text with all masks filled.
     """
-    lines = texts.texts_given(text, file, strict=strict)
+    lines = texts.read_texts(text, file, strict=strict)
 
     from qkv.tasks.filler import Filler
 
     filler = Filler(run, device=device)
     filler.check(lines)
-    for number, line, answer in texts.answered(
-        "filling in", lines, lambda some: filler.fill(some, top, batch_tokens=batch_tokens)
+    for number, line, answer in texts.predictions(
+        "filling in", lines, lambda chunk: filler.fill(chunk, top, batch_tokens=batch_tokens)
     ):
         if json:
             result_json({"input": number, "text": line, **as_dict(answer)})
         elif answer is not None:
-            for place, guesses in enumerate(answer.guesses, start=1):
+            for mask, guesses in enumerate(answer.guesses, start=1):
                 for guess in guesses:
-                    result_line(str(number), str(place), f"{guess.probability:.4f}", guess.word)
+                    result_line(str(number), str(mask), f"{guess.probability:.4f}", guess.word)
 
 
 def as_dict(answer: "Filled | None") -> dict[str, Any]:
-    """What may stand where the masks of a text are, for machines."""
+    """Return the predictions for the masks of a text as a JSON object."""
     if answer is None:
         return {"filled": "", "masks": []}
     return {

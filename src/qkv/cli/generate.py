@@ -1,4 +1,4 @@
-"""`qkv generate`: a language model goes on with a text."""
+"""`qkv generate`: text generation with a language model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import result, result_json
+from qkv.cli.console import result, result_json
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,71 +16,74 @@ if TYPE_CHECKING:
 
 def generate(
     run: options.Folder,
-    prompts: Annotated[list[str] | None, typer.Option("--prompt", metavar="TEXT", help="How the text begins.")] = None,
+    prompts: Annotated[list[str] | None, typer.Option("--prompt", metavar="TEXT", help="Prompt; repeatable.")] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help="The whole text of the file (- for standard input) is the prompt."),
+        typer.Option("--file", metavar="FILE", help="File to use as a single prompt (- for stdin)."),
     ] = None,
     lines: Annotated[
         Path | None,
-        typer.Option("--input", metavar="FILE", help="Each line of the file (- for standard input) is a prompt."),
+        typer.Option("--input", metavar="FILE", help="File with one prompt per line (- for stdin)."),
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, max=options.MOST, help="How many tokens to write.")] = 200,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=1, max=options.MAX_COUNT, help="Maximum number of new tokens.")
+    ] = 200,
     samples: Annotated[
-        int, typer.Option("--n", min=1, max=options.MOST, help="How many texts to write for each prompt.")
+        int, typer.Option("--n", min=1, max=options.MAX_COUNT, help="Number of samples per prompt.")
     ] = 1,
-    temperature: Annotated[
-        float, typer.Option("--temperature", help="Below 1 for what is probable, above 1 for surprises.")
-    ] = 1.0,
+    temperature: Annotated[float, typer.Option("--temperature", help="Softmax temperature.")] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", max=options.MOST, help="Draw from the so many most probable tokens only.")
+        int | None, typer.Option("--top-k", max=options.MAX_COUNT, help="Sample from the K most likely tokens.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Draw from the fewest tokens with this much probability only.")
+        float | None,
+        typer.Option(
+            "--top-p", help="Sample from the smallest set of tokens with total probability P (nucleus sampling)."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same texts.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Let a language model go on with a text.
+    """Generate text with a language model.
 
-    Prompts are given by --prompt (several times for several), by --file (the whole of it is one), by --input (each line
-    is one), or on standard input, whole. Where texts have several lines, --json tells one answer from the next.
+    The prompt comes from --prompt (repeatable), --file (whole file), --input (one prompt per line) or standard input.
+    Use --json to separate samples that span several lines.
     """
-    if sum(bool(given) for given in (prompts, file, lines)) > 1:
-        raise InputError("give --prompt, --file or --input, not two of them")
+    if sum(map(bool, (prompts, file, lines))) > 1:
+        raise InputError("--prompt, --file and --input are mutually exclusive")
 
     from qkv.generation import Sampling
     from qkv.tasks.generator import Generator
 
-    how = Sampling(temperature, top_k, top_p, seed)
+    sampling = Sampling(temperature, top_k, top_p, seed)
     generator = Generator(run, device=device)
-    given = prompts or (_prompts(lines) if lines else [texts.input_text(file, "the prompt")])
+    prompts = prompts or (_read_prompts(lines) if lines else [texts.read_text(file, "the prompt")])
     unknown: dict[int, Sequence[str]] = {}
-    for number, found in enumerate(generator.generate(given, tokens, how, samples=samples), start=1):
-        if found[0].unknown:
-            unknown[number] = found[0].unknown
-        for rank, one in enumerate(found, start=1):
+    for number, generated in enumerate(generator.generate(prompts, tokens, sampling, samples=samples), start=1):
+        if generated[0].unknown:
+            unknown[number] = generated[0].unknown
+        for rank, sample in enumerate(generated, start=1):
             if json:
-                result_json({"prompt": number, "sample": rank, **as_dict(one)})
+                result_json({"prompt": number, "sample": rank, **as_dict(sample)})
             else:
-                result(one.text)
-    texts.note_unknown(unknown, "prompt")
+                result(sample.text)
+    texts.note_unknown_tokens(unknown, "prompt")
 
 
-def _prompts(file: Path) -> list[str]:
-    found = texts.input_lines(file)
-    if empty := [number for number, line in enumerate(found, start=1) if not line.strip()]:
-        raise InputError(f"{file}: line {empty[0]} is empty, and a prompt is a text: leave such lines out")
-    return found
+def _read_prompts(file: Path) -> list[str]:
+    prompts = texts.read_lines(file)
+    if empty := [number for number, line in enumerate(prompts, start=1) if not line.strip()]:
+        raise InputError(f"{file}: line {empty[0]} is empty; every line must be a prompt")
+    return prompts
 
 
-def as_dict(one: "Generated") -> dict[str, Any]:
-    """What was generated, for machines."""
+def as_dict(sample: "Generated") -> dict[str, Any]:
+    """Return a generated text as a JSON object."""
     return {
-        "begins": one.prompt,
-        "continuation": one.continuation,
-        "text": one.text,
-        "score": round(one.score, 6),
-        "unknown": list(one.unknown),
+        "begins": sample.prompt,
+        "continuation": sample.continuation,
+        "text": sample.text,
+        "score": round(sample.score, 6),
+        "unknown": list(sample.unknown),
     }

@@ -1,4 +1,4 @@
-"""The command `qkv`."""
+"""Entry point of the `qkv` command."""
 
 import errno
 import os
@@ -13,6 +13,7 @@ from qkv.cli import (
     caption,
     classify,
     compare,
+    console,
     convert,
     data,
     demo,
@@ -21,7 +22,6 @@ from qkv.cli import (
     fill,
     generate,
     tag,
-    talk,
     train,
     translate,
     view,
@@ -33,13 +33,13 @@ from qkv.runtime.native import reserve_standard_descriptors
 from qkv.runtime.text import message_line
 
 BAD_INPUT = 2
-COSTLY = ("--batch-tokens", "--beam", "--n-best", "--n", "--tokens")  # options that memory grows with
-# Click's UsageError: some versions of typer take it from click, others carry a copy of click inside.
-Misuse: Any = typer.BadParameter.__base__
+MEMORY_OPTIONS = ("--batch-tokens", "--beam", "--n-best", "--n", "--tokens")  # options whose values scale memory use
+# Click's UsageError; some versions of typer depend on click, others vendor it.
+UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="qkv",
-    help="Attention models on one operator: train them, use them, and see what attends to what.",
+    help="Train, run and inspect attention models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,40 +63,42 @@ app.command(name="convert")(convert.convert)
 app.add_typer(data.app, name="data")
 
 
-def _version(wanted: bool) -> bool:
-    if wanted:
-        talk.result(f"qkv {__version__}")
+def _version(requested: bool) -> bool:
+    if requested:
+        console.result(f"qkv {__version__}")
         raise typer.Exit
-    return wanted
+    return requested
 
 
 @app.callback()
 def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command line; every error that qkv foresees is one line, and decides the exit code."""
+    """Run the command line; an expected error prints one line and sets the exit code."""
     try:
         code = _run()
     except (InputError, Unsupported) as error:
-        code = _failed(str(error), BAD_INPUT)
+        code = _print_error(str(error), BAD_INPUT)
     except QkvError as error:
-        code = _failed(str(error), 1)
-    except Misuse as error:
-        code = _misused(error)
-    except (talk.ReaderLeft, BrokenPipeError):
-        # Python would try to write the rest when it ends, and complain.
+        code = _print_error(str(error), 1)
+    except UsageError as error:
+        code = _usage_error(error)
+    except (console.OutputClosed, BrokenPipeError):
+        # Without this, Python reports a broken pipe when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
         if error.errno == errno.ENOMEM:
             code = _out_of_memory()
         else:
-            where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-            code = _failed(f"{where}{error.strerror or error}", BAD_INPUT)
+            prefix = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+            code = _print_error(f"{prefix}{error.strerror or error}", BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except (MemoryError, RuntimeError) as error:
@@ -111,8 +113,8 @@ def main() -> None:
 def _run() -> Any:
     reserve_standard_descriptors()
     if sys.stdout is None:
-        raise InputError("standard output is closed: results have nowhere to go")
-    # A terminal that lacks a character shows its code instead of ending the work.
+        raise InputError("standard output is closed")
+    # Escape characters that the terminal's encoding cannot represent instead of failing.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     for number, argument in enumerate(sys.argv[1:], start=1):
         if not argument.isascii() and any("\ud800" <= character <= "\udfff" for character in argument):
@@ -122,27 +124,27 @@ def _run() -> Any:
     return code
 
 
-def _failed(message: str, code: int) -> int:
-    talk.say(message_line(f"error: {message}"))
+def _print_error(message: str, code: int) -> int:
+    console.info(message_line(f"error: {message}"))
     return code
 
 
 def _out_of_memory() -> int:
-    """Name the options of the command that decide how much memory it takes."""
+    """Print an error that names the options of the command that reduce its memory use."""
     command = sys.argv[1]
     if command == "train":
-        return _failed("out of memory: lower train.batch_tokens or the sizes of the model with --set", 1)
+        return _print_error("out of memory: reduce train.batch_tokens or the model's dimensions with --set", 1)
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
-    known = {option for parameter in parameters for option in parameter.opts}
-    names = [option for option in COSTLY if option in known]
-    advice = f"lower {' or '.join(names)}" if names else "use smaller inputs, or free some memory"
-    return _failed(f"out of memory: {advice}", 1)
+    available = {option for parameter in parameters for option in parameter.opts}
+    names = [option for option in MEMORY_OPTIONS if option in available]
+    advice = f"reduce {' or '.join(names)}" if names else "use smaller inputs or free some memory"
+    return _print_error(f"out of memory: {advice}", 1)
 
 
-def _misused(error: Any) -> int:
+def _usage_error(error: Any) -> int:
     message = error.format_message()
-    if "\n" in message:  # called without a command: the message is the help itself
-        talk.say(message)
+    if "\n" in message:  # called without a command: the message is the help text
+        console.info(message)
         return BAD_INPUT
     command = error.ctx.command_path if error.ctx else "qkv"
-    return _failed(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)
+    return _print_error(f"{message.rstrip('.')} (see {command} --help)", BAD_INPUT)

@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they read alike everywhere."""
+"""Options shared by several commands."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,29 +8,29 @@ import typer
 from qkv.runtime.files import check_output_file
 
 
-def output_file(path: Path | None) -> Path | None:
-    """Refuse a link, a device or a folder as an output file before the command does any work."""
+def check_output(path: Path | None) -> Path | None:
+    """Reject a symlink, device or directory as an output file before the command starts."""
     if path is not None:
         check_output_file(path)
     return path
 
 
-MOST = 2**30  # of whatever an option counts, where nothing else bounds it
-INTERRUPTED = 130  # the exit code of a command that was stopped by Ctrl-C
+MAX_COUNT = 2**30  # upper bound of count options that have no other limit
+INTERRUPTED = 130  # exit code after Ctrl-C
 
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
-Json = Annotated[bool, typer.Option("--json", help="Print results as JSON, for machines.")]
-Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or a saved model's folder.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Make an empty line or a heading an error.")]
-Beam = Annotated[int, typer.Option("--beam", min=1, max=1000, help="How many hypotheses to follow; 1 is greedy.")]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Device: auto, cpu, cuda or cuda:N.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="Training run or saved model.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Treat empty lines and header rows as errors.")]
+Beam = Annotated[int, typer.Option("--beam", min=1, max=1000, help="Beam size; 1 is greedy decoding.")]
 Data = Annotated[
     list[Path] | None,
     typer.Option(
         "--data",
         metavar="FILE",
-        help="Your own data: pairs, or texts with labels, in one file of two columns (TSV, *.csv or *.jsonl), or the "
-        "option twice with a file for each side, of the sources also *.conllu; sentences with tags in CoNLL columns or "
-        "*.conllu; questions in SQuAD's JSON.",
+        help="Your own data. Pairs or labelled texts: one two-column file (TSV, *.csv or *.jsonl), or the option twice "
+        "with one file per side (sources may be *.conllu). Tagged sentences: CoNLL columns or *.conllu. Questions: "
+        "SQuAD JSON.",
     ),
 ]
 DataDir = Annotated[
@@ -38,6 +38,6 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="FOLDER",
-        help="Where the files of data sets are looked for first [then QKV_DATA, then the cache, then a download].",
+        help="Directory searched first for dataset files [then QKV_DATA, the cache, a download].",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What `qkv evaluate` writes down beside a run."""
+"""Append the results of `qkv evaluate` to a run's results.jsonl."""
 
 import os
 from datetime import UTC, datetime
@@ -7,25 +7,25 @@ from typing import Any
 import torch
 
 from qkv import __version__
-from qkv.cli.talk import say
+from qkv.cli.console import info
 from qkv.config import build
 from qkv.evaluation.provenance import closest_recipe
 from qkv.evaluation.record import Record, append_record
 from qkv.interop import Network
-from qkv.interop.seal import read_seal
+from qkv.interop.manifest import read_manifest
 from qkv.runtime import provenance
 from qkv.training.recipe import Recipe, recipe_names, recipe_table
 from qkv.training.run import Run
 
-BETWEEN_LANGUAGES = ("multi30k", "tatoeba")  # data sets of which a recipe chooses source and target
+MULTILINGUAL = ("multi30k", "tatoeba")  # datasets whose recipe selects source and target languages
 
 
-def keep_record(run: Run, model: Network, **measured: Any) -> None:
-    """Write down what was measured, and all that is needed to measure it again."""
-    recipe, seal = run.recipe, read_seal(run.checkpoints[-1])
+def record_result(run: Run, model: Network, **measured: Any) -> None:
+    """Append the measured values to the run's results, with everything needed to reproduce them."""
+    recipe, manifest = run.recipe, read_manifest(run.checkpoints[-1])
     known = {name: build(Recipe, recipe_table(name), f"recipe {name}").to_dict() for name in recipe_names()}
     name, changes = closest_recipe(recipe.to_dict(), known)
-    place = seal["state"]
+    place = manifest["place"]
     record = Record(
         recipe=name or os.path.basename(os.path.realpath(run.folder)),
         shipped=bool(name),
@@ -40,13 +40,13 @@ def keep_record(run: Run, model: Network, **measured: Any) -> None:
         data=recipe.data.name,
         languages="-".join(filter(None, languages(run))),
         lowercase=recipe.data.lowercase,
-        # Runs of before these were sealed do not say them.
+        # Manifests of older runs lack these fields.
         trained_on=" and then ".join(place.get("devices", ())),
-        precision=seal.get("precision", ""),
-        graphs=seal.get("graphs", False),
-        trained_torch=seal["torch"],
-        trained_commit=seal.get("commit", ""),
-        trained_source_hash=seal.get("source_hash", ""),
+        precision=manifest.get("precision", ""),
+        graphs=manifest.get("graphs", False),
+        trained_torch=manifest["torch"],
+        trained_commit=manifest.get("commit", ""),
+        trained_source_hash=manifest.get("source_hash", ""),
         device=provenance.device_name(model.device),
         torch=torch.__version__,
         version=__version__,
@@ -55,11 +55,11 @@ def keep_record(run: Run, model: Network, **measured: Any) -> None:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         **measured,
     )
-    unfinished = "" if record.finished else f" (training is not finished: step {record.steps:,})"
-    say(f"recorded in {append_record(run.folder, record)}{unfinished}")
+    suffix = "" if record.finished else f" (training is not finished: step {record.steps:,})"
+    info(f"recorded in {append_record(run.folder, record)}{suffix}")
 
 
 def languages(run: Run) -> tuple[str, str]:
-    """Source and target, where the recipe chooses them."""
+    """Return (source, target) languages, or empty strings if the dataset has no language pair."""
     data = run.recipe.data
-    return (data.source, data.target) if data.name in BETWEEN_LANGUAGES else ("", "")
+    return (data.source, data.target) if data.name in MULTILINGUAL else ("", "")

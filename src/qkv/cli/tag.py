@@ -1,4 +1,4 @@
-"""`qkv tag`: text in, its words with a tag for each out."""
+"""`qkv tag`: token classification."""
 
 from dataclasses import asdict
 from itertools import islice
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.talk import result_json, result_line
+from qkv.cli.console import result_json, result_line
 
 if TYPE_CHECKING:
     from qkv.tasks.tagger import TaggedText
@@ -20,7 +20,7 @@ def tag(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--input", "--file", metavar="FILE", help="Read each line of a file as a text, of *.conllu each sentence."
+            "--input", "--file", metavar="FILE", help="Input file, one text per line (- for stdin), or *.conllu."
         ),
     ] = None,
     batch_tokens: texts.BatchTokens = 8192,
@@ -28,21 +28,22 @@ def tag(
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Tag the words of texts, of the lines of a file, or of those of standard input: word/TAG word/TAG.
+    """Tag the words of texts.
 
-    A file whose name ends in .conllu is read as CoNLL-U: its words, and the heads that models of trees ask for.
+    Texts are arguments, or the lines of a file or of standard input; the output is word/TAG word/TAG. *.conllu files
+    provide words and the heads required by models with tree positions.
 
-    With --json each answer is an object with words, tags, offsets (the first character of each word, and the one after
-    its last) and, where the tags name them, entities.
+    With --json, each result is an object with words, tags, offsets (start and end character of each word) and, for
+    BIO tags, entities.
     """
-    sentences = texts.parsed_given(text, file)
-    lines = [one.text for one in sentences] or texts.texts_given(text, file, strict=strict)
+    sentences = texts.read_conllu(text, file)
+    lines = [sentence.text for sentence in sentences] or texts.read_texts(text, file, strict=strict)
 
     from qkv.tasks.tagger import Tagger
 
-    tagger, waiting = Tagger(run, device=device), iter(sentences)
-    for number, line, answer in texts.answered(
-        "tagging", lines, lambda some: tagger.tag([*islice(waiting, len(some))] or some, batch_tokens=batch_tokens)
+    tagger, remaining = Tagger(run, device=device), iter(sentences)
+    for number, line, answer in texts.predictions(
+        "tagging", lines, lambda chunk: tagger.tag([*islice(remaining, len(chunk))] or chunk, batch_tokens=batch_tokens)
     ):
         if json:
             result_json({"input": number, "text": line, **as_dict(answer)})
@@ -52,7 +53,7 @@ def tag(
 
 
 def as_dict(answer: "TaggedText | None") -> dict[str, Any]:
-    """The words of a text and what they are, for machines."""
+    """Return a tagged text as a JSON object."""
     if answer is None:
         return {"words": [], "tags": [], "offsets": [], "entities": []}
     return {

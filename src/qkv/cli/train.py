@@ -1,4 +1,4 @@
-"""`qkv train`: from a recipe to a trained model."""
+"""`qkv train`: train a model from a recipe."""
 
 import shlex
 from dataclasses import asdict
@@ -9,43 +9,47 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import result, result_json, say
+from qkv.cli.console import info, result, result_json
 from qkv.errors import InputError
 
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="The name of a recipe, or the path of your own .toml.")
+        str | None, typer.Argument(metavar="RECIPE", help="Recipe name, or path to a .toml file.")
     ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a key, such as train.lr=3e-4 (keys of train on resume)."
+            "--set", metavar="KEY=VALUE", help="Override a key, e.g. train.lr=3e-4 (with --resume: train keys only)."
         ),
     ] = None,
     data: options.Data = None,
     valid: Annotated[
-        list[Path] | None, typer.Option("--valid", metavar="FILE", help="Validation data; else some are held out.")
+        list[Path] | None, typer.Option("--valid", metavar="FILE", help="Validation data [held out from --data].")
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option("--test", metavar="FILE", help="Test data, for `qkv evaluate`.")
+        list[Path] | None, typer.Option("--test", metavar="FILE", help="Test data for `qkv evaluate`.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="The run's folder [runs/RECIPE-SEED].")
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Output directory [runs/RECIPE-SEED].")
     ] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Resume a run.")] = None,
-    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes and exit.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="RUN", help="Resume training from a run directory.")
+    ] = None,
+    list_recipes: Annotated[bool, typer.Option("--list", help="List recipes and exit.")] = False,
     data_dir: options.DataDir = None,
     strict: options.Strict = False,
-    force: Annotated[bool, typer.Option("--force", help="Train even if memory seems too small.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Train even if the memory estimate exceeds the available memory.")
+    ] = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Train a model by a recipe, on its data or your own.
+    """Train a model from a recipe.
 
-    Ctrl-C saves and says how to go on. With --data a recipe trains on your own files instead: pairs-gru on pairs,
-    polarity-bert on texts with labels, ewt-bert on tagged words, questions-bert on questions, shakespeare-gpt and
-    imdb-bert on a running text.
+    Ctrl-C saves a checkpoint and prints the command that resumes training. With --data a recipe trains on your own
+    files: pairs-gru on pairs, polarity-bert on labelled texts, ewt-bert on tagged words, questions-bert on questions,
+    shakespeare-gpt and imdb-bert on plain text.
     """
     from qkv.training import job
     from qkv.training.recipe import read_recipe, recipe_names
@@ -55,69 +59,73 @@ def train(
             result(name)
         return
     if recipe is None and resume is None:
-        raise InputError("give the name of a recipe (qkv train --list prints them) or the path of a .toml file")
-    changes = [*_own_files(recipe, data, valid, test), *(assignments or []), *(["data.strict=true"] if strict else [])]
+        raise InputError("missing recipe: pass a recipe name (see qkv train --list) or the path to a .toml file")
+    changes = [
+        *_data_overrides(recipe, data, valid, test),
+        *(assignments or []),
+        *(["data.strict=true"] if strict else []),
+    ]
     changes += [f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []
     if resume is not None:
         if out is not None:
             raise InputError("--out cannot be combined with --resume")
         if len(changes) > len(assignments or []):
             raise InputError(
-                "a resumed run keeps its data: --data, --valid, --test, --data-dir and --strict cannot be combined "
-                "with --resume"
+                "--data, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed run "
+                "keeps its data"
             )
         _check_same_recipe(recipe, resume)
         done = job.resume(resume, device, assignments=assignments or [], force=force)
     else:
         assert recipe is not None
-        wanted = read_recipe(recipe, changes)
-        folder = out or Path("runs") / f"{Path(recipe).stem}-{wanted.seed}"
-        done = job.begin(wanted, folder, device, force=force)
-    _tell(done, recipe, json)
+        config = read_recipe(recipe, changes)
+        folder = out or Path("runs") / f"{Path(recipe).stem}-{config.seed}"
+        done = job.begin(config, folder, device, force=force)
+    _report(done, recipe, json)
 
 
 def _check_same_recipe(recipe: str | None, folder: Path) -> None:
-    """A recipe may be named with --resume, but not another one than the run's: --set may have changed its numbers."""
+    """Raise if `recipe`, given with --resume, is not the run's recipe; numbers may differ through --set."""
     from qkv.training.recipe import read_recipe
     from qkv.training.run import Run
 
     if recipe is None:
         return
-    named, own = read_recipe(recipe), Run.open(folder).recipe
-    if (named.data.name, named.model["name"]) != (own.data.name, own.model["name"]):
-        raise InputError(f"{folder} is not a run of {recipe}: it trains {own.model['name']} on {own.data.name}")
-    one, other = asdict(named.model_config()), asdict(own.model_config())
-    for key, value in one.items():
-        if isinstance(value, str) and value != other[key]:
-            raise InputError(f"{folder} is not a run of {recipe}: its model.{key} is {other[key]!r}, not {value!r}")
+    requested, actual = read_recipe(recipe), Run.open(folder).recipe
+    if (requested.data.name, requested.model["name"]) != (actual.data.name, actual.model["name"]):
+        raise InputError(f"{folder} is not a run of {recipe}: it trains {actual.model['name']} on {actual.data.name}")
+    expected, config = asdict(requested.model_config()), asdict(actual.model_config())
+    for key, value in expected.items():
+        if isinstance(value, str) and value != config[key]:
+            raise InputError(f"{folder} is not a run of {recipe}: its model.{key} is {config[key]!r}, not {value!r}")
 
 
-def _own_files(
+def _data_overrides(
     recipe: str | None, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
 ) -> list[str]:
-    """The files as assignments to the recipe, whose task says what they hold: data of a user's own are called so."""
+    """Return recipe overrides that train on the user's files, read in the format of the recipe's task."""
     from qkv.data.registry import DATASETS
     from qkv.training.recipe import TASKS, Recipe, recipe_table
 
-    given = {"train": data, "valid": valid, "test": test}
-    named = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in given.items() if paths]
-    if not named or recipe is None:
-        return named
+    files = {"train": data, "valid": valid, "test": test}
+    overrides = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in files.items() if paths]
+    if not overrides or recipe is None:
+        return overrides
     task = TASKS.get(str(recipe_table(recipe).get("task", Recipe.task)))
     if task is None:
-        return named  # read_recipe says which tasks there are
+        return overrides  # read_recipe reports the unknown task
     kind = next((kind for kind in task.kinds() if kind in DATASETS), None)
     if kind is None:
-        own = "; of your own, from a folder: --set data.name=flickr8k --set data.folder=FOLDER (or coco)"
+        hint = "; for your own images use --set data.name=flickr8k --set data.folder=FOLDER (or coco)"
         raise InputError(
-            f"--data: {task.title} is learned from a data set that qkv knows; see qkv data list"
-            f"{own if task.learns_from == 'captions' else ''}"
+            f"--data is not supported for {task.title}: use a built-in dataset (see qkv data list)"
+            f"{hint if task.learns_from == 'captions' else ''}"
         )
-    return [*named, f'data.name="{kind}"']
+    return [*overrides, f'data.name="{kind}"']
 
 
-def _tell(done: Any, recipe: str | None, json: bool) -> None:
-    """Say what became of the run."""
+def _report(done: Any, recipe: str | None, json: bool) -> None:
+    """Print the outcome of the run and the next commands."""
     run, place = done.run, done.state
     if json:
         best = place.best and {"step": place.best.step, run.recipe.train.best_by: place.best.value}
@@ -128,8 +136,8 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
     else:
         result(str(run.folder))
     if not place.finished:
-        again = f"qkv train {recipe} --resume" if recipe else "qkv train --resume"
-        say(f"stopped: saved {run.checkpoints[-1]}   go on with: {again} {shlex.quote(str(run.folder))}")
+        command = f"qkv train {recipe} --resume" if recipe else "qkv train --resume"
+        info(f"stopped: saved {run.checkpoints[-1]}   resume with: {command} {shlex.quote(str(run.folder))}")
         raise typer.Exit(options.INTERRUPTED)
     if place.best is not None and not json:
         from qkv.training.recipe import TASKS
@@ -139,7 +147,7 @@ def _tell(done: Any, recipe: str | None, json: bool) -> None:
         parsed = " --file parsed.conllu" if run.recipe.model.get("tree", "none") != "none" else ""
         metric = task.metrics[run.recipe.train.best_by]
         best_value = f"best valid {metric.name} {metric.shown(place.best.value)}"
-        say(
+        info(
             f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   "
-            f"now try: qkv evaluate {folder}, then qkv {task.cli_command} {folder}{parsed}"
+            f"next: qkv evaluate {folder}, then qkv {task.cli_command} {folder}{parsed}"
         )

@@ -1,4 +1,4 @@
-"""`qkv translate`: text in, text out."""
+"""`qkv translate`: text-to-text with an encoder-decoder model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.talk import counting, result, result_json, result_line, say
-from qkv.cli.texts import CHUNK, note_unknown, parsed_given, texts_given
+from qkv.cli.console import info, progress_bar, result, result_json, result_line
+from qkv.cli.texts import CHUNK, note_unknown_tokens, read_conllu, read_texts
 from qkv.config import nearest
 from qkv.errors import InputError
 
@@ -19,106 +19,110 @@ if TYPE_CHECKING:
     from qkv.tasks.answer import Answer, AttentionMap
     from qkv.tasks.translator import Search, Translator
 
-MOST_PENALTY = 10.0
+MAX_PENALTY = 10.0
 ALIGNMENTS = ("pharaoh", "json", "none")
 LEVELS = ("word", "token")
 
 
 def translate(
     run: options.Folder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="What to translate.")] = None,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Text to translate.")] = None,
     file: Annotated[
         Path | None,
         typer.Option(
             "--input",
             "--file",
             metavar="FILE",
-            help="Translate each line of a file (- for standard input), of *.conllu each sentence.",
+            help="Input file, one text per line (- for stdin), or *.conllu.",
         ),
     ] = None,
     beam: options.Beam = 1,
     n_best: Annotated[
-        int, typer.Option("--n-best", min=1, max=1000, help="How many answers to give for each text.")
+        int, typer.Option("--n-best", min=1, max=1000, help="Number of hypotheses to return per text.")
     ] = 1,
-    length_penalty: Annotated[float, typer.Option("--length-penalty", help="Score is log p / length^this.")] = 1.0,
+    length_penalty: Annotated[
+        float, typer.Option("--length-penalty", help="Length penalty ALPHA: score = log p / length^ALPHA.")
+    ] = 1.0,
     coverage_penalty: Annotated[
-        float, typer.Option("--coverage-penalty", help="How much a source token that was not read counts against it.")
+        float, typer.Option("--coverage-penalty", help="Weight of the coverage penalty (Wu et al. 2016).")
     ] = 0.0,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Of --beam: go on while any hypothesis might yet become better.")
+        bool, typer.Option("--exact", help="Stop beam search only when no open hypothesis can still win.")
     ] = False,
     min_length: Annotated[
-        int, typer.Option("--min-length", min=0, max=options.MOST, help="The fewest tokens of an answer.")
+        int, typer.Option("--min-length", min=0, max=options.MAX_COUNT, help="Minimum number of new tokens.")
     ] = 0,
     max_length: Annotated[
-        int | None, typer.Option("--max-length", min=1, max=options.MOST, help="The most tokens of an answer.")
+        int | None, typer.Option("--max-length", min=1, max=options.MAX_COUNT, help="Maximum number of new tokens.")
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="How every answer has to begin.")] = "",
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Draw --n-best answers instead of looking for them.")
-    ] = False,
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="TEXT", help="Force every output to start with TEXT.")
+    ] = "",
+    sample: Annotated[bool, typer.Option("--sample", help="Sample --n-best outputs instead of searching.")] = False,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Of --sample: below 1 safer, above 1 bolder.")
+        float | None, typer.Option("--temperature", help="Softmax temperature, with --sample.")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", max=options.MOST, help="Of --sample: only the K most probable tokens.")
+        int | None, typer.Option("--top-k", max=options.MAX_COUNT, help="Sample from the K most likely tokens.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Of --sample: only the most probable tokens, P of them in all.")
+        float | None, typer.Option("--top-p", help="Sample from the smallest set of tokens with total probability P.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of --sample: another seed, another draw.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Random seed, with --sample.")] = None,
     align: Annotated[
         str | None,
-        typer.Option("--align", metavar="FORM", help="Print alignments too: pharaoh, json or none (json with --json)."),
+        typer.Option("--align", metavar="FORM", help="Alignment format: pharaoh, json or none [json with --json]."),
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option("--align-level", metavar="LEVEL", help="word or token (pharaoh: word; json: token)."),
+        typer.Option(
+            "--align-level", metavar="LEVEL", help="Alignment unit: word or token [pharaoh: word, json: token]."
+        ),
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option("--alignment-threshold", help="Pharaoh: every pair of this weight, not only the best."),
+        typer.Option("--alignment-threshold", help="Print all pairs with at least this weight, with --align pharaoh."),
     ] = None,
     attention: Annotated[
         Path | None,
         typer.Option(
             "--attention",
-            callback=options.output_file,
+            callback=options.check_output,
             metavar="PAGE.html",
-            help="Also write a page that shows the attention.",
+            help="Write an HTML page with the attention weights.",
         ),
     ] = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Translate texts, a file, or standard input.
+    """Translate texts from arguments, a file or stdin.
 
-    Files and standard input hold one text a line; a file whose name ends in .conllu is read as CoNLL-U: its words, and
-    the heads that models of trees ask for. With --json each answer is an object with its score and its
-    alignment: for each target token, a row of weights over the source tokens. --align pharaoh prints, after a tab,
-    pairs of source and target words such as 0-0 2-1.
+    Files and standard input contain one text per line; *.conllu files provide words and the heads required by models
+    with tree positions. With --json, each output is an object with its score and its alignment: for each target token,
+    a row of weights over the source tokens. --align pharaoh appends a tab and pairs of source and target word
+    indices such as 0-0 2-1.
     """
     if n_best > beam and not sample:
-        raise InputError(f"--n-best {n_best} needs --beam {n_best} or more")
+        raise InputError(f"--n-best {n_best} requires --beam {n_best} or more")
     for name, penalty in (("--length-penalty", length_penalty), ("--coverage-penalty", coverage_penalty)):
-        if not 0 <= penalty <= MOST_PENALTY:
-            raise InputError(f"{name} must lie between 0 and {MOST_PENALTY}, not {penalty}")
+        if not 0 <= penalty <= MAX_PENALTY:
+            raise InputError(f"{name} must be between 0 and {MAX_PENALTY}, not {penalty}")
     if coverage_penalty and beam < 2:
-        raise InputError("--coverage-penalty chooses between hypotheses: it needs --beam 2 or more")
+        raise InputError("--coverage-penalty requires --beam 2 or more")
     if exact and beam < 2:
-        raise InputError("--exact compares hypotheses: it needs --beam 2 or more")
+        raise InputError("--exact requires --beam 2 or more")
     if max_length is not None and min_length > max_length:
-        raise InputError(f"--min-length {min_length} is more than --max-length {max_length}")
-    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    drawing: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if drawing and not sample:
-        raise InputError(f"--{next(iter(drawing)).replace('_', '-')} says how to draw: it needs --sample")
+        raise InputError(f"--min-length {min_length} is greater than --max-length {max_length}")
+    sampling_options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling: dict[str, Any] = {name: value for name, value in sampling_options.items() if value is not None}
+    if sampling and not sample:
+        raise InputError(f"--{next(iter(sampling)).replace('_', '-')} requires --sample")
     if sample and beam > 1:
-        raise InputError("--sample follows one hypothesis at a time: leave --beam away, --n-best says how many to draw")
-    asked = _alignment(align, level, threshold, json=json)
-    sentences = parsed_given(texts, file)
-    lines = [one.text for one in sentences] or texts_given(texts, file, strict=strict, option="--file")
+        raise InputError("--sample and --beam are mutually exclusive; use --n-best for the number of samples")
+    alignment = _parse_alignment(align, level, threshold, json=json)
+    sentences = read_conllu(texts, file)
+    lines = [sentence.text for sentence in sentences] or read_texts(texts, file, strict=strict, option="--file")
     sources = sentences or lines
 
     from qkv.generation import Sampling
@@ -126,106 +130,107 @@ def translate(
 
     search = Search(
         beam, n_best, length_penalty, coverage_penalty, min_length, max_length, prefix,
-        Sampling(**drawing) if sample else None, exact,
+        Sampling(**sampling) if sample else None, exact,
     )  # fmt: skip
     translator = Translator(run, device=device)
-    if align is not None and asked.form != "none":
+    if align is not None and alignment.form != "none":
         translator.check_alignment()
     translator.check(sources)
     shown: list[Answer] = []
     unknown: dict[int, Sequence[str]] = {}
-    with counting("translating", len(lines), streaming=True) as progress:
+    with progress_bar("translating", len(lines), streaming=True) as progress:
         for begin in range(0, len(lines), CHUNK):
             chunk = slice(begin, begin + CHUNK)
-            with_attention = asked.form != "none" or attention is not None
-            found = _translate(translator, sources[chunk], search, with_attention, begin)
-            for number, (line, answers) in enumerate(zip(lines[chunk], found, strict=True), start=begin + 1):
-                _print(number, line, answers, asked, json=json, n_best=n_best)
+            with_attention = alignment.form != "none" or attention is not None
+            outputs = _translate(translator, sources[chunk], search, with_attention, begin)
+            for number, (line, answers) in enumerate(zip(lines[chunk], outputs, strict=True), start=begin + 1):
+                _print(number, line, answers, alignment, json=json, n_best=n_best)
                 shown += answers if attention is not None else []
                 if answers and answers[0].unknown:
                     unknown[number] = answers[0].unknown
-            progress(begin + len(found))
-    note_unknown(unknown)
+            progress(begin + len(outputs))
+    note_unknown_tokens(unknown)
     if attention is not None:
         from qkv.view import save_page
 
-        say(f"attention: {save_page(shown, attention)}")
+        info(f"attention: {save_page(shown, attention)}")
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which alignment to print beside an answer, and how."""
+    """Format, unit and threshold of the alignment to print."""
 
     form: str
     level: str
     threshold: float | None
 
-    def map_of(self, answer: "Answer") -> "AttentionMap | None":
+    def attention_map(self, answer: "Answer") -> "AttentionMap | None":
         if self.form == "none" or not answer.maps:
             return None
         return answer.words() if self.level == "word" else answer.maps[0]
 
-    def of(self, answer: "Answer") -> Any:
-        """As pairs in words, or as weights, rounded to five decimals; None where there is nothing to print."""
-        found = self.map_of(answer)
-        if found is None:
+    def format(self, answer: "Answer") -> Any:
+        """Return Pharaoh pairs, or weights rounded to five decimals, or None if there is no alignment."""
+        attention = self.attention_map(answer)
+        if attention is None:
             return None
         if self.form == "pharaoh":
-            return found.pharaoh(self.threshold)
-        return [[round(float(weight), 5) for weight in row] for row in found.average]
+            return attention.pharaoh(self.threshold)
+        return [[round(float(weight), 5) for weight in row] for row in attention.average]
 
 
-def _alignment(form: str | None, level: str | None, threshold: float | None, *, json: bool) -> Alignment:
-    """What was asked for by the options, each checked."""
-    for name, value, known in (("--align", form, ALIGNMENTS), ("--align-level", level, LEVELS)):
-        if value is not None and value not in known:
-            raise InputError(f"{name} {value} is not known{nearest(value, known)}")
+def _parse_alignment(form: str | None, level: str | None, threshold: float | None, *, json: bool) -> Alignment:
+    """Validate the alignment options and fill in their defaults."""
+    for name, value, choices in (("--align", form, ALIGNMENTS), ("--align-level", level, LEVELS)):
+        if value is not None and value not in choices:
+            raise InputError(f"{name}: unknown value {value}{nearest(value, choices)}")
     form = form or ("json" if json else "none")
     if level is not None and form == "none":
-        raise InputError("--align-level needs --align pharaoh or --align json")
+        raise InputError("--align-level requires --align pharaoh or --align json")
     if threshold is not None and form != "pharaoh":
-        raise InputError("--alignment-threshold needs --align pharaoh")
+        raise InputError("--alignment-threshold requires --align pharaoh")
     if threshold is not None and not 0 < threshold <= 1:
-        raise InputError(f"--alignment-threshold must be above 0 and at most 1, not {threshold}")
+        raise InputError(f"--alignment-threshold must be in (0, 1], not {threshold}")
     return Alignment(form, level or ("word" if form == "pharaoh" else "token"), threshold)
 
 
 def _translate(
     translator: "Translator", sources: Sequence["str | Tagged"], search: "Search", attention: bool, begin: int
 ) -> list[list["Answer"]]:
-    """The answers to each source, the first of which has the number `begin`; an empty one has none."""
+    """Return the outputs for each source (numbered from `begin`); an empty source has none."""
     from qkv.data.tagged import text_of
 
-    filled = {number: source for number, source in enumerate(sources, start=begin) if text_of(source).strip()}
-    found = translator.translate([*filled.values()], search, attention=attention, numbers=[*filled])
-    answers = dict(zip(filled, found, strict=True))
+    nonempty = {number: source for number, source in enumerate(sources, start=begin) if text_of(source).strip()}
+    outputs = translator.translate([*nonempty.values()], search, attention=attention, numbers=[*nonempty])
+    answers = dict(zip(nonempty, outputs, strict=True))
     return [answers.get(number, []) for number in range(begin, begin + len(sources))]
 
 
-def _print(number: int, line: str, answers: list["Answer"], asked: Alignment, *, json: bool, n_best: int) -> None:
-    if not answers and json:  # the answer to an empty line: with one answer each, lines out are as many as lines in
+def _print(number: int, line: str, answers: list["Answer"], alignment: Alignment, *, json: bool, n_best: int) -> None:
+    if not answers and json:  # empty input line: keep one output line per input line
         result_json({"input": number, "rank": 1, "source": line, "text": "", "score": None})
     elif not answers and n_best == 1:
-        result("" if asked.form == "none" else "\t")
+        result("" if alignment.form == "none" else "\t")
     for rank, answer in enumerate(answers, start=1):
         if json:
-            result_json({"input": number, "rank": rank, **as_dict(answer, asked)})
+            result_json({"input": number, "rank": rank, **as_dict(answer, alignment)})
             continue
         columns = [answer.text] if n_best == 1 else [str(number), str(rank), f"{answer.score:.4f}", answer.text]
-        if asked.form != "none":
-            columns.append(asked.of(answer) if asked.form == "pharaoh" else dumps(asked.of(answer)))
+        if alignment.form != "none":
+            formatted = alignment.format(answer)
+            columns.append(formatted if alignment.form == "pharaoh" else dumps(formatted))
         result_line(*columns)
 
 
-def as_dict(answer: "Answer", asked: Alignment) -> dict[str, Any]:
-    """An answer for machines."""
-    found = asked.map_of(answer)
+def as_dict(answer: "Answer", alignment: Alignment) -> dict[str, Any]:
+    """Return a translation as a JSON object."""
+    attention = alignment.attention_map(answer)
     return {
         "source": answer.source,
         "text": answer.text,
         "score": round(answer.score, 6),
         "unknown": list(answer.unknown),
-        f"source_{asked.level}s": list(found.columns) if found else None,
-        f"target_{asked.level}s": list(found.rows) if found else None,
-        "alignment": asked.of(answer),
+        f"source_{alignment.level}s": list(attention.columns) if attention else None,
+        f"target_{alignment.level}s": list(attention.rows) if attention else None,
+        "alignment": alignment.format(answer),
     }

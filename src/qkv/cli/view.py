@@ -1,4 +1,4 @@
-"""`qkv view`: what attends to what."""
+"""`qkv view`: attention visualization."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.evaluate import pairs_of, run_and_data
-from qkv.cli.talk import note, result, result_drawn, result_json, say
+from qkv.cli.console import info, note, result, result_json, result_rich
+from qkv.cli.evaluate import load_pairs, open_run
 from qkv.config import shown
 from qkv.errors import InputError
 
@@ -16,54 +16,54 @@ if TYPE_CHECKING:
     from qkv.data.tagged import Tagged
     from qkv.tasks.answer import Answer
 
-LONGEST_HEADING = 200  # characters of a text that are said before its heat map
+MAX_HEADING = 200  # characters of the source printed above its heat map
 
 
 def view(
     run: options.Folder,
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="What to look at; for a vision Transformer, pictures.")
+        list[str] | None, typer.Argument(metavar="TEXT", help="Input text, or image path for a vision Transformer.")
     ] = None,
     document: texts.Documents = None,
     page: Annotated[
         Path | None,
-        typer.Option("--out", callback=options.output_file, metavar="PAGE.html", help="The page [RUN/attention.html]."),
+        typer.Option(
+            "--out", callback=options.check_output, metavar="PAGE.html", help="Output page [RUN/attention.html]."
+        ),
     ] = None,
     png: Annotated[
         Path | None,
         typer.Option(
-            "--png", callback=options.output_file, metavar="FILE.png", help="Also draw the first input as a picture."
+            "--png", callback=options.check_output, metavar="FILE.png", help="Also plot the first input as a PNG."
         ),
     ] = None,
     layer: Annotated[
         str | None,
-        typer.Option(
-            "--layer", metavar="LAYER", help="The layer to draw [the last that reads the source, else the first]."
-        ),
+        typer.Option("--layer", metavar="LAYER", help="Layer to plot [last cross-attention layer, else the first]."),
     ] = None,
     head: Annotated[
-        int | None, typer.Option("--head", min=0, max=options.MOST, help="The head to draw [their average].")
+        int | None, typer.Option("--head", min=0, max=options.MAX_COUNT, help="Head to plot [average over heads].")
     ] = None,
     count: Annotated[
         int,
         typer.Option(
             "--count",
             min=1,
-            max=options.MOST,
-            help="Translators, SNAIL and players without inputs: how many of the test set.",
+            max=options.MAX_COUNT,
+            help="Number of test examples to show if no inputs are given (translation, SNAIL).",
         ),
     ] = 20,
     beam: options.Beam = 1,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """See what attends to what: a heat map and a page.
+    """Visualize the attention weights of a model.
 
-    Translators are seen at work; text encoders (BERT) and language models (GPT-2) while they read; vision Transformers
-    while they look at pictures. The heat map is of the first input; the page holds all of them, with every layer and
-    head to explore. Of a hierarchical attention network, sentences and words are shaded by how much they counted; of a
-    neural Turing machine a picture shows where it wrote and read, of SNAIL a page which examples it looked at, or which
-    of its pulls. A model of dependency trees is given sentences with their heads: --document parsed.conllu.
+    Prints a heat map of the first input and writes an HTML page with all inputs, layers and heads. Translation models
+    show decoding; text encoders (BERT), language models (GPT-2) and vision Transformers show self-attention. A
+    hierarchical attention network shades sentences and words by weight; a neural Turing machine plots its read and
+    write weights; SNAIL shows the attended examples or bandit pulls. Models with tree positions take parsed sentences:
+    --document parsed.conllu.
     """
     from qkv.cli.view_memory import view_memory
     from qkv.data.tagged import text_of
@@ -80,52 +80,52 @@ def view(
 
     network = network_of(locate(run))
     if issubclass(network, ShowAttendTell):
-        raise InputError(f"{run}: holds a captioner: qkv caption {run} PICTURE --out PAGE.html shows what it looks at")
+        raise InputError(f"{run} is a captioning model: use qkv caption {run} PICTURE --out PAGE.html")
     if issubclass(network, Transducer):
         if page is not None or layer is not None or head is not None or beam > 1 or document:
             raise InputError(
-                f"{run}: holds a {network.__name__}, of which a picture is drawn (--png): leave out --out, --layer, "
-                "--head, --beam and --document"
+                f"{run} is a {network.__name__}, which supports only --png: --out, --layer, --head, --beam and "
+                "--document do not apply"
             )
         view_memory(run, inputs, png, device, json=json)
         return
     if issubclass(network, SNAIL):
         if head is not None or beam > 1 or document:
-            raise InputError(f"{run}: holds a {network.__name__}: leave out --head, --beam and --document")
+            raise InputError(f"{run} is a {network.__name__}: --head, --beam and --document do not apply")
         _episodes(run, inputs or [], count, page, png, layer, device, json)
         return
     if document and issubclass(network, ViT):
-        raise InputError(f"--document is for models that read texts, and {run} holds a {network.__name__}")
-    given = [*(inputs or []), *_from_files(document or [])]
-    if issubclass(network, HAN) and given:
+        raise InputError(f"--document requires a text model, but {run} is a {network.__name__}")
+    sources = [*(inputs or []), *_read_documents(document or [])]
+    if issubclass(network, HAN) and sources:
         if png is not None or layer is not None or head is not None or beam > 1:
             raise InputError(
-                f"{run}: holds a {network.__name__}, whose page shows all there is: leave out --png, "
-                "--layer, --head and --beam"
+                f"{run} is a {network.__name__}, which supports only --out: --png, --layer, --head and --beam do not "
+                "apply"
             )
-        _documents(run, [text_of(one) for one in given], page, device, json)
+        _documents(run, [text_of(source) for source in sources], page, device, json)
         return
     if issubclass(network, EncoderDecoder):
-        answers = _translated(run, given, count, beam, device)
+        answers = _translate(run, sources, count, beam, device)
     elif issubclass(network, SNAILPolicy):
         if beam > 1 or document:
-            raise InputError(f"{run}: holds a {network.__name__}: leave out --beam and --document")
+            raise InputError(f"{run} is a {network.__name__}: --beam and --document do not apply")
         answers = _games(run, inputs or [], count, layer, device)
     elif beam > 1:
-        raise InputError(f"--beam is for translators, and {run} holds a {network.__name__}")
-    elif not given:
-        what = "a picture" if issubclass(network, ViT) else "a text"
-        raise InputError(f"{run}: holds a {network.__name__}: say what it shall look at, {what}")
+        raise InputError(f"--beam requires a translation model, but {run} is a {network.__name__}")
+    elif not sources:
+        what = "an image path" if issubclass(network, ViT) else "a text"
+        raise InputError(f"{run} is a {network.__name__}: pass {what}")
     else:
         answers = (
             _pictures(run, inputs or [], layer, device)
             if issubclass(network, ViT)
-            else _read(run, given, layer, device)
+            else _self_attention(run, sources, layer, device)
         )
 
     first = answers[0]
-    drawn = over_patches(first, layer) if isinstance(first, PictureAnswer) else pick_map(first, layer)
-    pick_head(drawn, head)  # a wrong one should be told before anything is written
+    attention = over_patches(first, layer) if isinstance(first, PictureAnswer) else pick_map(first, layer)
+    pick_head(attention, head)  # fail before writing any file
     written = {"page": str(save_page(answers, page or run / "attention.html"))}
     if png is not None and isinstance(first, PictureAnswer):
         written["png"] = str(save_picture_png(first, png, layer=layer, head=head))
@@ -134,64 +134,66 @@ def view(
     if json:
         result_json(written)
         return
-    source = shown(" ".join(first.source.split()), LONGEST_HEADING)
-    say(f"{source}  ->  {shown(first.text)}" if first.text else source)
-    result_drawn(heat_map(drawn, head=head))
+    source = shown(" ".join(first.source.split()), MAX_HEADING)
+    info(f"{source}  ->  {shown(first.text)}" if first.text else source)
+    result_rich(heat_map(attention, head=head))
     for path in written.values():
         result(path)
 
 
-def _from_files(paths: Sequence[Path]) -> "list[str | Tagged]":
-    """Each file is a text, but of a *.conllu each sentence, with the heads that models of trees ask for."""
+def _read_documents(paths: Sequence[Path]) -> "list[str | Tagged]":
+    """Return the text of each file, or the parsed sentences of *.conllu files."""
     from qkv.data.files import is_parsed, read_parsed
 
-    found: list[str | Tagged] = []
+    documents: list[str | Tagged] = []
     for path in paths:
-        found += read_parsed(path) if is_parsed(path) else texts.documents_given([path])
-    return found
+        documents += read_parsed(path) if is_parsed(path) else texts.read_documents([path])
+    return documents
 
 
-def _translated(run: Path, given: "Sequence[str | Tagged]", count: int, beam: int, device: str) -> "Sequence[Answer]":
+def _translate(run: Path, sources: "Sequence[str | Tagged]", count: int, beam: int, device: str) -> "Sequence[Answer]":
     from qkv.tasks.translator import Search, Translator
 
     translator = Translator(run, device=device)
-    chosen: Sequence[str | Tagged] = given or [pair.source_input for pair in pairs_of(run, None, None)[1][:count]]
-    answers = [found[0] for found in translator.translate(chosen, Search(beam), attention=True)]
-    texts.note_unknown({number: one.unknown for number, one in enumerate(answers, start=1) if one.unknown})
+    sources = sources or [pair.source_input for pair in load_pairs(run, None, None)[1][:count]]
+    answers = [outputs[0] for outputs in translator.translate(sources, Search(beam), attention=True)]
+    texts.note_unknown_tokens(
+        {number: answer.unknown for number, answer in enumerate(answers, start=1) if answer.unknown}
+    )
     return answers
 
 
-def _read(run: Path, given: "Sequence[str | Tagged]", layer: str | None, device: str) -> "Sequence[Answer]":
+def _self_attention(run: Path, sources: "Sequence[str | Tagged]", layer: str | None, device: str) -> "Sequence[Answer]":
     from qkv.data.tagged import text_of
     from qkv.tasks.attention_probe import AttentionProbe
 
     observer = AttentionProbe(run, device=device)
-    texts.note_too_long(observer, [text_of(one) for one in given])
-    answers = observer.probe(given, layer)
+    texts.note_too_long(observer, [text_of(source) for source in sources])
+    answers = observer.probe(sources, layer)
     _note_left_out(answers, len(observer.layers))
     return answers
 
 
-def _documents(run: Path, given: list[str], page: Path | None, device: str, json: bool) -> None:
+def _documents(run: Path, sources: list[str], page: Path | None, device: str, json: bool) -> None:
     from qkv.tasks.document_probe import DocumentProbe
     from qkv.view.document import document_lines, save_document_page
 
     observer = DocumentProbe(run, device=device)
-    texts.note_too_long(observer, given)
-    found = observer.probe(given)
-    written = save_document_page(found, page or run / "attention.html")
+    texts.note_too_long(observer, sources)
+    documents = observer.probe(sources)
+    written = save_document_page(documents, page or run / "attention.html")
     if json:
         result_json({"page": str(written)})
         return
-    first = found[0]
-    say(f"{shown(first.label)}  {first.probabilities[first.label]:.1%}")
-    result_drawn(document_lines(first))
+    first = documents[0]
+    info(f"{shown(first.label)}  {first.probabilities[first.label]:.1%}")
+    result_rich(document_lines(first))
     result(str(written))
 
 
 def _episodes(
     run: Path,
-    given: list[str],
+    numbers: list[str],
     count: int,
     page: Path | None,
     png: Path | None,
@@ -199,53 +201,51 @@ def _episodes(
     device: str,
     json: bool,
 ) -> None:
-    """Episodes of the test set by their numbers, else the first so many."""
+    """Show test episodes by number, else the first `count`."""
     from qkv.tasks.episode_probe import EpisodeProbe
     from qkv.view import heat_map
     from qkv.view.episode import save_episode_page, save_episode_png
 
-    observer = EpisodeProbe(run, run_and_data(run)[1].episodes["test"], device=device)
-    found = observer.probe(_numbers(run, given, count, "episodes"), layer)
-    written = {"page": str(save_episode_page(found, page or run / "attention.html"))}
+    observer = EpisodeProbe(run, open_run(run)[1].episodes["test"], device=device)
+    episodes = observer.probe(_parse_numbers(run, numbers, count, "episodes"), layer)
+    written = {"page": str(save_episode_page(episodes, page or run / "attention.html"))}
     if png is not None:
-        written["png"] = str(save_episode_png(found[0], png))
+        written["png"] = str(save_episode_png(episodes[0], png))
     if json:
         result_json(written)
         return
-    first = found[0]
-    say(f"{first.source}: taken for {first.text}, {'right' if first.right else f'not {first.labels[-1] + 1}'}")
-    result_drawn(heat_map(first.by_layer))
+    first = episodes[0]
+    info(f"{first.source}: predicted {first.text}, {'correct' if first.right else f'expected {first.labels[-1] + 1}'}")
+    result_rich(heat_map(first.by_layer))
     for path in written.values():
         result(path)
 
 
-def _games(run: Path, given: list[str], count: int, layer: str | None, device: str) -> "Sequence[Answer]":
-    """Games of the test set by their numbers, else the first so many."""
+def _games(run: Path, numbers: list[str], count: int, layer: str | None, device: str) -> "Sequence[Answer]":
+    """Return the attention in test games by number, else in the first `count`."""
     from qkv.tasks.game_probe import GameProbe
 
-    numbers = _numbers(run, given, count, "games")
-    return GameProbe(run, run_and_data(run)[1].bandits["test"], device=device).probe(numbers, layer)
+    games = _parse_numbers(run, numbers, count, "games")
+    return GameProbe(run, open_run(run)[1].bandits["test"], device=device).probe(games, layer)
 
 
-def _numbers(run: Path, given: list[str], count: int, what: str) -> Sequence[int]:
-    if not all(number.isdecimal() and len(number) < 10 for number in given):
-        raise InputError(
-            f"{run}: looks at {what} of its test set, by their numbers from 0 on, not at {shown(str(given))}"
-        )
-    return [int(number) for number in given] or range(count)
+def _parse_numbers(run: Path, numbers: list[str], count: int, what: str) -> Sequence[int]:
+    if not all(number.isdecimal() and len(number) < 10 for number in numbers):
+        raise InputError(f"{run}: expected numbers of test {what} (from 0), not {shown(str(numbers))}")
+    return [int(number) for number in numbers] or range(count)
 
 
-def _pictures(run: Path, given: list[str], layer: str | None, device: str) -> "Sequence[Answer]":
+def _pictures(run: Path, paths: list[str], layer: str | None, device: str) -> "Sequence[Answer]":
     from qkv.tasks.picture_probe import PictureProbe
 
     observer = PictureProbe(run, device=device)
-    answers = observer.probe(given, layer)
+    answers = observer.probe(paths, layer)
     _note_left_out(answers, len(observer.layers))
     return answers
 
 
 def _note_left_out(answers: "Sequence[Answer]", layers: int) -> None:
-    """Say where a page cannot hold all layers."""
+    """Note if the page cannot hold all layers."""
     fewest = min(len(answer.maps) for answer in answers)
     if fewest < layers:
-        note(f"{layers} layers would make too large a page: it holds {fewest}, and --layer names one that it must have")
+        note(f"the page holds {fewest} of {layers} layers to limit its size; use --layer to select one")

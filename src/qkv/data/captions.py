@@ -69,7 +69,7 @@ def read_captioned_images(
             "or a smaller data.side"
         )
     pixels: UInt8[ndarray, "count channels height width"] = np.empty((len(texts), 3, side, side), dtype=np.uint8)
-    with Bars().of_things(f"images of {folder.name}", len(texts)) as progress:
+    with Bars().count_bar(f"images of {folder.name}", len(texts)) as progress:
         for index, name in enumerate(texts):
             pixels[index] = read_image(path_inside(folder, name), 3, side, side)
             progress(index + 1)

@@ -83,7 +83,7 @@ class DatasetCache:
         display.say(f"{info.name}: downloading {len(files)} file(s), {size / 1e6:.1f} MB, into {into}")
         display.say(f"{info.name}: licence: {info.licence}")
         for file in files:
-            with display.of_bytes(Path(file.path).name, file.size) as progress:
+            with display.byte_bar(Path(file.path).name, file.size) as progress:
                 download(file.urls, into / file.path, digest=file.sha256, size=file.size, progress=progress)
         return {file: into / file.path for file in files}
 

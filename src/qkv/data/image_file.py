@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from qkv.errors import InputError
 from qkv.runtime.files import open_regular
-from qkv.runtime.native import native_stderr_silenced
+from qkv.runtime.native import silence_native_stderr
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 MAX_PIXELS = 2**26  # a small file can declare any size
@@ -53,7 +53,7 @@ def _decode(file: io.BufferedReader, mode: str) -> Image.Image:
             raise InputError(f"{image.width:,} x {image.height:,} pixels are too many: resize it first")
         if image.format in ("JPEG", "MPO"):
             _check_scans(file)
-        with native_stderr_silenced():  # libtiff writes warnings to stderr
+        with silence_native_stderr():  # libtiff writes warnings to stderr
             image.load()
         ImageOps.exif_transpose(image, in_place=True)
         flat = Image.new(mode, image.size)

@@ -23,7 +23,7 @@ from qkv.data.tokenizer_limits import (
 )
 from qkv.errors import CheckpointError, InputError, QkvError
 from qkv.runtime.document import parse_json
-from qkv.runtime.native import native_stderr_silenced
+from qkv.runtime.native import silence_native_stderr
 
 MAX_TOKEN_ID = 2**24
 MAX_JSON_VALUES = 2**22  # about 70 bytes of memory each; Gemma's tokenizer.json has 1.8 million
@@ -226,7 +226,7 @@ class TwoTokenizers:
 def tokenizer_errors(where: str) -> Iterator[None]:
     """Convert errors of the library to CheckpointError, including panics, which are not Exceptions."""
     try:
-        with native_stderr_silenced():  # a panic writes to stderr
+        with silence_native_stderr():  # a panic writes to stderr
             yield
     except (KeyboardInterrupt, SystemExit, QkvError):
         raise

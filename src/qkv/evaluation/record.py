@@ -13,7 +13,7 @@ from pathlib import Path
 from qkv.config import build, require
 from qkv.errors import InputError
 from qkv.metrics import Score
-from qkv.runtime.files import naming_output, open_in_folder, open_regular, read_regular
+from qkv.runtime.files import name_output_errors, open_for_append, open_regular, read_regular
 
 RESULTS = "results.jsonl"
 MAX_BYTES = 64 * 2**20
@@ -100,7 +100,7 @@ def append_record(folder: Path, record: Record) -> Path:
     """Append a record to results.jsonl of a run."""
     path = folder / RESULTS
     line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
-    with naming_output(path), open_in_folder(path) as file:
+    with name_output_errors(path), open_for_append(path) as file:
         if file.tell() and not _ends_with_newline(path):  # a line truncated by a crash must not corrupt the next one
             line = "\n" + line
         file.write(line.encode())

@@ -1,4 +1,4 @@
-"""Models as folders that people and other libraries know."""
+"""Load, save and convert model directories."""
 
 from qkv.interop.conversion import convert
 from qkv.interop.folder import Network, load, load_as, save_model

@@ -1,4 +1,4 @@
-"""From one kind of folder to another: what the weights are stays, how they are written changes."""
+"""Convert model directories between formats; the weights keep their values."""
 
 import os
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from qkv.interop.tensors import Progress
 from qkv.interop.vocabularies import SPECIAL, TARGET_TOKENIZER, TOKENIZER
 from qkv.interop.weight_map import Family
 from qkv.models.elmo import Elmo
-from qkv.runtime.files import check_output_folder, folder_written_atomically, read_regular
+from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
 
-# A folder that Hugging Face's transformers loads, one of our own, or one with the two files that ELMo was released in.
+# Hugging Face transformers, qkv, or the two files of the original ELMo release.
 Kind = Literal["hf", "qkv", "elmo"]
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-PICTURES = ("preprocessor_config.json",)  # how they become a model's input
-BESIDE = (  # how texts do, in one library's files or another's, and how a model is to generate
-    *PICTURES,
+IMAGE_FILES = ("preprocessor_config.json",)  # image preprocessing
+EXTRA_FILES = (  # tokenizer files of the various libraries and generation settings
+    *IMAGE_FILES,
     TOKENIZER,
     TARGET_TOKENIZER,
     SPECIAL,
@@ -47,13 +47,13 @@ BESIDE = (  # how texts do, in one library's files or another's, and how a model
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written."""
+    """Summary of a converted model."""
 
     network: str
     parameters: int
     dtype: str
     size: int  # of the weights, in bytes
-    left_out: int = 0  # weights for which the format has no place
+    left_out: int = 0  # weights that the format cannot store
 
 
 def convert(
@@ -63,9 +63,9 @@ def convert(
     dtype: torch.dtype | None = None,
     bar: Callable[[str, int], AbstractContextManager[Progress]] = lambda name, size: nullcontext(lambda done: None),
 ) -> Converted:
-    """Write a model as a folder of another kind, or of the same; with the numbers it has, unless `dtype` is given.
+    """Convert the model in `source` to a directory `out` in another format, optionally with another dtype.
 
-    `out` is there whole in the end, or not at all.
+    The write is atomic: `out` is complete or absent.
     """
     check_output_folder(out)
     folder = locate(source)
@@ -73,43 +73,42 @@ def convert(
     family = family_for(network) if to == "hf" else None
     if to == "elmo":
         if not issubclass(network, Elmo):
-            raise InputError(f"{source}: holds a {network.__name__}, which cannot be written as ELMo was released")
+            raise InputError(f"{source} is a {network.__name__}; only ELMo models can be written with --to elmo")
         if dtype not in (None, torch.float32):
-            raise InputError("ELMo's release has its weights in float32: leave the precision out")
+            raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
         dtype = torch.float32
     model = load(folder, dtype=dtype or _stored_dtype(folder))
     size = sum(weight.nbytes for weight in model.parameters())
-    with folder_written_atomically(out) as scratch, bar(WEIGHTS, size) as progress:
+    with atomic_folder(out) as scratch, bar(WEIGHTS, size) as progress:
         if family is not None:
             write_released(model, family, scratch, progress)
         elif to == "elmo":
-            kept = write_elmo(model, scratch, progress)
+            written = write_elmo(model, scratch, progress)
         else:
             save_model(model, model.tokenizer, scratch, progress)
-        for name in BESIDE if family is not None else PICTURES:
+        for name in EXTRA_FILES if family is not None else IMAGE_FILES:
             _copy(folder / name, scratch / name)
     weights = list(model.parameters())
-    numbers = str(weights[0].dtype).removeprefix("torch.")
+    stored_dtype = str(weights[0].dtype).removeprefix("torch.")
     parameters = sum(weight.numel() for weight in weights)
     if to == "elmo":
-        return Converted(type(model).__name__, kept, numbers, kept * weights[0].itemsize, left_out=parameters - kept)
-    return Converted(type(model).__name__, parameters, numbers, size)
+        size = written * weights[0].itemsize
+        return Converted(type(model).__name__, written, stored_dtype, size, left_out=parameters - written)
+    return Converted(type(model).__name__, parameters, stored_dtype, size)
 
 
 def family_for(network: type[Any]) -> Family:
-    """The family of released models that a network of ours is written as."""
+    """Return the released-model family that `network` converts to."""
     for family in FAMILIES.values():
         if issubclass(network, family.network):
             return family
-    known = ", ".join(f"{family.network.__name__} (as {name})" for name, family in sorted(FAMILIES.items()))
-    hint = " (--to elmo writes it as it was released)" if issubclass(network, Elmo) else ""
-    raise InputError(
-        f"transformers has no network like our {network.__name__}{hint}; what can be written for it: {known}"
-    )
+    supported = ", ".join(f"{family.network.__name__} (as {name})" for name, family in sorted(FAMILIES.items()))
+    hint = " (use --to elmo)" if issubclass(network, Elmo) else ""
+    raise InputError(f"{network.__name__} has no counterpart in transformers{hint}; supported: {supported}")
 
 
 def _stored_dtype(folder: Path) -> torch.dtype | None:
-    """The dtype of the weights in a folder; ELMo's files are not safetensors, and are float32."""
+    """Return the dtype of the weights in a folder, or None for ELMo's HDF5 files (float32)."""
     return released_dtype(folder) if any(folder.glob("*.safetensors")) else None
 
 

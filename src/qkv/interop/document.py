@@ -1,4 +1,4 @@
-"""The JSON objects of a saved model, read with care: they may come from anywhere."""
+"""Read the JSON files of a saved model, which may come from an untrusted source."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,36 +11,36 @@ from qkv.runtime.document import parse_json, read_text
 
 __all__ = ["parse_object", "read_object", "read_text", "reading", "shown"]
 
-LARGEST_OBJECT = 2**20  # bytes of JSON that are read at all
+MAX_JSON_BYTES = 2**20  # maximum size of a JSON file
 LONGEST_MESSAGE = 500  # characters
-DEEPEST = 32  # objects and lists inside one another
+MAX_DEPTH = 32  # nesting depth
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds."""
-    return parse_object(read_text(path, LARGEST_OBJECT), path)
+    """Read a file that contains a JSON object."""
+    return parse_object(read_text(path, MAX_JSON_BYTES), path)
 
 
 def parse_object(text: str, path: Path) -> dict[str, Any]:
-    """The JSON object of a text."""
+    """Parse a JSON object; `path` opens the error messages."""
     data = parse_json(text, path)
     if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object")
-    if _is_deeper(data, DEEPEST):
-        raise CheckpointError(f"{path}: holds values inside values, more than {DEEPEST} deep")
+        raise CheckpointError(f"{path}: must be a JSON object")
+    if _is_deeper(data, MAX_DEPTH):
+        raise CheckpointError(f"{path}: nested more than {MAX_DEPTH} levels deep")
     return data
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(levels == 0 or _is_deeper(one, levels - 1) for one in inside)
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 0 or _is_deeper(child, levels - 1) for child in children)
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say what is wrong with a file, whoever finds it, in one line that begins with the file."""
+    """Turn input errors into a CheckpointError of one line that begins with `path`."""
     try:
         yield
     except InputError as error:
-        where = "" if str(error).startswith(str(path)) else f"{path}: "
-        raise CheckpointError(shown(f"{where}{error}", len(str(path)) + LONGEST_MESSAGE)) from None
+        prefix = "" if str(error).startswith(str(path)) else f"{path}: "
+        raise CheckpointError(shown(f"{prefix}{error}", len(str(path)) + LONGEST_MESSAGE)) from None

@@ -1,6 +1,6 @@
-"""A saved model is a folder: config.json, model.safetensors, tokenizer.json. Nothing in it is ever executed.
+"""Save and load model directories: config.json, model.safetensors, tokenizer.json. Nothing in them is executed.
 
-Besides those of our own, with "library": "qkv" in config.json, the folders of other libraries are loaded from here.
+Directories of qkv have "library": "qkv" in config.json; those of other libraries are loaded too.
 """
 
 import json
@@ -20,16 +20,16 @@ from qkv.interop.document import read_object, reading, shown
 from qkv.interop.families import FAMILIES
 from qkv.interop.families.elmo import elmo_files, load_elmo
 from qkv.interop.hub import fetch, is_hub_name, is_shadowed
+from qkv.interop.manifest import MANIFEST_FILE, read_manifest, verify_manifest
+from qkv.interop.meta_model import checked_meta_model, empty_model, require_model_memory
 from qkv.interop.released import CONFIG as CONFIG
 from qkv.interop.released import load_released
-from qkv.interop.seal import SEAL, read_seal, verify
-from qkv.interop.skeleton import require_model_memory, unfilled, without_memory
 from qkv.interop.tensors import WEIGHTS as WEIGHTS
-from qkv.interop.tensors import Progress, no_pickle, stored_weights
+from qkv.interop.tensors import Progress, checked_header, pickle_hint
 from qkv.interop.tensors import read_tensors as read_tensors
 from qkv.interop.tensors import write_tensors as write_tensors
 from qkv.interop.vocabularies import TARGET_TOKENIZER as TARGET_TOKENIZER
-from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer, check_room, write_vocabulary
+from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer, check_vocab_size, write_vocabulary
 from qkv.interop.vocabularies import read_vocabulary as read_vocabulary
 from qkv.interop.weight_map import Family
 from qkv.models import MODELS
@@ -44,16 +44,16 @@ from qkv.nn.transducer import Transducer
 from qkv.runtime.device import pick_device
 from qkv.runtime.files import file_kind
 
-# Every model there is.
+# Any model of this package.
 Network = Writer[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
 
-LIBRARY = "qkv"  # what config.json of a folder of ours says, for others have models of the same types
+LIBRARY = "qkv"  # "library" in config.json: model_type alone is ambiguous
 KINDS: dict[type[Any], str] = {
     LanguageModel: "a language model (for qkv generate)",
     EncoderDecoder: "an encoder-decoder (for qkv translate)",
     ShowAttendTell: "a captioner (for qkv caption)",
     TextEncoder: "a text encoder (for qkv classify, tag, answer, fill, embed)",
-    Transducer: "a model of sequences of bits (for qkv evaluate, view)",
+    Transducer: "an algorithmic sequence model (for qkv evaluate, view)",
 }
 T = TypeVar("T")
 CHECKPOINT = re.compile(r"step-\d{8,}")
@@ -65,36 +65,35 @@ def save_model(
     folder: str | Path,
     progress: Progress = lambda done: None,
 ) -> None:
-    """Write the model's files into `folder`, which must exist; making that atomic is the caller's part.
+    """Write the model's files into the existing `folder`; the caller makes the write atomic.
 
-    The characters of words are the same for all, and in no file; of what reads them, tokenizer.json has the words that
-    a language model predicts.
+    The character vocabulary is fixed and not saved; tokenizer.json of a character model has its output vocabulary.
     """
     name = next((name for name, (network, _) in MODELS.items() if isinstance(model, network)), None)
     if name is None:
-        raise InputError(f"a {type(model).__name__} cannot be saved; known: {', '.join(sorted(MODELS))}")
+        raise InputError(f"{type(model).__name__} cannot be saved; supported: {', '.join(sorted(MODELS))}")
     folder = Path(folder)
     config = {"library": LIBRARY, "model_type": name, **asdict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    # named_parameters gives tied weights once, under their first name. Buffers are left out: those that are not made
-    # from the config, such as the baseline of hard attention, are looked at in training alone, and kept with it.
+    # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
+    # the config or, like the baseline of hard attention, are part of the training state.
     write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
-    written = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
-    if written is not None:
-        write_vocabulary(written, folder)
+    tokenizer = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
+    if tokenizer is not None:
+        write_vocabulary(tokenizer, folder)
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Any:
-    """Load a saved model, in eval mode, with `.config` and `.tokenizer` (None where the folder has none).
+    """Load a saved model in eval mode, with `.config` and `.tokenizer` (None if the folder has none).
 
-    The folder is one of ours, a training run, a Hugging Face folder of a family that is known, a released ELMo, or, as
-    "owner/name", a model on the Hugging Face hub. Names and shapes are checked against the headers of the files before
-    any memory is taken for the model. Its weights are float32, whatever the files hold, unless `dtype` is given.
+    `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, or
+    "owner/name" on the Hugging Face Hub. Names and shapes are checked against the file headers before memory is
+    allocated. Weights are converted to float32 unless `dtype` is given.
     """
-    where = pick_device(device)
+    target_device = pick_device(device)
     if dtype is not None and not dtype.is_floating_point:
-        raise InputError(f"dtype {dtype}: weights are floating-point numbers")
-    return _read_located(folder, lambda path: _load(path, where, dtype))
+        raise InputError(f"dtype {dtype} is not a floating-point type")
+    return _read_located(folder, lambda path: _load(path, target_device, dtype))
 
 
 def _load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
@@ -105,7 +104,7 @@ def _load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
 
 
 def _read_located(folder: str | Path, read: Callable[[Path], T]) -> T:
-    """Apply `read` to a model folder; again if its run, which is being trained, removed the checkpoint meanwhile."""
+    """Apply `read` to a model folder; retry if a concurrent training run replaced its checkpoints meanwhile."""
     while True:
         before = checkpoints_in(Path(folder))
         try:
@@ -116,38 +115,38 @@ def _read_located(folder: str | Path, read: Callable[[Path], T]) -> T:
 
 
 def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
-    if os.path.lexists(folder / SEAL):
-        verify(folder)
+    if os.path.lexists(folder / MANIFEST_FILE):
+        verify_manifest(folder)
     network, config = read_config(folder)
-    skeleton = without_memory(network, config, folder / CONFIG)
-    stored = stored_weights(folder / WEIGHTS, {name: weight.shape for name, weight in skeleton.named_parameters()})
-    require_model_memory(skeleton, folder)
-    model = unfilled(network, config, dtype)
+    meta = checked_meta_model(network, config, folder / CONFIG)
+    stored = checked_header(folder / WEIGHTS, {name: weight.shape for name, weight in meta.named_parameters()})
+    require_model_memory(meta, folder)
+    model = empty_model(network, config, dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             stored[name].copy_into(parameter)
     if os.path.lexists(folder / TOKENIZER):
         model.tokenizer = read_vocabulary(folder)
-        check_room(folder, model.tokenizer, config)
+        check_vocab_size(folder, model.tokenizer, config)
     if isinstance(model, Elmo):
         model.tokenizer = Characters(config.max_characters, model.tokenizer)
     return model.to(device=device)
 
 
 def load_as(kind: type[Any], folder: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Load a saved model of one kind (`EncoderDecoder`, `LanguageModel`); one of another kind is told apart at once."""
+    """Load a saved model; raise before reading weights unless it is a subclass of `kind`."""
 
     def read(path: Path) -> Any:
         network = network_of(path)
         if not issubclass(network, kind):
-            raise InputError(f"{folder}: holds {_called(network)}, and {_called(kind)} is needed here")
+            raise InputError(f"{folder} is {_describe(network)}, but {_describe(kind)} is required")
         return load(path, device)
 
     return _read_located(folder, read)
 
 
 def network_of(folder: Path) -> type[Any]:
-    """The class of the network that a model folder holds; its weights are not looked at."""
+    """Return the model class of a model folder without reading its weights."""
     if _is_elmo(folder):
         return Elmo
     family = family_of(folder)
@@ -159,95 +158,89 @@ def _is_elmo(folder: Path) -> bool:
 
 
 def family_of(folder: Path) -> Family | None:
-    """The family of released models that a folder's config.json names; None for a folder of our own.
+    """Return the released-model family named in config.json, or None for a qkv folder.
 
-    Ours say so, but for those of the first version, whose models were all of types that nobody else has.
+    Folders of the first qkv version lack "library", but their model types are unique to qkv.
     """
     data = read_object(folder / CONFIG)
     name = data.get("model_type")
     if data.get("library") == LIBRARY:
         return None
-    known = {*MODELS, *FAMILIES}
-    if not isinstance(name, str) or name not in known:
+    model_types = {*MODELS, *FAMILIES}
+    if not isinstance(name, str) or name not in model_types:
         raise CheckpointError(
-            f"{folder / CONFIG}: model_type {shown(repr(name))} is not known{nearest(str(name), known)}"
+            f"{folder / CONFIG}: unknown model_type {shown(repr(name))}{nearest(str(name), model_types)}"
         )
     return FAMILIES.get(name)
 
 
-def _called(kind: type[Any]) -> str:
-    for base, words in KINDS.items():
+def _describe(kind: type[Any]) -> str:
+    for base, description in KINDS.items():
         if issubclass(kind, base):
-            return words
+            return description
     return f"a {kind.__name__}"
 
 
 def locate(folder: str | Path) -> Path:
-    """The model folder that is meant: here, or else on the hub, from where it is fetched."""
+    """Return the local model folder for a path or a Hugging Face Hub name, downloading it if necessary."""
     if is_hub_name(str(folder)):
         return fetch(str(folder))
     if is_shadowed(str(folder)):
         raise InputError(
-            f"{folder}: no such folder; it is not looked for on the Hugging Face hub, because the folder "
-            f"{Path(folder).parent} exists here"
+            f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder "
+            f"{Path(folder).parent} exists"
         )
     return resolve(Path(folder))
 
 
 def resolve(folder: Path) -> Path:
-    """The model folder that is meant: the folder itself, or a training run's best (else newest) checkpoint."""
+    """Return the folder itself if it is a saved model, else the best (or newest) checkpoint of the training run."""
     if (folder / CONFIG).exists() or _is_elmo(folder):
         return folder
     if folder.is_file():
-        raise InputError(
-            f"{folder}: is a file; a saved model is a folder with {CONFIG} and {WEIGHTS}{no_pickle(folder)}"
-        )
+        raise InputError(f"{folder}: is a file; expected a folder with {CONFIG} and {WEIGHTS}{pickle_hint(folder)}")
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     checkpoints = checkpoints_in(folder)
     if not checkpoints:
         raise InputError(
-            f"{folder}: neither a saved model (no {CONFIG}) nor a training run with a checkpoint{no_pickle(folder)}"
+            f"{folder}: not a saved model (no {CONFIG}) or a training run with checkpoints{pickle_hint(folder)}"
         )
-    match read_seal(checkpoints[-1]):
-        case {"state": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():
+    match read_manifest(checkpoints[-1]):
+        case {"place": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():
             return best
     return checkpoints[-1]
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
-    """Where a training run keeps the checkpoint of a step."""
+    """Return the path of a run's checkpoint at `step`."""
     return run / f"step-{step:08d}"
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """The step of a checkpoint, by the name of its folder."""
+    """Return the step encoded in a checkpoint's folder name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def checkpoints_in(run: Path) -> list[Path]:
-    """The whole checkpoints of a training run, oldest first; what a user keeps beside them is not ours."""
+    """Return the complete checkpoints of a run, oldest first; other folders are ignored."""
     checkpoints = []
     for path in sorted(run.glob("step-*")):
         if CHECKPOINT.fullmatch(path.name):
             if path.is_dir():
                 checkpoints.append(path)
             elif os.path.lexists(path):
-                raise CheckpointError(
-                    f"{path}: a checkpoint is a folder, and this is {file_kind(path.lstat().st_mode)}"
-                )
+                raise CheckpointError(f"{path}: a checkpoint must be a folder, not {file_kind(path.lstat().st_mode)}")
     return checkpoints
 
 
 def read_config(folder: Path) -> tuple[type[Any], Any]:
-    """The network class and its config, from config.json; only names that qkv knows are accepted."""
+    """Return (model class, config) from config.json; only registered model types are accepted."""
     data = read_object(folder / CONFIG)
     data.pop("library", None)
     name = data.pop("model_type", None)
     if not isinstance(name, str) or name not in MODELS:
-        raise CheckpointError(
-            f"{folder / CONFIG}: model_type {shown(repr(name))} is not known{nearest(str(name), MODELS)}"
-        )
+        raise CheckpointError(f"{folder / CONFIG}: unknown model_type {shown(repr(name))}{nearest(str(name), MODELS)}")
     network, config = MODELS[name]
     with reading(folder / CONFIG):
         return network, build(config, data, str(folder / CONFIG))

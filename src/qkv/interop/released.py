@@ -1,9 +1,9 @@
-"""Released models: the folders that other libraries write, read into our networks and written back.
+"""Read and write released models in the format of other libraries.
 
-A family's map of weights says which of our parameters are which of their tensors. Taken by it, each of theirs is a
-view of ours: some rows of it, turned round where the file has [in, out]. To read a file is to copy into the views; to
-write one is to copy out of them. Before memory is taken for a network, the views of its skeleton, which are shapes and
-nothing else, are laid beside the headers of the files: every tensor has its place, and every place its tensor.
+A family's weight map relates our parameters to the tensors of the released files. Each file tensor is a view of one of
+our parameters: a block of rows, transposed if the file stores [in, out]. Loading copies into the views, saving copies
+out of them. Before memory is allocated, the views of a meta model are compared with the file headers: names and shapes
+must match one to one.
 """
 
 import json
@@ -19,148 +19,153 @@ import torch
 
 from qkv.errors import CheckpointError
 from qkv.interop.document import read_object, reading, shown
-from qkv.interop.skeleton import require_model_memory, unfilled, without_memory
+from qkv.interop.meta_model import checked_meta_model, empty_model, require_model_memory
 from qkv.interop.tensors import (
     DTYPES,
-    NUMBERS,
+    WEIGHT_DTYPES,
     WEIGHTS,
     Progress,
-    Stored,
+    StoredTensor,
     check_weight,
-    stored_in_folder,
+    read_headers,
     write_tensors,
 )
-from qkv.interop.vocabularies import check_room
+from qkv.interop.vocabularies import check_vocab_size
 from qkv.interop.weight_map import Family, WeightMap
 from qkv.runtime.device import pick_device
 from qkv.types import Tensor
 
 CONFIG = "config.json"
-MOST_NAMED = 3  # tensors that an error message names; of more it gives the number
+MAX_NAMES_SHOWN = 3  # tensor names listed in an error message
 
 
 def load_released(
     folder: Path, family: Family, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
 ) -> Any:
-    """The network of a released folder, in eval mode, with `.config` and `.tokenizer`.
+    """Load a released model in eval mode, with `.config` and `.tokenizer`.
 
-    Its weights are float32, whatever the files hold, unless `dtype` is given.
+    Weights are converted to float32 unless `dtype` is given.
     """
-    where = pick_device(device)
-    stored = stored_in_folder(folder)
+    target_device = pick_device(device)
+    stored = read_headers(folder)
     config = read_released_config(folder, family, stored)
     table = family.weights(config)
-    found = _found(folder, table, stored)
-    skeleton = without_memory(family.network, config, folder / CONFIG)
-    for name, view in views(table, dict(skeleton.named_parameters())).items():
-        found[name].check(view.shape)
-    require_model_memory(skeleton, folder)
-    model = unfilled(family.network, config, dtype)
+    sources = _match_tensors(folder, table, stored)
+    meta = checked_meta_model(family.network, config, folder / CONFIG)
+    for name, view in views(table, dict(meta.named_parameters())).items():
+        sources[name].check(view.shape)
+    require_model_memory(meta, folder)
+    model = empty_model(family.network, config, dtype)
     with torch.no_grad():
         for name, view in views(table, dict(model.named_parameters())).items():
-            found[name].copy_into(view)
+            sources[name].copy_into(view)
     with reading(folder):
         model.tokenizer = family.read_tokenizer(folder, config)
         if model.tokenizer is not None:
-            check_room(folder, model.tokenizer, config)
-    return model.to(device=where)
+            check_vocab_size(folder, model.tokenizer, config)
+    return model.to(device=target_device)
 
 
 def write_released(model: Any, family: Family, folder: Path, progress: Progress = lambda done: None) -> None:
-    """Write config.json and model.safetensors as the family's own library does, into a folder that must exist."""
+    """Write config.json and model.safetensors in the family's format into an existing folder."""
     tensors = views(family.weights(model.config), dict(model.named_parameters()))
-    numbers = str(next(iter(tensors.values())).dtype).removeprefix("torch.")  # in which transformers then loads it
-    config = {**family.write_config(model.config), "model_type": family.model_type, "torch_dtype": numbers}
+    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    config = {**family.write_config(model.config), "model_type": family.model_type, "torch_dtype": dtype}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_tensors(tensors, folder / WEIGHTS, progress)
 
 
 def views(table: WeightMap, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor of theirs, by name, as a view of ours; the map has each of these and of those once."""
+    """Return every released tensor, by name, as a view of our parameters; the map must be one to one."""
     ours = Counter(weight.ours for weight in table.weights)
     names = Counter([*(name for weight in table.weights for name in weight.theirs), *table.copies])
-    twice = {name for counts in (ours, names) for name, count in counts.items() if count > 1}
-    assert not twice, f"the map of weights has {sorted(twice)} twice"
-    assert ours.keys() == parameters.keys(), f"the map is wrong about {sorted(ours.keys() ^ parameters.keys())}"
+    duplicates = {name for counts in (ours, names) for name, count in counts.items() if count > 1}
+    assert not duplicates, f"duplicate names in the weight map: {sorted(duplicates)}"
+    assert ours.keys() == parameters.keys(), (
+        f"weight map does not match the model: {sorted(ours.keys() ^ parameters.keys())}"
+    )
     theirs: dict[str, Tensor] = {}
     for weight in table.weights:
-        whole = parameters[weight.ours]
-        rows = whole.chunk(len(weight.theirs)) if len(weight.theirs) > 1 else (whole,)
+        parameter = parameters[weight.ours]
+        rows = parameter.chunk(len(weight.theirs)) if len(weight.theirs) > 1 else (parameter,)
         for name, part in zip(weight.theirs, rows, strict=True):
             theirs[name] = part.T if weight.transposed else part
     return theirs
 
 
 def read_released_config(folder: Path, family: Family, names: Collection[str]) -> Any:
-    """Our config for a released folder whose files hold tensors of these names."""
+    """Return our config for a released folder that contains tensors with these names."""
     data = read_object(folder / CONFIG)
     with reading(folder / CONFIG):
         return family.read_config(data, names)
 
 
 def released_dtype(folder: Path) -> torch.dtype:
-    """The dtype of a folder's weights; where there are several, the narrowest that holds them all."""
-    found = {DTYPES[stored.dtype] for stored in stored_in_folder(folder).values() if stored.dtype in NUMBERS}
-    return reduce(torch.promote_types, found) if found else torch.float32
+    """Return the dtype of a folder's weights; for mixed dtypes, the promoted type."""
+    dtypes = {DTYPES[stored.dtype] for stored in read_headers(folder).values() if stored.dtype in WEIGHT_DTYPES}
+    return reduce(torch.promote_types, dtypes) if dtypes else torch.float32
 
 
 @dataclass(frozen=True)
-class Found:
-    """Where a tensor of theirs is stored: once, or several times over."""
+class SourceTensor:
+    """A released tensor in the files, and its duplicates under other names."""
 
-    stored: Stored
-    copies: tuple[Stored, ...]
+    stored: StoredTensor
+    copies: tuple[StoredTensor, ...]
 
     def check(self, shape: torch.Size) -> None:
         for tensor in (self.stored, *self.copies):
             check_weight(tensor, shape)
 
     def copy_into(self, view: Tensor) -> None:
-        """Give a part of our weights the values that are stored; copies that differ would be another model."""
+        """Copy the stored values into `view`; raise if the duplicates differ."""
         for copy in self.copies:
             if not torch.equal(copy.read(), self.stored.read()):
-                raise CheckpointError(f"{copy.where} differs from {shown(self.stored.name)}, but must be a copy of it")
+                raise CheckpointError(f"{copy.where} must equal {shown(self.stored.name)} but differs")
         self.stored.copy_into(view)
 
 
-def _found(folder: Path, table: WeightMap, stored: Mapping[str, Stored]) -> dict[str, Found]:
-    """Where each tensor of theirs is stored; by the names alone, for a model too large is most soon told by those."""
-    wanted = [name for weight in table.weights for name in weight.theirs]
-    tensors = _by_name(table, wanted, stored)
-    found = {}
-    for name in wanted:
-        same = [tensors.pop(name)] if name in tensors else []
-        same += [tensors.pop(copy) for copy, of in table.copies.items() if of == name and copy in tensors]
-        if same:
-            found[name] = Found(same[0], tuple(same[1:]))
-    wrong = [
-        *_listed([name for name in wanted if name not in found], "missing"),
-        *_listed([tensor.name for tensor in tensors.values()], "not part of the model"),
+def _match_tensors(folder: Path, table: WeightMap, stored: Mapping[str, StoredTensor]) -> dict[str, SourceTensor]:
+    """Map each released name to its stored tensor; compares names only, which is cheap for any model size."""
+    names = [name for weight in table.weights for name in weight.theirs]
+    tensors = _normalize_names(table, names, stored)
+    sources = {}
+    for name in names:
+        copies = [tensors.pop(name)] if name in tensors else []
+        copies += [tensors.pop(copy) for copy, original in table.copies.items() if original == name and copy in tensors]
+        if copies:
+            sources[name] = SourceTensor(copies[0], tuple(copies[1:]))
+    problems = [
+        *_list_names([name for name in names if name not in sources], "missing"),
+        *_list_names([tensor.name for tensor in tensors.values()], "not part of the model"),
     ]
-    if wrong:
-        raise CheckpointError(f"{folder}: {', and '.join(wrong)}")
-    return found
+    if problems:
+        raise CheckpointError(f"{folder}: {', and '.join(problems)}")
+    return sources
 
 
-def _by_name(table: WeightMap, wanted: Iterable[str], stored: Mapping[str, Stored]) -> dict[str, Stored]:
-    """The stored tensors by the names that the map has for them, without those that it ignores."""
-    known = {*wanted, *table.copies}
-    absent = "" if any(name.startswith(table.prefix) for name in stored) else table.prefix
+def _normalize_names(
+    table: WeightMap, names: Iterable[str], stored: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor]:
+    """Return the stored tensors by their names in the weight map, without ignored ones."""
+    expected = {*names, *table.copies}
+    missing_prefix = "" if any(name.startswith(table.prefix) for name in stored) else table.prefix
     ignored = [re.compile(pattern) for pattern in table.ignored]
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
-        today = next((name.removesuffix(old) + new for old, new in table.spellings.items() if name.endswith(old)), name)
-        if absent + today in known:
-            today = absent + today
-        if today not in known and any(one.fullmatch(name) or one.fullmatch(absent + name) for one in ignored):
+        key = next((name.removesuffix(old) + new for old, new in table.spellings.items() if name.endswith(old)), name)
+        if missing_prefix + key in expected:
+            key = missing_prefix + key
+        candidates = (name, missing_prefix + name)
+        if key not in expected and any(pattern.fullmatch(text) for pattern in ignored for text in candidates):
             continue
-        if today in tensors:
-            raise CheckpointError(f"{tensor.where} is the same weight as {shown(tensors[today].name)}")
-        tensors[today] = tensor
+        if key in tensors:
+            raise CheckpointError(f"{tensor.where} is the same weight as {shown(tensors[key].name)}")
+        tensors[key] = tensor
     return tensors
 
 
-def _listed(names: list[str], what: str) -> Iterable[str]:
+def _list_names(names: list[str], what: str) -> Iterable[str]:
     if names:
-        more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-        yield f"{', '.join(map(shown, names[:MOST_NAMED]))}{more} {'is' if len(names) == 1 else 'are'} {what}"
+        more = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
+        yield f"{', '.join(map(shown, names[:MAX_NAMES_SHOWN]))}{more} {'is' if len(names) == 1 else 'are'} {what}"

@@ -1,7 +1,7 @@
-"""The tokenizers of a model of our own: learned here or released, one for all texts or one for each side.
+"""Read and write the tokenizers of saved models: trained or released, shared or one per side.
 
-They are in tokenizer.json, and that of the target side, where it is another, in target_tokenizer.json. A released one
-is told by special_tokens_map.json, which says what its special tokens are for.
+The files are tokenizer.json and, for a separate target side, target_tokenizer.json. A released tokenizer is marked by
+special_tokens_map.json, which maps the roles of its special tokens.
 """
 
 import json
@@ -31,7 +31,7 @@ def write_vocabulary(tokenizer: AnyTokenizer, folder: Path) -> None:
 
 
 def read_vocabulary(folder: Path) -> Any:
-    """The tokenizer of a saved model, or the two that it has."""
+    """Read the tokenizer, or the source and target tokenizers, of a saved model."""
     released = os.path.lexists(folder / SPECIAL)
     source = _read(folder / TOKENIZER, released)
     if not os.path.lexists(folder / TARGET_TOKENIZER):
@@ -45,25 +45,25 @@ def _read(path: Path, released: bool) -> Any:
         text = read_text(path, MAX_FILE_BYTES)
         if not released:
             return Vocabulary.from_json(text, str(path))
-        said = read_object(path.parent / SPECIAL)
-        names = {role: said[key] for role, key in ROLES.items() if isinstance(said.get(key), str)}
+        special = read_object(path.parent / SPECIAL)
+        names = {role: special[key] for role, key in ROLES.items() if isinstance(special.get(key), str)}
         return PretrainedTokenizer.from_json(text, str(path), names)
 
 
-def check_room(folder: Path, tokenizer: AnyTokenizer, config: Any) -> None:
-    """Raise where a tokenizer has numbers for which the model has no place."""
+def check_vocab_size(folder: Path, tokenizer: AnyTokenizer, config: Any) -> None:
+    """Raise if a tokenizer has more tokens than the model's embedding."""
     source, target = _sides(tokenizer)
-    second = TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).exists() else TOKENIZER
+    target_file = TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).exists() else TOKENIZER
     sizes = {
         "source_size": (source, TOKENIZER),
-        "target_size": (target, second),
+        "target_size": (target, target_file),
         "vocabulary_size": (source, TOKENIZER),
     }
     for key, (side, file) in sizes.items():
-        room = getattr(config, key, None)
-        if room is not None and len(side) > room:
+        vocab_size = getattr(config, key, None)
+        if vocab_size is not None and len(side) > vocab_size:
             where = folder / file if (folder / file).exists() else folder
-            raise CheckpointError(f"{where}: has {len(side):,} tokens, but the model has room for {room:,}")
+            raise CheckpointError(f"{where}: {len(side):,} tokens, but the model's vocabulary size is {vocab_size:,}")
 
 
 def _sides(tokenizer: AnyTokenizer) -> tuple[Any, Any]:

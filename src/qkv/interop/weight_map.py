@@ -1,4 +1,4 @@
-"""How a family of released models names its weights, there and here: one table, read in both directions."""
+"""Maps between our parameter names and those of released models, used for loading and saving."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Weight:
-    """One of our parameters, and the tensors of the released file that it is made of."""
+    """One of our parameters and the released tensors it consists of."""
 
-    ours: str  # as in named_parameters()
-    theirs: tuple[str, ...]  # several are parts of ours, one below the other: W_Q, W_K and W_V are one matrix here
-    transposed: bool = False  # the file has each of them as [in, out]
+    ours: str  # name in named_parameters()
+    theirs: tuple[str, ...]  # several are concatenated along dim 0, e.g. W_Q, W_K, W_V
+    transposed: bool = False  # the file stores [in, out]
 
 
 def pair(ours: str, *theirs: str, transposed: bool = False) -> list[Weight]:
-    """The weight and the bias of a layer, which is one of theirs or several; only weights are ever transposed."""
+    """Map the weight and bias of one of our layers to one or more released layers; biases are never transposed."""
     return [
         Weight(f"{ours}.weight", tuple(f"{layer}.weight" for layer in theirs), transposed),
         Weight(f"{ours}.bias", tuple(f"{layer}.bias" for layer in theirs)),
@@ -27,23 +27,23 @@ def pair(ours: str, *theirs: str, transposed: bool = False) -> list[Weight]:
 
 @dataclass(frozen=True)
 class WeightMap:
-    """All weights of a model, each named once on both sides."""
+    """All weights of a model; each name occurs once on either side."""
 
     weights: tuple[Weight, ...]
-    copies: Mapping[str, str] = field(default_factory=dict)  # what a file may hold besides: the same tensor as another
-    ignored: tuple[str, ...] = ()  # whole names, as regular expressions, of what a file may hold and is no weight
-    prefix: str = ""  # which a file may leave out in front of every name that has it: it holds the body alone
-    spellings: Mapping[str, str] = field(default_factory=dict)  # endings of names as old files spell them, and as here
+    copies: Mapping[str, str] = field(default_factory=dict)  # optional duplicates: name -> original
+    ignored: tuple[str, ...] = ()  # regular expressions (full match) of tensors to skip
+    prefix: str = ""  # missing in files that contain only the base model
+    spellings: Mapping[str, str] = field(default_factory=dict)  # suffixes in old files -> current suffixes
 
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of released model: how its config.json is read and written, and its map of weights."""
+    """A released model type: config conversion, weight map and tokenizer."""
 
-    model_type: str  # as config.json has it
+    model_type: str  # in config.json
     network: type[nn.Module]
-    read_config: Callable[[Mapping[str, Any], Collection[str]], Any]  # config.json and the tensors' names: our config
+    read_config: Callable[[Mapping[str, Any], Collection[str]], Any]  # (config.json, tensor names) -> config
     write_config: Callable[[Any], dict[str, Any]]
-    weights: Callable[[Any], WeightMap]  # for a config
-    # From the folder's files; None: it has none.
+    weights: Callable[[Any], WeightMap]  # config -> weight map
+    # (folder, config) -> tokenizer, or None
     read_tokenizer: Callable[[Path, Any], Any] = lambda folder, config: None

@@ -1,1 +1,1 @@
-"""The machine underneath: devices, randomness, and files that are whole or absent."""
+"""System-level utilities: devices, memory, random state, atomic files, downloads and console text."""

@@ -1,4 +1,4 @@
-"""Progress bars and messages on stderr: a bar with its rate and the remaining time on a terminal, else nothing."""
+"""Progress bars (terminal only) and messages on stderr."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ BAR_WIDTH = 24
 
 
 def live_progress(console: Console, *columns: ProgressColumn, transient: bool = True, hidden: bool = False) -> Progress:
-    """A progress display that leaves stdout alone and is disabled where the console is no terminal.
+    """Return a progress display that does not redirect stdout and is disabled unless the console is a terminal.
 
-    By default rich replaces sys.stdout and sys.stderr while a display is live and prints to its own console, here
-    stderr: results would never reach a redirected stdout. Every `Progress` of the package is created here.
+    By default rich redirects sys.stdout and sys.stderr to its console (here stderr) while a display is live, so that
+    results would never reach a redirected stdout. Every `Progress` of the package is created here.
     """
     return Progress(
         *columns,
@@ -43,7 +43,7 @@ def print_message(console: Console, text: str) -> None:
 
 
 class Bars:
-    """Bars and messages on a console, by default stderr."""
+    """Progress bars and messages on a console, by default stderr."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -52,21 +52,21 @@ class Bars:
         print_message(self.console, text)
 
     @contextmanager
-    def of_bytes(self, name: str, size: int) -> Iterator[download.Progress]:
-        """A bar for a file; it is called with the number of bytes so far."""
+    def byte_bar(self, name: str, size: int) -> Iterator[download.Progress]:
+        """Show a bar for a file; call it with the number of bytes done."""
         with self._bar(name, size, DownloadColumn(), TransferSpeedColumn()) as progress:
             yield progress
 
     @contextmanager
-    def of_things(self, name: str, count: int, *, hidden: bool = False) -> Iterator[download.Progress]:
-        """A bar for anything that is counted; it is called with the number that is done."""
+    def count_bar(self, name: str, count: int, *, hidden: bool = False) -> Iterator[download.Progress]:
+        """Show a bar for `count` items; call it with the number of items done."""
         with self._bar(name, count, MofNCompleteColumn(), hidden=hidden) as progress:
             yield progress
 
     @contextmanager
     def _bar(self, name: str, size: int, *amount: ProgressColumn, hidden: bool = False) -> Iterator[download.Progress]:
         columns = (
-            TextColumn("{task.description}", markup=False),  # the name itself would be taken for a format
+            TextColumn("{task.description}", markup=False),  # the name is not a format string
             BarColumn(bar_width=BAR_WIDTH),
             *amount,
             TextColumn("eta"),

@@ -1,4 +1,4 @@
-"""Small files that may come from anywhere, read with care: never more than asked for, and every fault in one line."""
+"""Read small untrusted files with a size limit and one-line errors."""
 
 import io
 import json
@@ -17,34 +17,34 @@ def open_bytes(path: Path) -> io.BufferedReader:
         raise CheckpointError(str(error)) from None
 
 
-def read_bytes(path: Path, largest: int) -> bytes:
-    """Read a regular file of at most `largest` bytes."""
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file of at most `max_bytes` bytes."""
     try:
-        return read_regular(path, largest)
+        return read_regular(path, max_bytes)
     except InputError as error:
         raise CheckpointError(str(error)) from None
 
 
-def read_text(path: Path, largest: int) -> str:
-    """The text of a UTF-8 file of at most `largest` bytes, its lines ended as they are here."""
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read a UTF-8 file of at most `max_bytes` bytes, with CRLF converted to LF."""
     try:
-        return read_bytes(path, largest).decode("utf-8").replace("\r\n", "\n")
+        return read_bytes(path, max_bytes).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path}: not UTF-8 at byte {error.start}") from None
 
 
 def parse_json(text: str, path: Path) -> Any:
-    """What a JSON text says; one that says a thing twice is no better than one that cannot be read."""
+    """Parse JSON; duplicate keys are an error. `path` opens the error message."""
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return json.loads(text, object_pairs_hook=_reject_duplicates)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cut short or altered: not valid JSON: {error}") from None
+        raise CheckpointError(f"{path}: truncated or corrupt: invalid JSON: {error}") from None
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for key, value in pairs:
         if key in table:
-            raise ValueError(f"the key {key[:200]!r} is there twice")
+            raise ValueError(f"duplicate key {key[:200]!r}")
         table[key] = value
     return table

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from qkv.errors import InputError
 
-WRITING = ".writing-"  # the prefix of what is not whole yet, or no longer wanted
+WRITING = ".writing-"  # prefix of incomplete or obsolete files
 LOCK = ".lock"
-OLD = f"{WRITING}old-"  # the prefix of what is whole, and set aside while the new one takes its place
+OLD = f"{WRITING}old-"  # prefix of a complete folder while it is being replaced
 
 
 def open_regular(path: Path) -> io.BufferedReader:
@@ -55,7 +55,7 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def expand_home(path: str | Path) -> Path:
-    """The path with a leading ~ or ~user replaced by the home folder."""
+    """Return the path with a leading ~ or ~user expanded."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:  # no such user
@@ -63,16 +63,16 @@ def expand_home(path: str | Path) -> Path:
 
 
 def absolute_path(path: str | Path) -> Path:
-    """The absolute path with ~ expanded; links are kept, for one may be broken or a pipe of the shell."""
+    """Return the absolute path with ~ expanded; links are not resolved, as they may be broken or shell pipes."""
     if "\0" in str(path):
-        raise InputError(f"{str(path)!r}: not a path (it has a NUL character)")
+        raise InputError(f"{str(path)!r}: not a path (contains a NUL character)")
     return expand_home(path).absolute()
 
 
 def create_folder(path: Path) -> None:
-    """Create a folder and its parents where they are missing, however many there are."""
+    """Create a folder and its missing parents, without recursion."""
     missing = []
-    while not path.is_dir():  # Path.mkdir(parents=True) would call itself once for each parent
+    while not path.is_dir():  # Path.mkdir(parents=True) recurses once per parent
         missing.append(path)
         if path == path.parent:
             break
@@ -82,33 +82,33 @@ def create_folder(path: Path) -> None:
 
 
 def check_output_file(path: Path) -> None:
-    """Raise unless `path` is free or a regular file, which would be replaced."""
+    """Raise unless `path` does not exist or is a regular file (to be replaced)."""
     mode = _lstat_mode(path)
     if mode is not None and not stat.S_ISREG(mode):
-        raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or regular file")
+        raise InputError(f"{path}: is {file_kind(mode)}; choose a new or regular file")
     _check_writable(path)
 
 
 def check_output_folder(path: Path, ignore: Callable[[str], bool] = lambda name: False) -> None:
-    """Raise unless `path` is free or an empty folder; a link to an empty folder is refused too.
+    """Raise unless `path` does not exist or is an empty folder (not a link to one).
 
-    A folder also counts as empty if `ignore` holds for the names of all files in it.
+    Files for which `ignore(name)` is true do not count.
     """
     mode = _lstat_mode(path)
     if mode is not None and not stat.S_ISDIR(mode):
-        raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
+        raise InputError(f"{path}: is {file_kind(mode)}; choose a new or empty folder")
     if mode is not None and not all(ignore(name) for name in os.listdir(path)):
-        raise InputError(f"{path}: is not empty; choose the name of a new or empty folder")
+        raise InputError(f"{path}: is not empty; choose a new or empty folder")
     _check_writable(path)
 
 
-def open_in_folder(path: Path) -> io.BufferedWriter:
-    """Open a file for appending, which must not be a link, a FIFO or a device.
+def open_for_append(path: Path) -> io.BufferedWriter:
+    """Open a file for appending; raise if it is a link, a FIFO or a device.
 
-    For the files that a run keeps up to date in its folder: the folder may come from someone else.
+    Used for log files in run folders, which may come from an untrusted source.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    with naming_output(path):
+    with name_output_errors(path):
         check_output_file(path)
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         try:
@@ -120,7 +120,7 @@ def open_in_folder(path: Path) -> io.BufferedWriter:
 
 
 def file_kind(mode: int) -> str:
-    """Name the type of a file by its mode, for messages."""
+    """Describe the file type of a mode, for messages."""
     kinds = {
         stat.S_IFREG: "a file",
         stat.S_IFDIR: "a folder",
@@ -134,8 +134,8 @@ def file_kind(mode: int) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old one or the whole new one, also after a power cut."""
-    with naming_output(path):
+    """Write a file atomically and durably: readers see the old or the complete new contents."""
+    with name_output_errors(path):
         check_output_file(path)
         create_folder(path.parent)
         scratch = _scratch(path)
@@ -152,16 +152,16 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def folder_written_atomically(path: Path) -> Iterator[Path]:
-    """Give a scratch folder to fill; on leaving, all of it becomes `path` at once (an older folder is replaced).
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a scratch folder that atomically becomes `path` on exit, replacing an existing folder.
 
-    A process that is killed between taking the old folder away and putting the new one there leaves the old one set
-    aside: `remove_leftovers`, and the next writer, put it back.
+    If the process is killed between the two renames, the old folder remains under its temporary name;
+    `remove_leftovers` or the next writer restores it.
     """
-    with naming_output(path):
+    with name_output_errors(path):
         mode = _lstat_mode(path)
         if mode is not None and not stat.S_ISDIR(mode) and not (path.is_symlink() and path.is_dir()):
-            raise InputError(f"{path}: is {file_kind(mode)}; choose the name of a new or empty folder")
+            raise InputError(f"{path}: is {file_kind(mode)}; choose a new or empty folder")
         create_folder(path.parent)
         scratch = _scratch(path)
         _remove(scratch)
@@ -170,7 +170,7 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
         try:
             yield scratch
             for file in scratch.iterdir():
-                file.chmod(readable)  # safetensors would keep its files from everyone but their owner
+                file.chmod(readable)  # safetensors creates files readable only by their owner
                 _sync(file)
             _sync(scratch)
             _put_back(_old(path))
@@ -186,24 +186,24 @@ def folder_written_atomically(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it is there, so that a half-removed one is never taken for a whole one.
+    """Remove a folder if it exists, renaming it first so that a partially removed one is never used.
 
-    Of a link to a folder, the link is removed.
+    If `path` is a link, only the link is removed.
     """
-    doomed = path.with_name(f"{WRITING}removed-{path.name}")
-    _remove(doomed)
+    trash = path.with_name(f"{WRITING}removed-{path.name}")
+    _remove(trash)
     if os.path.lexists(path):
-        os.rename(path, doomed)
-        _remove(doomed)
+        os.rename(path, trash)
+        _remove(trash)
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file in a folder of ours has a name that a killed process can leave behind."""
+    """Return whether a file name is that of a lock or of temporary data left by a killed process."""
     return name == LOCK or name.startswith(WRITING)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what an interrupted writer left in `folder`."""
+    """Remove or restore the temporary data of interrupted writers in `folder`."""
     for old in folder.glob(f"{OLD}*"):
         _put_back(old)
     for path in folder.glob(f"{WRITING}*"):
@@ -211,9 +211,9 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def only_one_process(folder: Path) -> Iterator[None]:
-    """Raise if another process is inside this block for the same folder; one that dies leaves it free again."""
-    with open_in_folder(folder / LOCK) as lock:
+def exclusive_lock(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a folder; raise if another process holds it. A dead process releases its lock."""
+    with open_for_append(folder / LOCK) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -222,13 +222,13 @@ def only_one_process(folder: Path) -> Iterator[None]:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file as a hex string."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _scratch(path: Path) -> Path:
-    """Where `path` is written before it is whole; each process has its own, so that two cannot mix theirs."""
+    """Return the temporary path for writing `path`, unique per process."""
     return path.with_name(f"{WRITING}{os.getpid()}-{path.name}")
 
 
@@ -237,7 +237,7 @@ def _old(path: Path) -> Path:
 
 
 def _put_back(old: Path) -> None:
-    """Give what was set aside its name again, unless the new one has it."""
+    """Restore a replaced folder unless the new one exists."""
     path = old.with_name(old.name.removeprefix(OLD))
     if not os.path.lexists(old):
         return
@@ -248,7 +248,7 @@ def _put_back(old: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a link or a folder; never what a link points at."""
+    """Remove a file, link or folder without following links."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
     else:
@@ -256,8 +256,8 @@ def _remove(path: Path) -> None:
 
 
 def _lstat_mode(path: Path) -> int | None:
-    """The mode of what is at `path`, links not followed; None where there is nothing."""
-    with naming_output(path):
+    """Return the mode of `path` without following links, or None if it does not exist."""
+    with name_output_errors(path):
         try:
             return path.lstat().st_mode
         except FileNotFoundError:
@@ -283,18 +283,18 @@ def _size(count: int) -> str:
 
 
 @contextmanager
-def naming_output(path: Path) -> Iterator[None]:
-    """Turn an OSError into an input error that names `path`, rather than a temporary file."""
+def name_output_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into an InputError that names `path` instead of a temporary file."""
     try:
         yield
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"{path}: cannot be written: a part of its path is a file, not a folder") from None
+        raise InputError(f"{path}: cannot be written: a parent is a file, not a folder") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _sync(path: Path) -> None:
-    """Make the kernel put a file, or a folder's list of names, onto the disk."""
+    """Flush a file or directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

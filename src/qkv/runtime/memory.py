@@ -1,4 +1,4 @@
-"""How much memory is free on a device, and errors that say when there is too little."""
+"""Free memory of a device, and out-of-memory errors."""
 
 import re
 import resource
@@ -13,25 +13,25 @@ CGROUP_FILES = (  # limit, usage and the names of reclaimable pages in memory.st
     ("memory.max", "memory.current", ("inactive_file", "active_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
-# What PyTorch and NumPy say where they do not raise their own kind of MemoryError.
+# Messages of PyTorch and NumPy errors that are not a MemoryError.
 OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory|not enough memory|unable to allocate", re.IGNORECASE)
 
 
 def free_memory(device: torch.device) -> int | None:
-    """How many bytes can still be allocated on a device; None where the system does not tell.
+    """Return the number of bytes that can still be allocated on a device, or None if unknown.
 
-    On the CPU this is the least of what the machine has available and what the limits of the process
-    (RLIMIT_AS, RLIMIT_DATA) and of its cgroup leave.
+    On the CPU this is the minimum of the machine's available memory and the remainder of the process limits
+    (RLIMIT_AS, RLIMIT_DATA) and cgroup limits.
     """
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    known = [free for free in (_available(), *_left_by_limits(), *_left_by_cgroups()) if free is not None]
-    return min(known, default=None)
+    candidates = [free for free in (_available(), *_left_by_limits(), *_left_by_cgroups()) if free is not None]
+    return min(candidates, default=None)
 
 
 def format_bytes(count: float) -> str:
-    """A number of bytes in the largest decimal unit: "16.5 TB"."""
+    """Format a number of bytes with a decimal unit, e.g. "16.5 TB"."""
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB", "EB"):
         if count < 1000 or unit == "EB":
             break
@@ -40,25 +40,26 @@ def format_bytes(count: float) -> str:
 
 
 def require_memory(what: str, parts: Mapping[str, int], device: torch.device, advice: Callable[[], str]) -> None:
-    """Raise where the parts, in bytes, need more memory together than is free on a device."""
+    """Raise if the sum of `parts` (name -> bytes) exceeds the free memory of a device."""
     free, needed = free_memory(device), sum(parts.values())
     if free is None or needed <= free:
         return
-    named = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
+    breakdown = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
     raise InputError(
-        f"{what} needs about {format_bytes(needed)} ({named}) but {format_bytes(free)} are free on {device}: {advice()}"
+        f"{what} needs about {format_bytes(needed)} ({breakdown}) but {format_bytes(free)} are free on {device}: "
+        f"{advice()}"
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out."""
+    """Return whether an error is an out-of-memory error."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def _available() -> int | None:
-    """What the kernel estimates can be allocated without swapping."""
+    """Return the kernel's estimate of memory available without swapping."""
     return _kilobytes(Path("/proc/meminfo"), "MemAvailable")
 
 
@@ -72,8 +73,8 @@ def _left_by_limits() -> list[int | None]:
 
 
 def _left_by_cgroups() -> list[int | None]:
-    """What the memory limits of the process's cgroup and of those above it leave; page cache counts as free."""
-    found: list[int | None] = []
+    """Return the memory left by the process's cgroup and its ancestors, counting page cache as free."""
+    left: list[int | None] = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
@@ -81,9 +82,9 @@ def _left_by_cgroups() -> list[int | None]:
         root = Path("/sys/fs/cgroup") / controllers
         folder = root / path.lstrip("/")
         while folder.is_relative_to(root):
-            found.append(_left_by_cgroup(folder))
+            left.append(_left_by_cgroup(folder))
             folder = folder.parent
-    return found
+    return left
 
 
 def _left_by_cgroup(folder: Path) -> int | None:
@@ -101,7 +102,7 @@ def _kilobytes(path: Path, key: str) -> int | None:
 
 
 def _read(path: Path) -> str:
-    """The text of a file of the kernel; nothing where there is none."""
+    """Read a /proc or /sys file; "" if it does not exist."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

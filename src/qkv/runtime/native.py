@@ -1,4 +1,4 @@
-"""Native libraries that write to the process's stderr by themselves."""
+"""Silence native libraries that write directly to stderr."""
 
 import os
 import sys
@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 
 _STDERR = 2
 _lock = threading.Lock()
-_users = 0  # blocks that are active, in all threads: descriptor 2 belongs to the whole process
+_users = 0  # active blocks in all threads; descriptor 2 is shared by the process
 _saved: int | None = None  # the real stderr, while descriptor 2 is redirected
 
 
 @contextmanager
-def native_stderr_silenced() -> Iterator[None]:
-    """Discard what the process writes to file descriptor 2, such as a Rust panic or a warning of libtiff.
+def silence_native_stderr() -> Iterator[None]:
+    """Discard everything written to file descriptor 2, such as Rust panics or libtiff warnings.
 
     Blocks may be nested and may overlap in several threads: the first redirects, the last restores.
     """
@@ -26,7 +26,7 @@ def native_stderr_silenced() -> Iterator[None]:
 
 
 def reserve_standard_descriptors() -> None:
-    """Open /dev/null where descriptor 0, 1 or 2 is closed, so that no file gets its number, and with it its output."""
+    """Open /dev/null on closed descriptors 0, 1 and 2, so that no file is opened with these numbers."""
     descriptor = os.open(os.devnull, os.O_RDWR)
     while descriptor <= _STDERR:
         descriptor = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Where a run or a measurement came from: which code, on which machine."""
+"""Provenance of runs and measurements: commit, source hash and device."""
 
 import hashlib
 import platform
@@ -12,17 +12,17 @@ COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 def commit(package: Path = PACKAGE) -> str:
-    """The commit of the checkout that the package lies in, or "" where it was installed from elsewhere.
+    """Return the commit of the checkout that contains the package, or "" if there is none.
 
-    Read from git's own files: nothing has to be installed, and nothing is run.
+    Reads git's files directly, so that git need not be installed.
     """
     checkout = package.parent.parent  # of src/qkv
     git = checkout / ".git"
     if not (checkout / "pyproject.toml").exists() or not git.exists():
         return ""
-    if git.is_file():  # a second work tree: the file says where its own folder is
+    if git.is_file():  # a linked work tree: the file points to its git directory
         git = checkout / _line(git).removeprefix("gitdir: ")
-    shared = git / _line(git / "commondir")  # of all work trees; the same folder where there is but one
+    shared = git / _line(git / "commondir")  # shared by all work trees
     head = _line(git / "HEAD")
     if head.startswith("ref: "):
         name = head.removeprefix("ref: ")
@@ -31,7 +31,7 @@ def commit(package: Path = PACKAGE) -> str:
 
 
 def _line(path: Path) -> str:
-    """The first line of a small file, or "" where there is none."""
+    """Return the first line of a small file, or "" if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8").partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError):
@@ -47,7 +47,7 @@ def _packed(path: Path, name: str) -> str:
 
 
 def source_hash(package: Path = PACKAGE) -> str:
-    """A hash of every source file of the package: the code that ran, committed or not."""
+    """Return a hash of all source files of the package, including uncommitted changes."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(
@@ -57,7 +57,7 @@ def source_hash(package: Path = PACKAGE) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """What the machine's documentation calls the device: "NVIDIA H200", or the CPU and how many threads are used."""
+    """Return the device name: "NVIDIA H200", or the CPU model and number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.get_num_threads()} threads"
@@ -65,8 +65,8 @@ def device_name(device: torch.device) -> str:
 
 def _processor() -> str:
     try:
-        information = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        information = ""
-    named = re.search(r"^model name\s*:\s*(.+)$", information, flags=re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine() or "CPU"
+        cpuinfo = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, flags=re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine() or "CPU"

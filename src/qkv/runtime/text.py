@@ -1,10 +1,10 @@
-"""Text from files and models, made safe to print: control characters are escaped, long messages shortened."""
+"""Make untrusted text safe to print: escape control characters, shorten long messages."""
 
 import re
 
 LONGEST_MESSAGE = 500  # characters of an error or a note
 ELLIPSIS = "…"
-# Embeddings, overrides and isolates: they can make a terminal show a line in another order than it has.
+# Embeddings, overrides and isolates, which can reorder a line on a terminal.
 BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _CONTROL = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029{BIDI}]")
 
@@ -15,12 +15,12 @@ def escape_controls(text: str, keep: str = "") -> str:
 
 
 def escape_controls_in_json(text: str) -> str:
-    """Escape, in JSON text, the control characters that `json.dumps` leaves as they are; the value stays the same."""
+    """Escape the control characters that `json.dumps` leaves unescaped; the JSON value is unchanged."""
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def shorten_middle(text: str, longest: int) -> str:
-    """Keep the start and the end of a text of more than `longest` characters."""
+    """Shorten a text to `longest` characters by replacing its middle with an ellipsis."""
     if len(text) <= longest:
         return text
     tail = (longest - len(ELLIPSIS)) // 2
@@ -28,5 +28,5 @@ def shorten_middle(text: str, longest: int) -> str:
 
 
 def message_line(text: str) -> str:
-    """One line of at most `LONGEST_MESSAGE` characters without control characters."""
+    """Return the text as one line of at most `LONGEST_MESSAGE` characters without control characters."""
     return shorten_middle(escape_controls(" ".join(text.splitlines())), LONGEST_MESSAGE)

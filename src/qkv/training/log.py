@@ -14,7 +14,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from qkv.errors import InputError
-from qkv.runtime.files import naming_output, open_in_folder
+from qkv.runtime.files import name_output_errors, open_for_append
 
 
 class Log:
@@ -22,12 +22,12 @@ class Log:
 
     def __init__(self, path: Path, first_step: int) -> None:
         self._path = path
-        self._file = open_in_folder(path)
+        self._file = open_for_append(path)
         self._events = EventFile(path.parent / "tensorboard", first_step)
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Append the values of a step; `kind` is "train" or "valid"."""
-        with naming_output(self._path):
+        with name_output_errors(self._path):
             self._file.write((json.dumps({"step": step, "kind": kind, **values}) + "\n").encode())
             self._file.flush()
         self._events.write(step, {f"{kind}/{name}": value for name, value in values.items()})
@@ -50,13 +50,13 @@ class EventFile:
     """A TensorBoard event file that is written synchronously, so that errors are raised here and not in a thread."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        with naming_output(folder):
+        with name_output_errors(folder):
             if folder.is_symlink():
                 raise InputError(f"{folder}: is a symbolic link; remove it")
             folder.mkdir(exist_ok=True)
         now = time.time()
         self.path = folder / f"events.out.tfevents.{now:.6f}.{socket.gethostname()}.{os.getpid()}"
-        self.file = open_in_folder(self.path)
+        self.file = open_for_append(self.path)
         self._records = RecordWriter(self.file)
         self._append(Event(wall_time=now, file_version="brain.Event:2"))
         # Makes TensorBoard discard events of other files in the folder from this step on.
@@ -68,6 +68,6 @@ class EventFile:
         self._append(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
     def _append(self, event: Any) -> None:
-        with naming_output(self.path):
+        with name_output_errors(self.path):
             self._records.write(event.SerializeToString())
             self._records.flush()

@@ -11,7 +11,7 @@ from typing import Any
 
 from qkv.config import build, read_toml, shown, shown_value, write_toml
 from qkv.errors import CheckpointError, InputError
-from qkv.interop.seal import parse_with_digest, with_digest
+from qkv.interop.manifest import parse_with_digest, with_digest
 from qkv.runtime.document import read_text
 from qkv.runtime.files import write_atomically
 from qkv.training.recipe import Recipe

@@ -17,7 +17,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from qkv.errors import InputError, OutOfMemory
-from qkv.interop.skeleton import meta_model, unfilled
+from qkv.interop.meta_model import empty_model, meta_model
 from qkv.runtime.device import autocast
 from qkv.runtime.memory import format_bytes, free_memory, is_out_of_memory, require_memory
 from qkv.tasks.task import Batch, Task
@@ -75,7 +75,7 @@ def activation_memory(
     Advances the random generators; task and model are unchanged.
     """
     task = copy.copy(task)  # the loss of a language model keeps its last state
-    model = unfilled(network, config, None).to(device).train()
+    model = empty_model(network, config, None).to(device).train()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()  # uninitialized memory may hold NaN

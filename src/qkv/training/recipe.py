@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from qkv.config import build, merged, nearest, override, read_toml, require, shown_value
+from qkv.config import build, merge, nearest, override, read_toml, require, shown_value
 from qkv.data.kinds import KINDS
 from qkv.data.registry import DATASETS, DataConfig
 from qkv.errors import InputError
@@ -213,7 +213,7 @@ def recipe_table(name: str) -> dict[str, Any]:
     if base not in names:
         close = nearest(str(base), names)
         raise InputError(f"recipe {name}: extends {shown_value(base)}, which is not a built-in recipe{close}")
-    return merged(recipe_table(base), table)
+    return merge(recipe_table(base), table)
 
 
 def recipe_path(name: str) -> Path:

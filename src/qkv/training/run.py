@@ -23,16 +23,16 @@ from qkv.interop.folder import (
     save_model,
     write_tensors,
 )
-from qkv.interop.seal import read_seal, seal, verify
+from qkv.interop.manifest import read_manifest, verify_manifest, write_manifest
 from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer
 from qkv.runtime.files import (
+    atomic_folder,
     check_output_file,
     check_output_folder,
     create_folder,
-    folder_written_atomically,
+    exclusive_lock,
     is_leftover,
-    naming_output,
-    only_one_process,
+    name_output_errors,
     read_regular,
     remove_folder,
     remove_leftovers,
@@ -129,9 +129,9 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder for this process, write the manifest and remove leftovers of a killed process."""
-        with naming_output(self.folder):
+        with name_output_errors(self.folder):
             create_folder(self.folder)
-        with only_one_process(self.folder):
+        with exclusive_lock(self.folder):
             # Another process may have changed the folder since it was checked.
             if self.opened is None:
                 require_free(self.folder)
@@ -149,7 +149,7 @@ class Run:
     def data(self) -> LoadedData:
         """Load the data that the run was trained on; raise if they have changed."""
         loaded = load_data(self.recipe.data)
-        if self.checkpoints and read_seal(self.checkpoints[-1]).get("data") != loaded.fingerprint:
+        if self.checkpoints and read_manifest(self.checkpoints[-1]).get("data") != loaded.fingerprint:
             raise InputError(f"{self.folder}: its data have changed since it was trained: give --data")
         return loaded
 
@@ -181,11 +181,11 @@ class Run:
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
-        with folder_written_atomically(path) as scratch, ema.applied() as raw_weights:
+        with atomic_folder(path) as scratch, ema.applied() as raw_weights:
             save_model(model, task.vocabulary, scratch)
             tensors |= {f"weight.{name}": value for name, value in raw_weights.items()}
             write_tensors(tensors, scratch / TRAINING)
-            seal(scratch, {"state": asdict(state), "data": data, **asdict(environment)})
+            write_manifest(scratch, {"state": asdict(state), "data": data, **asdict(environment)})
         best = state.best and checkpoint_path(self.folder, state.best.step)
         for old in [old for old in self.checkpoints if old != best][: -self.recipe.train.keep]:
             remove_folder(old)
@@ -238,7 +238,7 @@ class Run:
     @staticmethod
     def _verify(path: Path) -> dict[str, Any]:
         try:
-            return verify(path)
+            return verify_manifest(path)
         except CheckpointError as error:
             raise CheckpointError(f"{error}; remove {path} to resume from the previous checkpoint") from None
 

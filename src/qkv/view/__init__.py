@@ -1,4 +1,4 @@
-"""Shows a person what attended to what: in the terminal, as a figure, as a page to explore."""
+"""Attention visualization: heat maps in the terminal, figures and interactive pages."""
 
 from qkv.view.figure import save_png
 from qkv.view.page import save_page

@@ -1,4 +1,4 @@
-"""Lines over the length of the source, as a figure for a paper or a page: what attention is for."""
+"""Line chart of BLEU by source length."""
 
 import io
 import os
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# What is written into each kind of file: no date, so that the same numbers give the same bytes.
+# File metadata by format: no date, so that equal data gives equal bytes.
 _METADATA: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}}
-# Okabe and Ito (2008): told apart by colour-blind eyes, and by their lightness where there is no colour. Yellow is
-# left out: as a line on white it cannot be seen.
+# Colour-blind safe palette (Okabe and Ito 2008) without yellow, which is invisible as a line on white.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _TEXT = "#23262f"
@@ -29,20 +28,22 @@ _WIDTH, _HEIGHT = 7.2, 4.2  # inches
 _LABEL_PITCH = 0.052  # of the axes' height; closer labels would touch
 
 
-def save_by_length(found: ByLength, path: str | os.PathLike[str]) -> Path:
-    """Draw BLEU over the buckets, with how many pairs each has, and write it as PNG or SVG."""
+def save_by_length(data: ByLength, path: str | os.PathLike[str]) -> Path:
+    """Plot BLEU per length bucket, with the number of pairs in each, as PNG or SVG."""
     suffix = Path(path).suffix.lower()
     if suffix not in _METADATA:
-        raise InputError(f"{path}: a figure is written as {' or '.join(_METADATA)}, by the name's ending")
-    if len(found.lines) > len(_COLOURS):
-        raise InputError(f"{len(found.lines)} lines are too many to tell apart: choose at most {len(_COLOURS)} recipes")
+        raise InputError(f"{path}: file name must end in {' or '.join(_METADATA)}")
+    if len(data.lines) > len(_COLOURS):
+        raise InputError(f"{len(data.lines)} lines are too many for one plot: choose at most {len(_COLOURS)} recipes")
     try:
         import matplotlib
     except ImportError as missing:
-        raise InputError("figures need matplotlib: pip install 'qkv[view]'") from missing
+        raise InputError("figures require matplotlib: pip install 'qkv[view]'") from missing
     image = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "qkv"}):  # text stays text, and names the same
-        figure = _draw(found)
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "qkv"}
+    ):  # keep text as text, with reproducible ids
+        figure = _draw(data)
         figure.savefig(
             image, format=suffix[1:], dpi=200, bbox_inches="tight", pad_inches=0.15, metadata=_METADATA[suffix]
         )
@@ -50,25 +51,25 @@ def save_by_length(found: ByLength, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def _draw(found: ByLength) -> "Figure":
+def _draw(data: ByLength) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
-    at = np.arange(len(found.buckets))
-    for line, colour, marker in zip(found.lines, _COLOURS, _MARKERS, strict=False):
-        axes.fill_between(at, line.lowest, line.highest, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(at, line.mean, color=colour, marker=marker, markersize=5, linewidth=1.8)
-    # From 0 up, so that heights compare as the scores do.
-    axes.set_ylim(0, 1.08 * max(max(line.highest) for line in found.lines) or 1.0)
-    axes.set_xlim(-0.3, len(at) - 0.9)
-    _label_lines(axes, found.lines)
-    axes.set_xticks(at, [f"{name}\n{count:,} pairs" for name, count in zip(found.buckets, found.counts, strict=True)])
+    x = np.arange(len(data.buckets))
+    for line, colour, marker in zip(data.lines, _COLOURS, _MARKERS, strict=False):
+        axes.fill_between(x, line.lowest, line.highest, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(x, line.mean, color=colour, marker=marker, markersize=5, linewidth=1.8)
+    # Start at 0 so that heights are proportional to scores.
+    axes.set_ylim(0, 1.08 * max(max(line.highest) for line in data.lines) or 1.0)
+    axes.set_xlim(-0.3, len(x) - 0.9)
+    _label_lines(axes, data.lines)
+    axes.set_xticks(x, [f"{name}\n{count:,} pairs" for name, count in zip(data.buckets, data.counts, strict=True)])
     axes.set_xlabel("words in the source", color=_TEXT, labelpad=8)
     axes.set_ylabel("BLEU, lowercased, tokenised", color=_TEXT, labelpad=8)
-    axes.set_title(found.title, loc="left", pad=14, fontsize=11, color=_TEXT, parse_math=False)
+    axes.set_title(data.title, loc="left", pad=14, fontsize=11, color=_TEXT, parse_math=False)
     axes.tick_params(length=0, pad=6, labelcolor=_TEXT, labelsize=9)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -78,7 +79,7 @@ def _draw(found: ByLength) -> "Figure":
 
 
 def _label_lines(axes: "Axes", lines: Sequence[Line]) -> None:
-    """Write each line's name at its right end, pushed apart where two would touch."""
+    """Label each line at its right end, shifting labels that would overlap."""
     _, top = axes.get_ylim()
     order = sorted(range(len(lines)), key=lambda number: lines[number].mean[-1])
     height = -np.inf

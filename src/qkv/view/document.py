@@ -1,4 +1,4 @@
-"""A document whose sentences and words are shaded by how much they counted: as a page, and in the terminal."""
+"""Documents with sentences and words shaded by attention weight, as an HTML page and in the terminal."""
 
 import html
 import os
@@ -15,26 +15,26 @@ from qkv.view.glyphs import clipped, visible
 from qkv.view.ink import ON_DARK, ON_LIGHT, readable_on, shade
 from qkv.view.template import write_page
 
-SHADES = 32  # from nothing to the largest weight: a page without a script names each by a class
-SPACES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)  # a piece, and the white space around it
+SHADES = 32  # number of CSS classes from zero to the largest weight
+SPACES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)  # a token and the white space around it
 
 
 def save_document_page(
-    documents: Sequence[WeightedDocument], path: str | os.PathLike[str], *, title: str = "What counted in the text"
+    documents: Sequence[WeightedDocument], path: str | os.PathLike[str], *, title: str = "Sentence and word attention"
 ) -> Path:
-    """Write documents as one HTML file that needs no network, no script, and nothing beside it."""
+    """Write documents as one self-contained HTML file without scripts."""
     articles = "\n".join(map(_article, documents))
     return write_page(path, "document.html", title, {"documents": articles}, style={"shades": _style()})
 
 
 def document_lines(document: WeightedDocument) -> Text:
-    """The same for a terminal: a line for each sentence, with its share before it."""
-    (_, of_words), lines = _peaks(document), []
+    """Return a document for the terminal: one line per sentence, preceded by its weight."""
+    (_, max_word), lines = _peaks(document), []
     for sentence in document.sentences:
         line = Text(f"{sentence.weight:6.1%}  ", style="dim")
         for before, piece, after, share in _words(sentence):
             line.append(before, style="not dim")
-            line.append(visible(piece) if piece else "", style=_shaded(share / of_words))
+            line.append(visible(piece) if piece else "", style=_shaded(share / max_word))
             line.append(after, style="not dim")
         line.rstrip()
         lines.append(line)
@@ -47,7 +47,7 @@ def _shaded(fraction: float) -> Style:
 
 
 def _style() -> str:
-    """A class for each shade, on light and on dark paper."""
+    """Return CSS classes for the shades, in light and dark mode."""
     return "\n".join(
         f"  @media (prefers-color-scheme: {scheme}) {{\n{_classes(ramp)}\n  }}"
         for scheme, ramp in (("light", ON_LIGHT), ("dark", ON_DARK))
@@ -63,14 +63,14 @@ def _classes(ramp: Sequence[str]) -> str:
 
 
 def _article(document: WeightedDocument) -> str:
-    of_sentences, of_words = _peaks(document)
+    max_sentence, max_word = _peaks(document)
     label, probability = next(iter(document.probabilities.items()))
     others = list(document.probabilities.items())[1:]
-    left_out = f"{document.left_out} more sentence(s) were not read" if document.left_out else ""
-    meta = " · ".join(filter(None, [*(f"{clipped(name)} {share:.1%}" for name, share in others), left_out]))
+    truncated = f"{document.left_out} more sentence(s) truncated" if document.left_out else ""
+    meta = " · ".join(filter(None, [*(f"{clipped(name)} {share:.1%}" for name, share in others), truncated]))
     rows = "\n".join(
-        f'<li><span class="{_class(sentence.weight / of_sentences)}" title="{sentence.weight:.4f}">'
-        f'{sentence.weight:.1%}</span><p class="words" dir="auto">{_marked(sentence, of_words)}</p></li>'
+        f'<li><span class="{_class(sentence.weight / max_sentence)}" title="{sentence.weight:.4f}">'
+        f'{sentence.weight:.1%}</span><p class="words" dir="auto">{_marked(sentence, max_word)}</p></li>'
         for sentence in document.sentences
     )
     return (
@@ -80,7 +80,7 @@ def _article(document: WeightedDocument) -> str:
 
 
 def _marked(sentence: WeightedSentence, peak: float) -> str:
-    """The words of a sentence, each on its shade."""
+    """Return the HTML of a sentence with shaded words."""
     return "".join(
         f'{before}<span class="{_class(share / peak)}" title="{share:.4f}">{html.escape(visible(piece))}</span>{after}'
         if piece
@@ -90,16 +90,16 @@ def _marked(sentence: WeightedSentence, peak: float) -> str:
 
 
 def _words(sentence: WeightedSentence) -> Iterator[tuple[str, str, str, float]]:
-    """White space, a piece, white space, and how much the piece counts."""
+    """Yield (space before, token, space after, weight) for each token."""
     for number, (piece, share) in enumerate(zip(sentence.pieces, sentence.shares.tolist(), strict=True)):
-        found = SPACES.fullmatch(piece)
-        assert found is not None  # it may match nothing
-        before, text, after = found.groups()
+        match = SPACES.fullmatch(piece)
+        assert match is not None  # matches any string
+        before, text, after = match.groups()
         yield " " if before and number else "", text, " " if after else "", share
 
 
 def _peaks(document: WeightedDocument) -> tuple[float, float]:
-    """The largest weight of a sentence, and of a word in the document."""
+    """Return the largest sentence weight and the largest word weight of a document."""
     return (
         max(sentence.weight for sentence in document.sentences),
         max(float(sentence.shares.max()) for sentence in document.sentences),

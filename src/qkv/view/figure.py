@@ -1,4 +1,4 @@
-"""An attention map as a PNG figure, for a paper or a slide."""
+"""Attention maps as PNG figures."""
 
 import io
 import math
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-_CELL = 0.26  # inches, until the figure would pass its longest side
+_CELL = 0.26  # inches, reduced to keep the figure below its maximum size
 _LONGEST_SIDE = 16.0
 _SHORTEST_SIDE = 0.8
 _POINTS_PER_INCH = 72
-_LEAST_LABEL_PITCH = 6.5  # points; closer labels would touch, so some are left out
+_LEAST_LABEL_PITCH = 6.5  # points; closer labels would overlap, so some are omitted
 _LONGEST_LABEL = 24
 _TEXT = "#23262f"
 _QUIET = "#767b88"
-# matplotlib's own font lacks these scripts; whichever of these is installed steps in, glyph by glyph.
+# Fallback fonts, if installed, for scripts that matplotlib's default font lacks.
 _FALLBACK_FONTS = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans SC", "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans",
     "Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS",
@@ -44,7 +44,7 @@ def save_png(
     head: int | None = None,
     title: str | None = None,
 ) -> Path:
-    """Draw one layer's attention (the first layer, all heads averaged, unless named) and write it as a PNG."""
+    """Plot the attention of a layer (default: the first, averaged over heads) as a PNG."""
     attention_map = pick_map(answer, layer)
     weights = pick_head(attention_map, head)
     if weights.size == 0:
@@ -68,12 +68,12 @@ def _draw(
         from matplotlib.colors import LinearSegmentedColormap
         from matplotlib.figure import Figure
     except ImportError as missing:
-        raise InputError("PNG figures need matplotlib: pip install 'qkv[view]'") from missing
+        raise InputError("PNG figures require matplotlib: pip install 'qkv[view]'") from missing
     cell = min(_CELL, _LONGEST_SIDE / max(weights.shape))
     height, width = (max(_SHORTEST_SIDE, cell * count) for count in weights.shape)
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
-    # The axes fill the figure: labels hang outside, and the tight bounding box makes room for exactly them.
+    # The axes fill the figure; labels lie outside and are included by the tight bounding box.
     axes = figure.add_axes((0, 0, 1, 1))
     peak = float(weights.max()) or 1.0
     ramp = LinearSegmentedColormap.from_list("attention", ON_LIGHT)
@@ -97,13 +97,13 @@ def _draw(
 
 
 def _label(axis: "Axis", tokens: tuple[str, ...], *, pitch: float, along_top: bool) -> None:
-    """Write the tokens along an axis, every n-th where they would touch."""
+    """Label an axis with the tokens, skipping some if they would overlap."""
     every = math.ceil(_LEAST_LABEL_PITCH / pitch)
     texts = [visible(token) for token in tokens[::every]]
     texts = [text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…" for text in texts]
-    # A token such as "$" is text, never mathematics.
+    # Tokens such as "$" must not start math text.
     axis.set_ticks(range(0, len(tokens), every), texts, parse_math=False)
-    # Along the top, characters stand upright and a rare long token among them lies down; among words, all lie down.
+    # Along the top, characters are upright (except rare long tokens) and words are rotated.
     words = sum(len(text) > 2 for text in texts) > len(texts) / 3
     for text, label in zip(texts, axis.get_ticklabels(), strict=True):
         label.set(fontsize=min(10.0, every * pitch * 0.75), color=_TEXT, fontfamily=_fonts())
@@ -111,7 +111,7 @@ def _label(axis: "Axis", tokens: tuple[str, ...], *, pitch: float, along_top: bo
 
 
 def _rule(axes: "Axes", shape: tuple[int, ...]) -> None:
-    """Part the cells with thin white lines, where they are large enough to bear it."""
+    """Draw thin white lines between the cells."""
     rows, columns = shape
     axes.hlines(np.arange(1, rows) - 0.5, -0.5, columns - 0.5, color="white", linewidth=0.8)
     axes.vlines(np.arange(1, columns) - 0.5, -0.5, rows - 0.5, color="white", linewidth=0.8)

@@ -1,10 +1,10 @@
-"""The one hue everything is drawn in, from no attention to all of it."""
+"""Sequential colour maps for attention weights."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-# Nine steps of one hue, evenly spaced in OKLCH lightness: the order survives colour blindness and a grey printer.
+# Nine steps of one hue, evenly spaced in OKLCH lightness: safe for colour blindness and greyscale printing.
 ON_LIGHT = ("#f3f5fb", "#cfd9f2", "#abbeed", "#87a1ea", "#6585e2", "#4969d1", "#334fb5", "#223892", "#152569")
 ON_DARK = ("#1a1e28", "#263252", "#34467d", "#445ca9", "#5674d0", "#7090eb", "#91adf9", "#b6cbfe", "#dee8ff")
 
@@ -12,15 +12,15 @@ Rgb = tuple[int, int, int]
 
 
 def shade(ramp: Sequence[str], fraction: float) -> Rgb:
-    """The colour at a fraction from 0 to 1 along a ramp."""
+    """Interpolate a colour map at a fraction from 0 to 1."""
     stops = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in ramp])
-    at = np.linspace(0.0, 1.0, len(ramp))
-    red, green, blue = (round(float(np.interp(fraction, at, stops[:, channel]))) for channel in range(3))
+    positions = np.linspace(0.0, 1.0, len(ramp))
+    red, green, blue = (round(float(np.interp(fraction, positions, stops[:, channel]))) for channel in range(3))
     return red, green, blue
 
 
 def readable_on(background: Rgb) -> Rgb:
-    """Black or white, whichever contrasts more with the background (WCAG relative luminance)."""
+    """Return black or white, whichever contrasts more with the background (WCAG relative luminance)."""
     linear = [(c / 255 / 12.92) if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in background]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     # Black and white contrast equally at 0.179 = sqrt(1.05 * 0.05) - 0.05.

@@ -1,7 +1,7 @@
-"""What a neural Turing machine did with a sequence, as a PNG figure: step by step, and location by location.
+"""Memory access of a neural Turing machine as a PNG figure.
 
-Time runs from left to right in all parts: what went in, what came out, where each head wrote, and where it read. A
-machine that has learned to copy draws the same slope twice: it wrote one location after the other, and so it reads.
+All panels share the time axis: inputs, outputs, and the write and read weights of each head. A model that has learned
+to copy shows the same diagonal twice: it writes consecutive locations and then reads them in the same order.
 """
 
 import io
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_CELL = 0.16  # inches, until the figure would pass its longest side
+_CELL = 0.16  # inches, reduced to keep the figure below its maximum size
 _LONGEST_SIDE = 14.0
 _LEAST_WIDTH = 4.0
-_GAP = 0.42  # inches between the parts
-_MARGIN = 2  # locations that are shown around those that were used
-_USED = 0.05  # the weight from which on a location counts as used
-_LABELS = 8  # rows of a part that are numbered, at most
-_LABEL_HEIGHT, _LABEL_WIDTH = 0.14, 0.28  # inches; closer labels would touch
-_DOT = 0.35  # of the side of a cell
-_POINTS = 72  # an inch
+_GAP = 0.42  # inches between panels
+_MARGIN = 2  # locations shown around those in use
+_USED = 0.05  # minimum weight of a location in use
+_LABELS = 8  # maximum number of row labels per panel
+_LABEL_HEIGHT, _LABEL_WIDTH = 0.14, 0.28  # inches; closer labels would overlap
+_DOT = 0.35  # fraction of the cell size
+_POINTS = 72  # per inch
 _TEXT = "#23262f"
 _QUIET = "#767b88"
 _WRONG = "#d55e00"
 
 
 def save_memory_png(remembered: MemoryTrace, path: str | os.PathLike[str]) -> Path:
-    """Draw what went in and came out, and where the heads wrote and read, and write it as a PNG."""
+    """Plot inputs, outputs, and write and read weights as a PNG."""
     figure = _draw(remembered)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=160, bbox_inches="tight", pad_inches=0.2)
@@ -47,20 +47,20 @@ def save_memory_png(remembered: MemoryTrace, path: str | os.PathLike[str]) -> Pa
 
 
 def used_locations(weights: Float[np.ndarray, "heads steps locations"]) -> list[int]:
-    """The locations that some head looked at and a few around them, in order; the last one is beside the first.
+    """Return the locations in use and a margin around them, in order.
 
-    Of the ways to cut that ring, it is the one that leaves out the longest stretch that nobody looked at.
+    Locations are circular; the ring is cut so as to omit the longest unused stretch.
     """
     count = weights.shape[-1]
     used = np.flatnonzero(weights.max(axis=(0, 1)) >= _USED)
     if not len(used):
         return list(range(count))
-    unused = np.diff(used, append=used[0] + count)  # how far it is from each to the next
+    unused = np.diff(used, append=used[0] + count)  # distance from each to the next
     longest = int(unused.argmax())
     if unused[longest] <= 2 * _MARGIN + 1:
         return list(range(count))
     first = int(used[(longest + 1) % len(used)]) - _MARGIN
-    return [place % count for place in range(first, first + count - int(unused[longest]) + 2 * _MARGIN + 1)]
+    return [location % count for location in range(first, first + count - int(unused[longest]) + 2 * _MARGIN + 1)]
 
 
 def _draw(remembered: MemoryTrace) -> "Figure":
@@ -71,26 +71,26 @@ def _draw(remembered: MemoryTrace) -> "Figure":
         raise InputError("PNG figures need matplotlib: pip install 'qkv[view]'") from missing
     shown = used_locations(np.concatenate((remembered.write_weights, remembered.read_weights)))
     answer = remembered.predicted * remembered.answer_mask[:, None]
-    parts = [
+    panels = [
         (name, values.T, list(range(values.shape[1])))
         for name, values in (("input", remembered.inputs), ("answer", answer))
     ]
     for verb, heads in (("written at", remembered.write_weights), ("read at", remembered.read_weights)):
         for number, weights in enumerate(heads, start=1):
             name = verb if len(heads) == 1 else f"{verb}, head {number}"
-            parts.append((name, weights.T[shown], shown))
+            panels.append((name, weights.T[shown], shown))
 
     steps = len(remembered.answer_mask)
-    rows = sum(len(values) for _, values, _ in parts)
-    cell = min(_CELL, (_LONGEST_SIDE - _GAP * len(parts)) / rows, _LONGEST_SIDE / steps)
-    width, height = max(_LEAST_WIDTH, cell * steps), cell * rows + _GAP * len(parts)
+    rows = sum(len(values) for _, values, _ in panels)
+    cell = min(_CELL, (_LONGEST_SIDE - _GAP * len(panels)) / rows, _LONGEST_SIDE / steps)
+    width, height = max(_LEAST_WIDTH, cell * steps), cell * rows + _GAP * len(panels)
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
     top = height
-    for name, values, numbers in parts:
+    for name, values, numbers in panels:
         bottom = top - cell * len(values)
         axes = figure.add_axes((0, bottom / height, 1, (top - bottom) / height))
-        _part(axes, name, values, numbers, (cell, width / steps))
+        _panel(axes, name, values, numbers, (cell, width / steps))
         if name == "answer":
             _mark_wrong(axes, remembered, cell)
         top = bottom - _GAP
@@ -99,10 +99,10 @@ def _draw(remembered: MemoryTrace) -> "Figure":
     return figure
 
 
-def _part(
+def _panel(
     axes: "Axes", name: str, values: Float[np.ndarray, "rows steps"], numbers: list[int], cell: tuple[float, float]
 ) -> None:
-    """One heat map over time, with the numbers of its rows; a cell of it is so many inches high and wide."""
+    """Draw one heat map over time with row labels; `cell` is the height and width of a cell in inches."""
     from matplotlib.colors import LinearSegmentedColormap
 
     ramp = LinearSegmentedColormap.from_list("attention", ON_LIGHT)
@@ -117,15 +117,12 @@ def _part(
 
 
 def _mark_wrong(axes: "Axes", remembered: MemoryTrace, cell: float) -> None:
-    """A dot on each bit of the answer that is wrong, which leaves the bit itself to be seen."""
+    """Mark wrong output bits with dots that leave the bit visible."""
     wrong = ((remembered.predicted > 0.5) != (remembered.targets > 0.5)) & (remembered.answer_mask[:, None] > 0)
     steps, bits = np.nonzero(wrong)
     axes.plot(
         steps, bits, linestyle="none", marker="o", markersize=_DOT * cell * _POINTS, markeredgewidth=0, color=_WRONG
     )
-    title = (
-        "answer"
-        if not len(steps)
-        else f"answer: {len(steps)} of {wrong[remembered.answer_mask > 0].size} bits are wrong"
-    )
+    total = wrong[remembered.answer_mask > 0].size
+    title = "answer" if not len(steps) else f"answer: {len(steps)} of {total} bits wrong"
     axes.set_title(title, loc="left", pad=4, fontsize=9, color=_TEXT)

@@ -1,4 +1,4 @@
-"""One self-contained HTML page in which a person explores what attended to what."""
+"""Self-contained HTML page for exploring attention weights."""
 
 import base64
 import json
@@ -13,16 +13,16 @@ import numpy as np
 from qkv.tasks.answer import Answer, AttentionMap
 from qkv.tasks.picture_probe import PictureAnswer
 from qkv.view.ink import ON_DARK, ON_LIGHT
-from qkv.view.selection import sound_weights
+from qkv.view.selection import checked_weights
 from qkv.view.template import write_page
 
-_STEPS = 65535  # weights travel as 16-bit integers, a third of their size as JSON numbers
-# What would end the script element, open a comment in it, or end a line of JavaScript.
+_STEPS = 65535  # weights are stored as 16-bit integers, a third of the size of JSON numbers
+# Characters that could end the script element, open a comment in it, or end a JavaScript line.
 _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
-def save_page(answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "What attended to what") -> Path:
-    """Write answers and their attention as one HTML file that needs no network, and nothing beside it."""
+def save_page(answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "Attention") -> Path:
+    """Write answers and their attention as one self-contained HTML file."""
     return write_page(path, "page.html", title, {"data": _data(answers)})
 
 
@@ -32,7 +32,7 @@ def _data(answers: Sequence[Answer]) -> str:
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
-    # Layers mostly share their tokens: each distinct sequence is stored once, and maps refer to it by index.
+    # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
     texts = list(dict.fromkeys(tokens for m in answer.maps for tokens in (m.rows, m.columns)))
     return {
         "picture": _picture(answer) if isinstance(answer, PictureAnswer) else None,
@@ -52,7 +52,7 @@ def _picture(answer: PictureAnswer) -> dict[str, Any]:
 
 
 def _map(attention_map: AttentionMap, texts: list[tuple[str, ...]]) -> dict[str, Any]:
-    weights = sound_weights(attention_map)
+    weights = checked_weights(attention_map)
     packed = np.rint(weights * _STEPS).astype("<u2").tobytes()
     return {
         "layer": attention_map.layer,

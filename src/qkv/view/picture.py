@@ -1,4 +1,4 @@
-"""What was read of a picture: over its patches in the terminal, and over the picture itself as a PNG."""
+"""Attention over image patches, in the terminal and as an overlay PNG."""
 
 import io
 import os
@@ -13,14 +13,14 @@ from qkv.tasks.answer import AttentionMap
 from qkv.tasks.picture_probe import PictureAnswer
 from qkv.view.selection import pick_head, pick_map
 
-_SIDE = 448  # pixels of the longer side, each
+_SIDE = 448  # longer side of each image in pixels
 _GAP = 16
-_COLOUR = np.array((61.0, 107.0, 255.0))  # one that grey pictures do not have, as on the page
-_STRONGEST = 0.85  # how much of the colour the patch has that was read most
+_COLOUR = np.array((61.0, 107.0, 255.0))  # distinct from grey images; as in page.html
+_STRONGEST = 0.85  # opacity at the largest weight
 
 
 def over_patches(pictured: PictureAnswer, layer: str | None = None) -> AttentionMap:
-    """How much the class token read of each patch: one layer's map, laid out as the patches are."""
+    """Return a layer's attention from the class token to the patches, as a map over the patch grid."""
     attention_map = pick_map(pictured, layer)
     down, across = pictured.grid
     weights = attention_map.weights[:, 0, 1:].reshape(-1, down, across)
@@ -31,16 +31,16 @@ def over_patches(pictured: PictureAnswer, layer: str | None = None) -> Attention
 def save_picture_png(
     pictured: PictureAnswer, path: str | os.PathLike[str], *, layer: str | None = None, head: int | None = None
 ) -> Path:
-    """Write the picture, and beside it, in grey, the same coloured by what the class token read of it."""
+    """Write the image next to a grey version coloured by the class token's attention."""
     weights = pick_head(over_patches(pictured, layer), head)
     height, width, _ = pictured.pixels.shape
     size = (round(width * _SIDE / max(height, width)), round(height * _SIDE / max(height, width)))
     original = Image.fromarray(np.ascontiguousarray(pictured.pixels)).resize(size, Image.Resampling.NEAREST)
-    both = Image.new("RGB", (2 * size[0] + _GAP, size[1]), "white")
-    both.paste(original, (0, 0))
-    both.paste(Image.fromarray(coloured(np.asarray(original.convert("L")), weights)), (size[0] + _GAP, 0))
+    canvas = Image.new("RGB", (2 * size[0] + _GAP, size[1]), "white")
+    canvas.paste(original, (0, 0))
+    canvas.paste(Image.fromarray(coloured(np.asarray(original.convert("L")), weights)), (size[0] + _GAP, 0))
     data = io.BytesIO()
-    both.save(data, format="PNG")
+    canvas.save(data, format="PNG")
     write_atomically(Path(path), data.getvalue())
     return Path(path)
 
@@ -48,8 +48,8 @@ def save_picture_png(
 def coloured(
     grey: UInt8[np.ndarray, "height width"], weights: Float[np.ndarray, "rows columns"]
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Each pixel with a share of the colour that is its patch's, of the greatest weight."""
+    """Blend a grey image with the overlay colour in proportion to the weight of each patch."""
     share = _STRONGEST * weights / (float(weights.max()) or 1.0)
-    down, across = (np.arange(count) * of // count for count, of in zip(grey.shape, weights.shape, strict=True))
+    down, across = (np.arange(count) * cells // count for count, cells in zip(grey.shape, weights.shape, strict=True))
     share = share[down][:, across, None]
     return np.rint((1 - share) * grey[:, :, None] + share * _COLOUR).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""A heat map in the terminal: what was written down the side, what was read along the top."""
+"""Attention heat maps in the terminal: queries as rows, keys as columns."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -17,15 +17,15 @@ from qkv.view.glyphs import visible
 from qkv.view.ink import ON_DARK, Rgb, readable_on, shade
 from qkv.view.selection import caption, pick_head
 
-_CHARACTER_WIDTH = 2  # a character's cell: about square in most terminal fonts, and enough for a wide glyph
-_LEAST_WORD_WIDTH = 4  # a word's cell has room for a weight such as .87 and a gap
+_CHARACTER_WIDTH = 2  # roughly square in most terminal fonts; fits a wide glyph
+_LEAST_WORD_WIDTH = 4  # fits a weight such as .87 and a gap
 _MOST_WORD_WIDTH = 17
 _MOST_LABEL_WIDTH = 20
 _WORTH_A_NUMBER = 0.05
 
 
 def heat_map(attention_map: AttentionMap, *, head: int | None = None) -> RenderableType:
-    """The attention of one layer as something rich can print: all heads averaged, or the one that is named."""
+    """Return a rich renderable of a layer's attention, for one head or averaged over heads."""
     return _HeatMap(
         caption(attention_map, head),
         tuple(visible(token) for token in attention_map.rows),
@@ -36,7 +36,7 @@ def heat_map(attention_map: AttentionMap, *, head: int | None = None) -> Rendera
 
 @runtime_checkable
 class _Brush(Protocol):
-    """A way to draw one weight, which is also given as a fraction of the largest, in so many distinct levels."""
+    """Draws a weight, also given as a fraction of the maximum, with `levels` distinct levels."""
 
     @property
     def levels(self) -> int: ...
@@ -46,7 +46,7 @@ class _Brush(Protocol):
 
 @dataclass(frozen=True)
 class _Colours:
-    """Shades of one hue behind the weight; they carry their own background, so they suit dark and light terminals."""
+    """Coloured cells with explicit foreground and background, for dark and light terminals."""
 
     levels: int = len(ON_DARK)
 
@@ -60,7 +60,7 @@ class _Colours:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Denser and denser characters, for where there are no colours: a pipe, a file, NO_COLOR."""
+    """Block characters of increasing density, for output without colour (pipe, file, NO_COLOR)."""
 
     steps: str
 
@@ -81,9 +81,9 @@ class _HeatMap:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.weights.size == 0:
-            yield Text(f"{self.caption}: there are no tokens to show")
+            yield Text(f"{self.caption}: no tokens to show")
             return
-        # Tokens first, since a replaced glyph may be narrower; then the few marks that the lines add.
+        # Replace tokens first, since a replacement may be narrower; then the symbols added by the lines.
         rows, columns = (tuple(_encodable(t, options.encoding) for t in tokens) for tokens in (self.rows, self.columns))
         for line in replace(self, rows=rows, columns=columns)._lines(_brush(console, options), options.max_width):
             line.plain = _encodable(line.plain, options.encoding)
@@ -109,14 +109,14 @@ class _HeatMap:
 
 
 def _brush(console: Console, options: ConsoleOptions) -> _Brush:
-    # Sixteen colours hold no ordered shades of one hue.
+    # 16-colour terminals have no ordered shades of one hue.
     if console.color_system in {"256", "truecolor"} and not console.no_color:
         return _Colours()
     return _Blocks(" .:*#" if options.ascii_only else " ░▒▓█")
 
 
 def _column_widths(headings: Iterable[str]) -> list[int]:
-    """Cells as wide as their tokens: square where most tokens are characters, with room for a number among words."""
+    """Return column widths: square cells for characters, cells that fit a number for words."""
     lengths = [cell_len(heading) for heading in headings]
     words = sum(length > _CHARACTER_WIDTH for length in lengths) > len(lengths) / 3
     least = _LEAST_WORD_WIDTH if words else _CHARACTER_WIDTH
@@ -125,11 +125,11 @@ def _column_widths(headings: Iterable[str]) -> list[int]:
     ]
 
 
-def _panels(widths: list[int], room: int) -> Iterator[dict[int, int]]:
-    """The columns, as many at a time as fit beside one another: the width of each by its index."""
+def _panels(widths: list[int], max_width: int) -> Iterator[dict[int, int]]:
+    """Split the columns into panels that fit `max_width`; yields column index -> width."""
     panel: dict[int, int] = {}
     for j, width in enumerate(widths):
-        if panel and sum(panel.values()) + width > room:
+        if panel and sum(panel.values()) + width > max_width:
             yield panel
             panel = {}
         panel[j] = width
@@ -148,7 +148,7 @@ def _legend(brush: _Brush, peak: float, label_width: int) -> Text:
 
 
 def _fit(text: str, width: int) -> str:
-    """The text in exactly this many terminal cells, with an ellipsis where it was cut."""
+    """Pad or truncate a text to exactly `width` terminal cells."""
     return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
@@ -157,7 +157,7 @@ def _flush_right(text: str, width: int) -> str:
 
 
 def _encodable(text: str, encoding: str) -> str:
-    """The text with what an old code page cannot write replaced, one character for one."""
+    """Replace characters that `encoding` cannot represent, one for one."""
     if encoding.startswith("utf"):
         return text
     plain = text.translate(str.maketrans("␣…·", "_~-"))

@@ -1,4 +1,4 @@
-"""GPT-2 folders of Hugging Face: what transformers computes with them, and back again."""
+"""GPT-2 in Hugging Face format: outputs equal those of transformers, and round trips."""
 
 import json
 from typing import Any
@@ -42,7 +42,7 @@ ODD: dict[str, dict[str, Any]] = {
 
 
 def theirs(**changes: Any) -> Any:
-    """Their model with weights that leave nothing at 0 or 1, where a mistake could hide."""
+    """Return a transformers model with random weights, so that no default value hides a mistake."""
     torch.manual_seed(7)
     config = transformers.GPT2Config(**{**SIZES, **changes}, attn_implementation="eager")
     model = transformers.GPT2LMHeadModel(config).eval()
@@ -57,7 +57,7 @@ def some_tokens(batch: int = 3, length: int = 10) -> Tensor:
 
 
 def outputs(layers: Any) -> list[Tensor]:
-    """What each layer will give, once the model has run."""
+    """Record the outputs of each layer."""
     seen: list[Tensor] = []
     for layer in layers:
         layer.register_forward_hook(lambda _, __, out: seen.append(out[0] if isinstance(out, tuple) else out))
@@ -70,7 +70,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
 @torch.inference_mode()
-def test_logits_hidden_states_and_attention_are_theirs(changes, tmp_path):
+def test_logits_hidden_states_and_attention_equal_transformers(changes, tmp_path):
     hf, tokens = theirs(**changes), some_tokens()
     hf.save_pretrained(tmp_path)
     model = qkv.load(tmp_path)
@@ -88,7 +88,7 @@ def test_logits_hidden_states_and_attention_are_theirs(changes, tmp_path):
 
 
 @torch.inference_mode()
-def test_a_batch_that_is_filled_up_on_the_left_is_read_as_they_read_it(tmp_path):
+def test_left_padded_batches_equal_transformers(tmp_path):
     hf, tokens, padding = theirs(), some_tokens(), torch.tensor([0, 4, 9])
     hf.save_pretrained(tmp_path)
     model = qkv.load(tmp_path)
@@ -106,7 +106,7 @@ def test_a_batch_that_is_filled_up_on_the_left_is_read_as_they_read_it(tmp_path)
 
 @pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False, "n_embd": 80, "n_head": 2}])
 @torch.inference_mode()
-def test_fifty_greedy_tokens_are_theirs_also_after_prompts_of_different_lengths(changes, tmp_path):
+def test_fifty_greedy_tokens_equal_transformers(changes, tmp_path):
     hf, tokens, padding = theirs(**changes), some_tokens(), torch.tensor([0, 4, 9])
     hf.transformer.wpe.weight.normal_(std=2)  # so that a text does not go on with one token for ever
     hf.save_pretrained(tmp_path)
@@ -125,7 +125,7 @@ ATTENTION = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_a
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("by_layer", [True, False])
 @pytest.mark.parametrize("upcast", [True, False])
-def test_conversion_keeps_how_attention_is_scaled(weights, by_layer, upcast, tmp_path):
+def test_conversion_keeps_the_attention_scaling(weights, by_layer, upcast, tmp_path):
     values = dict(zip(ATTENTION, (weights, by_layer, upcast), strict=True))
     theirs(**values).save_pretrained(tmp_path / "there")
     convert(tmp_path / "there", tmp_path / "ours", "qkv")
@@ -136,7 +136,7 @@ def test_conversion_keeps_how_attention_is_scaled(weights, by_layer, upcast, tmp
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.inference_mode()
-def test_scores_in_half_precision_are_computed_in_float32_as_upcasting_does(dtype, tmp_path):
+def test_half_precision_scores_are_upcast_to_float32(dtype, tmp_path):
     """With scores around 100, of which half precision keeps one digit after the point or none."""
     hf = theirs(reorder_and_upcast_attn=True, scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False).to(dtype)
     attention = hf.transformer.h[0].attn
@@ -156,7 +156,7 @@ def test_scores_in_half_precision_are_computed_in_float32_as_upcasting_does(dtyp
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_files_of_any_precision_are_read_exactly(dtype, tmp_path):
+def test_files_of_any_float_dtype_are_read_exactly(dtype, tmp_path):
     hf = theirs().to(dtype)
     hf.save_pretrained(tmp_path)
     for model in (qkv.load(tmp_path), qkv.load(tmp_path, dtype=dtype)):
@@ -169,7 +169,7 @@ def test_files_of_any_precision_are_read_exactly(dtype, tmp_path):
 
 @pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
 @torch.inference_mode()
-def test_written_back_it_is_the_same_for_them_and_for_us(changes, tmp_path):
+def test_round_trip_through_transformers(changes, tmp_path):
     hf, tokens = theirs(**changes), some_tokens()
     there, back = tmp_path / "there", tmp_path / "back"
     back.mkdir()
@@ -190,7 +190,7 @@ def test_written_back_it_is_the_same_for_them_and_for_us(changes, tmp_path):
 
 
 @torch.inference_mode()
-def test_a_model_of_our_own_goes_to_them(tmp_path):
+def test_a_qkv_model_loads_in_transformers(tmp_path):
     torch.manual_seed(1)
     model = GPT2(Config(31, dim=16, heads=2, layers=2, max_length=12)).eval()
     write_released(model, FAMILY, tmp_path)
@@ -200,7 +200,7 @@ def test_a_model_of_our_own_goes_to_them(tmp_path):
 
 
 @torch.inference_mode()
-def test_the_files_that_were_first_released_are_read(tmp_path):
+def test_the_original_release_format_is_read(tmp_path):
     """The body alone, with its causal masks as tensors, and an output layer that is a copy of the embedding."""
     hf, tokens = theirs(), some_tokens()
     hf.transformer.save_pretrained(tmp_path)
@@ -218,7 +218,7 @@ def test_the_files_that_were_first_released_are_read(tmp_path):
     assert_same(qkv.load(tmp_path)(tokens), hf(tokens).logits)
     whole["lm_head.weight"] += 1
     save_file(whole, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"lm_head\.weight differs from transformer\.wte\.weight"):
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight must equal transformer\.wte\.weight"):
         qkv.load(tmp_path)
 
 
@@ -227,19 +227,19 @@ def test_the_files_that_were_first_released_are_read(tmp_path):
     [
         ({"scale_attn_by_inverse_layer_idx": 1}, "scale_attn_by_inverse_layer_idx"),
         ({"add_cross_attention": True}, "add_cross_attention = True"),
-        ({"activation_function": "quick_gelu"}, "the activation 'quick_gelu' is not known"),
-        ({"activation_function": ["gelu"]}, "activation_function must be a text"),
-        ({"n_embd": "24"}, "n_embd must be a whole number"),
-        ({"n_embd": True}, "n_embd must be a whole number"),
-        ({"n_layer": 1e3}, "n_layer must be a whole number"),
-        ({"n_layer": 10**12}, "layers must lie between"),
-        ({"n_head": 5}, "must be a multiple of heads"),
-        ({"n_positions": 0}, "max_length must lie between"),
-        ({"layer_norm_epsilon": float("inf")}, "eps must lie in"),
+        ({"activation_function": "quick_gelu"}, "unknown activation 'quick_gelu'"),
+        ({"activation_function": ["gelu"]}, "activation_function must be a string"),
+        ({"n_embd": "24"}, "n_embd must be an integer"),
+        ({"n_embd": True}, "n_embd must be an integer"),
+        ({"n_layer": 1e3}, "n_layer must be an integer"),
+        ({"n_layer": 10**12}, "layers must"),
+        ({"n_head": 5}, "heads"),
+        ({"n_positions": 0}, "max_length must"),
+        ({"layer_norm_epsilon": float("inf")}, "eps must"),
         ({"tie_word_embeddings": None}, "tie_word_embeddings must be true or false"),
     ],
 )
-def test_what_would_be_computed_otherwise_is_refused_in_words(changes, words, tmp_path):
+def test_unsupported_configs_are_errors(changes, words, tmp_path):
     theirs().save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -248,7 +248,7 @@ def test_what_would_be_computed_otherwise_is_refused_in_words(changes, words, tm
     assert str(error.value).startswith(str(path))
 
 
-def test_keys_that_are_left_out_have_their_defaults():
+def test_missing_keys_have_the_defaults_of_transformers():
     ours = read_config({}, ())
     assert (ours.vocabulary_size, ours.dim, ours.layers, ours.heads, ours.max_length) == (50257, 768, 12, 12, 1024)
     assert read_config(write_config(ours), ()) == ours
@@ -258,8 +258,8 @@ def test_keys_that_are_left_out_have_their_defaults():
 
 
 @pytest.mark.parametrize("changes", [{"position": "rotary"}, {"score": "additive"}])
-def test_a_model_that_they_do_not_have_is_not_written(changes, tmp_path):
+def test_a_model_without_transformers_counterpart_is_not_written(changes, tmp_path):
     model = GPT2(Config(31, dim=16, heads=2, layers=1, max_length=12, **changes))
-    with pytest.raises(InputError, match="learned positions"):
+    with pytest.raises(InputError, match="position 'learned'"):
         write_released(model, FAMILY, tmp_path)
     assert not any(tmp_path.iterdir())

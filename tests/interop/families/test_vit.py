@@ -49,7 +49,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
-def test_logits_hidden_states_and_attention_are_those_of_transformers(tmp_path, changes):
+def test_logits_hidden_states_and_attention_equal_transformers(tmp_path, changes):
     model = theirs(**changes)
     model.save_pretrained(tmp_path)
     images = pixels(model.config)
@@ -68,7 +68,7 @@ def test_logits_hidden_states_and_attention_are_those_of_transformers(tmp_path, 
 
 @torch.no_grad()
 @pytest.mark.parametrize("pooler", [True, False])
-def test_the_body_alone_gives_the_state_of_the_class_token_or_what_the_pooler_makes_of_it(tmp_path, pooler):
+def test_a_base_model_returns_the_class_token_or_pooler_output(tmp_path, pooler):
     torch.manual_seed(0)
     model = transformers.ViTModel(transformers.ViTConfig(**SMALL), add_pooling_layer=pooler).eval()
     model.save_pretrained(tmp_path)
@@ -80,7 +80,7 @@ def test_the_body_alone_gives_the_state_of_the_class_token_or_what_the_pooler_ma
 
 @torch.no_grad()
 @pytest.mark.parametrize("size", [(8, 8), (20, 20), (32, 12), (4, 16), (8, 32)])
-def test_images_of_other_sizes_get_the_positions_that_transformers_interpolates(tmp_path, size):
+def test_interpolated_positions_equal_transformers(tmp_path, size):
     model = theirs()
     model.save_pretrained(tmp_path)
     images = pixels(model.config, size=size)
@@ -93,7 +93,7 @@ def test_images_of_other_sizes_get_the_positions_that_transformers_interpolates(
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_files_of_half_precision_hold_the_same_weights(tmp_path, dtype):
+def test_half_precision_files_are_read_exactly(tmp_path, dtype):
     model = theirs().to(dtype)
     model.save_pretrained(tmp_path)
     ours = qkv.load(tmp_path)
@@ -104,7 +104,7 @@ def test_files_of_half_precision_hold_the_same_weights(tmp_path, dtype):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["ViTForImageClassification", "ViTModel"])
 @pytest.mark.parametrize("changes", [{}, {"image_size": [8, 20]}, {"qkv_bias": False, "hidden_act": "gelu_new"}])
-def test_what_is_written_back_is_bit_equal_and_loads_in_transformers(tmp_path, kind, changes):
+def test_round_trip_is_bit_exact_and_loads_in_transformers(tmp_path, kind, changes):
     model = theirs(kind, **changes)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "ours").mkdir()
@@ -122,7 +122,7 @@ def test_what_is_written_back_is_bit_equal_and_loads_in_transformers(tmp_path, k
     close(back.eval()(pixels(model.config))[0], model(pixels(model.config))[0])
 
 
-def test_names_of_classes_go_there_and_back(tmp_path):
+def test_label_names_round_trip(tmp_path):
     names = {0: "T-shirt", 1: "trouser", 2: "pullover"}
     model = theirs(id2label=names, label2id={name: number for number, name in names.items()}, num_labels=3)
     model.save_pretrained(tmp_path)
@@ -131,7 +131,7 @@ def test_names_of_classes_go_there_and_back(tmp_path):
     assert FAMILY.write_config(ours.config)["id2label"] == {str(number): name for number, name in names.items()}
 
 
-def test_a_pooler_beside_a_classifier_is_passed_over_as_transformers_does(tmp_path):
+def test_a_pooler_next_to_a_classifier_is_ignored(tmp_path):
     from safetensors.torch import load_file, save_file
 
     model = theirs()
@@ -145,7 +145,7 @@ def test_a_pooler_beside_a_classifier_is_passed_over_as_transformers_does(tmp_pa
 
 
 @torch.no_grad()
-def test_a_model_that_was_read_can_be_saved_as_one_of_our_own(tmp_path):
+def test_a_released_model_can_be_saved_in_qkv_format(tmp_path):
     theirs().save_pretrained(tmp_path / "theirs")
     ours = qkv.load(tmp_path / "theirs")
     (tmp_path / "ours").mkdir()
@@ -159,24 +159,24 @@ def test_a_model_that_was_read_can_be_saved_as_one_of_our_own(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_act": "quick_gelu"}, "'quick_gelu' is not known"),
-        ({"patch_size": [4, 8]}, "patches of 4 x 8 are not supported"),
-        ({"image_size": [16, 16, 16]}, "image_size must be one whole number, or two"),
-        ({"image_size": 18}, "height 18 must be a multiple of patch 4"),
+        ({"hidden_act": "quick_gelu"}, "unknown activation 'quick_gelu'"),
+        ({"patch_size": [4, 8]}, "4 x 8"),
+        ({"image_size": [16, 16, 16]}, "image_size must be"),
+        ({"image_size": 18}, "height 18"),
         ({"image_size": "large"}, "image_size must be"),
-        ({"head_dim": 40}, "head_dim 40 is not supported"),
-        ({"num_hidden_layers": 10**6}, "more than 1,024 layers"),
-        ({"hidden_size": 10**12}, "dim must lie between"),
-        ({"num_channels": True}, "num_channels must be a whole number"),
-        ({"layer_norm_eps": -1.0}, "eps must lie"),
-        ({"id2label": {"a": "b"}}, "id2label must give each label from 0 on a name"),
-        ({"num_attention_heads": 5}, "must be a multiple of heads"),
+        ({"head_dim": 40}, "head_dim 40"),
+        ({"num_hidden_layers": 10**6}, "layers"),
+        ({"hidden_size": 10**12}, "dim must"),
+        ({"num_channels": True}, "num_channels must be an integer"),
+        ({"layer_norm_eps": -1.0}, "eps must"),
+        ({"id2label": {"a": "b"}}, "id2label must map"),
+        ({"num_attention_heads": 5}, "heads"),
         ({"qkv_bias": False}, "attention.attention.query.bias"),
         ({"num_hidden_layers": 1}, "not part of the model"),
         ({"image_size": 8}, "position_embeddings has shape"),
     ],
 )
-def test_a_config_that_is_not_supported_is_refused_in_words(tmp_path, changes, words):
+def test_unsupported_configs_are_errors(tmp_path, changes, words):
     theirs().save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -184,20 +184,20 @@ def test_a_config_that_is_not_supported_is_refused_in_words(tmp_path, changes, w
         qkv.load(tmp_path)
 
 
-def test_heads_that_are_not_supported_are_refused_in_words(tmp_path):
+def test_unsupported_heads_are_errors(tmp_path):
     transformers.ViTForMaskedImageModeling(transformers.ViTConfig(**SMALL)).save_pretrained(tmp_path / "masked")
-    with pytest.raises(CheckpointError, match="masked image modelling is not supported"):
+    with pytest.raises(CheckpointError, match="masked image modelling"):
         qkv.load(tmp_path / "masked")
     pooled = transformers.ViTModel(transformers.ViTConfig(**SMALL, pooler_act="relu"))
     pooled.save_pretrained(tmp_path / "pooled")
-    with pytest.raises(CheckpointError, match="with relu is not supported: only 24 with tanh"):
+    with pytest.raises(CheckpointError, match="relu is not supported"):
         qkv.load(tmp_path / "pooled")
 
 
 @pytest.mark.parametrize("changes", [{"score": "dot"}, {"position": "alibi"}, {"pooler": True}])
-def test_what_transformers_has_no_place_for_is_not_written(changes):
+def test_a_model_without_transformers_counterpart_is_not_written(changes):
     config = Config(5, height=8, width=8, patch=4, dim=8, layers=1, heads=2, feedforward=8, **changes)
     with torch.device("meta"):
         ViT(config)  # a model that we do have
-    with pytest.raises(InputError, match="Hugging Face's vit has"):
+    with pytest.raises(InputError, match="transformers' vit"):
         FAMILY.write_config(config)

@@ -1,4 +1,4 @@
-"""The families of released models that are known, by the model_type of their config.json."""
+"""Supported families of released models, by the model_type of their config.json."""
 
 from dataclasses import replace
 
@@ -7,11 +7,11 @@ from qkv.interop.families import bert, gpt2, marian, vit
 from qkv.interop.weight_map import Family
 
 
-def _of_text(family: Family) -> Family:
+def _with_tokenizer(family: Family) -> Family:
     return replace(family, read_tokenizer=lambda folder, config: read_tokenizer(folder, family.model_type))
 
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
-    for family in (_of_text(bert.FAMILY), _of_text(gpt2.FAMILY), _of_text(marian.FAMILY), vit.FAMILY)
+    for family in (*map(_with_tokenizer, (bert.FAMILY, gpt2.FAMILY, marian.FAMILY)), vit.FAMILY)
 }

@@ -1,4 +1,4 @@
-"""BERT as Hugging Face's transformers writes it (model_type bert), with any of its heads."""
+"""BERT in the format of Hugging Face transformers (model_type bert), with any of its heads."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -8,11 +8,11 @@ from typing import Any, Literal
 from qkv.config import require
 from qkv.errors import InputError
 from qkv.interop.families.config_json import (
-    our_activation,
-    read_described,
+    from_hf_activation,
+    parse_config,
     read_labels,
-    require_theirs,
-    their_activation,
+    require_supported,
+    to_hf_activation,
     write_labels,
 )
 from qkv.interop.weight_map import Family, Weight, WeightMap, pair
@@ -37,8 +37,8 @@ LABEL_LAYERS = {
 
 
 @dataclass(frozen=True)
-class Described:
-    """What of config.json says how the model computes, with their defaults; what may be one value only says so."""
+class HFConfig:
+    """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -61,8 +61,8 @@ class Described:
 
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
-    """Our config; the tensors say which head there is, and whether there is a pooler."""
-    their = read_described(Described, data, "bert")
+    """Return our config; the head and the pooler are inferred from the tensor names."""
+    their = parse_config(HFConfig, data, "bert")
     pooler = any(name.removeprefix("bert.").startswith("pooler.") for name in names)
     head = _head(names, pooler, their.architectures or ())
     label_names = read_labels(their.id2label, "bert") if head in LABELLED and their.id2label is not None else ()
@@ -77,7 +77,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         feedforward=their.intermediate_size,
         segments=their.type_vocab_size,
         max_length=their.max_position_embeddings,
-        activation=our_activation(their.hidden_act),
+        activation=from_hf_activation(their.hidden_act),
         dropout=their.hidden_dropout_prob,
         attention_dropout=their.attention_probs_dropout_prob,
         pooler=pooler,
@@ -87,24 +87,24 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
 
 
 def _head(names: Collection[str], pooler: bool, architectures: tuple[str, ...]) -> str | None:
-    """The head that the tensors belong to; a classifier's could also be a tagger's, which config.json then tells."""
+    """Infer the head from the tensor names; `architectures` distinguishes a classifier from a tagger."""
     layers = {name.rpartition(".")[0] for name in names}
-    words = any(layer.startswith("cls.predictions") for layer in layers)
+    has_mlm_head = any(layer.startswith("cls.predictions") for layer in layers)
     if "cls.seq_relationship" in layers:
-        return "pretraining" if words else "next_sentence"
-    if words:
+        return "pretraining" if has_mlm_head else "next_sentence"
+    if has_mlm_head:
         return "masked_lm"
     if "qa_outputs" in layers:
         return "span"
     if "classifier" not in layers:
         return None
     if "BertForMultipleChoice" in architectures:
-        raise InputError("bert: multiple choice is not supported: its classifier scores one text against others")
+        raise InputError("bert: BertForMultipleChoice is not supported")
     return "classifier" if pooler and ARCHITECTURES["tagger"] not in architectures else "tagger"
 
 
 def write_config(config: Config) -> dict[str, Any]:
-    require_theirs(config, "bert")
+    require_supported(config, "bert")
     return {
         "architectures": [ARCHITECTURES[config.head]],
         "vocab_size": config.vocabulary_size,
@@ -112,7 +112,7 @@ def write_config(config: Config) -> dict[str, Any]:
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "intermediate_size": config.hidden,
-        "hidden_act": their_activation(config.activation),
+        "hidden_act": to_hf_activation(config.activation),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "max_position_embeddings": config.max_length,
@@ -124,9 +124,11 @@ def write_config(config: Config) -> dict[str, Any]:
 
 
 def weights(config: Config) -> WeightMap:
-    """W_Q, W_K and W_V, which are three layers there, are one here."""
-    require_theirs(config, "bert")
-    require(not config.reads_trees, f"Hugging Face's bert reads no trees, but this model has tree {config.tree!r}")
+    """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
+    require_supported(config, "bert")
+    require(
+        not config.reads_trees, f"transformers' bert has no tree positions, but this model has tree {config.tree!r}"
+    )
     embeddings = "bert.embeddings"
     table = [
         Weight("embed.tokens.weight", (f"{embeddings}.word_embeddings.weight",)),
@@ -144,7 +146,7 @@ def weights(config: Config) -> WeightMap:
         table += pair(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm")
     table += pair("pooler", "bert.pooler.dense") if config.pooler else []
     copies: dict[str, str] = {}
-    ignored = [r"(bert\.)?embeddings\.position_ids"]  # 0, 1, 2 ..., which old files hold as a tensor
+    ignored = [r"(bert\.)?embeddings\.position_ids"]  # arange, stored in old files
     if config.head in OF_WORDS:
         words, readout = "cls.predictions", "cls.predictions.decoder"
         table += pair("words.transform", f"{words}.transform.dense") + pair(
@@ -155,7 +157,7 @@ def weights(config: Config) -> WeightMap:
             copies = {f"{readout}.weight": f"{embeddings}.word_embeddings.weight", f"{readout}.bias": f"{words}.bias"}
         else:
             table += pair("words.readout", readout)
-            ignored.append(re.escape(f"{words}.bias"))  # a second bias, which takes no part in the result
+            ignored.append(re.escape(f"{words}.bias"))  # unused duplicate of the bias
     table += pair("label", LABEL_LAYERS[config.head]) if config.head in LABEL_LAYERS else []
     old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     return WeightMap(tuple(table), copies, tuple(ignored), prefix="bert.", spellings=old)

@@ -1,4 +1,4 @@
-"""What the config.json of several families says in the same words: keys, activations, labels."""
+"""Parts of config.json shared by several families: keys, activations, labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -9,7 +9,7 @@ from qkv.errors import InputError
 
 T = TypeVar("T")
 
-# Their names of activations. Of those that are one function under several names, the first is written.
+# Activation names of transformers -> ours; the first name of each function is the one written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -24,34 +24,34 @@ ACTIVATIONS = {
 }
 
 
-def read_described(kind: type[T], data: Mapping[str, Any], family: str) -> T:
-    """The keys of config.json that say how the model computes; of what else stands there, nothing is read."""
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    return build(kind, {key: value for key, value in data.items() if key in known}, family)
+def parse_config(kind: type[T], data: Mapping[str, Any], family: str) -> T:
+    """Fill the dataclass `kind` from config.json, ignoring all other keys."""
+    keys = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return build(kind, {key: value for key, value in data.items() if key in keys}, family)
 
 
-def our_activation(name: str) -> str:
-    """Our name of an activation."""
+def from_hf_activation(name: str) -> str:
+    """Translate an activation name of transformers to ours."""
     if name not in ACTIVATIONS:
-        raise InputError(f"the activation {shown(name)!r} is not known{nearest(shown(name), ACTIVATIONS)}")
+        raise InputError(f"unknown activation {shown(name)!r}{nearest(shown(name), ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
-def their_activation(name: str) -> str:
-    """Their name of an activation."""
-    return next(their for their, ours in ACTIVATIONS.items() if ours == name)
+def to_hf_activation(name: str) -> str:
+    """Translate our activation name to that of transformers."""
+    return next(hf_name for hf_name, our_name in ACTIVATIONS.items() if our_name == name)
 
 
 def read_labels(id2label: Mapping[str, Any], family: str) -> tuple[str, ...]:
-    """The names of the labels, in the order of their numbers."""
+    """Return the label names in index order."""
     names = [id2label.get(str(number)) for number in range(len(id2label))]
     named = bool(names) and all(isinstance(name, str) for name in names)
-    require(named, f"{family}: id2label must give each label from 0 on a name")
+    require(named, f"{family}: id2label must map 0, 1, ... to names")
     return tuple(map(str, names))
 
 
 def write_labels(names: Sequence[str], count: int) -> dict[str, Any]:
-    """The names of the labels as config.json has them, there and back; those without a name get transformers' own."""
+    """Return id2label and label2id for config.json; unnamed labels become LABEL_0, LABEL_1, ..."""
     labels = names or [f"LABEL_{number}" for number in range(count)]
     return {
         "id2label": {str(number): name for number, name in enumerate(labels)},
@@ -59,10 +59,10 @@ def write_labels(names: Sequence[str], count: int) -> dict[str, Any]:
     }
 
 
-def require_theirs(config: Any, family: str, scores: Sequence[str] = ("scaled_dot",)) -> None:
-    """Raise where the attention is one that their library does not have."""
+def require_supported(config: Any, family: str, scores: Sequence[str] = ("scaled_dot",)) -> None:
+    """Raise if transformers has no counterpart for the attention of this config."""
     require(
         config.position == "learned" and config.score in scores,
-        f"Hugging Face's {family} has learned positions and score {' or '.join(map(repr, scores))}, "
+        f"transformers' {family} requires position 'learned' and score {' or '.join(map(repr, scores))}, "
         f"but this model has position {config.position!r} and score {config.score!r}",
     )

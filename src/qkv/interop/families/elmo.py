@@ -1,7 +1,7 @@
-"""ELMo as it was released (Peters et al. 2018): options.json, and the weights as TensorFlow had them in an HDF5 file.
+"""The original ELMo release (Peters et al. 2018): options.json and TensorFlow weights in an HDF5 file.
 
-HDF5 can point into other files, at itself, and at more data than there is. So nothing is read before every name, link,
-shape, type and place in the file was looked at, and is just what the options ask for.
+HDF5 files can link to other files, to themselves, and to more data than they contain. Every name, link, shape, dtype
+and offset is therefore validated against the options before any data is read.
 """
 
 import json
@@ -19,15 +19,15 @@ from qkv.config import build, nearest, shown
 from qkv.data.characters import CHARACTERS, Characters
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.document import read_object
-from qkv.interop.skeleton import meta_model, require_model_memory
+from qkv.interop.meta_model import meta_model, require_model_memory
 from qkv.interop.tensors import Progress
 from qkv.models.elmo import Config, Elmo
 from qkv.runtime.device import pick_device
 from qkv.runtime.document import open_bytes
-from qkv.runtime.files import check_output_folder, folder_written_atomically
+from qkv.runtime.files import atomic_folder, check_output_folder
 from qkv.types import Tensor
 
-OPTIONS, WEIGHTS = "options.json", "weights.hdf5"  # with any words before them
+OPTIONS, WEIGHTS = "options.json", "weights.hdf5"  # possibly prefixed
 CHARACTER_OPTIONS = {
     "max_characters_per_token": "max_characters",
     "filters": "filters",
@@ -46,7 +46,7 @@ LSTM_OPTIONS = {
 
 @dataclass(frozen=True)
 class Form:
-    """How a tensor of ours stands in the file, and how it comes from there."""
+    """Conversion of a tensor between our layout and the file's."""
 
     theirs: Callable[[Tensor], Tensor]
     ours: Callable[[Tensor], Tensor]
@@ -55,7 +55,7 @@ class Form:
 SAME = Form(lambda ours: ours, lambda theirs: theirs)
 TRANSPOSED = Form(lambda ours: ours.t(), lambda theirs: theirs.t())
 FILTER = Form(lambda ours: ours.permute(2, 1, 0)[None], lambda theirs: theirs[0].permute(2, 1, 0))
-TABLE = Form(lambda ours: ours[1:], lambda theirs: torch.cat((torch.zeros_like(theirs[:1]), theirs)))  # 0: no character
+TABLE = Form(lambda ours: ours[1:], lambda theirs: torch.cat((torch.zeros_like(theirs[:1]), theirs)))  # row 0: padding
 
 
 def load_elmo(
@@ -63,44 +63,41 @@ def load_elmo(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
 ) -> Elmo:
-    """Load a released ELMo, in eval mode: from its folder, or from its two files, the options and the weights."""
-    where = pick_device(device)
-    options, weights = (Path(source[0]), Path(source[1])) if isinstance(source, tuple) else _found(Path(source))
+    """Load a released ELMo in eval mode, from its folder or from (options, weights) files."""
+    target_device = pick_device(device)
+    options, weights = (Path(source[0]), Path(source[1])) if isinstance(source, tuple) else _find_files(Path(source))
     config = read_options(options)
-    skeleton = meta_model(Elmo, config, options)
-    require_model_memory(skeleton, options)
-    places = dict(_places(skeleton))
-    stored = _read(weights, {name: tuple(form.theirs(part).shape) for name, (form, part) in places.items()})
+    meta = meta_model(Elmo, config, options)
+    require_model_memory(meta, options)
+    entries = dict(_weight_entries(meta))
+    stored = _read(weights, {name: tuple(form.theirs(part).shape) for name, (form, part) in entries.items()})
     model = Elmo(config)
     with torch.no_grad():
-        for name, (form, part) in _places(model):
+        for name, (form, part) in _weight_entries(model):
             part.copy_(form.ours(stored.pop(name)))
     model.tokenizer = Characters(config.max_characters)
-    return model.to(device=where, dtype=dtype).eval()
+    return model.to(device=target_device, dtype=dtype).eval()
 
 
 def save_elmo(model: Elmo, folder: str | Path) -> None:
-    """Write a model as ELMo was released; the format has no place for an output layer or a head: they stay behind."""
+    """Write a model in the released ELMo format, which does not store output layers or heads."""
     check_output_folder(Path(folder))
-    with folder_written_atomically(Path(folder)) as scratch:
+    with atomic_folder(Path(folder)) as scratch:
         write_elmo(model, scratch)
 
 
 def write_elmo(model: Elmo, folder: Path, progress: Progress = lambda done: None) -> int:
-    """Write the two files into a folder that exists; making that atomic is the caller's part.
+    """Write the two files into an existing folder and return the number of weights written.
 
-    Gives how many weights were written.
+    The caller makes the write atomic.
     """
     if model.config.normalise_words:
-        raise InputError(
-            "the format in which ELMo was released has no place for normalise_words, without which these weights mean "
-            "something else: write the model as a folder of qkv's own"
-        )
+        raise InputError("the released ELMo format cannot represent normalise_words; use --to qkv")
     h5py = _h5py()
     (folder / OPTIONS).write_text(json.dumps(write_options(model.config), indent=2) + "\n", encoding="utf-8")
     written = 0
     with h5py.File(folder / WEIGHTS, "w") as file, torch.no_grad():
-        for name, (form, part) in _places(model):
+        for name, (form, part) in _weight_entries(model):
             file.create_dataset(name, data=form.theirs(part).float().cpu().contiguous().numpy())
             written += part.numel()
             progress(written * torch.float32.itemsize)
@@ -108,50 +105,48 @@ def write_elmo(model: Elmo, folder: Path, progress: Progress = lambda done: None
 
 
 def elmo_files(folder: Path) -> tuple[Path, Path] | None:
-    """The options and the weights in a folder of a released ELMo; None where it is none."""
+    """Return the (options, weights) files of a released ELMo folder, or None."""
     options = sorted(path for path in folder.glob(f"*{OPTIONS}") if path.name == OPTIONS or path.stem[-8] in "_-.")
     weights = sorted(folder.glob(f"*{WEIGHTS}")) or sorted(folder.glob("*.hdf5"))
     return (options[0], weights[0]) if len(options) == len(weights) == 1 else None
 
 
-def _found(folder: Path) -> tuple[Path, Path]:
+def _find_files(folder: Path) -> tuple[Path, Path]:
     files = elmo_files(folder)
     if files is None:
-        raise InputError(
-            f"{folder}: a released ELMo is a folder with one {OPTIONS} and one {WEIGHTS}, or the two files"
-        )
+        raise InputError(f"{folder}: expected a folder with one {OPTIONS} and one {WEIGHTS}, or the two files")
     return files
 
 
 def read_options(path: Path) -> Config:
-    """The config that the options ask for; what would change the network and is not known is refused."""
+    """Return the config described by the options; unknown options are an error."""
     data = read_object(path)
     try:
         if data.get("bidirectional") is False:
-            raise InputError(f"{path}: bidirectional = false: both directions are needed")
+            raise InputError(f"{path}: bidirectional = false is not supported")
         characters, lstm = _table(data, "char_cnn", path), _table(data, "lstm", path)
         embedding = _table(characters, "embedding", path)
-        numbers = characters.pop("n_characters", CHARACTERS)
-        if numbers not in (CHARACTERS, CHARACTERS - 1):  # files differ in whether 0, for no character, is counted
+        n_characters = characters.pop("n_characters", CHARACTERS)
+        if n_characters not in (CHARACTERS, CHARACTERS - 1):  # with or without padding
             raise InputError(
-                f"{path}: char_cnn.n_characters = {shown(repr(numbers))}: only {CHARACTERS}, bytes and marks, is known"
+                f"{path}: char_cnn.n_characters = {shown(repr(n_characters))} is not supported, only {CHARACTERS}"
             )
         values = {"character_dim": embedding.get("dim"), "skip": False, "cell_clip": None, "projection_clip": None}
-        for name, table, known in (("char_cnn", characters, CHARACTER_OPTIONS), ("lstm", lstm, LSTM_OPTIONS)):
+        for name, table, options in (("char_cnn", characters, CHARACTER_OPTIONS), ("lstm", lstm, LSTM_OPTIONS)):
             for key in table.keys() - {"embedding"}:
-                if key not in known:
-                    raise InputError(f"{path}: {name}.{shown(key)} is not known{nearest(key, known)}")
-                values[known[key]] = table[key]
+                if key not in options:
+                    raise InputError(f"{path}: unknown option {name}.{shown(key)}{nearest(key, options)}")
+                values[options[key]] = table[key]
         for key in (*CHARACTER_OPTIONS.values(), "dim", "hidden", "layers"):
             if key not in values:
-                raise InputError(f"{path}: nothing in it gives {key}")
+                raise InputError(f"{path}: missing option for {key}")
         return build(Config, values, str(path))
     except InputError as error:
         raise CheckpointError(str(error)) from None
 
 
 def write_options(config: Config) -> dict[str, Any]:
-    """The options of a config, as the released files have them."""
+    """Return the options.json contents for a config."""
     characters = {theirs: getattr(config, ours) for theirs, ours in CHARACTER_OPTIONS.items()}
     return {
         "lstm": {theirs: getattr(config, ours) for theirs, ours in LSTM_OPTIONS.items()},
@@ -162,12 +157,12 @@ def write_options(config: Config) -> dict[str, Any]:
 def _table(data: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
     value = data.get(key)
     if not isinstance(value, dict):
-        raise InputError(f"{path}: {key} must be there, and a table of keys and values")
+        raise InputError(f"{path}: {key} must be a table of keys and values")
     return value
 
 
-def _places(model: Elmo) -> Iterator[tuple[str, tuple[Form, Tensor]]]:
-    """The name in the file of every weight, or part of one, and how it stands there."""
+def _weight_entries(model: Elmo) -> Iterator[tuple[str, tuple[Form, Tensor]]]:
+    """Yield the file name, layout and tensor of every weight."""
     words = model.words
     yield "char_embed", (TABLE, words.embed.weight)
     for number, convolution in enumerate(words.convolutions):
@@ -188,7 +183,7 @@ def _places(model: Elmo) -> Iterator[tuple[str, tuple[Form, Tensor]]]:
 
 
 def _read(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """The tensors of an HDF5 file that holds just these, as plain numbers, and nothing besides."""
+    """Read the tensors of an HDF5 file; raise unless names and shapes match exactly."""
     h5py = _h5py()
     try:
         with open_bytes(path) as opened, h5py.File(opened, "r") as file:
@@ -197,43 +192,43 @@ def _read(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor
             for name, shape in shapes.items():
                 _check_dataset(file[name], name, shape, path, size)
             tensors = {name: torch.from_numpy(file[name][()].astype("float32")) for name in shapes}
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # the library has all of these
-        raise CheckpointError(f"{path}: cut short or altered: not a readable HDF5 file: {error}") from None
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # h5py raises all of these
+        raise CheckpointError(f"{path}: truncated or corrupt: not a readable HDF5 file: {error}") from None
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
-            raise CheckpointError(f"{path}: {name} holds values that are not finite")
+            raise CheckpointError(f"{path}: {name} contains non-finite values")
     return tensors
 
 
-def _check_group(h5py: ModuleType, group: Any, above: str, names: Mapping[str, Any], path: Path) -> None:
-    """Raise unless a group holds what the names say, each as a thing of its own in this file, and so on below it."""
-    inside = {name.removeprefix(above).partition("/")[0] for name in names if name.startswith(above)}
-    if len(group) > len(inside):  # before their names are taken into memory
-        extra = next(name for name in group if name not in inside)
-        raise CheckpointError(f"{path}: {above}{extra} is not part of the model")
-    for name in sorted(inside):
+def _check_group(h5py: ModuleType, group: Any, prefix: str, names: Mapping[str, Any], path: Path) -> None:
+    """Raise unless a group contains exactly the expected entries, as hard links, recursively."""
+    expected = {name.removeprefix(prefix).partition("/")[0] for name in names if name.startswith(prefix)}
+    if len(group) > len(expected):  # before listing the group, which may be huge
+        extra = next(name for name in group if name not in expected)
+        raise CheckpointError(f"{path}: {prefix}{extra} is not part of the model")
+    for name in sorted(expected):
         if name not in group:
-            raise CheckpointError(f"{path}: {above}{name} is missing")
+            raise CheckpointError(f"{path}: {prefix}{name} is missing")
         if type(group.get(name, getlink=True)) is not h5py.HardLink:
-            raise CheckpointError(f"{path}: {above}{name} is a link to another place, which is not followed")
-        kind = h5py.Dataset if above + name in names else h5py.Group
+            raise CheckpointError(f"{path}: {prefix}{name} is a link, which is not supported")
+        kind = h5py.Dataset if prefix + name in names else h5py.Group
         if group.get(name, getclass=True) is not kind:
-            raise CheckpointError(f"{path}: {above}{name} must be a {kind.__name__.lower()}")
+            raise CheckpointError(f"{path}: {prefix}{name} must be a {kind.__name__.lower()}")
         if kind is h5py.Group:
-            _check_group(h5py, group[name], f"{above}{name}/", names, path)
+            _check_group(h5py, group[name], f"{prefix}{name}/", names, path)
 
 
 def _check_dataset(dataset: Any, name: str, shape: tuple[int, ...], path: Path, size: int) -> None:
     if dataset.shape != shape:
-        raise CheckpointError(f"{path}: {name} has shape {dataset.shape}, the options ask for {shape}")
+        raise CheckpointError(f"{path}: {name} has shape {dataset.shape}, expected {shape}")
     if dataset.dtype.kind != "f" or dataset.dtype.itemsize not in (2, 4, 8):
-        raise CheckpointError(f"{path}: {name} is stored as {dataset.dtype}, not as numbers of 16, 32 or 64 bits")
-    # A dataset can be kept in other files, in parts, packed, or not at all; only numbers that stand in this file, one
-    # after another, take no more memory than the file has bytes.
+        raise CheckpointError(f"{path}: {name} has dtype {dataset.dtype}; supported: float16, float32, float64")
+    # Datasets can be external, chunked, compressed or unallocated; only contiguous data in this file is bounded by the
+    # file size.
     begin = dataset.id.get_offset()
     plain = dataset.chunks is None and not dataset.external and not dataset.is_virtual and begin is not None
     if not plain or dataset.id.get_storage_size() != dataset.nbytes or begin + dataset.nbytes > size:
-        raise CheckpointError(f"{path}: {name} is not stored whole and in one piece: write the file again with h5py")
+        raise CheckpointError(f"{path}: {name} is not stored contiguously; rewrite the file with h5py")
 
 
 def _bias(layer: nn.Conv1d) -> Tensor:
@@ -245,5 +240,5 @@ def _h5py() -> ModuleType:
     try:
         import h5py
     except ImportError:
-        raise InputError("ELMo's released files need h5py, which is not installed: pip install 'qkv[elmo]'") from None
+        raise InputError("ELMo weights require h5py, which is not installed: pip install 'qkv[elmo]'") from None
     return h5py

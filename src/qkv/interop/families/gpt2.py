@@ -1,19 +1,19 @@
-"""GPT-2 as Hugging Face's transformers writes it (model_type gpt2)."""
+"""GPT-2 in the format of Hugging Face transformers (model_type gpt2)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.interop.families.config_json import our_activation, read_described, require_theirs, their_activation
+from qkv.interop.families.config_json import from_hf_activation, parse_config, require_supported, to_hf_activation
 from qkv.interop.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.gpt2 import GPT2, Config
 
-END_OF_TEXT = 50256  # the last of GPT-2's own tokens
+END_OF_TEXT = 50256  # <|endoftext|>, the last token of GPT-2's vocabulary
 
 
 @dataclass(frozen=True)
-class Described:
-    """What of config.json says how the model computes, with their defaults; what may be one value only says so."""
+class HFConfig:
+    """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
 
     vocab_size: int = 50257
     n_positions: int = 1024
@@ -33,8 +33,8 @@ class Described:
 
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
-    """Our config for the config.json of a GPT-2."""
-    their = read_described(Described, data, "gpt2")
+    """Return our config for a GPT-2 config.json."""
+    their = parse_config(HFConfig, data, "gpt2")
     return Config(
         their.vocab_size,
         dim=their.n_embd,
@@ -45,7 +45,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         score="scaled_dot" if their.scale_attn_weights else "dot",
         inverse_layer_scale=their.scale_attn_by_inverse_layer_idx,
         upcast_scores=their.reorder_and_upcast_attn,
-        activation=our_activation(their.activation_function),
+        activation=from_hf_activation(their.activation_function),
         dropout=their.resid_pdrop,
         attention_dropout=their.attn_pdrop,
         tie=their.tie_word_embeddings,
@@ -54,7 +54,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
 
 
 def write_config(config: Config) -> dict[str, Any]:
-    require_theirs(config, "gpt2", scores=("scaled_dot", "dot"))
+    require_supported(config, "gpt2", scores=("scaled_dot", "dot"))
     end = END_OF_TEXT if config.vocabulary_size > END_OF_TEXT else None
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -64,7 +64,7 @@ def write_config(config: Config) -> dict[str, Any]:
         "n_layer": config.layers,
         "n_head": config.heads,
         "n_inner": config.feedforward,
-        "activation_function": their_activation(config.activation),
+        "activation_function": to_hf_activation(config.activation),
         "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.attention_dropout,
@@ -79,8 +79,8 @@ def write_config(config: Config) -> dict[str, Any]:
 
 
 def weights(config: Config) -> WeightMap:
-    """Their linear layers have weights [in, out]."""
-    require_theirs(config, "gpt2", scores=("scaled_dot", "dot"))
+    """Return the weight map; GPT-2's Conv1D layers store weights as [in, out]."""
+    require_supported(config, "gpt2", scores=("scaled_dot", "dot"))
     body = [
         Weight("embed.weight", ("transformer.wte.weight",)),
         Weight("positions.weight", ("transformer.wpe.weight",)),
@@ -97,7 +97,7 @@ def weights(config: Config) -> WeightMap:
     return WeightMap(
         tuple(body) if config.tie else (*body, Weight("readout.weight", ("lm_head.weight",))),
         copies={"lm_head.weight": "transformer.wte.weight"} if config.tie else {},
-        ignored=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",),  # the causal mask, which old files hold as a tensor
+        ignored=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",),  # the causal mask, stored in old files
         prefix="transformer.",
     )
 

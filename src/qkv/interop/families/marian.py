@@ -1,6 +1,6 @@
-"""Marian as Hugging Face's transformers writes it (model_type marian): the Transformer of the OPUS-MT translators.
+"""Marian in the format of Hugging Face transformers (model_type marian): the OPUS-MT translation models.
 
-They are the post-norm Transformer of Vaswani et al. (2017), trained with Marian (Junczys-Dowmunt et al. 2018).
+They are post-norm Transformers (Vaswani et al. 2017) trained with Marian (Junczys-Dowmunt et al. 2018).
 """
 
 from collections.abc import Collection, Mapping
@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qkv.config import require
-from qkv.interop.families.config_json import our_activation, read_described, their_activation
+from qkv.interop.families.config_json import from_hf_activation, parse_config, to_hf_activation
 from qkv.interop.weight_map import Family, Weight, WeightMap, pair
 from qkv.models.transformer import Config, Transformer
 
-TERMS = {"norm": "post", "score": "scaled_dot", "position": "sinusoidal_halves", "tree": "none"}  # what all have
+TERMS = {
+    "norm": "post",
+    "score": "scaled_dot",
+    "position": "sinusoidal_halves",
+    "tree": "none",
+}  # fixed for all Marian models
 
 
 @dataclass(frozen=True)
-class Described:
-    """What of config.json says how the model computes, with their defaults; what may be one value only says so."""
+class HFConfig:
+    """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
 
     vocab_size: int = 58101
     decoder_vocab_size: int | None = None
@@ -48,21 +53,21 @@ class Described:
 
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
-    """Our config; the tensors say whether there is a bias on the logits."""
-    their = read_described(Described, data, "marian")
+    """Return our config; the output bias is inferred from the tensor names."""
+    their = parse_config(HFConfig, data, "marian")
     for part in ("ffn_dim", "attention_heads"):
-        one, other = getattr(their, f"encoder_{part}"), getattr(their, f"decoder_{part}")
-        require(one == other, f"marian: encoder_{part} {one} beside decoder_{part} {other} is not supported")
+        encoder, decoder = getattr(their, f"encoder_{part}"), getattr(their, f"decoder_{part}")
+        require(encoder == decoder, f"marian: encoder_{part} {encoder} must equal decoder_{part} {decoder}")
     shared = their.share_encoder_decoder_embeddings
     require(
         not shared or their.tie_word_embeddings,
-        "marian: share_encoder_decoder_embeddings without tie_word_embeddings is not supported: what is one matrix "
-        "then depends on the version of transformers",
+        "marian: share_encoder_decoder_embeddings without tie_word_embeddings is not supported: its meaning depends on "
+        "the version of transformers",
     )
     target_size = their.decoder_vocab_size or their.vocab_size
     require(
         not shared or target_size == their.vocab_size,
-        f"marian: embeddings cannot be shared between vocabularies of {their.vocab_size} and {target_size} tokens",
+        f"marian: shared embeddings require equal vocabulary sizes, not {their.vocab_size} and {target_size}",
     )
     return Config(
         their.vocab_size,
@@ -75,7 +80,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         dropout=their.dropout,
         attention_dropout=their.attention_dropout,
         activation_dropout=their.activation_dropout,
-        activation=our_activation(their.activation_function),
+        activation=from_hf_activation(their.activation_function),
         **TERMS,
         tie_embeddings=shared,
         tie_output=their.tie_word_embeddings,
@@ -90,7 +95,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
 
 def write_config(config: Config) -> dict[str, Any]:
     _require_terms(config)
-    require(config.begin_token is not None, "Hugging Face's marian begins with a token of its config: set begin_token")
+    require(config.begin_token is not None, "transformers' marian requires decoder_start_token_id: set begin_token")
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -105,7 +110,7 @@ def write_config(config: Config) -> dict[str, Any]:
         "decoder_layers": config.decoder_layers,
         "decoder_ffn_dim": config.feedforward,
         "decoder_attention_heads": config.heads,
-        "activation_function": their_activation(config.activation),
+        "activation_function": to_hf_activation(config.activation),
         "dropout": config.dropout,
         "attention_dropout": config.dropout_of_weights,
         "activation_dropout": config.dropout_inside,
@@ -120,7 +125,7 @@ def write_config(config: Config) -> dict[str, Any]:
 
 
 def weights(config: Config) -> WeightMap:
-    """W_Q, W_K and W_V, which are three layers there, are one here."""
+    """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
     _require_terms(config)
     table, copies = _embeddings(config)
     for number in range(config.encoder_layers):
@@ -136,18 +141,18 @@ def weights(config: Config) -> WeightMap:
         table += pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
         table += _feedforward(ours, theirs)
     table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
-    tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # of sines and cosines, which we compute
+    tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # sinusoidal, computed here
     return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
 
 
 def _require_terms(config: Config) -> None:
     for key, only in TERMS.items():
         value = getattr(config, key)
-        require(value == only, f"Hugging Face's marian has {key} {only!r}, but this model has {value!r}")
+        require(value == only, f"transformers' marian requires {key} {only!r}, but this model has {value!r}")
 
 
 def _embeddings(config: Config) -> tuple[list[Weight], dict[str, str]]:
-    """The matrices of source, target and output: one, two or three; and by which other names a file may hold them."""
+    """Return the source, target and output embeddings after tying, and their aliases in a file."""
     source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     shared, output = "model.shared.weight", "lm_head.weight"
     if config.tie_embeddings:

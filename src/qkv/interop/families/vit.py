@@ -1,4 +1,4 @@
-"""ViT as Hugging Face's transformers writes it (model_type vit): with a classifier, a pooler, or the body alone."""
+"""ViT in the format of Hugging Face transformers (model_type vit), with a classifier, a pooler or no head."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from typing import Any
 
 from qkv.config import require
 from qkv.interop.families.config_json import (
-    our_activation,
-    read_described,
+    from_hf_activation,
+    parse_config,
     read_labels,
-    require_theirs,
-    their_activation,
+    require_supported,
+    to_hf_activation,
     write_labels,
 )
 from qkv.interop.weight_map import Family, Weight, WeightMap, pair
@@ -18,8 +18,8 @@ from qkv.models.vit import Config, ViT
 
 
 @dataclass(frozen=True)
-class Described:
-    """What of config.json says how the model computes, with their defaults."""
+class HFConfig:
+    """Keys of config.json that affect the computation, with their defaults."""
 
     hidden_size: int = 768
     num_hidden_layers: int = 12
@@ -41,28 +41,28 @@ class Described:
 
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
-    """Our config; the tensors say which head there is, if any."""
-    given = {key: _both_ways(value) if key in ("image_size", "patch_size") else value for key, value in data.items()}
-    their = read_described(Described, given, "vit")
+    """Return our config; the head is inferred from the tensor names."""
+    data = {key: _height_width(value) if key in ("image_size", "patch_size") else value for key, value in data.items()}
+    their = parse_config(HFConfig, data, "vit")
     require(
         not any(name.startswith("decoder.") for name in names),
-        "vit: masked image modelling is not supported: only a classifier, a pooler, or the body alone",
+        "vit: masked image modelling heads are not supported",
     )
     for key in ("image_size", "patch_size"):
-        require(len(getattr(their, key)) == 2, f"vit: {key} must be one whole number, or two: of rows and of columns")
-    patch, across = their.patch_size
-    require(patch == across, f"vit: patches of {patch} x {across} are not supported: only as high as wide")
+        require(len(getattr(their, key)) == 2, f"vit: {key} must be an integer or (height, width)")
+    patch, patch_width = their.patch_size
+    require(patch == patch_width, f"vit: patches must be square, not {patch} x {patch_width}")
     require(
         their.head_dim is None or their.head_dim * their.num_attention_heads == their.hidden_size,
-        f"vit: head_dim {their.head_dim} is not supported: only hidden_size / num_attention_heads",
+        f"vit: head_dim {their.head_dim} must equal hidden_size / num_attention_heads",
     )
     classifies = "classifier.weight" in names
-    # A classifier reads the class token itself: transformers makes no pooler beside it, and passes over one in a file.
+    # The classifier uses the class token directly; transformers ignores a pooler in its files.
     pooler = not classifies and any(name.removeprefix("vit.").startswith("pooler.") for name in names)
     require(
         not pooler or (their.pooler_act == "tanh" and their.pooler_output_size in (None, their.hidden_size)),
-        f"vit: a pooler of {their.pooler_output_size} features with {their.pooler_act} is not supported: only "
-        f"{their.hidden_size} with tanh",
+        f"vit: a pooler with output size {their.pooler_output_size} and {their.pooler_act} is not supported; expected "
+        f"{their.hidden_size} and tanh",
     )
     label_names = read_labels(their.id2label, "vit") if classifies and their.id2label is not None else ()
     return Config(
@@ -78,22 +78,22 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         feedforward=their.intermediate_size,
         dropout=their.hidden_dropout_prob,
         attention_dropout=their.attention_probs_dropout_prob,
-        activation=our_activation(their.hidden_act),
+        activation=from_hf_activation(their.hidden_act),
         qkv_bias=their.qkv_bias,
         pooler=pooler,
         eps=their.layer_norm_eps,
     )
 
 
-def _both_ways(size: Any) -> Any:
-    """Rows and columns, where one number stands for both."""
+def _height_width(size: Any) -> Any:
+    """Expand a single size to (height, width)."""
     return [size, size] if isinstance(size, int) else size
 
 
 def write_config(config: Config) -> dict[str, Any]:
-    require_theirs(config, "vit")
-    require(not config.stem, "Hugging Face's vit cuts patches from the image itself: it has no stem")
-    require(config.classes is None or not config.pooler, "Hugging Face's vit has a classifier or a pooler, not both")
+    require_supported(config, "vit")
+    require(not config.stem, "transformers' vit has no convolutional stem")
+    require(config.classes is None or not config.pooler, "transformers' vit has a classifier or a pooler, not both")
     return {
         "architectures": ["ViTModel" if config.classes is None else "ViTForImageClassification"],
         "model_type": "vit",
@@ -101,7 +101,7 @@ def write_config(config: Config) -> dict[str, Any]:
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "intermediate_size": config.feedforward,
-        "hidden_act": their_activation(config.activation),
+        "hidden_act": to_hf_activation(config.activation),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout_of_weights,
         "layer_norm_eps": config.eps,
@@ -115,7 +115,7 @@ def write_config(config: Config) -> dict[str, Any]:
 
 
 def weights(config: Config) -> WeightMap:
-    """W_Q, W_K and W_V, which are three layers there, are one here."""
+    """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
     table = [
         Weight("class_token", ("vit.embeddings.cls_token",)),
         Weight("positions", ("vit.embeddings.position_embeddings",)),
@@ -134,8 +134,8 @@ def weights(config: Config) -> WeightMap:
     table += pair("pooler", "vit.pooler.dense") if config.pooler else []
     table += pair("head", "classifier") if config.classes is not None else []
     ignored = (
-        r"(vit\.)?pooler\.dense\.(weight|bias)",  # beside a classifier, which does not read it
-        r"(vit\.)?embeddings\.mask_token",  # which stood for the patches to be guessed in pre-training
+        r"(vit\.)?pooler\.dense\.(weight|bias)",  # unused next to a classifier
+        r"(vit\.)?embeddings\.mask_token",  # used in masked pre-training only
     )
     return WeightMap(tuple(table), ignored=ignored, prefix="vit.")
 

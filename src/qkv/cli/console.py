@@ -1,4 +1,4 @@
-"""Output of commands: results on stdout, messages and progress on stderr."""
+"""Console output: results on stdout, messages and progress on stderr."""
 
 import json
 import math
@@ -16,65 +16,65 @@ from qkv.runtime.text import BIDI, escape_controls, escape_controls_in_json, mes
 
 @cache
 def stderr() -> Console:
-    """The console of messages and bars: one for both, so that a message is printed above a live bar."""
+    """Return the console shared by messages and progress bars, so that messages print above a live bar."""
     return Console(stderr=True)
 
 
-def say(text: str) -> None:
+def info(text: str) -> None:
     """Print a message to stderr."""
     print_message(stderr(), text)
 
 
 def note(text: str) -> None:
     """Print a note to stderr, on one line of limited length."""
-    say(message_line(f"note: {text}"))
+    info(message_line(f"note: {text}"))
 
 
-class ReaderLeft(Exception):  # noqa: N818  (not an error)
-    """The reader of our stdout has closed it, as `head` does."""
+class OutputClosed(Exception):  # noqa: N818  (not an error)
+    """Stdout was closed by its reader (e.g. `head`)."""
 
 
 def result(text: str) -> None:
-    """Print a result as it is; on a terminal, control characters other than newline and tab are escaped."""
+    """Print a result unchanged; on a terminal, escape control characters other than newline and tab."""
     _print(escape_controls(text, keep="\n\t") if _on_terminal() else text)
 
 
 def result_line(*fields: str) -> None:
-    """Print a result of one line, its fields separated by tabs.
+    """Print one line of tab-separated fields.
 
-    Control characters, among them tabs and newlines, are escaped in each field; bidirectional controls, which are
-    part of the text in some languages, only on a terminal.
+    Control characters, including tabs and newlines, are escaped in each field; bidirectional controls, which are
+    legitimate text in some languages, only on a terminal.
     """
     keep = "" if _on_terminal() else BIDI
     _print("\t".join(escape_controls(field, keep) for field in fields))
 
 
 def result_json(value: Any) -> None:
-    """Print a result as JSON on one line; a number that is not finite is null."""
+    """Print a result as one line of JSON; non-finite numbers become null."""
     _print(escape_controls_in_json(json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False)))
 
 
-def result_drawn(drawing: RenderableType) -> None:
-    """Print a drawing, in colours on a terminal."""
+def result_rich(renderable: RenderableType) -> None:
+    """Print a rich renderable, in colour on a terminal."""
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-    with console.capture() as drawn:
-        console.print(drawing)
-    _print(drawn.get().removesuffix("\n"))
+    with console.capture() as capture:
+        console.print(renderable)
+    _print(capture.get().removesuffix("\n"))
 
 
-def counting(what: str, total: int, *, streaming: bool = False) -> AbstractContextManager[Progress]:
-    """A progress bar on stderr, if that is a terminal.
+def progress_bar(what: str, total: int, *, streaming: bool = False) -> AbstractContextManager[Progress]:
+    """Return a context manager that shows a progress bar if stderr is a terminal.
 
-    `streaming` says that results are printed meanwhile: on a terminal they would mix with the bar, which is hidden.
+    With `streaming`, results are printed during the loop; the bar is hidden if stdout is a terminal too.
     """
-    return Bars(stderr()).of_things(what, total, hidden=streaming and _on_terminal())
+    return Bars(stderr()).count_bar(what, total, hidden=streaming and _on_terminal())
 
 
 def _print(text: str) -> None:
     try:
         print(text)  # noqa: T201  (rich would wrap or colour it)
     except BrokenPipeError:
-        raise ReaderLeft from None
+        raise OutputClosed from None
 
 
 def _on_terminal() -> bool:

@@ -130,7 +130,7 @@ def test_a_run_that_went_on_elsewhere_names_both_places(qkv: Command, run: Path,
     here = sealed["state"]["devices"]
     seal(checkpoint, sealed | {"state": sealed["state"] | {"finished": False, "devices": ["a workstation"]}})
     early = qkv("evaluate", again, "--device", "cpu").err
-    assert early.endswith(f"{RESULTS} (training is not finished: step {sealed['place']['step']:,})\n")
+    assert early.endswith(f"{RESULTS} (training is not finished: step {sealed['state']['step']:,})\n")
     assert qkv("train", "--resume", again, "--device", "cpu").code == 0
     assert qkv("evaluate", again, "--device", "cpu").code == 0
     assert read_records(again)[-1].trained_on == f"a workstation and then {here[0]}"

@@ -259,7 +259,7 @@ def test_training_stops_before_an_update_that_is_not_finite(what, tiny, tmp_path
 
     monkeypatch.setattr(TranslationTask, "loss", poisoned)
     with pytest.raises(NotFinite, match=rf"step 6: the {what} is not finite.*step-0000000[345]"):
-        job.begin(tiny, tmp_path / "run", "cpu", force=True)  # the estimate of memory would compute losses, too
+        job.begin(tiny, tmp_path / "run", "cpu", force=True)  # without the memory check, which computes losses too
     for value in tensors(tmp_path / "run").values():
         assert value.double().isfinite().all()
 

@@ -484,10 +484,10 @@ def test_two_searches_under_one_watch_are_two_passes():
     sources = [torch.randint(3, 9, (1, 4)), torch.randint(3, 9, (1, 4))]
     with qkv.watch(model, layers="decoder.0.cross") as seen:
         for source in sources:
-            greedy_search(model, model.start(model.encode(source)), Rules(batch=1, begin=1, end=2, max_length=3))
+            greedy_search(model, model.init_state(model.encode(source)), Rules(batch=1, begin=1, end=2, max_length=3))
     first, second = seen["decoder.0.cross"].passes
     with qkv.watch(model, layers="decoder.0.cross") as alone:
-        greedy_search(model, model.start(model.encode(sources[1])), Rules(batch=1, begin=1, end=2, max_length=3))
+        greedy_search(model, model.init_state(model.encode(sources[1])), Rules(batch=1, begin=1, end=2, max_length=3))
     torch.testing.assert_close(second, alone["decoder.0.cross"].weights)
     assert not torch.equal(first[:, :, 0], second[:, :, 0])
 

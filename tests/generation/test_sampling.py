@@ -32,10 +32,10 @@ class Bigrams(LanguageModel[Last]):
         super().__init__()
         self.table = torch.nn.Parameter(torch.stack([LOGITS.roll(token) for token in range(VOCABULARY)]))
 
-    def start(self, batch):
+    def init_state(self, batch):
         return Last(torch.zeros(batch, dtype=torch.long))
 
-    def read(self, tokens, state):
+    def forward_from(self, tokens, state):
         return self.table[tokens], Last(tokens[:, -1])
 
 
@@ -43,7 +43,7 @@ def first_tokens(count: int, how: Sampling, **rules: object) -> Counter[int]:
     model = Bigrams()
     found = sample(
         model,
-        model.start(1),
+        model.init_state(1),
         Rules(**{"batch": 1, "begin": BEGIN, "end": None, "max_length": 1} | rules),
         how,
         samples=count,
@@ -113,7 +113,7 @@ def test_the_coldest_draw_gives_the_best_the_hottest_anything_and_neither_what_i
 def test_what_is_forbidden_is_never_drawn_and_a_prefix_always():
     model = Bigrams()
     rules = Rules(batch=2, begin=BEGIN, end=END, max_length=4, min_length=3, never=[4, 2], prefixes=[[], [4, 5]])
-    first, second = sample(model, model.start(2), rules, Sampling(temperature=5.0), samples=200)
+    first, second = sample(model, model.init_state(2), rules, Sampling(temperature=5.0), samples=200)
     for h in (*first, *second):
         assert 3 <= len(h.tokens) <= 4
         assert END not in h.tokens
@@ -125,7 +125,7 @@ def test_what_is_forbidden_is_never_drawn_and_a_prefix_always():
 def test_a_score_is_the_models_own_whatever_the_temperature():
     model = Bigrams()
     rules = Rules(batch=1, begin=3, end=END, max_length=5)
-    for h in sample(model, model.start(1), rules, Sampling(0.3, top_k=3), samples=30, length_penalty=0.5)[0]:
+    for h in sample(model, model.init_state(1), rules, Sampling(0.3, top_k=3), samples=30, length_penalty=0.5)[0]:
         last, total = 3, 0.0
         for token in (*h.tokens, END):
             total += LOGITS.roll(last).log_softmax(-1)[token].item()
@@ -136,7 +136,7 @@ def test_a_score_is_the_models_own_whatever_the_temperature():
 def test_without_an_end_token_every_row_has_its_greatest_length_and_its_own_beginning():
     model = Bigrams()
     rules = Rules(batch=3, begin=[0, 2, 5], end=None, max_length=[4, 1, 7])
-    found = sample(model, model.start(3), rules, Sampling(top_k=1), samples=2)
+    found = sample(model, model.init_state(3), rules, Sampling(top_k=1), samples=2)
     for begin, length, hypotheses in zip([0, 2, 5], [4, 1, 7], found, strict=True):
         last, expected, total = begin, [], 0.0
         for _ in range(length):
@@ -155,7 +155,7 @@ def test_a_seed_gives_the_same_again_another_seed_or_number_something_else():
 
     def texts(seed: int, numbers: list[int]):
         rules = Rules(batch=len(numbers), begin=BEGIN, end=None, max_length=12)
-        found = sample(model, model.start(len(numbers)), rules, Sampling(seed=seed), samples=3, numbers=numbers)
+        found = sample(model, model.init_state(len(numbers)), rules, Sampling(seed=seed), samples=3, numbers=numbers)
         return [[h.tokens for h in row] for row in found]
 
     assert texts(1, [0, 1, 2]) == texts(1, [0, 1, 2])
@@ -189,7 +189,7 @@ def test_a_sample_of_a_padded_sentence_is_the_same_alone_and_in_a_batch(name):
 
     def found(rows: list[int]):
         with torch.inference_mode():
-            state = model.start(model.encode(source[rows, : int(lengths[rows].max())], lengths[rows]))
+            state = model.init_state(model.encode(source[rows, : int(lengths[rows].max())], lengths[rows]))
         rules = Rules(batch=len(rows), begin=BEGIN, end=END, max_length=[3 + 2 * row for row in rows])
         return sample(model, state, rules, Sampling(top_p=0.95, seed=4), samples=3, numbers=rows)
 
@@ -223,6 +223,6 @@ def test_samples_and_numbers_are_counted():
     model = Bigrams()
     rules = Rules(batch=2, begin=BEGIN, end=None, max_length=1)
     with pytest.raises(InputError, match="one sample at least, not 0"):
-        sample(model, model.start(2), rules, samples=0)
+        sample(model, model.init_state(2), rules, samples=0)
     with pytest.raises(InputError, match=r"a search of 2 row\(s\) was given 3 numbers of rows"):
-        sample(model, model.start(2), rules, numbers=[1, 2, 3])
+        sample(model, model.init_state(2), rules, numbers=[1, 2, 3])

@@ -42,7 +42,7 @@ class SecondOrder(EncoderDecoder[Memory, State]):
     def encode(self, source, source_lengths=None):
         return Memory(torch.stack([table(int(seed)) for seed in source[:, 0]]))
 
-    def start(self, memory):
+    def init_state(self, memory):
         return State(memory.tables, torch.zeros(len(memory.tables), dtype=torch.long))
 
     def step(self, token, state):
@@ -50,7 +50,7 @@ class SecondOrder(EncoderDecoder[Memory, State]):
         return state.tables[rows, state.last, token], State(state.tables, token)
 
     def decode(self, target, memory):
-        state, logits = self.start(memory), []
+        state, logits = self.init_state(memory), []
         for token in target.unbind(1):
             one, state = self.step(token, state)
             logits.append(one)
@@ -89,8 +89,8 @@ def search(seeds: list[int], beam: int, length_penalty: float = 1.0, exact: bool
     memory = model.encode(torch.tensor(seeds)[:, None])
     rules = Rules(batch=len(seeds), begin=BEGIN, end=END, max_length=LONGEST)
     if beam == 0:
-        return greedy_search(model, model.start(memory), rules, length_penalty=length_penalty)
-    return beam_search(model, model.start(memory), rules, beam=beam, length_penalty=length_penalty, exact=exact)
+        return greedy_search(model, model.init_state(memory), rules, length_penalty=length_penalty)
+    return beam_search(model, model.init_state(memory), rules, beam=beam, length_penalty=length_penalty, exact=exact)
 
 
 @settings(max_examples=25, deadline=None)
@@ -129,11 +129,11 @@ def test_each_row_may_have_its_own_rules():
     prefixes = [[], [2], [3, 0], [2, 2, 3]] * 3
     least = [min(least, limit) for least, limit in zip(least, limits, strict=True)]
     whole = Rules(batch=12, begin=BEGIN, end=END, max_length=limits, min_length=least, prefixes=prefixes, never=[0])
-    state = model.start(model.encode(torch.tensor(seeds)[:, None]))
+    state = model.init_state(model.encode(torch.tensor(seeds)[:, None]))
     together = beam_search(model, state, whole, beam=3, length_penalty=0.7)
     greedy = greedy_search(model, state, whole, length_penalty=0.7)
     for seed, limit, fewest, prefix in zip(seeds, limits, least, prefixes, strict=True):
-        own = model.start(model.encode(torch.tensor([[seed]])))
+        own = model.init_state(model.encode(torch.tensor([[seed]])))
         rules = Rules(batch=1, begin=BEGIN, end=END, max_length=limit, min_length=fewest, prefixes=[prefix], never=[0])
         assert together[seed] == beam_search(model, own, rules, beam=3, length_penalty=0.7)[0]
         assert greedy[seed] == greedy_search(model, own, rules, length_penalty=0.7)[0]
@@ -166,7 +166,7 @@ def test_no_beam_finds_better_than_the_best_and_the_widest_finds_it():
 
 def test_what_is_never_to_be_said_is_not_said_and_the_rest_keeps_its_probability():
     model = SecondOrder()
-    state = model.start(model.encode(torch.arange(20)[:, None]))
+    state = model.init_state(model.encode(torch.arange(20)[:, None]))
     rules = Rules(batch=20, begin=BEGIN, end=END, max_length=LONGEST, never=[BEGIN, 2])
     greedy = greedy_search(model, state, rules)
     beams = beam_search(model, state, rules, beam=3)
@@ -193,7 +193,7 @@ def test_a_wide_beam_finds_the_best_of_what_the_rules_allow(seed, length_penalty
     ]  # fmt: skip
     rules = Rules(batch=1, begin=BEGIN, end=END, max_length=LONGEST, min_length=least, prefixes=[prefix], never=never)
     model = SecondOrder()
-    state = model.start(model.encode(torch.tensor([[seed]])))
+    state = model.init_state(model.encode(torch.tensor([[seed]])))
     everything = sum(3**length for length in range(LONGEST + 1))
     (found,) = beam_search(model, state, rules, beam=everything, length_penalty=length_penalty, exact=True)
     assert [h.score for h in found] == pytest.approx([score for score, _ in allowed], abs=1e-4)
@@ -245,7 +245,7 @@ def test_a_hypothesis_says_in_which_rows_it_was_computed(beam):
     """Followed through the tables: the step at each of its rows was given the token before."""
     model = Noted()
     rules = Rules(batch=6, begin=BEGIN, end=END, max_length=LONGEST)
-    state = model.start(model.encode(torch.arange(6)[:, None]))
+    state = model.init_state(model.encode(torch.arange(6)[:, None]))
     found = [[h] for h in greedy_search(model, state, rules)] if beam == 0 else beam_search(model, state, rules, beam=3)
     for hypotheses in found:
         for h in hypotheses:
@@ -257,7 +257,7 @@ def test_rows_that_are_done_are_computed_no_further(beam):
     model = Noted()
     limits = [1, 4, 2, 4]
     rules = Rules(batch=4, begin=BEGIN, end=END, max_length=limits, min_length=limits)
-    state = model.start(model.encode(torch.arange(4)[:, None]))
+    state = model.init_state(model.encode(torch.arange(4)[:, None]))
     if beam == 0:
         greedy_search(model, state, rules)
     else:
@@ -278,7 +278,7 @@ def test_what_beams_share_is_copied_only_when_a_row_leaves():
     model = Same()
     limits = [2, 6, 6]
     rules = Rules(batch=3, begin=BEGIN, end=END, max_length=limits, min_length=limits)
-    beam_search(model, model.start(model.encode(torch.arange(3)[:, None])), rules, beam=4)
+    beam_search(model, model.init_state(model.encode(torch.arange(3)[:, None])), rules, beam=4)
     assert [len(tables) for tables in model.tables] == [12, 12, 12, 8, 8, 8, 8]
     assert len({id(tables) for tables in model.tables}) == 2
 
@@ -295,7 +295,7 @@ def test_only_an_exact_stop_waits_for_what_a_greater_length_forgives():
             return p.log(), State(state.tables, token)
 
     model = Patient()
-    state = model.start(model.encode(torch.tensor([[0]])))
+    state = model.init_state(model.encode(torch.tensor([[0]])))
     rules = Rules(batch=1, begin=BEGIN, end=END, max_length=LONGEST)
     ((hasty,),) = beam_search(model, state, rules, beam=1)
     ((patient,),) = beam_search(model, state, rules, beam=1, exact=True)
@@ -325,7 +325,7 @@ def untrained(module: ModuleType, vocabulary: int, std: float = 0.5) -> EncoderD
 
 @torch.inference_mode()
 def begun(model: EncoderDecoder, source: Tensor, lengths: Tensor):
-    return model.start(model.encode(source, lengths))
+    return model.init_state(model.encode(source, lengths))
 
 
 @EVERY_MODEL
@@ -488,7 +488,7 @@ def test_a_model_that_gives_no_numbers_does_not_keep_a_search_from_ending():
             return logits * math.nan, state
 
     model = Broken()
-    state = model.start(model.encode(torch.arange(2)[:, None]))
+    state = model.init_state(model.encode(torch.arange(2)[:, None]))
     rules = Rules(batch=2, begin=BEGIN, end=END, max_length=3, min_length=1)
     for found in (
         [[h] for h in greedy_search(model, state, rules)],
@@ -501,7 +501,7 @@ def test_a_model_that_gives_no_numbers_does_not_keep_a_search_from_ending():
 
 def test_a_search_for_nothing_is_refused_in_words():
     model = SecondOrder()
-    state = model.start(model.encode(torch.tensor([[1]])))
+    state = model.init_state(model.encode(torch.tensor([[1]])))
     rules = {"batch": 1, "begin": BEGIN, "end": END, "max_length": 3}
     with pytest.raises(InputError, match="hypotheses"):
         beam_search(model, state, Rules(**rules), beam=0)

@@ -80,7 +80,7 @@ def test_a_batch_that_is_filled_up_costs_what_it_costs_without(changes):
     assert filled.target_in.shape == (16, 8)
     assert filled.target_in[0, -1] == PAD
     torch.testing.assert_close(task.loss(model, filled), task.loss(model, plain))
-    logits, weights = model.read(plain.images, plain.target_in)
+    logits, weights = model.forward_with_weights(plain.images, plain.target_in)
     expected = F.cross_entropy(logits.flatten(0, 1), plain.target_out.flatten(), label_smoothing=0.1)
     if "spread" in changes:
         expected = expected + 0.1 * (1 - weights.sum(dim=1)).square().sum() / plain.tokens

@@ -28,7 +28,7 @@ def test_the_guesses_are_the_most_probable_tokens_at_each_mask(tmp_path, head, b
     for text, one in zip(TEXTS, found, strict=True):
         ids = torch.tensor([tokenizer.encode(text).ids])
         with torch.no_grad():
-            said = model.word_logits(model(ids))[0].softmax(dim=-1)
+            said = model.mlm_logits(model(ids))[0].softmax(dim=-1)
         places = [place for place, token in enumerate(ids[0].tolist()) if token == WORDS.index("[MASK]")]
         assert len(one.guesses) == len(places) == text.count("[MASK]")
         for place, guesses in zip(places, one.guesses, strict=True):
@@ -50,7 +50,7 @@ def test_a_bert_of_our_own_is_filled_in_by_as_a_released_one(tmp_path):
     found = filler("The [MASK] sat.", 4)
     ids = tokenizer.encode("The [MASK] sat.").ids
     with torch.no_grad():
-        said = model.word_logits(model(torch.tensor([ids])))[0, ids.index(tokenizer.roles.mask)].softmax(dim=-1)
+        said = model.mlm_logits(model(torch.tensor([ids])))[0, ids.index(tokenizer.roles.mask)].softmax(dim=-1)
     ranked = said.argsort(descending=True)[:4]
     assert [guess.word for guess in found.guesses[0]] == [tokenizer.name(int(token)) for token in ranked]
     assert [guess.probability for guess in found.guesses[0]] == pytest.approx(said[ranked].tolist(), abs=1e-5)
@@ -60,9 +60,9 @@ def always(word: str, folder) -> qkv.Filler:
     """One that has a single answer."""
     model = tiny_bert("masked_lm", vocabulary_size=40)  # with room for more tokens than there are
     with torch.no_grad():
-        model.words.readout.bias.fill_(-100.0)
-        model.words.readout.bias[WORDS.index(word)] = 100.0
-        model.words.readout.bias[30:] = 90.0
+        model.mlm_head.readout.bias.fill_(-100.0)
+        model.mlm_head.readout.bias[WORDS.index(word)] = 100.0
+        model.mlm_head.readout.bias[30:] = 90.0
     return qkv.Filler(model, tiny_tokenizer(folder))
 
 

@@ -100,7 +100,7 @@ def test_back_propagation_ends_where_the_window_begins():
 
 def nats_one_by_one(model: RNNLM, tokens: list[int]) -> float:
     """-log p of every token after the first, in a loop that knows one token at a time."""
-    state, total = model.start(1), 0.0
+    state, total = model.init_state(1), 0.0
     for token, coming in pairwise(tokens):
         logits, state = model.step(torch.tensor([token]), state)
         total -= logits[0].log_softmax(-1)[coming].item()

@@ -162,7 +162,7 @@ def test_the_loss_is_the_mean_over_masked_words_and_that_of_what_follows(head):
         for row in range(len(batch.lengths)):
             length = int(batch.lengths[row])
             hidden = model(batch.tokens_read[row : row + 1, :length], batch.segments[row : row + 1, :length])
-            words = model.word_logits(hidden)[0].log_softmax(dim=-1)
+            words = model.mlm_logits(hidden)[0].log_softmax(dim=-1)
             each += [-words[p, t] for p, t in zip(batch.places[row], batch.targets[row], strict=True) if t != IGNORE]
             if head == "pretraining":
                 said.append(F.cross_entropy(model.label(model.pooled(hidden)), batch.follows[row : row + 1]))

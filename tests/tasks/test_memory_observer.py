@@ -31,7 +31,7 @@ def test_it_sees_the_weights_of_every_step_and_what_was_said():
     with qkv.watch(model) as watched, torch.no_grad():
         logits = model(x)[0]
     np.testing.assert_allclose(seen.said, logits.sigmoid().numpy(), atol=1e-6)
-    np.testing.assert_allclose(seen.read, watched["reader"].weights[0].numpy(), atol=1e-6)
+    np.testing.assert_allclose(seen.read, watched["read_heads"].weights[0].numpy(), atol=1e-6)
     wrong = sum(
         (seen.said[step, bit] > 0.5) != bool(seen.targets[step, bit]) for step in range(6, 10) for bit in range(3)
     )

@@ -77,7 +77,7 @@ def test_what_fills_a_batch_up_is_not_asked_for(filled):
     total = 0.0
     for words in (SENTENCES[0], SENTENCES[2]):  # word by word, alone
         for logits, targets in zip(
-            model.predict(Characters(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
+            model.bilm_logits(Characters(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
         ):
             for place, target in enumerate(targets):
                 wanted = target if isinstance(target, int) else number(target)
@@ -125,7 +125,7 @@ def test_the_gradient_of_both_directions_is_that_of_finite_differences():
 def test_half_of_the_loss_is_each_direction():
     task, model = prepared(), elmo()
     batch = task.batch([1, 3])
-    ahead, back = model.predict(task.train.splitter.read(batch.words), batch.lengths)
+    ahead, back = model.bilm_logits(task.train.splitter.read(batch.words), batch.lengths)
     sides = [
         F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
         for logits, targets in ((ahead, batch.ahead), (back, batch.back))

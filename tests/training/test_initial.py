@@ -185,7 +185,9 @@ def test_what_is_inborn_is_as_the_weights_learned_it(inborn: bool):
     assert ("normalise_words" in set_aside(wanted, start)[0]) is not inborn
 
 
-@pytest.mark.parametrize(("longer", "said"), [(False, []), (True, ["mix_keys.weight", "mix_values.weight"])])
+@pytest.mark.parametrize(
+    ("longer", "said"), [(False, []), (True, ["key_projection.weight", "value_projection.weight"])]
+)
 def test_a_linformer_keeps_its_mixtures_of_the_places_that_both_read(longer: bool, said: list[str]):
     sizes = {"dim": 8, "heads": 2, "layers": 1, "rank": 3, "sharing": "headwise", "position": "sinusoidal"}
     lengths = (8, 12) if longer else (12, 8)

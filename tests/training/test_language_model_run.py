@@ -52,7 +52,7 @@ def test_a_run_that_forgets_the_carried_state_ends_elsewhere(tiny_text, tmp_path
         job.begin(tiny_text, tmp_path / "parts", "cpu")
 
     def from_a_fresh_start(self: LanguageModelTask, model: RNNLM, tensors: object) -> None:
-        self.state = model.start(self.streams)
+        self.state = model.init_state(self.streams)
 
     monkeypatch.setattr(LanguageModelTask, "carry", from_a_fresh_start)
     job.resume(tmp_path / "parts", "cpu")

@@ -79,7 +79,7 @@ def beam_search(
                 here, running, ended, rows, words = select((here, running, ended, rows, words), staying)
                 state, shared = select((state, shared), rows.flatten())
             else:
-                state = select(state, rows.flatten(), but=shared)
+                state = select(state, rows.flatten(), shared=shared)
             parents, token = rows.flatten(), words.flatten()
             reading.go_on_from(parents)
     ways_back = trail.followed([place[1:] for number in range(rules.batch) for place in found[number]])

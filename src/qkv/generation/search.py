@@ -13,13 +13,13 @@ import torch
 from qkv.attention.watch import begin_passes
 from qkv.generation.rules import Judge, Rules
 from qkv.generation.trail import Hypothesis, Trail
-from qkv.nn.encoder_decoder import Writer
+from qkv.nn.encoder_decoder import Decoder
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.state import select
 from qkv.types import Float, Int, Tensor
 
 State = TypeVar("State")
-Speaker = Writer[Any, State] | LanguageModel[State]  # what takes one token and gives the logits of the next
+Speaker = Decoder[Any, State] | LanguageModel[State]  # what takes one token and gives the logits of the next
 Choose = Callable[[Float[Tensor, "rows vocabulary"], int, Int[Tensor, "rows"]], Int[Tensor, "rows"]]
 
 

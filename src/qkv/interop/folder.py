@@ -37,14 +37,14 @@ from qkv.models.captioner import ShowAttendTell
 from qkv.models.elmo import Elmo
 from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
-from qkv.nn.encoder_decoder import EncoderDecoder, Writer
+from qkv.nn.encoder_decoder import Decoder, EncoderDecoder
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.transducer import Transducer
 from qkv.runtime.device import pick_device
 
 # Every model there is.
-Network = Writer[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
+Network = Decoder[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
 
 LIBRARY = "qkv"  # what config.json of a folder of ours says, for others have models of the same types
 KINDS: dict[type[Any], str] = {

@@ -96,7 +96,7 @@ class Captioner:
     ) -> list[Hypothesis]:
         """The best caption that a search finds for each picture, or with `sampling` one that is drawn."""
         model = self.model
-        state = model.start(model.encode(images))
+        state = model.init_state(model.encode(images))
         rules = Rules(
             batch=len(images),
             begin=self.marks.begin,

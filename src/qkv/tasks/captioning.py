@@ -16,7 +16,7 @@ from qkv.data.vocabulary import PAD, Vocabulary
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.metrics.captions import caption_bleu, exact_captions, inside
-from qkv.models.captioner import LARGEST_CELL, Config, ShowAttendTell
+from qkv.models.captioner import MAX_STRIDE, Config, ShowAttendTell
 from qkv.objectives.attention import alignment_loss
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.objectives.spread import spread_loss
@@ -88,7 +88,7 @@ class CaptioningTask(ScoredTask):
     @classmethod
     def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         cells = {"patches": table.get("patch", Config.patch), "given": 1}
-        side = cells.get(str(table.get("encoder")), LARGEST_CELL)
+        side = cells.get(str(table.get("encoder")), MAX_STRIDE)
         return {"vocabulary_size": 1, "channels": 3, "height": side, "width": side}
 
     @classmethod
@@ -140,7 +140,7 @@ class CaptioningTask(ScoredTask):
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:
         """The mean over the caption's tokens, in nats, what hard attention learns from, and what soft should spread."""
-        logits, weights = model.read(batch.images, batch.target_in)
+        logits, weights = model.forward_with_weights(batch.images, batch.target_in)
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.settings.label_smoothing, consume=True)
         if model.config.spread:
@@ -190,7 +190,7 @@ class CaptioningTask(ScoredTask):
         found: list[bool] = []
         for part in self._parts(encoded(self.vocabulary, first)):
             batch = self._batched(first, part).to(model.device)
-            _, weights = model.read(batch.images, batch.target_in)
+            _, weights = model.forward_with_weights(batch.images, batch.target_in)
             for one, peaks in zip(part, weights.argmax(dim=-1).tolist(), strict=True):
                 words = self._words(first.texts[one.picture][0])
                 for named in first.objects[one.picture]:

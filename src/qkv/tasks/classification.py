@@ -123,7 +123,7 @@ class ClassificationTask(ScoredTask):
         return self.splitter.at_once(self.settings.batch_tokens)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
-        logits = model.say(self.splitter.read(batch.tokens_read), batch.lengths).float()
+        logits = model.predict(self.splitter.read(batch.tokens_read), batch.lengths).float()
         smoothing = self.settings.label_smoothing
         loss = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
         return loss / (batch.targets != IGNORE).sum().clamp(min=1)
@@ -174,5 +174,5 @@ def label_log_probabilities(
     found = torch.zeros(len(pairs), model.config.labels)
     for rows, batch in in_batches(texts.pieces, splitter.at_once(budget), splitter.pad):
         here = batch.to(model.device)
-        found[rows] = model.say(splitter.read(here.tokens_read), here.lengths).float().log_softmax(dim=-1).cpu()
+        found[rows] = model.predict(splitter.read(here.tokens_read), here.lengths).float().log_softmax(dim=-1).cpu()
     return found

@@ -74,7 +74,7 @@ class DocumentObserver(Classifier):
         (numbers,) = splitter.split([text])
         read = torch.tensor([numbers[: self.room]], device=self.model.device)
         with watch(self.model) as seen:
-            logits = self.model.say(splitter.read(read), torch.full_like(read[:, 0], read.shape[1]))
+            logits = self.model.predict(splitter.read(read), torch.full_like(read[:, 0], read.shape[1]))
         of_sentences = seen["sentences"].weights[0, 0, 0].tolist()
         of_words = seen["words"].weights[:, 0, 0].float().cpu().numpy()
         sentences = tuple(

@@ -13,7 +13,7 @@ from qkv.config import require
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.wordpiece import INSIDE
 from qkv.errors import InputError
-from qkv.models.bert import OF_WORDS, Bert
+from qkv.models.bert import MLM_HEADS, Bert
 from qkv.nn.text_encoder import TextEncoder
 from qkv.tasks.pieces import IGNORE, Piece, in_batches
 from qkv.tasks.reader import BATCH_TOKENS, Reader, require_text
@@ -45,7 +45,7 @@ class Filler(Reader):
     p(x_i | all that is not masked): the guesses need not go together.
     """
 
-    heads: ClassVar = OF_WORDS
+    heads: ClassVar = MLM_HEADS
     model: Bert
 
     def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
@@ -71,7 +71,7 @@ class Filler(Reader):
             hidden = self.model(here.tokens_read, lengths=here.lengths)
             masked = hidden[here.tokens_read == self.mask]
             # A model may have room for more tokens than there are; those that are none are never guessed.
-            probabilities = self.model.word_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
+            probabilities = self.model.mlm_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
             best = probabilities.topk(min(top, len(self.tokenizer)), dim=-1)
             guessed = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
             for row in rows:

@@ -87,7 +87,7 @@ class Generator:
 
     def _require_room(self, number: int, given: int, tokens: int) -> None:
         """Raise where a prompt and what shall follow it are more than the model can look at."""
-        horizon = self.model.horizon
+        horizon = self.model.max_length
         if horizon is not None and given + tokens - 1 > horizon:
             raise InputError(
                 f"prompt {number} has {given} token(s), and {tokens} more were asked for, but the model can look at "
@@ -99,9 +99,9 @@ class Generator:
         self, number: int, prompt: str, before: Tokens | Encoded, tokens: int, how: Sampling, samples: int
     ) -> list[Generated]:
         *first, last = before.ids
-        state = self.model.start(1)
+        state = self.model.init_state(1)
         if first:
-            _, state = self.model.read(torch.tensor([first], device=self.model.device), state)
+            _, state = self.model.forward_from(torch.tensor([first], device=self.model.device), state)
         never = [one for one in never_written(self.vocabulary, self.model.config.vocabulary_size) if one != self.end]
         rules = Rules(batch=1, begin=last, end=self.end, max_length=tokens, never=never)
         (found,) = sample(self.model, state, rules, how, samples=samples, numbers=[number])

@@ -16,7 +16,7 @@ from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.vocabularies import AnyTokenizer
 from qkv.metrics import Metric
-from qkv.nn.language_model import LanguageModel, detached, tensors_of, with_tensors
+from qkv.nn.language_model import LanguageModel, detach_state, replace_tensors, state_tensors
 from qkv.nn.state import select
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.tasks.task import Examined, ScoredTask, Settings
@@ -131,9 +131,9 @@ class LanguageModelTask(ScoredTask):
     def loss(self, model: LanguageModel[Any], batch: Window) -> Float[Tensor, ""]:
         """The mean over the window's tokens, in nats; the state is kept for the next window, if that may go on."""
         fresh = batch.opens or self.horizon is not None
-        logits, state = model.read(batch.read, model.start(len(batch.read)) if fresh else self.state)
+        logits, state = model.forward_from(batch.read, model.init_state(len(batch.read)) if fresh else self.state)
         if self.horizon is None:
-            self.state = detached(state)
+            self.state = detach_state(state)
         return mean_cross_entropy(logits, batch.coming, IGNORE, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
@@ -150,15 +150,15 @@ class LanguageModelTask(ScoredTask):
         return Examined(len(data.texts[split]), "characters", scores)
 
     def carried(self) -> dict[str, Tensor]:
-        return tensors_of(self.state)
+        return state_tensors(self.state)
 
     def carry(self, model: LanguageModel[Any], tensors: Mapping[str, Tensor]) -> None:
         if not tensors:
             return
-        fresh = model.start(self.streams)
-        if tensors_of(fresh).keys() != tensors.keys():
+        fresh = model.init_state(self.streams)
+        if state_tensors(fresh).keys() != tensors.keys():
             raise CheckpointError(f"the checkpoint carries on with {', '.join(tensors)}: not a state of this model")
-        self.state = with_tensors(fresh, {name: tensor.to(model.device) for name, tensor in tensors.items()})
+        self.state = replace_tensors(fresh, {name: tensor.to(model.device) for name, tensor in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,10 @@ class EncodedText:
         model with a horizon reads windows of `length` tokens, or as long as it can, each from a fresh start.
         """
         total = torch.zeros((), dtype=torch.float64, device=model.device)
-        if model.horizon is None:
+        if model.max_length is None:
             read = self._read(model, budget, max(1, min(parts, len(self.tokens) // LEAST_PART)))
         else:
-            read = self._read_windows(model, budget, min(model.horizon, length or model.horizon))
+            read = self._read_windows(model, budget, min(model.max_length, length or model.max_length))
         for logits, coming in read:
             total += token_cross_entropy(logits, coming, IGNORE)
         nats, tokens = float(total), len(self.tokens) - 1
@@ -207,13 +207,13 @@ class EncodedText:
         text = self.tokens.to(model.device)
         whole = (len(text) - 1) // parts
         read, coming = (text[begin : begin + parts * whole].view(parts, whole) for begin in (0, 1))
-        state, length = model.start(parts), max(1, budget // parts)
+        state, length = model.init_state(parts), max(1, budget // parts)
         for begin in range(0, whole, length):
-            logits, state = model.read(read[:, begin : begin + length], state)
+            logits, state = model.forward_from(read[:, begin : begin + length], state)
             yield logits, coming[:, begin : begin + length]
         if parts * whole < len(text) - 1:  # what the division left over goes on after the last part
             last = select(state, torch.full((1,), parts - 1, device=model.device))
-            logits, _ = model.read(text[None, parts * whole : -1], last)
+            logits, _ = model.forward_from(text[None, parts * whole : -1], last)
             yield logits, text[None, parts * whole + 1 :]
 
     def _read_windows(

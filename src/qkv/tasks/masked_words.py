@@ -28,7 +28,7 @@ from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.wordpiece import INSIDE
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.models.bert import OF_WORDS, Bert, Pretraining
+from qkv.models.bert import MLM_HEADS, Bert, Pretraining
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.objectives.masking import IGNORE, mask_tokens
 from qkv.objectives.next_sentence import sentence_pairs
@@ -126,7 +126,7 @@ class MaskedWordsTask(ScoredTask):
     @classmethod
     def provisional(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         head = table.get("head")
-        require(head in OF_WORDS, f"model.head {head!r} says no words: set it to {' or '.join(OF_WORDS)}")
+        require(head in MLM_HEADS, f"model.head {head!r} says no words: set it to {' or '.join(MLM_HEADS)}")
         return super().provisional(table)
 
     @classmethod
@@ -325,4 +325,4 @@ def _said(
     hidden = model(batch.tokens_read, batch.segments, batch.lengths)
     asked = hidden.gather(1, batch.places[:, :, None].expand(-1, -1, hidden.shape[-1]))
     said = model.logits(asked)  # the first place is that of [CLS], as it was
-    return (said.words, said.next_sentence) if isinstance(said, Pretraining) else (said, None)
+    return (said.masked_lm, said.next_sentence) if isinstance(said, Pretraining) else (said, None)

@@ -63,8 +63,8 @@ class MemoryObserver:
             sequences.targets[0],
             sequences.asked,
             _array(logits.float().sigmoid()[0]),
-            _array(seen["writer"].weights[0]),
-            _array(seen["reader"].weights[0]),
+            _array(seen["write_heads"].weights[0]),
+            _array(seen["read_heads"].weights[0]),
         )
 
 

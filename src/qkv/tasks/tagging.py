@@ -225,5 +225,5 @@ def _loss(model: TextEncoder, splitter: AnySplitter, batch: TextBatch, smoothing
 def _said(model: TextEncoder, splitter: AnySplitter, batch: TextBatch) -> Float[Tensor, "batch length labels"]:
     tokens = splitter.read(batch.tokens_read)
     if batch.tree is None:
-        return model.say(tokens, batch.lengths)
+        return model.predict(tokens, batch.lengths)
     return model.logits(model(tokens, lengths=batch.lengths, tree=batch.tree))

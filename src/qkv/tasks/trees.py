@@ -25,7 +25,7 @@ NOTHING = Tree((), [])  # of a row that has no text
 
 def reads_trees(config: Any) -> bool:
     """Whether a model with this config wants to know the trees of sentences."""
-    return getattr(config, "reads_trees", False)
+    return getattr(config, "uses_trees", False)
 
 
 class Parsed(NamedTuple):

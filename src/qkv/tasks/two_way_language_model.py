@@ -162,7 +162,7 @@ class TwoWayLanguageModelTask(ScoredTask):
         return self.train.batch(rows, self.settings.batch_tokens // width, width)
 
     def loss(self, model: Elmo, batch: SentenceBatch) -> Float[Tensor, ""]:
-        ahead, back = model.predict(self.train.splitter.read(batch.words), batch.lengths)
+        ahead, back = model.bilm_logits(self.train.splitter.read(batch.words), batch.lengths)
         smoothing = self.settings.label_smoothing
         return 0.5 * (
             mean_cross_entropy(ahead, batch.ahead, PAD, smoothing, consume=True)
@@ -185,7 +185,7 @@ class TwoWayLanguageModelTask(ScoredTask):
         total, places = torch.zeros((), dtype=torch.float64, device=model.device), 0
         for batch in sentences.batches(self.settings.batch_tokens):
             here = batch.to(model.device)
-            ahead, back = model.predict(sentences.splitter.read(here.words), here.lengths)
+            ahead, back = model.bilm_logits(sentences.splitter.read(here.words), here.lengths)
             total += token_cross_entropy(ahead, here.ahead, PAD) + token_cross_entropy(back, here.back, PAD)
             places += batch.tokens
         loss = float(total) / (2 * places)

@@ -13,7 +13,7 @@ from qkv.errors import InputError
 from qkv.interop import load
 from qkv.models import MODELS
 from qkv.models.vit import ViT
-from qkv.nn.low_rank import Mixture
+from qkv.nn.low_rank import LengthProjection
 from qkv.training.recipe import TASKS, Recipe
 
 ROOM = ("vocabulary_size", "source_size", "target_size")  # for the tokens, of which a model has its own already
@@ -21,7 +21,10 @@ ROOM = ("vocabulary_size", "source_size", "target_size")  # for the tokens, of w
 FREE = ("max_length", "max_words", "reader_hidden", "own_words")  # sizes that a task may choose anew
 INBORN = ("normalise_words",)  # what is no size, but without which the weights mean nothing
 WORDLESS = {"pictures", "episodes", "bandits", "sequences"}  # kinds of data that no tokenizer reads
-PLACES = {Learned: 0, Mixture: 2}  # modules that learn something for each place of a text, and the axis of the places
+PLACES = {
+    Learned: 0,
+    LengthProjection: 2,
+}  # modules that learn something for each place of a text, and the axis of the places
 LABEL = ("label.", "task.label.", "head.")  # under which models have the weights that say a label
 
 
@@ -107,7 +110,7 @@ def take_over(model: torch.nn.Module, start: torch.nn.Module) -> list[str]:
         old, axis = found.get(name), placed.get(name)
         if old is not None and regridded and name.endswith("positions"):
             if isinstance(model, ViT) and isinstance(start, ViT):
-                parameter.copy_(start.places(old, model.config.grid))
+                parameter.copy_(start.interpolate_positions(old, model.config.grid))
             else:
                 fresh.append(name)
         elif old is not None and old.shape == parameter.shape:

@@ -59,11 +59,11 @@ def test_the_released_embeddings_are_reproduced_when_the_state_is_carried_from_s
     model = load_elmo(released)
     texts = json.loads((released / "sentences.json").read_text())
     expected = [embeddings(released, number) for number in range(3)]
-    state, compared = model.start(3), 0
+    state, compared = model.init_state(3), 0
     for place in range(10):
         words = [text[place].split() for text in texts]
         with torch.no_grad():
-            layers, state = model.read(model.tokenizer(words), state)
+            layers, state = model.forward_from(model.tokenizer(words), state)
         for row in range(3):
             found = layers[row, -1, : len(words[row])]
             torch.testing.assert_close(found, expected[row][place], rtol=1e-6, atol=1e-6)
@@ -86,7 +86,7 @@ def test_the_released_words_without_context_are_reproduced(released):
     with h5py.File(released / "elmo_token_embeddings.hdf5") as file:
         expected = torch.from_numpy(file["embedding"][()])
     with torch.no_grad():
-        found = model.words(model.tokenizer([words]))[0]
+        found = model.word_encoder(model.tokenizer([words]))[0]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert {"<S>", "</S>"} <= set(words)
 
@@ -119,7 +119,7 @@ def test_a_model_comes_back_bit_for_bit(tmp_path, changes):
     again = load_elmo(tmp_path / "elmo")
     assert not again.training
     for (name, one), (_, other) in zip(model.named_parameters(), again.named_parameters(), strict=True):
-        if name == "words.embed.weight":  # row 0 is no character, and no file has it
+        if name == "word_encoder.embed.weight":  # row 0 is no character, and no file has it
             assert other[0].abs().max() == 0
             one, other = one[1:], other[1:]
         assert torch.equal(one, other), name

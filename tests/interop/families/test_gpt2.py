@@ -113,7 +113,7 @@ def test_fifty_greedy_tokens_are_theirs_also_after_prompts_of_different_lengths(
     model = qkv.load(tmp_path)
     real = (torch.arange(10) >= padding[:, None]).long()
     expected = hf.generate(tokens, attention_mask=real, max_new_tokens=50, do_sample=False, pad_token_id=0)[:, 10:]
-    _, state = model.read(tokens[:, :-1], model.start(3, padding))
+    _, state = model.forward_from(tokens[:, :-1], model.init_state(3, padding))
     rules = Rules(batch=3, begin=tokens[:, -1].tolist(), end=None, max_length=50)
     assert [list(one.tokens) for one in greedy_search(model, state, rules)] == expected.tolist()
     assert len(expected.unique()) > 5
@@ -232,10 +232,10 @@ def test_the_files_that_were_first_released_are_read(tmp_path):
         ({"n_embd": "24"}, "n_embd must be a whole number"),
         ({"n_embd": True}, "n_embd must be a whole number"),
         ({"n_layer": 1e3}, "n_layer must be a whole number"),
-        ({"n_layer": 10**12}, "layers must lie between"),
+        ({"n_layer": 10**12}, "layers must be"),
         ({"n_head": 5}, "must be a multiple of heads"),
-        ({"n_positions": 0}, "max_length must lie between"),
-        ({"layer_norm_epsilon": float("inf")}, "eps must lie in"),
+        ({"n_positions": 0}, "max_length must be"),
+        ({"layer_norm_epsilon": float("inf")}, "eps must be"),
         ({"tie_word_embeddings": None}, "tie_word_embeddings must be true or false"),
     ],
 )

@@ -130,7 +130,7 @@ def test_fifty_greedy_tokens_are_those_of_generate(tmp_path, changes):
     )  # fmt: skip
     ours = qkv.load(tmp_path)
     rules = Rules(batch=12, begin=ours.config.begin_token, end=None, max_length=50)
-    found = greedy_search(ours, ours.start(ours.encode(source, lengths)), rules)
+    found = greedy_search(ours, ours.init_state(ours.encode(source, lengths)), rules)
     assert expected.shape == (12, 51)  # with the token it begins with
     assert [list(one.tokens) for one in found] == expected[:, 1:].tolist()
     assert len({token for one in found for token in one.tokens}) > 20
@@ -144,7 +144,7 @@ def test_search_ends_where_generate_does(tmp_path):
     source, _, lengths = batch((7, 4, 1, 9, 2, 5, 3, 8, 6))
     ours = qkv.load(tmp_path)
     rules = Rules(batch=9, begin=PAD, end=ours.config.end_token, max_length=20, never=(ours.config.pad_token,))
-    found = greedy_search(ours, ours.start(ours.encode(source, lengths)), rules)
+    found = greedy_search(ours, ours.init_state(ours.encode(source, lengths)), rules)
     expected = model.generate(
         input_ids=source, attention_mask=seen_by(source, lengths), num_beams=1, do_sample=False,
         max_new_tokens=20, suppress_tokens=[PAD],
@@ -264,9 +264,9 @@ def test_the_body_alone_is_read_without_its_prefix(tmp_path):
         ({"decoder_vocab_size": 31}, "cannot be shared between vocabularies of 30 and 31"),
         ({"decoder_start_token_id": 30}, "begin_token 30 is not one of 30 tokens"),
         ({"eos_token_id": [0, 1]}, "eos_token_id must be a whole number"),
-        ({"encoder_layers": 10**6}, "more than 1,024 layers"),
-        ({"d_model": 10**12}, "dim must lie between"),
-        ({"vocab_size": 10**12, "decoder_vocab_size": 10**12}, "source_size must lie between"),
+        ({"encoder_layers": 10**6}, "layers must be"),
+        ({"d_model": 10**12}, "dim must be"),
+        ({"vocab_size": 10**12, "decoder_vocab_size": 10**12}, "source_size must be"),
         ({"encoder_layers": 1}, "not part of the model"),
         ({"share_encoder_decoder_embeddings": False}, "model.encoder.embed_tokens.weight"),
     ],

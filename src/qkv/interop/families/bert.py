@@ -16,7 +16,7 @@ from qkv.interop.families.config_json import (
     write_labels,
 )
 from qkv.interop.weight_map import Family, Weight, WeightMap, pair
-from qkv.models.bert import LABELLED, OF_WORDS, Bert, Config
+from qkv.models.bert import LABEL_HEADS, MLM_HEADS, Bert, Config
 
 ARCHITECTURES = {
     None: "BertModel",
@@ -65,7 +65,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
     their = read_described(Described, data, "bert")
     pooler = any(name.removeprefix("bert.").startswith("pooler.") for name in names)
     head = _head(names, pooler, their.architectures or ())
-    label_names = read_labels(their.id2label, "bert") if head in LABELLED and their.id2label is not None else ()
+    label_names = read_labels(their.id2label, "bert") if head in LABEL_HEADS and their.id2label is not None else ()
     return Config(
         their.vocab_size,
         head=head,
@@ -119,14 +119,14 @@ def write_config(config: Config) -> dict[str, Any]:
         "type_vocab_size": config.segments,
         "layer_norm_eps": config.eps,
         "tie_word_embeddings": config.tie,
-        **(write_labels(config.label_names, config.labels) if config.head in LABELLED else {}),
+        **(write_labels(config.label_names, config.labels) if config.head in LABEL_HEADS else {}),
     }
 
 
 def weights(config: Config) -> WeightMap:
     """W_Q, W_K and W_V, which are three layers there, are one here."""
     require_theirs(config, "bert")
-    require(not config.reads_trees, f"Hugging Face's bert reads no trees, but this model has tree {config.tree!r}")
+    require(not config.uses_trees, f"Hugging Face's bert reads no trees, but this model has tree {config.tree!r}")
     embeddings = "bert.embeddings"
     table = [
         Weight("embed.tokens.weight", (f"{embeddings}.word_embeddings.weight",)),
@@ -139,22 +139,22 @@ def weights(config: Config) -> WeightMap:
         table += pair(f"{ours}.attention.project", *(f"{theirs}.attention.self.{x}" for x in ("query", "key", "value")))
         table += pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
         table += pair(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
-        table += pair(f"{ours}.feedforward.widen", f"{theirs}.intermediate.dense")
-        table += pair(f"{ours}.feedforward.narrow", f"{theirs}.output.dense")
+        table += pair(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
+        table += pair(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
         table += pair(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm")
     table += pair("pooler", "bert.pooler.dense") if config.pooler else []
     copies: dict[str, str] = {}
     ignored = [r"(bert\.)?embeddings\.position_ids"]  # 0, 1, 2 ..., which old files hold as a tensor
-    if config.head in OF_WORDS:
+    if config.head in MLM_HEADS:
         words, readout = "cls.predictions", "cls.predictions.decoder"
-        table += pair("words.transform", f"{words}.transform.dense") + pair(
-            "words.norm", f"{words}.transform.LayerNorm"
+        table += pair("mlm_head.transform", f"{words}.transform.dense") + pair(
+            "mlm_head.norm", f"{words}.transform.LayerNorm"
         )
         if config.tie:
-            table += [Weight("words.readout.bias", (f"{words}.bias",))]
+            table += [Weight("mlm_head.readout.bias", (f"{words}.bias",))]
             copies = {f"{readout}.weight": f"{embeddings}.word_embeddings.weight", f"{readout}.bias": f"{words}.bias"}
         else:
-            table += pair("words.readout", readout)
+            table += pair("mlm_head.readout", readout)
             ignored.append(re.escape(f"{words}.bias"))  # a second bias, which takes no part in the result
     table += pair("label", LABEL_LAYERS[config.head]) if config.head in LABEL_LAYERS else []
     old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}

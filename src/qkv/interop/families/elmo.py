@@ -166,7 +166,7 @@ def _table(data: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
 
 def _places(model: Elmo) -> Iterator[tuple[str, tuple[Form, Tensor]]]:
     """The name in the file of every weight, or part of one, and how it stands there."""
-    words = model.words
+    words = model.word_encoder
     yield "char_embed", (TABLE, words.embed.weight)
     for number, convolution in enumerate(words.convolutions):
         yield f"CNN/W_cnn_{number}", (FILTER, convolution.weight)

@@ -127,7 +127,7 @@ def test_attention_is_scored_by_the_words_that_name_an_object(vocabulary, monkey
                 weights[row, t, place if at_it == right else (place + 8) % 16] = 1.0
         return None, weights
 
-    monkeypatch.setattr(model, "read", read)
+    monkeypatch.setattr(model, "forward_with_weights", read)
     assert task._pointing(model, task.valid) == 1.0
     right = False
     assert task._pointing(model, task.valid) == 0.0

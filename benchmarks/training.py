@@ -170,7 +170,7 @@ def wrong_by(work: Work) -> float:
 
 
 def _formula(model: RNNSeq2Seq, batch: Batch) -> Tensor:
-    state = model.start(model.encode(batch.source, batch.source_lengths))
+    state = model.init_state(model.encode(batch.source, batch.source_lengths))
     total = torch.zeros((), dtype=torch.float64, device=batch.source.device)
     for token, wanted in zip(batch.target_in.unbind(1), batch.target_out.unbind(1), strict=True):
         logits, state = model.step(token, state)

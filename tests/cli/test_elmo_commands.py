@@ -35,7 +35,7 @@ def test_predictions_equal_those_of_the_model(qkv, folder):
     with torch.no_grad():
         for answer, expected in zip(found, words, strict=True):
             parts = [expected[begin : begin + 5] for begin in range(0, len(expected), 5)]
-            said = [model.say(Characters(8)([part]), torch.tensor([len(part)]))[0] for part in parts]
+            said = [model.predict(Characters(8)([part]), torch.tensor([len(part)]))[0] for part in parts]
             if command == "tag":
                 assert answer["words"] == expected
                 assert answer["tags"] == ["abc"[label] for one in said for label in one.argmax(dim=-1)]

@@ -14,7 +14,7 @@ from qkv.data.registry import load_data
 from qkv.errors import InputError
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
-LABELLED = "".join(f"text number {number}\t{'good' if number % 2 else 'bad'}\n" for number in range(40))
+LABEL_HEADS = "".join(f"text number {number}\t{'good' if number % 2 else 'bad'}\n" for number in range(40))
 PAIRS = "".join(f"satz {number}\tsentence {number}\n" for number in range(40))
 CONLL = "".join(f"w{number}\tNOUN\nruns\tVERB\n.\tPUNCT\n\n" for number in range(40))
 
@@ -32,8 +32,8 @@ def examples(loaded: LoadedData) -> list[Pair]:
 @pytest.mark.parametrize(
     ("kind", "header", "rows"),
     [
-        ("labelled", "text\tlabel", LABELLED),
-        ("labelled", "Sentence\tSentiment", LABELLED),
+        ("labelled", "text\tlabel", LABEL_HEADS),
+        ("labelled", "Sentence\tSentiment", LABEL_HEADS),
         ("pairs", "source\ttarget", PAIRS),
         ("pairs", "DE\tEN", PAIRS),
     ],
@@ -49,9 +49,9 @@ def test_a_header_is_skipped_with_a_note_or_an_error_if_strict(tmp_path, kind, h
 @pytest.mark.parametrize(
     ("kind", "first", "rows"),
     [
-        ("labelled", "text\tgood", LABELLED),  # one of the labels
-        ("labelled", "text\ttext", LABELLED),
-        ("labelled", "class\tlabel", LABELLED + "another text\tlabel\n"),
+        ("labelled", "text\tgood", LABEL_HEADS),  # one of the labels
+        ("labelled", "text\ttext", LABEL_HEADS),
+        ("labelled", "class\tlabel", LABEL_HEADS + "another text\tlabel\n"),
         ("pairs", "Guten Tag\ttext", PAIRS),
     ],
 )
@@ -69,12 +69,12 @@ def test_nearly_one_label_for_each_text_is_an_error(tmp_path):
 
 
 def test_swapped_columns_are_detected(tmp_path):
-    swapped = "".join("\t".join(reversed(line.split("\t"))) + "\n" for line in LABELLED.splitlines())
+    swapped = "".join("\t".join(reversed(line.split("\t"))) + "\n" for line in LABEL_HEADS.splitlines())
     with pytest.raises(InputError, match="swapped"):
         load(tmp_path, "a.tsv", swapped * 3, "labelled")
 
 
-@pytest.mark.parametrize("content", [LABELLED, "She\tPRON\nreads\tVERB\n"])
+@pytest.mark.parametrize("content", [LABEL_HEADS, "She\tPRON\nreads\tVERB\n"])
 def test_a_wrong_tagging_format_is_an_error_with_the_expected_format(tmp_path, content):
     with pytest.raises(InputError, match="CoNLL"):
         load(tmp_path, "a.tsv", content, "tagged")

@@ -32,10 +32,10 @@ class Bigrams(LanguageModel[Last]):
         super().__init__()
         self.table = torch.nn.Parameter(torch.stack([LOGITS.roll(token) for token in range(VOCABULARY)]))
 
-    def start(self, batch):
+    def init_state(self, batch):
         return Last(torch.zeros(batch, dtype=torch.long))
 
-    def read(self, tokens, state):
+    def forward_from(self, tokens, state):
         return self.table[tokens], Last(tokens[:, -1])
 
 
@@ -43,7 +43,7 @@ def first_tokens(count: int, sampling: Sampling, **constraints: object) -> Count
     model = Bigrams()
     hypotheses = sample(
         model,
-        model.start(1),
+        model.init_state(1),
         DecodingConstraints(**{"batch": 1, "begin": BEGIN, "end": None, "max_length": 1} | constraints),
         sampling,
         samples=count,
@@ -117,7 +117,7 @@ def test_suppressed_tokens_are_never_sampled_and_prefixes_are_forced():
     constraints = DecodingConstraints(
         batch=2, begin=BEGIN, end=END, max_length=4, min_length=3, suppress_tokens=[4, 2], prefix_tokens=[[], [4, 5]]
     )
-    first, second = sample(model, model.start(2), constraints, Sampling(temperature=5.0), samples=200)
+    first, second = sample(model, model.init_state(2), constraints, Sampling(temperature=5.0), samples=200)
     for h in (*first, *second):
         assert 3 <= len(h.tokens) <= 4
         assert END not in h.tokens
@@ -129,7 +129,7 @@ def test_suppressed_tokens_are_never_sampled_and_prefixes_are_forced():
 def test_scores_do_not_depend_on_the_temperature():
     model = Bigrams()
     constraints = DecodingConstraints(batch=1, begin=3, end=END, max_length=5)
-    for h in sample(model, model.start(1), constraints, Sampling(0.3, top_k=3), samples=30, length_penalty=0.5)[0]:
+    for h in sample(model, model.init_state(1), constraints, Sampling(0.3, top_k=3), samples=30, length_penalty=0.5)[0]:
         last, total = 3, 0.0
         for token in (*h.tokens, END):
             total += LOGITS.roll(last).log_softmax(-1)[token].item()
@@ -140,7 +140,7 @@ def test_scores_do_not_depend_on_the_temperature():
 def test_without_an_end_token_every_row_has_its_max_length():
     model = Bigrams()
     constraints = DecodingConstraints(batch=3, begin=[0, 2, 5], end=None, max_length=[4, 1, 7])
-    samples = sample(model, model.start(3), constraints, Sampling(top_k=1), samples=2)
+    samples = sample(model, model.init_state(3), constraints, Sampling(top_k=1), samples=2)
     for begin, length, hypotheses in zip([0, 2, 5], [4, 1, 7], samples, strict=True):
         last, expected, total = begin, [], 0.0
         for _ in range(length):
@@ -159,7 +159,9 @@ def test_seed_and_row_id_determine_the_samples():
 
     def sampled(seed: int, row_ids: list[int]):
         constraints = DecodingConstraints(batch=len(row_ids), begin=BEGIN, end=None, max_length=12)
-        samples = sample(model, model.start(len(row_ids)), constraints, Sampling(seed=seed), samples=3, row_ids=row_ids)
+        samples = sample(
+            model, model.init_state(len(row_ids)), constraints, Sampling(seed=seed), samples=3, row_ids=row_ids
+        )
         return [[h.tokens for h in row] for row in samples]
 
     assert sampled(1, [0, 1, 2]) == sampled(1, [0, 1, 2])
@@ -193,7 +195,7 @@ def test_samples_do_not_depend_on_the_rest_of_the_batch(name):
 
     def sampled(rows: list[int]):
         with torch.inference_mode():
-            state = model.start(model.encode(source[rows, : int(lengths[rows].max())], lengths[rows]))
+            state = model.init_state(model.encode(source[rows, : int(lengths[rows].max())], lengths[rows]))
         constraints = DecodingConstraints(
             batch=len(rows), begin=BEGIN, end=END, max_length=[3 + 2 * row for row in rows]
         )
@@ -229,6 +231,6 @@ def test_invalid_numbers_of_samples_and_row_ids_are_rejected():
     model = Bigrams()
     constraints = DecodingConstraints(batch=2, begin=BEGIN, end=None, max_length=1)
     with pytest.raises(InputError, match="samples"):
-        sample(model, model.start(2), constraints, samples=0)
+        sample(model, model.init_state(2), constraints, samples=0)
     with pytest.raises(InputError, match="row_ids"):
-        sample(model, model.start(2), constraints, row_ids=[1, 2, 3])
+        sample(model, model.init_state(2), constraints, row_ids=[1, 2, 3])

@@ -42,7 +42,7 @@ class SecondOrder(EncoderDecoder[Memory, State]):
     def encode(self, source, source_lengths=None):
         return Memory(torch.stack([table(int(seed)) for seed in source[:, 0]]))
 
-    def start(self, memory):
+    def init_state(self, memory):
         return State(memory.tables, torch.zeros(len(memory.tables), dtype=torch.long))
 
     def step(self, token, state):
@@ -50,7 +50,7 @@ class SecondOrder(EncoderDecoder[Memory, State]):
         return state.tables[rows, state.last, token], State(state.tables, token)
 
     def decode(self, target, memory):
-        state, logits = self.start(memory), []
+        state, logits = self.init_state(memory), []
         for token in target.unbind(1):
             step_logits, state = self.step(token, state)
             logits.append(step_logits)
@@ -89,8 +89,10 @@ def search(seeds: list[int], beam: int, length_penalty: float = 1.0, exact: bool
     memory = model.encode(torch.tensor(seeds)[:, None])
     constraints = DecodingConstraints(batch=len(seeds), begin=BEGIN, end=END, max_length=MAX_LENGTH)
     if beam == 0:
-        return greedy_search(model, model.start(memory), constraints, length_penalty=length_penalty)
-    return beam_search(model, model.start(memory), constraints, beam=beam, length_penalty=length_penalty, exact=exact)
+        return greedy_search(model, model.init_state(memory), constraints, length_penalty=length_penalty)
+    return beam_search(
+        model, model.init_state(memory), constraints, beam=beam, length_penalty=length_penalty, exact=exact
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -137,11 +139,11 @@ def test_each_row_may_have_its_own_constraints():
         prefix_tokens=prefixes,
         suppress_tokens=[0],
     )
-    state = model.start(model.encode(torch.tensor(seeds)[:, None]))
+    state = model.init_state(model.encode(torch.tensor(seeds)[:, None]))
     together = beam_search(model, state, batch_constraints, beam=3, length_penalty=0.7)
     greedy = greedy_search(model, state, batch_constraints, length_penalty=0.7)
     for seed, longest, shortest, prefix in zip(seeds, max_lengths, min_lengths, prefixes, strict=True):
-        own = model.start(model.encode(torch.tensor([[seed]])))
+        own = model.init_state(model.encode(torch.tensor([[seed]])))
         constraints = DecodingConstraints(
             batch=1,
             begin=BEGIN,
@@ -182,7 +184,7 @@ def test_only_the_widest_beam_is_guaranteed_to_find_the_best_sequence():
 
 def test_suppressed_tokens_are_not_generated_and_scores_are_not_renormalized():
     model = SecondOrder()
-    state = model.start(model.encode(torch.arange(20)[:, None]))
+    state = model.init_state(model.encode(torch.arange(20)[:, None]))
     constraints = DecodingConstraints(batch=20, begin=BEGIN, end=END, max_length=MAX_LENGTH, suppress_tokens=[BEGIN, 2])
     greedy = greedy_search(model, state, constraints)
     beams = beam_search(model, state, constraints, beam=3)
@@ -219,7 +221,7 @@ def test_a_wide_beam_finds_all_sequences_that_the_constraints_allow(
         suppress_tokens=suppressed,
     )
     model = SecondOrder()
-    state = model.start(model.encode(torch.tensor([[seed]])))
+    state = model.init_state(model.encode(torch.tensor([[seed]])))
     everything = sum(3**length for length in range(MAX_LENGTH + 1))
     (hypotheses,) = beam_search(model, state, constraints, beam=everything, length_penalty=length_penalty, exact=True)
     assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in allowed], abs=1e-4)
@@ -273,7 +275,7 @@ def test_a_hypothesis_records_the_rows_it_was_computed_in(beam):
     """The input of each step at the recorded row must be the previous token."""
     model = Recording()
     constraints = DecodingConstraints(batch=6, begin=BEGIN, end=END, max_length=MAX_LENGTH)
-    state = model.start(model.encode(torch.arange(6)[:, None]))
+    state = model.init_state(model.encode(torch.arange(6)[:, None]))
     results = (
         [[h] for h in greedy_search(model, state, constraints)]
         if beam == 0
@@ -289,7 +291,7 @@ def test_finished_rows_leave_the_batch(beam):
     model = Recording()
     max_lengths = [1, 4, 2, 4]
     constraints = DecodingConstraints(batch=4, begin=BEGIN, end=END, max_length=max_lengths, min_length=max_lengths)
-    state = model.start(model.encode(torch.arange(4)[:, None]))
+    state = model.init_state(model.encode(torch.arange(4)[:, None]))
     if beam == 0:
         greedy_search(model, state, constraints)
     else:
@@ -310,7 +312,7 @@ def test_state_shared_by_beams_is_copied_only_when_a_row_leaves():
     model = RecordingTables()
     max_lengths = [2, 6, 6]
     constraints = DecodingConstraints(batch=3, begin=BEGIN, end=END, max_length=max_lengths, min_length=max_lengths)
-    beam_search(model, model.start(model.encode(torch.arange(3)[:, None])), constraints, beam=4)
+    beam_search(model, model.init_state(model.encode(torch.arange(3)[:, None])), constraints, beam=4)
     assert [len(tables) for tables in model.tables] == [12, 12, 12, 8, 8, 8, 8]
     assert len({id(tables) for tables in model.tables}) == 2
 
@@ -327,7 +329,7 @@ def test_only_exact_stopping_finds_a_longer_and_better_hypothesis():
             return p.log(), State(state.tables, token)
 
     model = LongPath()
-    state = model.start(model.encode(torch.tensor([[0]])))
+    state = model.init_state(model.encode(torch.tensor([[0]])))
     constraints = DecodingConstraints(batch=1, begin=BEGIN, end=END, max_length=MAX_LENGTH)
     ((early,),) = beam_search(model, state, constraints, beam=1)
     ((exact,),) = beam_search(model, state, constraints, beam=1, exact=True)
@@ -357,7 +359,7 @@ def untrained(module: ModuleType, vocabulary: int, std: float = 0.5) -> EncoderD
 
 @torch.inference_mode()
 def initial_state(model: EncoderDecoder, source: Tensor, lengths: Tensor):
-    return model.start(model.encode(source, lengths))
+    return model.init_state(model.encode(source, lengths))
 
 
 @EVERY_MODEL
@@ -524,7 +526,7 @@ def test_search_ends_if_the_model_returns_nan():
             return logits * math.nan, state
 
     model = Broken()
-    state = model.start(model.encode(torch.arange(2)[:, None]))
+    state = model.init_state(model.encode(torch.arange(2)[:, None]))
     constraints = DecodingConstraints(batch=2, begin=BEGIN, end=END, max_length=3, min_length=1)
     for results in (
         [[h] for h in greedy_search(model, state, constraints)],
@@ -537,7 +539,7 @@ def test_search_ends_if_the_model_returns_nan():
 
 def test_invalid_search_settings_are_rejected():
     model = SecondOrder()
-    state = model.start(model.encode(torch.tensor([[1]])))
+    state = model.init_state(model.encode(torch.tensor([[1]])))
     settings = {"batch": 1, "begin": BEGIN, "end": END, "max_length": 3}
     with pytest.raises(InputError, match="beam"):
         beam_search(model, state, DecodingConstraints(**settings), beam=0)

@@ -1,4 +1,4 @@
-"""The Transformer compiles into one graph and goes into a CUDA graph, watched or not."""
+"""The Transformer as a compiled graph and as a CUDA graph, with and without watch."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def model_and_inputs(device: str = "cpu") -> tuple[Transformer, tuple[torch.Tens
 
 
 @pytest.mark.compiled
-def test_one_graph_computes_the_same_and_shows_the_same_attention():
+def test_compiled_model_matches_eager_with_and_without_watch():
     model, inputs = model_and_inputs()
     with qkv.watch(model) as expected:
         logits = model(*inputs)

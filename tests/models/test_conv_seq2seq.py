@@ -1,4 +1,4 @@
-"""The convolutional encoder-decoder against its equations, place by place, and what it keeps while it decodes."""
+"""The convolutional encoder-decoder: equations, stepwise decoding, and the size of its state."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ VOCABULARY = 11
 def make(dtype: torch.dtype = torch.float32, **changes: object) -> ConvSeq2Seq:
     torch.manual_seed(0)
     model = ConvSeq2Seq(Config(VOCABULARY, VOCABULARY, **SIZES | changes)).to(dtype).eval()
-    for parameter in model.parameters():  # biases begin at 0, where a mistake could hide
+    for parameter in model.parameters():  # biases start at 0, which could hide a mistake
         torch.nn.init.normal_(parameter, std=0.4)
     return model
 
@@ -34,12 +34,12 @@ def batch():
 
 
 def by_hand(model, source, target):
-    """The logits and the attention of each layer for one sentence, from the equations, a place and a cell at a time."""
+    """Logits and attention of each layer for one sentence, one position at a time."""
     c = model.config
     half = math.sqrt(0.5)
 
     def gated(convolve, window):
-        out = convolve.weigh.weight @ torch.cat(window) + convolve.weigh.bias
+        out = convolve.linear.weight @ torch.cat(window) + convolve.linear.bias
         return out[: c.hidden] * torch.sigmoid(out[c.hidden :])
 
     def window(x, first):
@@ -49,38 +49,38 @@ def by_hand(model, source, target):
         return [part.tokens.weight[token] + part.positions.weight[i] for i, token in enumerate(tokens)]
 
     e, g = embed(model.source_embed, source), embed(model.target_embed, target)
-    x = [model.encoder.widen(one) for one in e]
+    x = [model.encoder.up_proj(item) for item in e]
     for convolve in model.encoder.convolutions:
         x = [(gated(convolve, window(x, j - (c.kernel - 1) // 2)) + x[j]) * half for j in range(len(x))]
-    z = [model.encoder.narrow(one) for one in x]
+    z = [model.encoder.down_proj(item) for item in x]
 
-    y = [model.widen(one) for one in g]
+    y = [model.up_proj(item) for item in g]
     attention = []
     for block in model.decoder:
         further, rows = [], []
         for i in range(len(y)):
             h = gated(block.convolve, window(y, i - c.kernel + 1))
-            d = (block.ask(h) + g[i]) * half
-            fit = torch.stack([(d * one).sum() for one in z])
+            d = (block.q_proj(h) + g[i]) * half
+            fit = torch.stack([(d * item).sum() for item in z])
             a = fit.exp() / fit.exp().sum()
             read = sum(a[j] * (z[j] + e[j]) * half for j in range(len(z))) * math.sqrt(len(z))
-            further.append(((h + block.tell(read)) * half + y[i]) * half)
+            further.append(((h + block.out_proj(read)) * half + y[i]) * half)
             rows.append(a)
         y = further
         attention.append(torch.stack(rows))
-    return torch.stack([model.readout(model.narrow(one)) for one in y]), attention
+    return torch.stack([model.readout(model.down_proj(item)) for item in y]), attention
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4])
-def test_it_computes_the_equations_of_the_paper_and_shows_its_weights(kernel, batch):
+def test_outputs_and_watched_weights_match_the_equations(kernel, batch):
     source, target, lengths = batch
     model = make(torch.float64, kernel=kernel)
     with qkv.watch(model) as seen:
-        found = model(source, target, lengths)
+        actual = model(source, target, lengths)
     assert list(seen) == ["decoder.0", "decoder.1", "decoder.2"]
     for row, length in enumerate(lengths.tolist()):
         logits, attention = by_hand(model, source[row, :length], target[row])
-        torch.testing.assert_close(found[row], logits, rtol=0, atol=1e-10)
+        torch.testing.assert_close(actual[row], logits, rtol=0, atol=1e-10)
         for record, expected in zip(seen.values(), attention, strict=True):
             torch.testing.assert_close(record.weights[row, 0, :, :length], expected, rtol=0, atol=1e-10)
             assert record.weights[row, 0, :, length:].eq(0).all()
@@ -90,19 +90,19 @@ def test_it_computes_the_equations_of_the_paper_and_shows_its_weights(kernel, ba
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("kernel", [1, 2, 3, 7])
-def test_decoding_step_by_step_equals_decoding_all_steps_at_once(batch, dtype, tolerance, kernel):
+def test_stepwise_decoding_matches_teacher_forcing(batch, dtype, tolerance, kernel):
     source, target, lengths = batch
     model = make(dtype, kernel=kernel)
     memory = model.encode(source, lengths)
     at_once = model.decode(target, memory)
-    state = model.start(memory)
+    state = model.init_state(memory)
     for t in range(target.shape[1]):
         logits, state = model.step(target[:, t], state)
         torch.testing.assert_close(logits, at_once[:, t], rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_any_score_serves_by_its_name_and_a_sentence_is_the_same_alone_and_in_a_padded_batch(batch, score):
+def test_with_any_score_a_sentence_alone_matches_a_padded_batch(batch, score):
     source, target, lengths = batch
     model = make(score=score)
     together = model(source, target, lengths)
@@ -117,16 +117,16 @@ def test_no_logit_depends_on_a_later_target_token(batch):
     source, target, lengths = batch
     model = make()
     before = model(source, target, lengths)
-    for place in range(5):
+    for position in range(5):
         changed = target.clone()
-        changed[:, place] = (changed[:, place] + 1) % VOCABULARY
+        changed[:, position] = (changed[:, position] + 1) % VOCABULARY
         after = model(source, changed, lengths)
-        torch.testing.assert_close(before[:, :place], after[:, :place], rtol=0, atol=1e-6)
-        assert not torch.allclose(before[:, place], after[:, place])
+        torch.testing.assert_close(before[:, :position], after[:, :position], rtol=0, atol=1e-6)
+        assert not torch.allclose(before[:, position], after[:, position])
 
 
 def stored(state) -> int:
-    """The bytes behind all tensors of a state, whatever part of them it shows."""
+    """Bytes of the storages of all tensors of a state."""
     if isinstance(state, torch.Tensor):
         return state.untyped_storage().nbytes()
     if dataclasses.is_dataclass(state):
@@ -138,7 +138,7 @@ def stored(state) -> int:
 def test_the_state_is_as_large_after_200_steps_as_after_10(batch):
     source, target, lengths = batch
     model = make(max_length=200)
-    state = model.start(model.encode(source, lengths))
+    state = model.init_state(model.encode(source, lengths))
     memory = stored(state.memory)
     sizes = {}
     for count in range(1, 201):
@@ -146,16 +146,16 @@ def test_the_state_is_as_large_after_200_steps_as_after_10(batch):
         sizes[count] = stored(state)
     assert sizes[200] == sizes[10]
     layers, kernel, hidden = 3, 3, 8
-    assert sizes[200] - memory <= layers * 3 * kernel * hidden * 4  # rows, places, features of 4 bytes
+    assert sizes[200] - memory <= layers * 3 * kernel * hidden * 4  # rows, positions, features of 4 bytes
 
 
-def test_beams_that_are_picked_over_again_go_on_as_their_own_past_alone_would(batch):
+def test_reordered_beams_continue_from_their_own_history(batch):
     source, _, lengths = batch
     model = make()
     generator = torch.Generator().manual_seed(3)
     history = torch.full((3, 1), 2)
     origin = torch.arange(3)  # the sentence of each beam
-    state = model.start(model.encode(source, lengths))
+    state = model.init_state(model.encode(source, lengths))
     for _ in range(12):  # as many tokens as the model allows, after the one that begins
         logits, state = model.step(history[:, -1], state)
         rows = torch.randint(0, len(history), (4,), generator=generator)
@@ -166,13 +166,13 @@ def test_beams_that_are_picked_over_again_go_on_as_their_own_past_alone_would(ba
     torch.testing.assert_close(logits, alone, rtol=0, atol=1e-5)
 
 
-def test_a_target_longer_than_there_are_places_is_refused_in_words(batch):
+def test_a_target_longer_than_max_length_raises(batch):
     source, _, lengths = batch
-    with pytest.raises(InputError, match="position 13"):
+    with pytest.raises(InputError, match="position"):
         make()(source, torch.ones(3, 14, dtype=torch.long), lengths)
 
 
-def test_its_gradients_are_those_of_finite_differences():
+def test_gradients_match_finite_differences():
     model = make(torch.float64, dim=2, hidden=2, encoder_layers=2, decoder_layers=1, kernel=2, max_length=3)
     source, target = torch.tensor([[4, 5, 6], [7, 8, 9]]), torch.tensor([[4, 5], [6, 7]])
     lengths = torch.tensor([3, 1])
@@ -184,7 +184,7 @@ def test_its_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(logits, weights, fast_mode=True)
 
 
-def test_the_encoder_hears_the_mean_of_what_the_decoder_layers_tell_it(batch):
+def test_encoder_gradients_are_averaged_over_decoder_layers(batch):
     source, target, lengths = batch
     model = make(torch.float64)  # with 3 layers in the decoder
 
@@ -193,22 +193,22 @@ def test_the_encoder_hears_the_mean_of_what_the_decoder_layers_tell_it(batch):
 
     loss().backward()
     for layer, share in (
-        (model.encoder.narrow, 1 / 3),
-        (model.encoder.convolutions[0].weigh, 1 / 3),
-        (model.narrow[0], 1),
+        (model.encoder.down_proj, 1 / 3),
+        (model.encoder.convolutions[0].linear, 1 / 3),
+        (model.down_proj[0], 1),
     ):
         direction = torch.randn_like(layer.weight)
-        told = (layer.weight.grad * direction).sum()
+        directional = (layer.weight.grad * direction).sum()
         with torch.no_grad():
             layer.weight += 1e-5 * direction
             above = loss()
             layer.weight -= 2e-5 * direction
             below = loss()
             layer.weight += 1e-5 * direction
-        torch.testing.assert_close(told, share * (above - below) / 2e-5, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(directional, share * (above - below) / 2e-5, rtol=1e-6, atol=1e-9)
 
 
-def test_a_row_of_nothing_but_padding_disturbs_nobody_and_gives_numbers(batch):
+def test_a_row_of_padding_is_finite_and_affects_no_other_row(batch):
     source, target, lengths = batch
     model = make()
     with_empty = model(source, target, torch.tensor([7, 4, 0]))
@@ -218,7 +218,7 @@ def test_a_row_of_nothing_but_padding_disturbs_nobody_and_gives_numbers(batch):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_a_target_of_no_tokens_gives_no_logits(batch):
+def test_an_empty_target_gives_empty_logits(batch):
     source, target, lengths = batch
     assert make()(source, target[:, :0], lengths).shape == (3, 0, VOCABULARY)
 
@@ -229,25 +229,25 @@ def test_it_runs_and_learns_in_bfloat16(batch):
     expected = model(source, target, lengths)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         memory = model.encode(source, lengths)
-        assert {one.dtype for one in (*memory.keys, memory.values)} == {torch.bfloat16}
-        found = model.decode(target, memory)
-        state = model.start(memory)
+        assert {item.dtype for item in (*memory.keys, memory.values)} == {torch.bfloat16}
+        actual = model.decode(target, memory)
+        state = model.init_state(memory)
         for t in range(5):
             logits, state = model.step(target[:, t], state)
     assert logits.dtype == torch.bfloat16
-    assert (found.float() - expected).abs().max() < 0.1 * expected.abs().max()
-    found.float().sum().backward()
+    assert (actual.float() - expected).abs().max() < 0.1 * expected.abs().max()
+    actual.float().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_in_short_numbers_what_is_read_is_rounded_but_not_the_root_of_the_length():
+def test_the_length_scaling_is_exact_in_bfloat16():
     model = make(max_length=300, encoder_layers=1)
     source, lengths = torch.randint(4, VOCABULARY, (1, 299)), torch.tensor([299])
     shorter = torch.tensor([256])  # what 299 would be rounded towards; its root is 16
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        found, base = (model.encode(source, n).values[0, 0, :200].float() for n in (lengths, shorter))
+        actual, base = (model.encode(source, n).values[0, 0, :200].float() for n in (lengths, shorter))
     expected = base / 16 * math.sqrt(299)
-    torch.testing.assert_close(found, expected, rtol=2**-8, atol=0)
+    torch.testing.assert_close(actual, expected, rtol=2**-8, atol=0)
 
 
 def test_dropout_acts_in_training_only(batch):
@@ -270,21 +270,21 @@ def test_tied_embeddings_are_one_matrix_and_untied_ones_three():
     ("wrong", "words"),
     [
         ({"score": "dott"}, "did you mean dot"),
-        ({"target_size": 12}, "one vocabulary for source and target"),
-        ({"kernel": 0}, "kernel must lie between"),
-        ({"dropout": 1.0}, "dropout must lie in"),
-        ({"hidden": 0}, "hidden must lie between"),
-        ({"encoder_layers": 10**6}, "more than 1,024 layers"),
-        ({"source_size": 10**12}, "source_size must lie between"),
+        ({"target_size": 12}, "vocabulary"),
+        ({"kernel": 0}, "kernel must be"),
+        ({"dropout": 1.0}, "dropout must be"),
+        ({"hidden": 0}, "hidden must be"),
+        ({"encoder_layers": 10**6}, "layers must be"),
+        ({"source_size": 10**12}, "source_size must be"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
         Config(**{"source_size": 11, "target_size": 11} | wrong)
 
 
 @pytest.mark.compiled
-def test_one_graph_computes_the_same_and_shows_the_same_attention(batch):
+def test_compiled_model_matches_eager_with_and_without_watch(batch):
     model = make()
     with qkv.watch(model) as expected:
         logits = model(*batch)
@@ -298,7 +298,7 @@ def test_one_graph_computes_the_same_and_shows_the_same_attention(batch):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_a_cuda_graph_replays_a_pass_and_a_step_with_new_inputs(batch, score):
+def test_a_cuda_graph_replays_forward_and_step_with_new_inputs(batch, score):
     model = make(dim=16, hidden=16, score=score).cuda()
     inputs = [x.cuda() for x in batch]
     others = [x.flip(0) for x in inputs]
@@ -307,15 +307,15 @@ def test_a_cuda_graph_replays_a_pass_and_a_step_with_new_inputs(batch, score):
     @torch.autocast("cuda", dtype=torch.bfloat16)
     def run(source, target, lengths):
         memory = model.encode(source, lengths)
-        step, _ = model.step(target[:, 0], model.start(memory))
+        step, _ = model.step(target[:, 0], model.init_state(memory))
         return model.decode(target, memory), step
 
     expected = run(*others)
     run(*inputs)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = run(*inputs)
+        actual = run(*inputs)
     for kept, other in zip(inputs, others, strict=True):
         kept.copy_(other)
     graph.replay()
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)

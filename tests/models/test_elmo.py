@@ -1,4 +1,4 @@
-"""ELMo: the equations, word by word and number by number; both directions, states, the mix of layers, the heads."""
+"""ELMo: equations, both directions, states, the scalar mix, and the heads."""
 
 import json
 import math
@@ -17,8 +17,8 @@ from qkv.data.registry import DataConfig, LoadedData
 from qkv.data.tagged import Tagged
 from qkv.errors import InputError, ShapeError
 from qkv.interop import load, save_model
-from qkv.models.elmo import HEADS, LABELLED, PRESETS, Config, Elmo
-from qkv.nn.layer_mix import Mix
+from qkv.models.elmo import HEADS, LABEL_HEADS, PRESETS, Config, Elmo
+from qkv.nn.scalar_mix import ScalarMix
 from qkv.nn.state import select
 from qkv.tasks.classification import ClassificationTask
 from qkv.tasks.tagging import TaggingTask
@@ -37,13 +37,13 @@ GOLDEN = {"language_model": 2.61582, "tagger": 0.85838, "classifier": 0.27484}  
 SENTENCES = [["the", "cat", "sat", "on"], ["schön"], [], ["a", "b"]]
 
 
-def made(**changes: Any) -> Elmo:
+def make_model(**changes: Any) -> Elmo:
     torch.manual_seed(3)
     model = Elmo(Config(**{**SIZES, **changes})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.uniform_(-0.9, 0.9)
-        model.words.embed.weight[0] = 0.0
+        model.word_encoder.embed.weight[0] = 0.0
     return model
 
 
@@ -52,19 +52,19 @@ def characters(sentences: list[list[str]] = SENTENCES) -> Tensor:
 
 
 def word_by_hand(model: Elmo, word: Tensor) -> Tensor:
-    """x of one word, by loops over places and features."""
-    words = model.words
+    """x of one word, by loops over positions and features."""
+    words = model.word_encoder
     embedded = [words.embed.weight[number] for number in word]
-    found = []
+    actual = []
     for convolution in words.convolutions:
         width = convolution.weight.shape[2]
         for kernel, bias in zip(convolution.weight, convolution.bias, strict=True):
             sums = [
-                bias + sum(kernel[:, offset] @ embedded[place + offset] for offset in range(width))
-                for place in range(len(embedded) - width + 1)
+                bias + sum(kernel[:, offset] @ embedded[position + offset] for offset in range(width))
+                for position in range(len(embedded) - width + 1)
             ]
-            found.append(getattr(torch, model.config.activation)(torch.stack(sums)).max())
-    u = torch.stack(found)
+            actual.append(getattr(torch, model.config.activation)(torch.stack(sums)).max())
+    u = torch.stack(actual)
     if model.config.normalise_words:
         u = (u - u.mean()) / (u.var(correction=0) + 1e-5).sqrt()
     for highway in words.highways:
@@ -73,7 +73,7 @@ def word_by_hand(model: Elmo, word: Tensor) -> Tensor:
     return words.project.weight @ u + words.project.bias
 
 
-def clipped(x: Tensor, limit: float | None) -> Tensor:
+def clip(x: Tensor, limit: float | None) -> Tensor:
     if limit is None:
         return x
     bound = torch.full_like(x, limit)
@@ -81,22 +81,22 @@ def clipped(x: Tensor, limit: float | None) -> Tensor:
 
 
 def lstm_by_hand(model: Elmo, layer: int, direction: int, inputs: list[Tensor], h: Tensor, c: Tensor) -> Any:
-    """One sentence through one direction of one layer, in the order it reads; h of every word, and c at the end."""
-    one, outputs = model.layers[layer], []
-    weight, bias, project = one.gates[direction], one.bias[direction], one.project[direction]
+    """Run one sentence through one direction of one layer; h of every word, and the final h and c."""
+    module, outputs = model.layers[layer], []
+    weight, bias, project = module.gates[direction], module.bias[direction], module.project[direction]
     for x in inputs:
         i, g, f, o = (torch.cat((x, h)) @ weight + bias).split(model.config.hidden)
-        c = clipped(torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(g), model.config.cell_clip)
-        h = clipped((torch.sigmoid(o) * torch.tanh(c)) @ project, model.config.projection_clip)
+        c = clip(torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(g), model.config.cell_clip)
+        h = clip((torch.sigmoid(o) * torch.tanh(c)) @ project, model.config.projection_clip)
         outputs.append(h)
     return outputs, h, c
 
 
 def sentence_by_hand(model: Elmo, words: list[str]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-    """For every layer, y of all places ahead and back, the marks among them; the states begin with zeros."""
-    rows = torch.cat((model.marks[:1], characters([words])[0], model.marks[1:]))
+    """y of all positions for every layer, forward and backward, including begin and end."""
+    rows = torch.cat((model.markers[:1], characters([words])[0], model.markers[1:]))
     x = [word_by_hand(model, row) for row in rows]
-    sides = []
+    directions = []
     for direction in (0, 1):
         y, layers = (x[::-1] if direction else x), [x]
         for number in range(model.config.layers):
@@ -104,19 +104,19 @@ def sentence_by_hand(model: Elmo, words: list[str]) -> tuple[list[list[Tensor]],
             h, _, _ = lstm_by_hand(model, number, direction, y, *zeros)
             y = [a + b for a, b in zip(h, y, strict=True)] if number and model.config.skip else h
             layers.append(y[::-1] if direction else y)
-        sides.append(layers)
-    return sides[0], sides[1]
+        directions.append(layers)
+    return directions[0], directions[1]
 
 
 def by_hand(model: Elmo, sentences: list[list[str]]) -> Tensor:
     longest = max(map(len, sentences))
-    found = torch.zeros(len(sentences), 1 + model.config.layers, longest, 2 * model.config.dim, dtype=torch.float64)
+    actual = torch.zeros(len(sentences), 1 + model.config.layers, longest, 2 * model.config.dim, dtype=torch.float64)
     for row, words in enumerate(sentences):
-        ahead, back = sentence_by_hand(model, words)
+        forward, backward = sentence_by_hand(model, words)
         for layer in range(1 + model.config.layers):
-            for place in range(len(words)):
-                found[row, layer, place] = torch.cat((ahead[layer][place + 1], back[layer][place + 1]))
-    return found
+            for position in range(len(words)):
+                actual[row, layer, position] = torch.cat((forward[layer][position + 1], backward[layer][position + 1]))
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -129,115 +129,121 @@ def by_hand(model: Elmo, sentences: list[list[str]]) -> Tensor:
         {"projection_clip": None},
     ],
 )
-def test_the_layers_are_the_equations_and_so_are_their_gradients(changes):
-    model = made(**changes)
-    found, expected = model.representations(characters()), by_hand(model, SENTENCES)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    direction = torch.randn_like(found)
+def test_layers_and_gradients_match_the_equations(changes):
+    model = make_model(**changes)
+    actual, expected = model.representations(characters()), by_hand(model, SENTENCES)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    direction = torch.randn_like(actual)
     parameters = list(model.parameters())
-    for one, other in zip(
-        torch.autograd.grad((found * direction).sum(), parameters),
+    for grad, expected_grad in zip(
+        torch.autograd.grad((actual * direction).sum(), parameters),
         torch.autograd.grad((expected * direction).sum(), parameters),
         strict=True,
     ):
-        assert one.abs().max() > 0
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+        assert grad.abs().max() > 0
+        torch.testing.assert_close(grad, expected_grad, rtol=1e-10, atol=1e-10)
 
 
-def test_clipping_matters_where_it_is_asked_for():
-    clipped, free = made(), made(cell_clip=None, projection_clip=None)
-    found = clipped.representations(characters())[:, 1]
-    assert found.abs().max() == SIZES["projection_clip"]
-    assert (found - free.representations(characters())[:, 1]).abs().max() > 0.1
+def test_clipping_changes_the_result():
+    clipped, free = make_model(), make_model(cell_clip=None, projection_clip=None)
+    actual = clipped.representations(characters())[:, 1]
+    assert actual.abs().max() == SIZES["projection_clip"]
+    assert (actual - free.representations(characters())[:, 1]).abs().max() > 0.1
 
 
-def test_the_gradients_are_those_of_finite_differences():
-    model = made(layers=2, cell_clip=0.9, projection_clip=None)
+def test_gradients_match_finite_differences():
+    model = make_model(layers=2, cell_clip=0.9, projection_clip=None)
     layer = model.layers[1]
     x = torch.randn(2, 2, 4, 4, dtype=torch.float64, requires_grad=True)
     hidden, cell = torch.randn(2, 2, 4).double().requires_grad_(), torch.rand(2, 2, 5).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda *given: layer(given[0], torch.tensor([4, 2]), *given[1:]), (x, hidden, cell))
+    assert torch.autograd.gradcheck(
+        lambda *inputs: layer(inputs[0], torch.tensor([4, 2]), *inputs[1:]), (x, hidden, cell)
+    )
 
 
-def test_no_character_means_nothing_and_learns_nothing():
-    model = made()
+def test_padding_characters_have_no_effect_and_no_gradient():
+    model = make_model()
     model.representations(characters()).sum().backward()
-    assert model.words.embed.weight.grad[0].abs().max() == 0
-    assert model.words.embed.weight.grad[1:].abs().max() > 0
-    assert model.words.embed.num_embeddings == CHARACTERS
+    assert model.word_encoder.embed.weight.grad[0].abs().max() == 0
+    assert model.word_encoder.embed.weight.grad[1:].abs().max() > 0
+    assert model.word_encoder.embed.num_embeddings == CHARACTERS
 
 
-def test_a_sentence_is_read_alike_in_any_company():
-    model = made()
-    whole = model.representations(characters())
+def test_a_sentence_alone_matches_a_padded_batch():
+    model = make_model()
+    full = model.representations(characters())
     for row, words in enumerate(SENTENCES):
         alone = model.representations(characters([words]))
-        torch.testing.assert_close(whole[row : row + 1, :, : len(words)], alone, rtol=0, atol=1e-14)
-        assert (whole[row, :, len(words) :] == 0).all()
+        torch.testing.assert_close(full[row : row + 1, :, : len(words)], alone, rtol=0, atol=1e-14)
+        assert (full[row, :, len(words) :] == 0).all()
 
 
-def test_what_stands_behind_a_sentence_is_not_read():
-    model, rows = made(), characters([["the", "cat", "sat"], ["a", "b", "c"]])
-    found = model.representations(rows, torch.tensor([3, 1]))
-    torch.testing.assert_close(found[1:, :, :1], model.representations(characters([["a"]])), rtol=0, atol=1e-14)
-    assert (found[1, :, 1:] == 0).all()
+def test_words_beyond_the_length_are_ignored():
+    model, rows = make_model(), characters([["the", "cat", "sat"], ["a", "b", "c"]])
+    actual = model.representations(rows, torch.tensor([3, 1]))
+    torch.testing.assert_close(actual[1:, :, :1], model.representations(characters([["a"]])), rtol=0, atol=1e-14)
+    assert (actual[1, :, 1:] == 0).all()
 
 
-def test_a_batch_of_no_words_gives_no_words():
-    assert made().representations(characters([[], []])).shape == (2, 4, 0, 8)
+def test_an_empty_batch_gives_an_empty_output():
+    assert make_model().representations(characters([[], []])).shape == (2, 4, 0, 8)
 
 
-def test_a_state_goes_on_from_the_end_ahead_and_from_the_beginning_back():
-    model, before, after = made(layers=1), ["the", "cat"], ["sat"]
-    _, state = model.read(characters([before]), model.start(1))
-    layers, _ = model.read(characters([after]), state)
+def test_a_state_carries_over_in_both_directions():
+    model, before, after = make_model(layers=1), ["the", "cat"], ["sat"]
+    _, state = model.forward_from(characters([before]), model.init_state(1))
+    layers, _ = model.forward_from(characters([after]), state)
     for direction in (0, 1):
         h, c = torch.zeros(4).double(), torch.zeros(5).double()
         for words in (before, after):
-            rows = torch.cat((model.marks[:1], characters([words])[0], model.marks[1:]))
+            rows = torch.cat((model.markers[:1], characters([words])[0], model.markers[1:]))
             x = [word_by_hand(model, row) for row in rows]
             outputs, h, c = lstm_by_hand(model, 0, direction, x[::-1] if direction else x, h, c)
         torch.testing.assert_close(layers[0, 1, 0].chunk(2)[direction], outputs[1], rtol=0, atol=1e-12)
     assert (layers - model.representations(characters([after]))).abs().max() > 0.01
 
 
-def test_each_row_carries_its_own_state_and_an_empty_sentence_leaves_it_as_it_was():
-    model = made()
-    _, state = model.read(characters(), model.start(4))
+def test_rows_keep_their_own_state_also_for_empty_sentences():
+    model = make_model()
+    _, state = model.forward_from(characters(), model.init_state(4))
     for row, words in enumerate(SENTENCES):
-        _, alone = model.read(characters([words]), model.start(1))
+        _, alone = model.forward_from(characters([words]), model.init_state(1))
         picked = select(state, torch.tensor([row]))
         torch.testing.assert_close(picked.hidden, alone.hidden, rtol=0, atol=1e-14)
         torch.testing.assert_close(picked.cell, alone.cell, rtol=0, atol=1e-14)
     assert state.hidden[2].abs().max() == 0
-    _, after = model.read(characters([[]] * 4), state)
+    _, after = model.forward_from(characters([[]] * 4), state)
     assert torch.equal(after.hidden, state.hidden)
     assert torch.equal(after.cell, state.cell)
 
 
-def test_both_language_models_predict_from_what_they_have_read():
-    model, words = made(vocabulary_size=6, head="language_model"), ["the", "cat", "sat"]
-    ahead, back = model.predict(characters([words]))
-    assert ahead.shape == back.shape == (1, 4, 6)
-    y_ahead, y_back = (side[-1] for side in sentence_by_hand(model, words))
+def test_both_language_models_predict_from_their_context_only():
+    model, words = make_model(vocabulary_size=6, head="language_model"), ["the", "cat", "sat"]
+    forward, backward = model.bilm_logits(characters([words]))
+    assert forward.shape == backward.shape == (1, 4, 6)
+    y_forward, y_backward = (side[-1] for side in sentence_by_hand(model, words))
     for t in range(4):
-        torch.testing.assert_close(ahead[0, t], model.readout(y_ahead[t]), rtol=0, atol=1e-12)
-        torch.testing.assert_close(back[0, t], model.readout(y_back[t + 1]), rtol=0, atol=1e-12)
-    for place in range(3):  # a word is seen by what comes after it ahead, and before it back, and never by itself
-        changed = [*words[:place], "other", *words[place + 1 :]]
-        new_ahead, new_back = model.predict(characters([changed]))
-        assert [(new_ahead[0, t] - ahead[0, t]).abs().max() > 0 for t in range(4)] == [t > place for t in range(4)]
-        assert [(new_back[0, t] - back[0, t]).abs().max() > 0 for t in range(4)] == [t <= place for t in range(4)]
+        torch.testing.assert_close(forward[0, t], model.readout(y_forward[t]), rtol=0, atol=1e-12)
+        torch.testing.assert_close(backward[0, t], model.readout(y_backward[t + 1]), rtol=0, atol=1e-12)
+    for position in range(3):  # a word affects later predictions forward and earlier ones backward
+        changed = [*words[:position], "other", *words[position + 1 :]]
+        new_forward, new_backward = model.bilm_logits(characters([changed]))
+        assert [(new_forward[0, t] - forward[0, t]).abs().max() > 0 for t in range(4)] == [
+            t > position for t in range(4)
+        ]
+        assert [(new_backward[0, t] - backward[0, t]).abs().max() > 0 for t in range(4)] == [
+            t <= position for t in range(4)
+        ]
 
 
 def test_only_a_language_model_predicts_words():
-    with pytest.raises(InputError, match="the head language_model"):
-        made(vocabulary_size=6).predict(characters())
+    with pytest.raises(InputError, match="language_model"):
+        make_model(vocabulary_size=6).bilm_logits(characters())
 
 
 def test_the_mix_is_gamma_times_the_weighted_sum_of_the_layers():
     layers = torch.randn(2, 3, 5, 8, dtype=torch.float64)
-    mix = Mix(3).double()
+    mix = ScalarMix(3).double()
     torch.testing.assert_close(mix(layers), layers.mean(dim=1))
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([0.3, -1.0, 2.0]))
@@ -248,177 +254,184 @@ def test_the_mix_is_gamma_times_the_weighted_sum_of_the_layers():
     assert torch.autograd.gradcheck(lambda x, *_: mix(x), (layers.requires_grad_(), mix.weights, mix.scale))
 
 
-def test_a_normalised_mix_gives_each_layer_of_each_word_mean_0_and_variance_1():
+def test_a_normalised_mix_layer_normalises_each_layer():
     layers = torch.randn(2, 3, 5, 8, dtype=torch.float64) * torch.tensor([1.0, 50.0, 0.1]).double()[:, None, None] + 3
     normal = (layers - layers.mean(-1, keepdim=True)) / (layers.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
-    torch.testing.assert_close(Mix(3, normalise=True).double()(layers), normal.mean(dim=1))
+    torch.testing.assert_close(ScalarMix(3, normalise=True).double()(layers), normal.mean(dim=1))
 
 
-def test_without_labels_a_word_is_the_mean_of_its_layers_or_the_top_one():
-    layers = by_hand(made(), SENTENCES)
-    torch.testing.assert_close(made()(characters()), layers.mean(dim=1), rtol=0, atol=1e-12)
-    torch.testing.assert_close(made(mix="top")(characters()), layers[:, -1], rtol=0, atol=1e-12)
-    with pytest.raises(InputError, match=r"no labels to choose from.*tagger or classifier"):
-        made().logits(layers[:, 0])
-    with pytest.raises(InputError, match="no segments"):
-        made()(characters(), torch.zeros(4, 4, dtype=torch.long))
+def test_without_a_label_head_it_returns_the_mean_or_top_layer():
+    layers = by_hand(make_model(), SENTENCES)
+    torch.testing.assert_close(make_model()(characters()), layers.mean(dim=1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(make_model(mix="top")(characters()), layers[:, -1], rtol=0, atol=1e-12)
+    with pytest.raises(InputError, match="no label head"):
+        make_model().logits(layers[:, 0])
+    with pytest.raises(InputError, match="segments"):
+        make_model()(characters(), torch.zeros(4, 4, dtype=torch.long))
 
 
 @pytest.mark.parametrize("mix", ["all", "top"])
 @pytest.mark.parametrize("own", [0, 2])
-@pytest.mark.parametrize("reader", [0, 3])
+@pytest.mark.parametrize("rnn", [0, 3])
 @pytest.mark.parametrize("pooling", ["mean", "attention"])
-def test_the_labels_of_words_and_of_texts_are_the_equations(mix, own, reader, pooling):
-    options = {"labels": 3, "mix": mix, "own_words": own, "reader_hidden": reader, "task_dropout": 0.0}
-    tagger, classifier = made(head="tagger", **options), made(head="classifier", pooling=pooling, **options)
+def test_tagger_and_classifier_match_their_equations(mix, own, rnn, pooling):
+    options = {"labels": 3, "mix": mix, "own_words": own, "reader_hidden": rnn, "task_dropout": 0.0}
+    tagger, classifier = make_model(head="tagger", **options), make_model(head="classifier", pooling=pooling, **options)
     for model in (tagger, classifier):
         layers, task = by_hand(model, SENTENCES), model.task
         used = layers[:, -1:] if mix == "top" else layers
         shares = task.mix.weights.exp() / task.mix.weights.exp().sum()
-        said = model.say(characters(), torch.tensor([len(words) for words in SENTENCES]))
+        logits = model.predict(characters(), torch.tensor([len(words) for words in SENTENCES]))
         for row, words in enumerate(SENTENCES):
-            states = task.mix.scale * sum(share * one for share, one in zip(shares, used[row], strict=True))
+            states = task.mix.scale * sum(share * layer for share, layer in zip(shares, used[row], strict=True))
             states = states[: len(words)]
             if own and words:
-                states = torch.cat((states, task.own(characters([words])[0])), dim=-1)
-            if reader and words:
-                sides = ((task.reader.ahead, states), (task.reader.back, states.flip(0)))
-                ahead, back = (side.rnn(x[None])[0][0] for side, x in sides)
-                states = torch.cat((ahead, back.flip(0)), dim=-1)
+                states = torch.cat((states, task.word_embedding(characters([words])[0])), dim=-1)
+            if rnn and words:
+                sides = ((task.rnn.forward_rnn, states), (task.rnn.backward_rnn, states.flip(0)))
+                forward, backward = (side.rnn(x[None])[0][0] for side, x in sides)
+                states = torch.cat((forward, backward.flip(0)), dim=-1)
             if model is tagger and words:
-                torch.testing.assert_close(said[row, : len(words)], task.label(states), rtol=0, atol=1e-12)
+                torch.testing.assert_close(logits[row, : len(words)], task.label(states), rtol=0, atol=1e-12)
             elif words:
                 weights = torch.full((len(words),), 1 / len(words), dtype=torch.float64)
                 if pooling == "attention":
                     scores = torch.stack([task.pool.query @ torch.tanh(task.pool.key(state)) for state in states])
                     weights = scores.exp() / scores.exp().sum()
-                torch.testing.assert_close(said[row], task.label(weights @ states), rtol=0, atol=1e-12)
-            assert said[row].isfinite().all()
+                torch.testing.assert_close(logits[row], task.label(weights @ states), rtol=0, atol=1e-12)
+            assert logits[row].isfinite().all()
 
 
-def test_a_frozen_model_teaches_its_task_alone_and_is_not_dropped():
-    frozen = made(head="tagger", frozen=True, dropout=0.5, task_dropout=0.0, reader_hidden=2).train()
-    found = frozen.say(characters(), torch.tensor([4, 1, 0, 2]))
-    assert torch.equal(found, frozen.say(characters(), torch.tensor([4, 1, 0, 2])))
-    found.sum().backward()
+def test_a_frozen_backbone_trains_the_head_only_and_has_no_dropout():
+    frozen = make_model(head="tagger", frozen=True, dropout=0.5, task_dropout=0.0, reader_hidden=2).train()
+    actual = frozen.predict(characters(), torch.tensor([4, 1, 0, 2]))
+    assert torch.equal(actual, frozen.predict(characters(), torch.tensor([4, 1, 0, 2])))
+    actual.sum().backward()
     learned = {name for name, p in frozen.named_parameters() if p.grad is not None}
     assert learned == {name for name, _ in frozen.named_parameters() if name.startswith("task.")}
     assert learned == {name for name, p in frozen.named_parameters() if p.requires_grad}
 
 
-def test_a_model_that_is_tuned_learns_everywhere_and_is_dropped():
-    tuned = made(head="classifier", dropout=0.5).train()
-    found = tuned.say(characters(), torch.tensor([4, 1, 0, 2]))
-    assert (found - tuned.say(characters(), torch.tensor([4, 1, 0, 2]))).abs().max() > 0
-    (found * torch.tensor([1.0, -2.0])).sum().backward()
+def test_fine_tuning_trains_all_weights_with_dropout():
+    tuned = make_model(head="classifier", dropout=0.5).train()
+    actual = tuned.predict(characters(), torch.tensor([4, 1, 0, 2]))
+    assert (actual - tuned.predict(characters(), torch.tensor([4, 1, 0, 2]))).abs().max() > 0
+    (actual * torch.tensor([1.0, -2.0])).sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in tuned.parameters())
 
 
-@pytest.mark.parametrize("head", LABELLED)
-def test_gradients_of_the_whole_model_are_those_of_finite_differences(head):
+@pytest.mark.parametrize("head", LABEL_HEADS)
+def test_gradients_of_the_whole_model_match_finite_differences(head):
     own = {"own_words": 2, "reader_hidden": 2, "pooling": "attention", "task_dropout": 0.0}
-    model = made(head=head, filters=((1, 1), (2, 2)), highway_layers=1, dim=2, hidden=2, layers=2, **own)
-    tables = {"words.embed.weight", "task.own.table.weight"}  # whose rows are many, and one of which learns nothing
+    model = make_model(head=head, filters=((1, 1), (2, 2)), highway_layers=1, dim=2, hidden=2, layers=2, **own)
+    tables = {
+        "word_encoder.embed.weight",
+        "task.word_embedding.table.weight",
+    }  # large, with a padding row
     weights = [weight for name, weight in model.named_parameters() if name not in tables]
     lengths = torch.tensor([2, 1])
     assert torch.autograd.gradcheck(
-        lambda *_: model.say(characters([["the", "cat"], ["a"]]), lengths), tuple(weights), fast_mode=True
+        lambda *_: model.predict(characters([["the", "cat"], ["a"]]), lengths), tuple(weights), fast_mode=True
     )
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_model_with_a_head_is_saved_and_loaded_bit_for_bit(head, tmp_path):
-    own = {"own_words": 2, "reader_hidden": 2, "pooling": "attention"} if head in LABELLED else {"vocabulary_size": 6}
-    model = made(head=head, **own).float()
+    own = (
+        {"own_words": 2, "reader_hidden": 2, "pooling": "attention"} if head in LABEL_HEADS else {"vocabulary_size": 6}
+    )
+    model = make_model(head=head, **own).float()
     save_model(model, None, tmp_path)
     again = load(tmp_path)
     assert again.config == model.config
-    for one, other in zip(outputs(again), outputs(model), strict=True):
-        assert one.equal(other)
+    for a, b in zip(outputs(again), outputs(model), strict=True):
+        assert a.equal(b)
 
 
 def outputs(model: Elmo) -> tuple[Tensor, ...]:
-    """What the head says."""
+    """Logits of the head."""
     if model.readout is not None:
-        return model.predict(characters())
-    return (model.say(characters(), torch.tensor([4, 1, 0, 2])),)
+        return model.bilm_logits(characters())
+    return (model.predict(characters(), torch.tensor([4, 1, 0, 2])),)
 
 
-def test_what_fills_a_batch_up_changes_nothing_that_is_said():
-    model = made(head="classifier", reader_hidden=2, pooling="attention")
+def test_padding_a_batch_does_not_change_the_logits():
+    model = make_model(head="classifier", reader_hidden=2, pooling="attention")
     lengths = torch.tensor([4, 1, 0, 2])
     padded = F.pad(characters(), (0, 0, 0, 3, 0, 1))
-    found = model.say(padded, F.pad(lengths, (0, 1), value=1))
-    torch.testing.assert_close(found[:4], model.say(characters(), lengths), rtol=0, atol=1e-12)
+    actual = model.predict(padded, F.pad(lengths, (0, 1), value=1))
+    torch.testing.assert_close(actual[:4], model.predict(characters(), lengths), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "millions"), [("small", 13.6), ("medium", 28.0), ("original", 93.6)])
-def test_the_released_sizes_have_as_many_parameters_as_published(name, millions):
+def test_presets_have_the_published_parameter_counts(name, millions):
     with torch.device("meta"):
         model = Elmo(Config(**PRESETS[name]))
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == millions
 
 
-def test_under_autocast_it_gives_nearly_the_same():
-    model = made(vocabulary_size=6, head="language_model").float()
-    expected, (logits, _) = model(characters()), model.predict(characters())
+def test_autocast_stays_close():
+    model = make_model(vocabulary_size=6, head="language_model").float()
+    expected, (logits, _) = model(characters()), model.bilm_logits(characters())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, (short, _) = model(characters()), model.predict(characters())
-    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.05)
+        actual, (short, _) = model(characters()), model.bilm_logits(characters())
+    torch.testing.assert_close(actual.float(), expected, rtol=0, atol=0.05)
     torch.testing.assert_close(short.float(), logits, rtol=0, atol=0.1)
 
 
 def test_in_half_precision_the_cells_stay_in_float32():
-    model = made().float()
-    expected, state = model.read(characters(), model.start(4))
-    short, after = model.bfloat16().read(characters(), model.start(4))
+    model = make_model().float()
+    expected, state = model.forward_from(characters(), model.init_state(4))
+    short, after = model.bfloat16().forward_from(characters(), model.init_state(4))
     assert short.dtype == torch.bfloat16
     assert after.cell.dtype == torch.float32
     torch.testing.assert_close(short.float(), expected, rtol=0, atol=0.05)
     torch.testing.assert_close(after.cell, state.cell, rtol=0, atol=0.05)
 
 
-def test_words_of_another_length_are_told_so():
-    with pytest.raises(ShapeError, match="words of 50 characters, where this model reads 7"):
-        made()(Characters()([["a"]]))
+def test_words_of_another_length_raise():
+    with pytest.raises(ShapeError, match="characters"):
+        make_model()(Characters()([["a"]]))
 
 
-def test_a_config_comes_back_from_plain_data():
+def test_a_config_round_trips_through_json():
     config = Config(**SIZES)
     assert build(Config, json.loads(json.dumps(asdict(config))), "config.json") == config
 
 
 def test_a_small_model_learns_a_language_of_two_sentences():
     torch.manual_seed(0)
-    wider = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden": 32, "layers": 1, "projection_clip": 3.0}
-    model = Elmo(Config(**{**SIZES, **wider, "vocabulary_size": 6, "head": "language_model"}))
+    sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden": 32, "layers": 1, "projection_clip": 3.0}
+    model = Elmo(Config(**{**SIZES, **sizes, "vocabulary_size": 6, "head": "language_model"}))
     rows, words = characters([["the", "cat", "sat"], ["a", "dog", "sat"]]), torch.tensor([[2, 3, 4], [0, 5, 4]])
-    ahead_targets, back_targets = F.pad(words, (0, 1), value=1), F.pad(words, (1, 0), value=1)
+    forward_targets, backward_targets = F.pad(words, (0, 1), value=1), F.pad(words, (1, 0), value=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     for _ in range(60):
-        ahead, back = model.predict(rows)
-        losses = F.cross_entropy(ahead.mT, ahead_targets), F.cross_entropy(back.mT, back_targets)
+        forward, backward = model.bilm_logits(rows)
+        losses = F.cross_entropy(forward.mT, forward_targets), F.cross_entropy(backward.mT, backward_targets)
         optimizer.zero_grad()
         sum(losses).backward()
         optimizer.step()
-    # Ahead only the first word is a surprise; back the second is, for both sentences end alike.
+    # Forward, only the first word is uncertain; backward only the second, since both sentences end alike.
     assert losses[0] < 0.69315 / 4 + 0.03
     assert losses[1] < 0.69315 / 4 + 0.03
 
 
-def taught(head: str, steps: int, rate: float) -> dict[str, float]:
-    """How well a model knows eight sentences that it learned, unfrozen, by what its task measures."""
+def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
+    """Train on eight sentences and return the validation scores."""
     kind = {"language_model": TwoWayLanguageModelTask, "tagger": TaggingTask, "classifier": ClassificationTask}[head]
     texts = [Pair(" ".join(words), str(row % 2)) for row, words in enumerate(EIGHT)]
-    tagged = [Tagged(words, tuple(str((row + place) % 3) for place in range(3))) for row, words in enumerate(EIGHT)]
+    tagged = [
+        Tagged(words, tuple(str((row + position) % 3) for position in range(3))) for row, words in enumerate(EIGHT)
+    ]
     both = ("train", "valid")
     data = LoadedData(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
-    read: Any = Characters(SIZES["max_characters"])
+    tokenizer: Any = Characters(SIZES["max_characters"])
     if head == "language_model":
-        read = kind.learn_vocabulary(data, DataConfig(name="labelled", vocabulary="word"), None)
-    wider = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden": 32, "projection_clip": 3.0, "task_dropout": 0.0}
-    config = Config(**{**SIZES, **wider, "layers": 2, **kind.sizes(data, read)})
-    task = kind.prepare(data, read, config, TrainConfig(batch_tokens=64, length=10), 0)
+        tokenizer = kind.learn_vocabulary(data, DataConfig(name="labelled", vocabulary="word"), None)
+    sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden": 32, "projection_clip": 3.0, "task_dropout": 0.0}
+    config = Config(**{**SIZES, **sizes, "layers": 2, **kind.sizes(data, tokenizer)})
+    task = kind.prepare(data, tokenizer, config, TrainConfig(batch_tokens=64, length=10), 0)
     torch.manual_seed(0)
     model = Elmo(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -431,20 +444,20 @@ def taught(head: str, steps: int, rate: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("head", GOLDEN)
-def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written(head):
-    assert taught(head, 20, 3e-3)["loss"] == pytest.approx(GOLDEN[head], rel=2e-3)
+def test_the_loss_after_20_steps_is_unchanged(head):
+    assert train_and_validate(head, 20, 3e-3)["loss"] == pytest.approx(GOLDEN[head], rel=2e-3)
 
 
-@pytest.mark.parametrize("head", LABELLED)
-def test_a_head_learns_eight_sentences_by_heart(head):
-    found = taught(head, 60, 1e-2)
-    assert found["accuracy"] == 1.0
-    assert found["loss"] < 0.05
+@pytest.mark.parametrize("head", LABEL_HEADS)
+def test_a_head_overfits_eight_sentences(head):
+    actual = train_and_validate(head, 60, 1e-2)
+    assert actual["accuracy"] == 1.0
+    assert actual["loss"] < 0.05
 
 
-def test_both_language_models_learn_eight_sentences_by_heart():
-    # Each begins and ends with a word of its own: nothing but the first of them, one of eight, is a surprise.
-    assert taught("language_model", 150, 2e-2)["loss"] == pytest.approx(math.log(8) / 4, abs=0.03)
+def test_both_language_models_overfit_eight_sentences():
+    # First and last words are unique: only the first prediction, one of eight, is uncertain.
+    assert train_and_validate("language_model", 150, 2e-2)["loss"] == pytest.approx(math.log(8) / 4, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -453,8 +466,8 @@ def test_both_language_models_learn_eight_sentences_by_heart():
         ({"filters": ()}, "filters"),
         ({"filters": ((8, 4),)}, "width"),
         ({"filters": ((1, 4, 2),)}, "pairs"),
-        ({"filters": ((1, 2**20),) * 1000}, "too many features"),
-        ({"hidden": 2**20, "dim": 2**20}, "too large together"),
+        ({"filters": ((1, 2**20),) * 1000}, "features"),
+        ({"hidden": 2**20, "dim": 2**20}, "too large"),
         ({"max_characters": 2}, "max_characters"),
         ({"cell_clip": 0.0}, "cell_clip"),
         ({"projection_clip": float("nan")}, "projection_clip"),
@@ -464,11 +477,11 @@ def test_both_language_models_learn_eight_sentences_by_heart():
         ({"head": "language_model"}, "vocabulary_size"),
         ({"head": "tagger", "label_names": ("a",)}, "1 label_names for 2 labels"),
         ({"head": "tagger", "labels": 2**24, "reader_hidden": 2**14}, "too large"),
-        ({"frozen": True}, "nothing would be left to learn"),
+        ({"frozen": True}, "frozen"),
         ({"reader_hidden": -1}, "reader_hidden"),
         ({"own_words": -1}, "own_words"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_told_so(unchecked, changes, words):
+def test_invalid_configs_raise(unchecked, changes, words):
     with pytest.raises(InputError, match=words):
         Config(**{**SIZES, **changes})

@@ -1,4 +1,4 @@
-"""What must be true of every encoder-decoder, whatever it is made of."""
+"""Contract tests for all encoder-decoders."""
 
 import pytest
 import torch
@@ -36,21 +36,21 @@ def batch():
     return source, target, torch.tensor([7, 4, 1])
 
 
-def test_every_model_is_covered_here():
+def test_every_model_is_tested():
     assert set(SIZES) == set(ENCODER_DECODERS)
 
 
-def test_decoding_step_by_step_equals_decoding_all_steps_at_once(model, batch):
+def test_stepwise_decoding_matches_teacher_forcing(model, batch):
     source, target, lengths = batch
     memory = model.encode(source, lengths)
     at_once = model.decode(target, memory)
-    state = model.start(memory)
+    state = model.init_state(memory)
     for t in range(target.shape[1]):
         logits, state = model.step(target[:, t], state)
         torch.testing.assert_close(logits, at_once[:, t], rtol=0, atol=1e-5)
 
 
-def test_a_sentence_gives_the_same_alone_and_in_a_padded_batch(model, batch):
+def test_a_sentence_alone_matches_a_padded_batch(model, batch):
     source, target, lengths = batch
     together = model(source, target, lengths)
     for row, length in enumerate(lengths):
@@ -58,7 +58,7 @@ def test_a_sentence_gives_the_same_alone_and_in_a_padded_batch(model, batch):
         torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-5)
 
 
-def test_what_stands_in_the_padding_makes_no_difference(model, batch):
+def test_the_content_of_padding_does_not_matter(model, batch):
     source, target, lengths = batch
     other = source.clone()
     other[1, 4:] = 9
@@ -79,20 +79,20 @@ def test_no_logit_depends_on_a_later_target_token(model, batch):
 def test_every_logit_depends_on_every_source_token(model, batch):
     source, target, _ = batch
     before = model(source, target)
-    for place in range(source.shape[1]):
+    for position in range(source.shape[1]):
         changed = source.clone()
-        changed[:, place] = (changed[:, place] + 1) % VOCABULARY
+        changed[:, position] = (changed[:, position] + 1) % VOCABULARY
         assert (model(changed, target) - before).abs().amax(dim=-1).min() > 0
 
 
 def test_states_can_be_reordered_and_repeated_by_rows(model, batch):
     source, target, lengths = batch
-    state = model.start(model.encode(source, lengths))
+    state = model.init_state(model.encode(source, lengths))
     _, state = model.step(target[:, 0], state)
     expected, _ = model.step(target[:, 1], state)
     rows = torch.tensor([2, 0, 0, 1])
-    found, _ = model.step(target[rows, 1], select(state, rows))
-    torch.testing.assert_close(found, expected[rows], rtol=0, atol=1e-6)
+    actual, _ = model.step(target[rows, 1], select(state, rows))
+    torch.testing.assert_close(actual, expected[rows], rtol=0, atol=1e-6)
 
 
 def test_every_weight_gets_a_gradient(model, batch):
@@ -105,19 +105,19 @@ def test_every_weight_gets_a_gradient(model, batch):
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
-def test_it_learns_eight_examples_by_heart(name):
+def test_it_overfits_eight_examples(name):
     model = make(name, dropout=0.0).train()
     generator = torch.Generator().manual_seed(2)
     source, target = (torch.randint(4, VOCABULARY, (8, 6), generator=generator) for _ in range(2))
-    begun = torch.cat((torch.full((8, 1), 2), target[:, :-1]), dim=1)
+    decoder_input = torch.cat((torch.full((8, 1), 2), target[:, :-1]), dim=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(150):
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(source, begun).flatten(0, 1), target.flatten())
+        loss = F.cross_entropy(model(source, decoder_input).flatten(0, 1), target.flatten())
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.05
-    assert model.eval()(source, begun).argmax(-1).equal(target)
+    assert model.eval()(source, decoder_input).argmax(-1).equal(target)
 
 
 def test_dropout_acts_in_training_only(batch):

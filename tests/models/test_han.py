@@ -1,4 +1,4 @@
-"""Hierarchical attention networks: their equations, sentences and documents of different lengths, and what is seen."""
+"""Hierarchical attention networks: equations, padding, and watched weights."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from torch.nn import functional as F
 import qkv
 from qkv.errors import InputError, ShapeError
 from qkv.models.han import HAN, Config
-from qkv.nn.recurrent import BothWays
+from qkv.nn.recurrent import BiRNN
 
 VOCABULARY = 11
-GOLDEN = 0.92385  # the loss after 20 steps of training on made data
+GOLDEN = 0.92385  # the loss after 20 steps of training on synthetic data
 DOCUMENTS = torch.tensor(
     [
         [[4, 5, 6, 0], [7, 0, 0, 0], [8, 9, 10, 4]],
@@ -25,7 +25,7 @@ DOCUMENTS = torch.tensor(
 LENGTHS = torch.tensor([3, 2, 1])
 
 
-def made(dtype: torch.dtype = torch.float64, **changes: Any) -> HAN:
+def make_model(dtype: torch.dtype = torch.float64, **changes: Any) -> HAN:
     torch.manual_seed(3)
     model = HAN(Config(VOCABULARY, **{"embedding": 3, "hidden": 2, "dropout": 0.0, "labels": 3, **changes}))
     with torch.no_grad():
@@ -34,67 +34,68 @@ def made(dtype: torch.dtype = torch.float64, **changes: Any) -> HAN:
     return model.to(dtype).eval()
 
 
-def gru(reader: BothWays, x: list[Tensor]) -> list[Tensor]:
-    """h of a GRU both ways, a step at a time."""
+def gru(rnn: BiRNN, x: list[Tensor]) -> list[Tensor]:
+    """h of a bidirectional GRU, step by step."""
 
-    def one_way(weights: Any, x: list[Tensor]) -> list[Tensor]:
+    def one_direction(weights: Any, x: list[Tensor]) -> list[Tensor]:
         w, u, b, c = weights.rnn.parameters()
-        h, found = torch.zeros(u.shape[1], dtype=w.dtype), []
+        h, actual = torch.zeros(u.shape[1], dtype=w.dtype), []
         for x_t in x:
             (w_r, w_z, w_n), (u_r, u_z, u_n) = (w @ x_t + b).chunk(3), (u @ h + c).chunk(3)
             r, z = torch.sigmoid(w_r + u_r), torch.sigmoid(w_z + u_z)
             h = (1 - z) * torch.tanh(w_n + r * u_n) + z * h
-            found.append(h)
-        return found
+            actual.append(h)
+        return actual
 
-    back = one_way(reader.back, x[::-1])[::-1]
-    return [torch.cat(both) for both in zip(one_way(reader.ahead, x), back, strict=True)]
+    backward = one_direction(rnn.backward_rnn, x[::-1])[::-1]
+    return [torch.cat(both) for both in zip(one_direction(rnn.forward_rnn, x), backward, strict=True)]
 
 
-def weighed(pool: Any, h: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The average of states by attention, and the weights."""
-    scores = [pool.query @ torch.tanh(pool.key.weight @ one + pool.key.bias) for one in h]
+def attention_pool(pool: Any, h: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention-pooled states, and the weights."""
+    scores = [pool.query @ torch.tanh(pool.key.weight @ item + pool.key.bias) for item in h]
     weights = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
-    return sum(weight * one for weight, one in zip(weights, h, strict=True)), weights
+    return sum(weight * state for weight, state in zip(weights, h, strict=True)), weights
 
 
-def by_the_equations(model: HAN, document: list[list[int]]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The logits of one document, the weights of its sentences, and those of their words."""
-    read = [
-        weighed(model.words, gru(model.word_reader, [model.embed.weight[word] for word in one])) for one in document
+def reference_forward(model: HAN, document: list[list[int]]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Logits of one document, its sentence weights, and its word weights."""
+    sentences = [
+        attention_pool(model.words, gru(model.word_rnn, [model.embed.weight[word] for word in item]))
+        for item in document
     ]
-    v, weights = weighed(model.sentences, gru(model.sentence_reader, [s for s, _ in read]))
-    return model.label.weight @ v + model.label.bias, weights, [of_words for _, of_words in read]
+    v, weights = attention_pool(model.sentences, gru(model.sentence_rnn, [s for s, _ in sentences]))
+    return model.label.weight @ v + model.label.bias, weights, [of_words for _, of_words in sentences]
 
 
-def test_it_is_its_equations_and_so_are_its_gradients_and_its_weights_are_seen():
-    model = made()
+def test_outputs_gradients_and_watched_weights_match_the_equations():
+    model = make_model()
     with qkv.watch(model) as seen:
-        found = model.say(DOCUMENTS, LENGTHS)
+        actual = model.predict(DOCUMENTS, LENGTHS)
     assert list(seen) == ["words", "sentences"]
     of_words, of_sentences = seen["words"].weights.unflatten(0, (3, 3)), seen["sentences"].weights
     expected = []
     for row, document in enumerate(DOCUMENTS.tolist()):
-        cut = [[word for word in sentence if word] for sentence in document if any(sentence)]
-        logits, sentences, words = by_the_equations(model, cut)
+        trimmed = [[word for word in sentence if word] for sentence in document if any(sentence)]
+        logits, sentences, words = reference_forward(model, trimmed)
         expected.append(logits)
-        torch.testing.assert_close(of_sentences[row, 0, 0], F.pad(sentences, (0, 3 - len(cut))))
+        torch.testing.assert_close(of_sentences[row, 0, 0], F.pad(sentences, (0, 3 - len(trimmed))))
         for number, weights in enumerate(words):
             torch.testing.assert_close(of_words[row, number, 0, 0], F.pad(weights, (0, 4 - len(weights))))
-    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-11)
+    torch.testing.assert_close(actual, torch.stack(expected), rtol=0, atol=1e-11)
     direction, parameters = torch.randn(3, 3, dtype=torch.float64), list(model.parameters())
-    for one, other in zip(
-        torch.autograd.grad((found * direction).sum(), parameters),
+    for grad, expected_grad in zip(
+        torch.autograd.grad((actual * direction).sum(), parameters),
         torch.autograd.grad((torch.stack(expected) * direction).sum(), parameters),
         strict=True,
     ):
-        assert one.abs().max() > 0
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+        assert grad.abs().max() > 0
+        torch.testing.assert_close(grad, expected_grad, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("pooling", ["attention", "mean", "last"])
-def test_its_gradients_are_those_of_finite_differences(pooling):
-    model = made(pooling=pooling, embedding=2, hidden=1, labels=2)
+def test_gradients_match_finite_differences(pooling):
+    model = make_model(pooling=pooling, embedding=2, hidden=1, labels=2)
     names, weights = zip(*model.named_parameters(), strict=True)
 
     def hidden(*weights: Tensor) -> Tensor:
@@ -105,33 +106,33 @@ def test_its_gradients_are_those_of_finite_differences(pooling):
 
 @pytest.mark.parametrize("pooling", ["attention", "mean", "last"])
 def test_padding_of_words_sentences_and_documents_changes_nothing(pooling):
-    model = made(pooling=pooling)
-    expected = model.say(DOCUMENTS, LENGTHS)
+    model = make_model(pooling=pooling)
+    expected = model.predict(DOCUMENTS, LENGTHS)
     wide = F.pad(DOCUMENTS, (0, 3, 0, 2, 0, 1))
-    padded = model.say(wide, torch.tensor([3, 2, 1, 1]))
+    padded = model.predict(wide, torch.tensor([3, 2, 1, 1]))
     torch.testing.assert_close(padded[:3], expected)
-    assert padded.isfinite().all()  # of a document in which there is nothing, too
+    assert padded.isfinite().all()  # also for an empty document
     for row, length in enumerate(LENGTHS.tolist()):
         alone = DOCUMENTS[row : row + 1, :length]
         torch.testing.assert_close(model.logits(model(alone))[0], expected[row])
 
 
-def test_a_document_ends_after_its_last_sentence_also_where_one_before_it_is_empty():
-    model, gap = made(), torch.tensor([[[4, 5], [0, 0], [6, 0], [0, 0]]])
+def test_a_document_may_contain_an_empty_sentence():
+    model, gap = make_model(), torch.tensor([[[4, 5], [0, 0], [6, 0], [0, 0]]])
     torch.testing.assert_close(model(gap)[:, :3], model(gap, lengths=torch.tensor([3]))[:, :3])
 
 
-def test_without_attention_every_word_and_sentence_counts_the_same():
-    model = made(pooling="mean")
-    h = [gru(model.word_reader, [model.embed.weight[word] for word in one]) for one in ([4, 5, 6], [7])]
-    states = gru(model.sentence_reader, [torch.stack(one).mean(dim=0) for one in h])
+def test_mean_pooling_weights_words_and_sentences_equally():
+    model = make_model(pooling="mean")
+    h = [gru(model.word_rnn, [model.embed.weight[word] for word in item]) for item in ([4, 5, 6], [7])]
+    states = gru(model.sentence_rnn, [torch.stack(item).mean(dim=0) for item in h])
     expected = model.label(torch.stack(states).mean(dim=0))
-    torch.testing.assert_close(model.say(DOCUMENTS[:1, :2], torch.tensor([2]))[0], expected)
+    torch.testing.assert_close(model.predict(DOCUMENTS[:1, :2], torch.tensor([2]))[0], expected)
     with pytest.raises(InputError, match="the model has no attention layer"), qkv.watch(model):
         pass
 
 
-def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written():
+def test_the_loss_after_20_steps_is_unchanged():
     torch.manual_seed(0)
     model = HAN(Config(VOCABULARY, embedding=8, hidden=6, dropout=0.2, word_dropout=0.1, labels=3))
     generator = torch.Generator().manual_seed(1)
@@ -140,73 +141,71 @@ def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written():
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(20):
         optimizer.zero_grad()
-        loss = F.cross_entropy(model.say(tokens, torch.full((16,), 4)), targets)
+        loss = F.cross_entropy(model.predict(tokens, torch.full((16,), 4)), targets)
         loss.backward()
         optimizer.step()
     assert loss.item() == pytest.approx(GOLDEN, rel=2e-3)
 
 
-def test_it_learns_eight_documents_by_heart():
+def test_it_overfits_eight_documents():
     torch.manual_seed(0)
     model = HAN(Config(VOCABULARY, embedding=8, hidden=8, dropout=0.0))
     tokens = torch.randint(0, VOCABULARY, (8, 3, 4), generator=torch.Generator().manual_seed(2))
-    tokens[:, 0, 0] = 5  # a document has a word
+    tokens[:, 0, 0] = 5  # no empty document
     targets = torch.arange(8) % 2
     lengths = torch.full((8,), 3)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     for _ in range(60):
         optimizer.zero_grad()
-        F.cross_entropy(model.say(tokens, lengths), targets).backward()
+        F.cross_entropy(model.predict(tokens, lengths), targets).backward()
         optimizer.step()
-    assert model.eval().say(tokens, lengths).argmax(dim=-1).equal(targets)
+    assert model.eval().predict(tokens, lengths).argmax(dim=-1).equal(targets)
 
 
 def test_it_runs_and_learns_in_bfloat16():
-    model = made(torch.float32).train()
-    expected = model.say(DOCUMENTS, LENGTHS)
+    model = make_model(torch.float32).train()
+    expected = model.predict(DOCUMENTS, LENGTHS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model.say(DOCUMENTS, LENGTHS)
-    assert (found.float() - expected).abs().max() < 0.05
-    found.float().sum().backward()
+        actual = model.predict(DOCUMENTS, LENGTHS)
+    assert (actual.float() - expected).abs().max() < 0.05
+    actual.float().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_words_that_are_dropped_are_dropped_whole_and_in_training_only():
-    model = made(torch.float32, word_dropout=0.5)
-    assert model.say(DOCUMENTS, LENGTHS).equal(model.say(DOCUMENTS, LENGTHS))
-    entered = []
-    model.word_reader.register_forward_pre_hook(lambda _, given: entered.append(given[0]))
-    model.train().say(DOCUMENTS, LENGTHS)
-    kept = entered[0].abs().sum(dim=-1) > 0
+def test_word_dropout_drops_whole_words_in_training_only():
+    model = make_model(torch.float32, word_dropout=0.5)
+    assert model.predict(DOCUMENTS, LENGTHS).equal(model.predict(DOCUMENTS, LENGTHS))
+    layer_inputs = []
+    model.word_rnn.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
+    model.train().predict(DOCUMENTS, LENGTHS)
+    kept = layer_inputs[0].abs().sum(dim=-1) > 0
     assert 0 < kept.sum() < kept.numel()
-    torch.testing.assert_close(entered[0][kept], 2 * model.embed(DOCUMENTS.flatten(0, 1))[kept], rtol=1e-3, atol=0)
+    torch.testing.assert_close(layer_inputs[0][kept], 2 * model.embed(DOCUMENTS.flatten(0, 1))[kept], rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"head": "tagger"}, "head 'tagger': a hierarchical attention network says something of whole documents"),
-        ({"max_words": 0}, "max_words must lie between 1 and 2"),
-        ({"max_length": 0}, "max_length must lie between 1 and 2"),
-        ({"hidden": 2**15}, "hidden must lie between 1 and 2"),
-        ({"dropout": 1.0}, "dropout must lie in"),
+        ({"head": "tagger"}, "head 'tagger'"),
+        ({"max_words": 0}, "max_words must be"),
+        ({"max_length": 0}, "max_length must be"),
+        ({"hidden": 2**15}, "hidden must be"),
+        ({"dropout": 1.0}, "dropout must be"),
         ({"labels": 2, "label_names": ("one",)}, "there are 1 label_names for 2 labels"),
-        ({"vocabulary_size": 2**24, "embedding": 2**14}, "a matrix is too large"),
+        ({"vocabulary_size": 2**24, "embedding": 2**14}, "too large"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
         Config(**{"vocabulary_size": VOCABULARY, **wrong})
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_is_no_document_is_refused_in_words():
-    model = made()
-    with pytest.raises(
-        ShapeError, match=r"a document is \[sentences, words\], so a batch has 3 dimensions, not \[3, 4\]"
-    ):
+def test_invalid_inputs_raise():
+    model = make_model()
+    with pytest.raises(ShapeError, match="sentences, words"):
         model(DOCUMENTS[0])
-    with pytest.raises(InputError, match="knows no segments"):
+    with pytest.raises(InputError, match="segments"):
         model(DOCUMENTS, DOCUMENTS[..., 0])
-    with pytest.raises(InputError, match="no labels to choose from: build it with the head 'classifier'"):
-        made(head=None).say(DOCUMENTS, LENGTHS)
+    with pytest.raises(InputError, match="no head"):
+        make_model(head=None).predict(DOCUMENTS, LENGTHS)

@@ -1,4 +1,4 @@
-"""The baseline of the neural Turing machine: PyTorch's own LSTM, and nothing else."""
+"""The LSTM baseline of the neural Turing machine."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def make() -> LSTMMemory:
     return LSTMMemory(Config(3, 2, hidden=5, layers=2)).eval()
 
 
-def test_it_is_the_lstm_of_pytorch_under_a_linear_layer():
+def test_it_matches_a_pytorch_lstm_with_a_linear_layer():
     model, x = make(), torch.randn(2, 7, 3)
     twin = nn.LSTM(3, 5, num_layers=2, batch_first=True)
     with torch.no_grad():
@@ -27,10 +27,10 @@ def test_it_is_the_lstm_of_pytorch_under_a_linear_layer():
     torch.testing.assert_close(model(x), model.readout(twin(x)[0]))
 
 
-def test_a_sequence_may_be_read_in_parts():
+def test_a_sequence_can_be_processed_in_chunks():
     model, x = make(), torch.randn(2, 7, 3)
-    first, state = model.read(x[:, :3], model.start(2))
-    torch.testing.assert_close(torch.cat((first, model.read(x[:, 3:], state)[0]), dim=1), model(x))
+    first, state = model.forward_from(x[:, :3], model.init_state(2))
+    torch.testing.assert_close(torch.cat((first, model.forward_from(x[:, 3:], state)[0]), dim=1), model(x))
 
 
 def test_every_weight_gets_a_gradient():
@@ -39,13 +39,13 @@ def test_every_weight_gets_a_gradient():
     assert all(weight.grad.abs().sum() > 0 for weight in model.parameters())
 
 
-def test_a_network_that_was_saved_computes_the_same_bits(tmp_path):
+def test_a_saved_network_is_loaded_bit_for_bit(tmp_path):
     model, x = make(), torch.randn(2, 5, 3)
     save_model(model, None, tmp_path)
     assert load(tmp_path)(x).equal(model(x))
 
 
-def test_its_recipe_gives_it_as_many_weights_as_a_machine_has_whose_controller_is_an_lstm():
+def test_recipes_give_lstm_and_ntm_similar_parameter_counts():
     counts = {}
     for name in ("copy-lstm", "copy-ntm-lstm", "copy-ntm"):
         recipe = read_recipe(name)
@@ -56,6 +56,6 @@ def test_its_recipe_gives_it_as_many_weights_as_a_machine_has_whose_controller_i
 
 
 @pytest.mark.parametrize("wrong", [{"hidden": 0}, {"layers": 65}, {"hidden": 2**17}])
-def test_a_config_that_makes_no_sense_is_refused_in_words(wrong):
-    with pytest.raises(InputError, match=f"{next(iter(wrong))} must lie between"):
+def test_invalid_configs_raise(wrong):
+    with pytest.raises(InputError, match=f"{next(iter(wrong))} must be"):
         Config(3, 2, **wrong)

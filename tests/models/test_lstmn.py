@@ -1,4 +1,4 @@
-"""The memory-network against its equations, a token and a cell at a time, and how its tapes behave."""
+"""The LSTMN: equations, stepwise decoding, and its tapes."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import qkv
 from qkv.attention import Additive, attend
 from qkv.errors import InputError
 from qkv.models.lstmn import LSTMN, Config, ProjectedAdditive
-from qkv.nn.language_model import detached, tensors_of
+from qkv.nn.language_model import detach_state, state_tensors
 from qkv.nn.state import select
 
 VOCABULARY = 9
@@ -27,21 +27,21 @@ def tokens():
 
 
 def by_hand(model, tokens):
-    """The logits and the weights of each layer for one text, from the equations of the paper."""
+    """Logits and weights of each layer for one text, from the equations of the paper."""
     hidden, span = model.config.hidden, model.config.span
     x = [model.embed.weight[token] for token in tokens]
     attention = []
     for layer in model.layers:
-        w_x, u_i, u_f, u_o, u_c = layer.of_input.weight.split(hidden)
-        _, b_i, b_f, b_o, b_c = layer.of_input.bias.split(hidden)
-        question = layer.of_input.bias[:hidden]
-        w_read, r_i, r_f, r_o, r_c = layer.of_read.weight.split(hidden)
+        w_x, u_i, u_f, u_o, u_c = layer.input_proj.weight.split(hidden)
+        _, b_i, b_f, b_o, b_c = layer.input_proj.bias.split(hidden)
+        query_bias = layer.input_proj.bias[:hidden]
+        w_read, r_i, r_f, r_o, r_c = layer.read_proj.weight.split(hidden)
         w_h, v = layer.attend.score.key_weight[0].T, layer.attend.score.vector[0]
         h, c, rows = [], [], []
         last = torch.zeros(hidden).double()  # ~h_{t-1}
         for t, x_t in enumerate(x):
             first = max(0, t - span) if span else 0
-            a = [v @ torch.tanh(w_h @ h[i] + w_x @ x_t + question + w_read @ last) for i in range(first, t)]
+            a = [v @ torch.tanh(w_h @ h[i] + w_x @ x_t + query_bias + w_read @ last) for i in range(first, t)]
             s = torch.stack(a).exp() / torch.stack(a).exp().sum() if a else torch.zeros(0).double()
             h_read, c_read = torch.zeros(hidden).double(), torch.zeros(hidden).double()
             for weight, i in zip(s, range(first, t), strict=True):
@@ -55,18 +55,18 @@ def by_hand(model, tokens):
             rows.append(s)
         x = h
         attention.append(rows)
-    return torch.stack([model.readout(one) for one in x]), attention
+    return torch.stack([model.readout(item) for item in x]), attention
 
 
 @pytest.mark.parametrize("span", [0, 1, 3])
-def test_it_computes_the_equations_of_the_paper_and_shows_its_weights(tokens, span):
+def test_outputs_and_watched_weights_match_the_equations(tokens, span):
     model = make(torch.float64, span=span)
     with qkv.watch(model) as seen:
-        found = model(tokens)
+        actual = model(tokens)
     assert list(seen) == ["layers.0", "layers.1"]
     for row, text in enumerate(tokens):
         logits, attention = by_hand(model, text)
-        torch.testing.assert_close(found[row], logits, rtol=0, atol=1e-10)
+        torch.testing.assert_close(actual[row], logits, rtol=0, atol=1e-10)
         for record, rows in zip(seen.values(), attention, strict=True):
             for t, expected in enumerate(rows):
                 weights = record.weights[row, 0, t]
@@ -74,13 +74,13 @@ def test_it_computes_the_equations_of_the_paper_and_shows_its_weights(tokens, sp
                 assert weights[len(expected) :].eq(0).all()
 
 
-def test_with_a_span_of_one_it_is_the_lstm_of_pytorch(tokens):
+def test_with_a_span_of_one_it_matches_a_pytorch_lstm(tokens):
     model = make(torch.float64, span=1)
     twin = torch.nn.LSTM(5, 6, num_layers=2, batch_first=True).double()
     with torch.no_grad():
         for number, layer in enumerate(model.layers):
-            for name, weight in (("weight_ih", layer.of_input.weight), ("weight_hh", layer.of_read.weight),
-                                 ("bias_ih", layer.of_input.bias)):  # fmt: skip
+            for name, weight in (("weight_ih", layer.input_proj.weight), ("weight_hh", layer.read_proj.weight),
+                                 ("bias_ih", layer.input_proj.bias)):  # fmt: skip
                 _, i, f, o, c = weight.split(6)
                 getattr(twin, f"{name}_l{number}").copy_(torch.cat((i, f, c, o)))
             getattr(twin, f"bias_hh_l{number}").zero_()
@@ -88,7 +88,7 @@ def test_with_a_span_of_one_it_is_the_lstm_of_pytorch(tokens):
         torch.testing.assert_close(model(tokens), model.readout(hidden), rtol=0, atol=1e-10)
 
 
-def test_each_token_but_the_first_spreads_one_over_the_tokens_before_it(tokens):
+def test_weights_of_each_token_sum_to_one_over_its_past(tokens):
     model = make(span=0)
     with qkv.watch(model, layers=0) as seen:
         model(tokens)
@@ -98,7 +98,7 @@ def test_each_token_but_the_first_spreads_one_over_the_tokens_before_it(tokens):
     torch.testing.assert_close(weights.sum(-1), torch.tensor([0.0] + [1.0] * 7).expand(3, 1, 8))
 
 
-def test_its_score_is_the_additive_one_of_the_question_made_of_two_parts():
+def test_the_score_is_additive_with_a_projected_query():
     torch.manual_seed(0)
     additive, projected = Additive(5 + 6, 6, 6), ProjectedAdditive(6)
     projected.load_state_dict({name: additive.state_dict()[name] for name in ("key_weight", "vector")})
@@ -106,12 +106,12 @@ def test_its_score_is_the_additive_one_of_the_question_made_of_two_parts():
     w_x, w_read = additive.query_weight[0].split((5, 6))
     value = torch.randn(2, 1, 4, 12)
     expected = attend(torch.cat((x, last), dim=-1), key, value, score=additive)
-    found = attend(x @ w_x + last @ w_read, key, value, score=projected)
-    torch.testing.assert_close(found.output, expected.output)
+    actual = attend(x @ w_x + last @ w_read, key, value, score=projected)
+    torch.testing.assert_close(actual.output, expected.output)
 
 
 @pytest.mark.parametrize("past", [0, 3])
-def test_the_fused_additive_kernel_serves_its_reading(past):
+def test_the_fused_additive_kernel_matches_the_reference(past):
     pytest.importorskip("triton")
     torch.manual_seed(0)
     score = ProjectedAdditive(6)
@@ -122,56 +122,56 @@ def test_the_fused_additive_kernel_serves_its_reading(past):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("span", [0, 2])
-def test_steps_and_parts_of_a_text_give_what_all_of_it_gives_at_once(tokens, dtype, tolerance, span):
+def test_steps_and_chunks_match_the_full_sequence(tokens, dtype, tolerance, span):
     model = make(dtype, span=span)
     at_once = model(tokens)
-    state = model.start(3)
+    state = model.init_state(3)
     for t in range(8):
         logits, state = model.step(tokens[:, t], state)
         torch.testing.assert_close(logits, at_once[:, t], rtol=0, atol=tolerance)
-    first, state = model.read(tokens[:, :5], model.start(3))
-    nothing, state = model.read(tokens[:, 5:5], detached(state))
-    second, _ = model.read(tokens[:, 5:], state)
+    first, state = model.forward_from(tokens[:, :5], model.init_state(3))
+    nothing, state = model.forward_from(tokens[:, 5:5], detach_state(state))
+    second, _ = model.forward_from(tokens[:, 5:], state)
     torch.testing.assert_close(torch.cat((first, nothing, second), dim=1), at_once, rtol=0, atol=tolerance)
 
 
-def test_a_text_gives_the_same_alone_and_in_a_batch(tokens):
+def test_a_text_alone_matches_a_batch(tokens):
     model = make()
     together = model(tokens)
     for row in range(3):
         torch.testing.assert_close(model(tokens[row : row + 1])[0], together[row], rtol=0, atol=1e-5)
 
 
-def test_no_logit_depends_on_a_later_token_and_every_one_on_all_earlier_ones(tokens):
+def test_logits_depend_on_all_earlier_tokens_and_on_no_later_one(tokens):
     model = make(torch.float64)
     before = model(tokens)
-    for place in range(8):
+    for position in range(8):
         changed = tokens.clone()
-        changed[:, place] = (changed[:, place] + 1) % VOCABULARY
+        changed[:, position] = (changed[:, position] + 1) % VOCABULARY
         difference = (model(changed) - before).abs().amax(dim=-1)
-        assert difference[:, :place].eq(0).all()
-        assert difference[:, place:].min() > 0
+        assert difference[:, :position].eq(0).all()
+        assert difference[:, position:].min() > 0
 
 
-def test_a_tape_of_a_bounded_span_grows_to_it_and_no_further(tokens):
+def test_a_tape_grows_up_to_its_span(tokens):
     model = make(span=4)
-    state = model.start(3)
+    state = model.init_state(3)
     lengths, sizes = [], []
     for t in range(40):
         _, state = model.step(tokens[:, t % 8], state)
         lengths.append(state.tapes[0].keys.shape[2])
-        sizes.append(sum(one.untyped_storage().nbytes() for one in tensors_of(state).values()))
+        sizes.append(sum(item.untyped_storage().nbytes() for item in state_tensors(state).values()))
     assert lengths[:6] == [1, 2, 3, 4, 4, 4]
     assert sizes[9] == sizes[39]
 
 
-def test_a_cut_state_lets_later_tokens_read_the_tape_but_sends_no_gradient_into_it(tokens):
+def test_a_detached_tape_is_attended_to_but_gets_no_gradient(tokens):
     model = make(torch.float64)
-    _, state = model.read(tokens[:, :4], model.start(3))
-    cut = detached(state)
-    assert all(one.requires_grad for one in tensors_of(state).values())
-    assert not any(one.requires_grad for one in tensors_of(cut).values())
-    carried, _ = model.read(tokens[:, 4:], cut)
+    _, state = model.forward_from(tokens[:, :4], model.init_state(3))
+    cut = detach_state(state)
+    assert all(item.requires_grad for item in state_tensors(state).values())
+    assert not any(item.requires_grad for item in state_tensors(cut).values())
+    carried, _ = model.forward_from(tokens[:, 4:], cut)
     assert not torch.allclose(carried, model(tokens[:, 4:]))
     carried.sum().backward()
     used = model.embed.weight.grad.abs().sum(-1) > 0
@@ -179,11 +179,11 @@ def test_a_cut_state_lets_later_tokens_read_the_tape_but_sends_no_gradient_into_
 
 
 @pytest.mark.parametrize("span", [0, 3])
-def test_beams_that_are_picked_over_again_go_on_as_their_own_past_alone_would(span):
+def test_reordered_beams_continue_from_their_own_history(span):
     model = make(span=span)
     generator = torch.Generator().manual_seed(3)
     history = torch.tensor([[1], [2], [3]])
-    state = model.start(3)
+    state = model.init_state(3)
     for _ in range(6):
         logits, state = model.step(history[:, -1], state)
         rows = torch.randint(0, len(history), (4,), generator=generator)
@@ -193,7 +193,7 @@ def test_beams_that_are_picked_over_again_go_on_as_their_own_past_alone_would(sp
     torch.testing.assert_close(logits, model(history)[:, -1], rtol=0, atol=1e-5)
 
 
-def test_its_gradients_are_those_of_finite_differences():
+def test_gradients_match_finite_differences():
     model = make(torch.float64, embedding=2, hidden=2, layers=1, span=2)
     tokens = torch.tensor([[1, 2, 3, 1], [4, 4, 0, 2]])
     names, weights = zip(*model.named_parameters(), strict=True)
@@ -212,7 +212,7 @@ def test_every_weight_gets_a_gradient(tokens):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_one_token_and_one_row_are_a_text(tokens):
+def test_a_single_token_works(tokens):
     assert make()(tokens[:1, :1]).shape == (1, 1, VOCABULARY)
 
 
@@ -220,34 +220,34 @@ def test_it_runs_and_learns_in_bfloat16(tokens):
     model = make()
     expected = model(tokens)
     kinds = set()
-    for layer in model.layers:  # the fused kernel wants one precision for all that it is given
+    for layer in model.layers:  # the fused kernel needs one dtype for all inputs
         layer.attend.register_forward_pre_hook(
-            lambda _, given: kinds.update((given[0].dtype, given[1].tensor.dtype, given[2].dtype))
+            lambda _, inputs: kinds.update((inputs[0].dtype, inputs[1].tensor.dtype, inputs[2].dtype))
         )
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        first, state = model.read(tokens[:, :5], model.start(3))
-        second, state = model.read(tokens[:, 5:], detached(state))
+        first, state = model.forward_from(tokens[:, :5], model.init_state(3))
+        second, state = model.forward_from(tokens[:, 5:], detach_state(state))
     assert kinds == {torch.bfloat16}
-    assert {one.dtype for one in tensors_of(state).values()} == {torch.float32}
-    found = torch.cat((first, second), dim=1).float()
-    assert (found - expected).abs().max() < 0.05
-    found.sum().backward()
+    assert {item.dtype for item in state_tensors(state).values()} == {torch.float32}
+    actual = torch.cat((first, second), dim=1).float()
+    assert (actual - expected).abs().max() < 0.05
+    actual.sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_it_learns_eight_texts_by_heart():
+def test_it_overfits_eight_texts():
     torch.manual_seed(0)
     model = LSTMN(Config(VOCABULARY, embedding=16, hidden=16, dropout=0.0))
     texts = torch.randint(1, VOCABULARY, (8, 6), generator=torch.Generator().manual_seed(2))
-    begun = torch.cat((torch.arange(8)[:, None], texts[:, :-1]), dim=1)  # each begins with its own number
+    decoder_input = torch.cat((torch.arange(8)[:, None], texts[:, :-1]), dim=1)  # each starts with a distinct token
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     for _ in range(120):
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(begun).flatten(0, 1), texts.flatten())
+        loss = F.cross_entropy(model(decoder_input).flatten(0, 1), texts.flatten())
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.05
-    assert model.eval()(begun).argmax(-1).equal(texts)
+    assert model.eval()(decoder_input).argmax(-1).equal(texts)
 
 
 def test_dropout_acts_in_training_only(tokens):
@@ -257,7 +257,7 @@ def test_dropout_acts_in_training_only(tokens):
     assert not model(tokens).equal(model(tokens))
 
 
-def test_dropout_acts_on_what_enters_the_first_layer_and_leaves_each(tokens):
+def test_dropout_acts_on_the_input_and_output_of_each_layer(tokens):
     model = make()
     shapes = []
     model.dropout.register_forward_hook(lambda dropout, inputs, output: shapes.append(output.shape))
@@ -268,20 +268,20 @@ def test_dropout_acts_on_what_enters_the_first_layer_and_leaves_each(tokens):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"embedding": 2**25}, "embedding must lie between"),
+        ({"embedding": 2**25}, "embedding must be"),
         ({"span": -1}, "span must not be negative"),
-        ({"dropout": 1.0}, "dropout must lie in"),
-        ({"hidden": 0}, "hidden must lie between"),
-        ({"layers": 10**6}, "more than 1,024 layers"),
+        ({"dropout": 1.0}, "dropout must be"),
+        ({"hidden": 0}, "hidden must be"),
+        ({"layers": 10**6}, "layers must be"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
         Config(VOCABULARY, **wrong)
 
 
 @pytest.mark.compiled
-def test_one_graph_computes_the_same(tokens):
+def test_compiled_model_matches_eager(tokens):
     model = make(layers=1)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(tokens[:, :4]), model(tokens[:, :4]))
@@ -289,23 +289,23 @@ def test_one_graph_computes_the_same(tokens):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_cuda_graph_replays_the_reading_of_a_part_with_a_carried_tape(tokens):
+def test_a_cuda_graph_replays_a_chunk_with_a_carried_tape(tokens):
     model = make(embedding=16, hidden=16, span=4).cuda()
     tokens = tokens.cuda()
 
     @torch.autocast("cuda", dtype=torch.bfloat16)
     def run(first, second):
         with torch.no_grad():
-            _, state = model.read(first, model.start(3))
-        return model.read(second, state)[0]
+            _, state = model.forward_from(first, model.init_state(3))
+        return model.forward_from(second, state)[0]
 
     expected = run(tokens[:, :5].flip(0), tokens[:, 5:].flip(0))
     first, second = tokens[:, :5].clone(), tokens[:, 5:].clone()
     run(first, second)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), torch.no_grad():
-        found = run(first, second)
+        actual = run(first, second)
     first.copy_(tokens[:, :5].flip(0))
     second.copy_(tokens[:, 5:].flip(0))
     graph.replay()
-    torch.testing.assert_close(found, expected.detach())
+    torch.testing.assert_close(actual, expected.detach())

@@ -1,4 +1,4 @@
-"""Whole models with relative positions (Shaw et al. 2018): their gradients, that they learn, and that they are kept."""
+"""Models with relative positions (Shaw et al. 2018): gradients, learning and saving."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ GOLDEN = {"bert": 1.17365, "transformer": 1.23342}  # losses after 20 steps
 SOURCE, TARGET = torch.randint(4, 10, (2, 8, 6), generator=torch.Generator().manual_seed(2))
 
 
-def made(name: str, **changes: int) -> Bert | Transformer:
+def make_model(name: str, **changes: int) -> Bert | Transformer:
     torch.manual_seed(0)
     sizes = {**SIZES, "attention_dropout": 0.0, **changes}
     if name == "bert":
@@ -25,10 +25,10 @@ def made(name: str, **changes: int) -> Bert | Transformer:
     return Transformer(transformer.Config(10, 10, encoder_layers=1, decoder_layers=1, **sizes))
 
 
-def said(model: Bert | Transformer, rows: int = 8) -> Tensor:
-    """The logits of the target: of a tag for each token, or of the next token."""
+def logits(model: Bert | Transformer, rows: int = 8) -> Tensor:
+    """Logits of the target: tags, or next tokens."""
     if isinstance(model, Bert):
-        return model.say(SOURCE[:rows], torch.full((rows,), 6))
+        return model.predict(SOURCE[:rows], torch.full((rows,), 6))
     return model(SOURCE[:rows], F.pad(TARGET[:rows, :-1], (1, 0), value=2))
 
 
@@ -36,38 +36,38 @@ def trained(model: Bert | Transformer, steps: int) -> float:
     optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-2)
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = F.cross_entropy(said(model).flatten(0, 1), TARGET.flatten())
+        loss = F.cross_entropy(logits(model).flatten(0, 1), TARGET.flatten())
         loss.backward()
         optimizer.step()
     return loss.item()
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_gradients_are_those_of_finite_differences(name):
-    model = made(name, dim=4, feedforward=3).double()
+def test_gradients_match_finite_differences(name):
+    model = make_model(name, dim=4, feedforward=3).double()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)  # away from 0 and 1, where a mistake could hide
+        torch.nn.init.normal_(parameter, std=0.5)  # away from 0 and 1, which could hide a mistake
     weights = dict(model.named_parameters())
     assert sum("position." in part for part in weights) == 4  # for keys and values, of two layers
-    assert torch.autograd.gradcheck(lambda *_: said(model, 2), tuple(weights.values()), fast_mode=True)
+    assert torch.autograd.gradcheck(lambda *_: logits(model, 2), tuple(weights.values()), fast_mode=True)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written(name):
-    assert trained(made(name), 20) == pytest.approx(GOLDEN[name], rel=2e-3)
+def test_the_loss_after_20_steps_is_unchanged(name):
+    assert trained(make_model(name), 20) == pytest.approx(GOLDEN[name], rel=2e-3)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_eight_texts_are_learned_by_heart(name):
-    model = made(name)
+def test_it_overfits_eight_texts(name):
+    model = make_model(name)
     assert trained(model, 120) < 0.05
-    assert said(model.eval()).argmax(dim=-1).equal(TARGET)
+    assert logits(model.eval()).argmax(dim=-1).equal(TARGET)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_what_is_saved_is_loaded_bit_for_bit(name, tmp_path: Path):
-    model = made(name).eval()
+def test_it_is_saved_and_loaded_bit_for_bit(name, tmp_path: Path):
+    model = make_model(name).eval()
     save_model(model, None, tmp_path)
     again = load(tmp_path)
     assert again.config == model.config
-    assert said(again).equal(said(model))
+    assert logits(again).equal(logits(model))

@@ -1,4 +1,4 @@
-"""Recurrent text encoders: their equations, both heads, one and two directions, and rows of different lengths."""
+"""Recurrent text encoders: equations, both heads, one and two directions, and padding."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ POOLINGS = ["mean", "last", "attention"]
 KINDS = {**{pooling: {"head": "classifier", "pooling": pooling} for pooling in POOLINGS}, "tagger": {"head": "tagger"}}
 
 
-def made(dtype: torch.dtype = torch.float64, **changes: Any) -> RNNText:
+def make_model(dtype: torch.dtype = torch.float64, **changes: Any) -> RNNText:
     torch.manual_seed(3)
     sizes = {"embedding": 3, "hidden": 2, "layers": 2, "dropout": 0.0, "labels": 3, "head": "classifier"}
     model = RNNText(Config(VOCABULARY, **{**sizes, **changes}))
@@ -32,37 +32,37 @@ def made(dtype: torch.dtype = torch.float64, **changes: Any) -> RNNText:
     return model.to(dtype).eval()
 
 
-def one_way(cell: str, weights: Any, x: list[Tensor]) -> list[Tensor]:
-    """h of one direction of one layer, a step at a time."""
+def one_direction(cell: str, weights: Any, x: list[Tensor]) -> list[Tensor]:
+    """h of one direction of one layer, step by step."""
     w, u, b, d = weights.rnn.parameters()
     h = c = torch.zeros(u.shape[1], dtype=w.dtype)
-    found = []
+    actual = []
     for x_t in x:
-        given, recurrent = w @ x_t + b, u @ h + d
+        inputs, recurrent = w @ x_t + b, u @ h + d
         if cell == "rnn":
-            h = torch.tanh(given + recurrent)
+            h = torch.tanh(inputs + recurrent)
         elif cell == "gru":
-            (r, z, n), (r_h, z_h, n_h) = given.chunk(3), recurrent.chunk(3)
+            (r, z, n), (r_h, z_h, n_h) = inputs.chunk(3), recurrent.chunk(3)
             z = torch.sigmoid(z + z_h)
             h = (1 - z) * torch.tanh(n + torch.sigmoid(r + r_h) * n_h) + z * h
         else:
-            i, f, g, o = (given + recurrent).chunk(4)
+            i, f, g, o = (inputs + recurrent).chunk(4)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
             h = torch.sigmoid(o) * torch.tanh(c)
-        found.append(h)
-    return found
+        actual.append(h)
+    return actual
 
 
-def by_the_equations(model: RNNText, tokens: list[int]) -> Tensor:
+def reference_forward(model: RNNText, tokens: list[int]) -> Tensor:
     """h of one text."""
     x = [model.embed.weight[token] for token in tokens]
     for layer in model.layers:
-        ahead = one_way(model.config.cell, layer.ahead, x)
-        if layer.back is None:
-            x = ahead
+        forward = one_direction(model.config.cell, layer.forward_rnn, x)
+        if layer.backward_rnn is None:
+            x = forward
         else:
-            back = one_way(model.config.cell, layer.back, x[::-1])[::-1]
-            x = [torch.cat(both) for both in zip(ahead, back, strict=True)]
+            backward = one_direction(model.config.cell, layer.backward_rnn, x[::-1])[::-1]
+            x = [torch.cat(both) for both in zip(forward, backward, strict=True)]
     return torch.stack(x)
 
 
@@ -80,47 +80,49 @@ def pooled(model: RNNText, h: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("directions", [1, 2])
-def test_its_states_are_those_of_the_equations_and_so_are_the_tags(cell, directions):
-    model = made(cell=cell, directions=directions, head="tagger")
+def test_states_and_tags_match_the_equations(cell, directions):
+    model = make_model(cell=cell, directions=directions, head="tagger")
     assert model.width == 2 * directions
-    hidden, tags = model(TOKENS, lengths=LENGTHS), model.say(TOKENS, LENGTHS)
+    hidden, tags = model(TOKENS, lengths=LENGTHS), model.predict(TOKENS, LENGTHS)
     for row, length in enumerate(LENGTHS.tolist()):
-        expected = by_the_equations(model, TOKENS[row, :length].tolist())
+        expected = reference_forward(model, TOKENS[row, :length].tolist())
         torch.testing.assert_close(hidden[row, :length], expected, rtol=0, atol=1e-11)
         torch.testing.assert_close(tags[row, :length], model.label(expected), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("directions", [1, 2])
-def test_a_label_is_said_of_one_vector_for_the_whole_text(pooling, directions):
-    model = made(pooling=pooling, directions=directions)
-    found = model.say(TOKENS, LENGTHS)
+def test_the_classifier_matches_its_pooling_equations(pooling, directions):
+    model = make_model(pooling=pooling, directions=directions)
+    actual = model.predict(TOKENS, LENGTHS)
     expected = [
-        model.label(pooled(model, by_the_equations(model, TOKENS[row, :length].tolist())))
+        model.label(pooled(model, reference_forward(model, TOKENS[row, :length].tolist())))
         for row, length in enumerate(LENGTHS.tolist())
     ]
-    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-11)
-    torch.testing.assert_close(model.logits(model(TOKENS[:1])), found[:1])  # all of it counts
+    torch.testing.assert_close(actual, torch.stack(expected), rtol=0, atol=1e-11)
+    torch.testing.assert_close(model.logits(model(TOKENS[:1])), actual[:1])  # without padding
     parameters, direction = list(model.parameters()), torch.randn(3, 3, dtype=torch.float64)
-    for one, other in zip(
-        torch.autograd.grad((found * direction).sum(), parameters),
+    for grad, expected_grad in zip(
+        torch.autograd.grad((actual * direction).sum(), parameters),
         torch.autograd.grad((torch.stack(expected) * direction).sum(), parameters, allow_unused=True),
         strict=True,
     ):
-        torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(
+            grad, torch.zeros_like(grad) if expected_grad is None else expected_grad, rtol=1e-8, atol=1e-9
+        )
 
 
-def test_its_attention_is_seen():
-    with qkv.watch(model := made()) as seen:
-        model.say(TOKENS, LENGTHS)
+def test_its_attention_can_be_watched():
+    with qkv.watch(model := make_model()) as seen:
+        model.predict(TOKENS, LENGTHS)
     weights = seen["pool"].weights[:, 0, 0]
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(3, dtype=torch.float64))
     assert ((weights > 0) == (torch.arange(5) < LENGTHS[:, None])).all()
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_its_gradients_are_those_of_finite_differences(cell):
-    model = made(cell=cell, embedding=2, hidden=1, layers=1, head=None)
+def test_gradients_match_finite_differences(cell):
+    model = make_model(cell=cell, embedding=2, hidden=1, layers=1, head=None)
     names, weights = zip(*model.named_parameters(), strict=True)
 
     def hidden(*weights: Tensor) -> Tensor:
@@ -130,16 +132,18 @@ def test_its_gradients_are_those_of_finite_differences(cell):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_gradients_through_a_head_are_those_of_finite_differences(head):
-    model = made(embedding=2, hidden=1, head=head)
-    assert torch.autograd.gradcheck(lambda *_: model.say(TOKENS, LENGTHS), tuple(model.parameters()), fast_mode=True)
+def test_gradients_through_a_head_match_finite_differences(head):
+    model = make_model(embedding=2, hidden=1, head=head)
+    assert torch.autograd.gradcheck(
+        lambda *_: model.predict(TOKENS, LENGTHS), tuple(model.parameters()), fast_mode=True
+    )
 
 
 def trained(model: RNNText, steps: int, tokens: Tensor, targets: Tensor, rate: float) -> float:
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(steps):
         optimizer.zero_grad()
-        logits = model.say(tokens, torch.full(tokens.shape[:1], tokens.shape[1]))
+        logits = model.predict(tokens, torch.full(tokens.shape[:1], tokens.shape[1]))
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()
         optimizer.step()
@@ -147,7 +151,7 @@ def trained(model: RNNText, steps: int, tokens: Tensor, targets: Tensor, rate: f
 
 
 @pytest.mark.parametrize("kind", GOLDEN)
-def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written(kind):
+def test_the_loss_after_20_steps_is_unchanged(kind):
     torch.manual_seed(0)
     model = RNNText(Config(VOCABULARY, **KINDS[kind], labels=3, embedding=8, hidden=6, word_dropout=0.1))
     tokens = torch.randint(1, VOCABULARY, (16, 6), generator=torch.Generator().manual_seed(1))
@@ -157,31 +161,31 @@ def test_after_twenty_steps_the_loss_is_what_it_was_when_this_was_written(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_learns_eight_texts_by_heart(kind):
+def test_it_overfits_eight_texts(kind):
     torch.manual_seed(0)
     model = RNNText(Config(VOCABULARY, **KINDS[kind], embedding=8, hidden=8, dropout=0.0))
     tokens = torch.randint(1, VOCABULARY, (8, 5), generator=torch.Generator().manual_seed(2))
     targets = torch.arange(40).view(8, 5) % 2 if kind == "tagger" else torch.arange(8) % 2
     trained(model, 60, tokens, targets, 2e-2)
-    assert model.eval().say(tokens, torch.full((8,), 5)).argmax(dim=-1).equal(targets)
+    assert model.eval().predict(tokens, torch.full((8,), 5)).argmax(dim=-1).equal(targets)
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_it_is_saved_and_loaded_bit_for_bit(head, tmp_path):
-    model = made(torch.float32, head=head)
+    model = make_model(torch.float32, head=head)
     save_model(model, None, tmp_path)
     again = load(tmp_path)
     assert again.config == model.config
-    assert again.say(TOKENS, LENGTHS).equal(model.say(TOKENS, LENGTHS))
+    assert again.predict(TOKENS, LENGTHS).equal(model.predict(TOKENS, LENGTHS))
 
 
 def test_it_runs_and_learns_in_bfloat16():
-    model = made(torch.float32).train()
-    expected = model.say(TOKENS, LENGTHS)
+    model = make_model(torch.float32).train()
+    expected = model.predict(TOKENS, LENGTHS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model.say(TOKENS, LENGTHS)
-    assert (found.float() - expected).abs().max() < 0.05
-    found.float().sum().backward()
+        actual = model.predict(TOKENS, LENGTHS)
+    assert (actual.float() - expected).abs().max() < 0.05
+    actual.float().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
@@ -189,21 +193,21 @@ def test_it_runs_and_learns_in_bfloat16():
     ("wrong", "words"),
     [
         ({"head": "taggr"}, r"head 'taggr' is not known \(did you mean tagger\?\)"),
-        ({"directions": 3}, "directions must be 1"),
-        ({"layers": 0}, "layers must lie between"),
-        ({"hidden": 0}, "hidden must lie between"),
-        ({"word_dropout": -0.1}, "word_dropout must lie in"),
+        ({"directions": 3}, "directions must be"),
+        ({"layers": 0}, "layers must be"),
+        ({"hidden": 0}, "hidden must be"),
+        ({"word_dropout": -0.1}, "word_dropout must be"),
         ({"labels": 2, "label_names": ("one",)}, "there are 1 label_names for 2 labels"),
-        ({"vocabulary_size": 2**24, "embedding": 2**14}, "a matrix is too large"),
+        ({"vocabulary_size": 2**24, "embedding": 2**14}, "too large"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
         Config(**{"vocabulary_size": VOCABULARY, **wrong})
 
 
-def test_what_it_cannot_read_or_say_is_refused_in_words():
-    with pytest.raises(InputError, match="knows no segments"):
-        made()(TOKENS, TOKENS)
-    with pytest.raises(InputError, match=r"no labels to choose from: build it with a head \(tagger or classifier\)"):
-        made(head=None).say(TOKENS, LENGTHS)
+def test_segments_or_a_missing_head_raise():
+    with pytest.raises(InputError, match="segments"):
+        make_model()(TOKENS, TOKENS)
+    with pytest.raises(InputError, match="no head"):
+        make_model(head=None).predict(TOKENS, LENGTHS)

@@ -1,4 +1,4 @@
-"""SNAIL against its equations in plain loops, what it can see, and that it learns and is kept."""
+"""SNAIL: equations, causality, learning and saving."""
 
 import math
 from dataclasses import replace
@@ -26,7 +26,7 @@ def model_with(**changes: object) -> SNAIL:
         model.norm.bias,
         *(b.project.weight for b in model.trunk if hasattr(b, "project")),
     ):
-        torch.nn.init.normal_(parameter, std=0.5)  # away from where they begin, where a mistake could hide
+        torch.nn.init.normal_(parameter, std=0.5)  # away from their initial values, which could hide a mistake
     return model
 
 
@@ -38,9 +38,9 @@ def policy_with_weights(**changes: object) -> SNAILPolicy:
 
 
 def episode(rows: int = 4, shown: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
-    chance = torch.Generator().manual_seed(1)
-    pictures = torch.randn(rows, shown + 1, 1, 8, 9, dtype=torch.float64, generator=chance)
-    return pictures, torch.randint(3, (rows, shown), generator=chance)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(rows, shown + 1, 1, 8, 9, dtype=torch.float64, generator=generator)
+    return images, torch.randint(3, (rows, shown), generator=generator)
 
 
 def attended(block: AttentionBlock, x: list[list[float]]) -> list[list[float]]:
@@ -48,46 +48,46 @@ def attended(block: AttentionBlock, x: list[list[float]]) -> list[list[float]]:
     weight, bias = block.project.weight.tolist(), block.project.bias.tolist()
     key, _, _ = block.sizes
     y = [
-        [sum(w * v for w, v in zip(row, one, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
-        for one in x
+        [sum(w * v for w, v in zip(row, item, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
+        for item in x
     ]
     result = []
-    for t, own in enumerate(y):
-        scores = [sum(own[n] * other[key + n] for n in range(key)) / math.sqrt(key) for other in y[: t + 1]]
+    for t, query in enumerate(y):
+        scores = [sum(query[n] * past[key + n] for n in range(key)) / math.sqrt(key) for past in y[: t + 1]]
         total = sum(math.exp(score) for score in scores)
         shares = [math.exp(score) / total for score in scores]
-        read = [sum(a * other[2 * key + n] for a, other in zip(shares, y, strict=False)) for n in range(block.sizes[2])]
+        read = [sum(a * past[2 * key + n] for a, past in zip(shares, y, strict=False)) for n in range(block.sizes[2])]
         result.append([*x[t], *read])
     return result
 
 
-def test_it_equals_its_equations_one_number_at_a_time():
+def test_outputs_match_the_equations():
     model = model_with()
-    pictures, labels = episode(1)
-    x = pictures[0]
+    images, labels = episode(1)
+    x = images[0]
     for stage in model.embed.stages:
         convolved = F.conv2d(x, stage.convolve.weight, stage.convolve.bias, padding=1)
         centred = convolved - convolved.mean(dim=(1, 2, 3), keepdim=True)  # four maps: one group
         normed = centred / (centred.square().mean(dim=(1, 2, 3), keepdim=True) + 1e-5).sqrt()
         x = F.max_pool2d(normed.clamp(min=0), 2)
     f = x.flatten(1) @ model.embed.output.weight.T + model.embed.output.bias
-    f = f - f[:6].mean(dim=0)  # of the pictures with a label
+    f = f - f[:6].mean(dim=0)  # of the labelled images
     f = (f - f.mean(dim=1, keepdim=True)) / (f.var(dim=1, correction=0, keepdim=True) + 1e-5).sqrt()
     features = (f * model.norm.weight + model.norm.bias).tolist()
     one_hot = [[float(label == n) for n in range(3)] for label in labels[0].tolist()] + [[0.0] * 3]
-    h = [[*f, *known] for f, known in zip(features, one_hot, strict=True)]
+    h = [[*f, *label] for f, label in zip(features, one_hot, strict=True)]
     first, convolution, second = model.trunk
     h = attended(first, h)
     h = convolution(torch.tensor([h], dtype=torch.float64))[0].tolist()
     h = attended(second, h)
     expected = torch.tensor(h[-1], dtype=torch.float64) @ model.output.weight.T + model.output.bias
-    torch.testing.assert_close(model(pictures, labels)[0], expected)
+    torch.testing.assert_close(model(images, labels)[0], expected)
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_match_finite_differences():
     model = model_with(maps=2, features=2, keys=(2, 2), values=(2, 2), filters=2)
-    pictures, labels = episode(2)
-    assert torch.autograd.gradcheck(lambda x: model(x, labels), pictures.requires_grad_(), fast_mode=True)
+    images, labels = episode(2)
+    assert torch.autograd.gradcheck(lambda x: model(x, labels), images.requires_grad_(), fast_mode=True)
     policy = policy_with_weights()
     rewards = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
     actions = torch.tensor([[0, 1, 2], [2, 2, 1]])
@@ -99,48 +99,48 @@ TAKEN = torch.tensor([[0, 1, 2], [2, 2, 1]]), torch.tensor([[1.0, 0, 1], [0, 1, 
 
 
 @pytest.mark.parametrize(
-    ("made", "inputs"),
+    ("build", "inputs"),
     [
         (lambda: model_with(maps=2, features=2, **TINY), episode(2)),
         (lambda: policy_with_weights(length=3, **TINY), TAKEN),
     ],
     ids=["SNAIL", "SNAILPolicy"],
 )
-def test_gradients_of_every_weight_are_those_of_finite_differences(made, inputs):
-    model = made()
+def test_gradients_of_every_weight_match_finite_differences(build, inputs):
+    model = build()
     names, weights = zip(*model.named_parameters(), strict=True)
 
-    def found(*weights: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def actual(*weights: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         return functional_call(model, dict(zip(names, weights, strict=True)), inputs)
 
-    assert torch.autograd.gradcheck(found, weights, fast_mode=True)
+    assert torch.autograd.gradcheck(actual, weights, fast_mode=True)
 
 
-def test_an_episode_gives_the_same_alone_and_in_a_batch():
+def test_an_episode_alone_matches_a_batch():
     model = model_with()
-    pictures, labels = episode()
-    together = model(pictures, labels)
+    images, labels = episode()
+    together = model(images, labels)
     for row in range(4):
-        torch.testing.assert_close(model(pictures[row : row + 1], labels[row : row + 1])[0], together[row])
-    assert model(pictures[:0], labels[:0]).shape == (0, 3)
+        torch.testing.assert_close(model(images[row : row + 1], labels[row : row + 1])[0], together[row])
+    assert model(images[:0], labels[:0]).shape == (0, 3)
 
 
-def test_the_answer_depends_on_the_label_of_every_picture_shown():
+def test_the_prediction_depends_on_every_label():
     model = model_with()
-    pictures, labels = episode(1)
-    before = model(pictures, labels)
-    for place in range(6):
+    images, labels = episode(1)
+    before = model(images, labels)
+    for position in range(6):
         other = labels.clone()
-        other[0, place] = (other[0, place] + 1) % 3
-        assert not torch.allclose(model(pictures, other), before)
+        other[0, position] = (other[0, position] + 1) % 3
+        assert not torch.allclose(model(images, other), before)
 
 
-def test_with_nothing_shown_there_is_an_answer_all_the_same():
-    pictures, labels = episode(2, shown=0)
-    assert model_with()(pictures, labels).shape == (2, 3)
+def test_an_episode_without_examples_works():
+    images, labels = episode(2, shown=0)
+    assert model_with()(images, labels).shape == (2, 3)
 
 
-def test_an_action_cannot_depend_on_what_comes_after_it():
+def test_actions_do_not_depend_on_the_future():
     policy = policy_with_weights()
     actions, rewards = torch.tensor([[0, 1, 2, 1, 0]]), torch.tensor([[1.0, 0, 0, 1, 1]], dtype=torch.float64)
     logits, expected = policy(actions, rewards)
@@ -152,19 +152,19 @@ def test_an_action_cannot_depend_on_what_comes_after_it():
     assert not torch.allclose(policy(actions, 1 - rewards)[0][:, -1], logits[:, -1])
 
 
-def test_at_first_a_picture_is_compared_by_what_it_is_compared_with():
+def test_queries_and_keys_start_equal():
     query, key, value = SNAIL(CONFIG).trunk[0].project.weight.split((4, 4, 3))
     assert query.equal(key)
     assert not torch.equal(key[:3], value)
 
 
-def test_a_new_policy_pulls_every_arm_as_often():
+def test_a_new_policy_is_uniform():
     logits, expected = SNAILPolicy(POLICY)(torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3))
     assert not logits.any()
     assert not expected.any()
 
 
-def test_attention_is_seen_by_its_layers_and_is_causal():
+def test_watched_attention_is_causal():
     model = model_with()
     with qkv.watch(model) as seen:
         model(*episode())
@@ -175,7 +175,7 @@ def test_attention_is_seen_by_its_layers_and_is_causal():
         torch.testing.assert_close(record.weights.sum(dim=-1), torch.ones(4, 1, 7, dtype=torch.float64))
 
 
-def test_the_model_of_the_paper_has_the_sizes_it_says():
+def test_the_default_config_has_the_sizes_of_the_paper():
     with torch.device("meta"):
         model = SNAIL(Config(5, 1))
     widths = [block.project.in_features for block in model.trunk if isinstance(block, AttentionBlock)]
@@ -186,14 +186,14 @@ def test_the_model_of_the_paper_has_the_sizes_it_says():
 def learn(steps: int, rows: int) -> tuple[SNAIL, list[float]]:
     torch.manual_seed(0)
     model = SNAIL(CONFIG)
-    chance = torch.Generator().manual_seed(2)
-    pictures = torch.randn(rows, 7, 1, 8, 9, generator=chance)
-    labels = torch.arange(3).repeat(2)[torch.rand(rows, 6, generator=chance).argsort()]
-    answers = torch.randint(3, (rows,), generator=chance)
+    generator = torch.Generator().manual_seed(2)
+    images = torch.randn(rows, 7, 1, 8, 9, generator=generator)
+    labels = torch.arange(3).repeat(2)[torch.rand(rows, 6, generator=generator).argsort()]
+    answers = torch.randint(3, (rows,), generator=generator)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     losses = []
     for _ in range(steps):
-        loss = F.cross_entropy(model(pictures, labels), answers)
+        loss = F.cross_entropy(model(images, labels), answers)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -201,56 +201,56 @@ def learn(steps: int, rows: int) -> tuple[SNAIL, list[float]]:
     return model, losses
 
 
-def test_the_loss_after_twenty_steps_is_the_one_that_is_known():
+def test_the_loss_after_20_steps_is_unchanged():
     assert learn(20, 8)[1][-1] == pytest.approx(GOLDEN, abs=2e-3)
 
 
-def test_it_can_learn_eight_episodes_by_heart():
+def test_it_overfits_eight_episodes():
     assert learn(120, 8)[1][-1] < 0.05
 
 
-@pytest.mark.parametrize("made", [lambda: SNAIL(CONFIG), lambda: SNAILPolicy(POLICY)])
-def test_it_is_saved_and_loaded_bit_for_bit(made, tmp_path):
-    model = made()
+@pytest.mark.parametrize("build", [lambda: SNAIL(CONFIG), lambda: SNAILPolicy(POLICY)])
+def test_it_is_saved_and_loaded_bit_for_bit(build, tmp_path):
+    model = build()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     save_model(model, None, tmp_path)
     again = qkv.load(tmp_path)
     assert again.config == model.config
-    assert all(one.equal(other) for one, other in zip(again.parameters(), model.parameters(), strict=True))
+    assert all(a.equal(b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ways": 0}, "ways must lie between 1 and 2"),
-        ({"stages": 4}, "8 x 9 pixels are too small to be halved 4 times"),
-        ({"keys": (1, 2, 3)}, "there are 3 keys, but 2 values"),
-        ({"keys": (), "values": ()}, "between 1 and 64 attention blocks"),
-        ({"values": (0, 1)}, "keys and values must lie between"),
-        ({"filters": 0}, "filters must lie between"),
+        ({"ways": 0}, "ways must be"),
+        ({"stages": 4}, "too small"),
+        ({"keys": (1, 2, 3)}, "entries"),
+        ({"keys": (), "values": ()}, "entries"),
+        ({"values": (0, 1)}, "keys and values must be"),
+        ({"filters": 0}, "filters must be"),
     ],
 )
-def test_sizes_that_make_no_model_are_refused(changes, words):
+def test_invalid_configs_raise(changes, words):
     with pytest.raises(InputError, match=words):
         replace(CONFIG, **changes)
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_inputs_that_are_no_episode_are_refused():
+def test_inputs_of_invalid_shape_raise():
     model = model_with()
-    pictures, labels = episode()
+    images, labels = episode()
     for wrong in (labels[:, 1:], labels[:2], torch.zeros(4, 7, dtype=torch.long)):
-        with pytest.raises(ShapeError, match="a label for each picture but the last"):
-            model(pictures, wrong)
+        with pytest.raises(ShapeError, match="labels"):
+            model(images, wrong)
     with pytest.raises(ShapeError, match=r"\[1, 8, 9\], not \[1, 8, 8\]"):
-        model(pictures[..., :8], labels)
-    with pytest.raises(ShapeError, match="each action has a reward"):
+        model(images[..., :8], labels)
+    with pytest.raises(ShapeError, match="rewards"):
         policy_with_weights()(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 2))
 
 
-def test_it_runs_under_bfloat16_autocast_as_it_does_without_but_for_rounding():
-    model, (pictures, labels) = model_with().float(), episode()
+def test_bfloat16_autocast_matches_float32_up_to_rounding():
+    model, (images, labels) = model_with().float(), episode()
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = model(pictures.float(), labels)
-    torch.testing.assert_close(rounded.float(), model(pictures.float(), labels), atol=0.05, rtol=0.05)
+        rounded = model(images.float(), labels)
+    torch.testing.assert_close(rounded.float(), model(images.float(), labels), atol=0.05, rtol=0.05)

@@ -1,4 +1,4 @@
-"""The Transformer against PyTorch's own layers with the same weights, closed forms and finite differences."""
+"""The Transformer against PyTorch's layers with the same weights, and finite differences."""
 
 import math
 from dataclasses import replace
@@ -34,16 +34,16 @@ def pytorch_twin(model: Transformer) -> nn.Transformer:
         copy_attention(theirs.self_attn, ours.attention)
         theirs.norm1.load_state_dict(ours.attention_norm.state_dict())
         theirs.norm2.load_state_dict(ours.feedforward_norm.state_dict())
-        theirs.linear1.load_state_dict(ours.feedforward.widen.state_dict())
-        theirs.linear2.load_state_dict(ours.feedforward.narrow.state_dict())
+        theirs.linear1.load_state_dict(ours.feedforward.up_proj.state_dict())
+        theirs.linear2.load_state_dict(ours.feedforward.down_proj.state_dict())
     for theirs, ours in zip(twin.decoder.layers, model.decoder, strict=True):
         copy_attention(theirs.self_attn, ours.self_attention)
         copy_attention(theirs.multihead_attn, ours.cross_attention)
         theirs.norm1.load_state_dict(ours.self_norm.state_dict())
         theirs.norm2.load_state_dict(ours.cross_norm.state_dict())
         theirs.norm3.load_state_dict(ours.feedforward_norm.state_dict())
-        theirs.linear1.load_state_dict(ours.feedforward.widen.state_dict())
-        theirs.linear2.load_state_dict(ours.feedforward.narrow.state_dict())
+        theirs.linear1.load_state_dict(ours.feedforward.up_proj.state_dict())
+        theirs.linear2.load_state_dict(ours.feedforward.down_proj.state_dict())
     if c.norm == "pre":
         twin.encoder.norm.load_state_dict(model.encoder_norm.state_dict())
         twin.decoder.norm.load_state_dict(model.decoder_norm.state_dict())
@@ -53,7 +53,7 @@ def pytorch_twin(model: Transformer) -> nn.Transformer:
 
 
 def model_with(**changes: object) -> Transformer:
-    """A small model in float64, whose biases and norms are away from 0 and 1, where a mistake could hide."""
+    """A small model in float64, with biases and norms away from 0 and 1, which could hide a mistake."""
     torch.manual_seed(0)
     model = Transformer(replace(CONFIG, **changes)).double().eval()
     for parameter in model.parameters():
@@ -63,7 +63,7 @@ def model_with(**changes: object) -> Transformer:
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize(("norm", "activation"), [("pre", "relu"), ("pre", "gelu"), ("post", "relu"), ("post", "gelu")])
-def test_it_equals_the_library_of_pytorch_given_the_same_weights(norm, activation):
+def test_it_matches_nn_transformer_with_the_same_weights(norm, activation):
     model = model_with(norm=norm, activation=activation)
     twin = pytorch_twin(model)
     source, target = torch.randint(0, 10, (2, 6)), torch.randint(0, 10, (2, 4))
@@ -82,7 +82,7 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_tied_embeddings_are_one_matrix_and_untied_ones_three_and_the_output_can_be_tied_alone():
+def test_embeddings_and_output_can_be_tied_together_or_separately():
     tied, untied = Transformer(CONFIG), Transformer(replace(CONFIG, tie_embeddings=False))
     assert tied.readout.weight is tied.source_embed.tokens.weight is tied.target_embed.tokens.weight
     assert count(untied) - count(tied) == 2 * 10 * 12
@@ -96,7 +96,7 @@ def test_presets_have_the_sizes_of_the_papers():
     config = Config(1, 1, **PRESETS["base"], norm="post")
     with torch.device("meta"):
         base, big = Transformer(config), Transformer(Config(1, 1, **PRESETS["big"], norm="post"))
-        theirs = nn.Transformer()  # whose sizes are those of the base model, with two norms more
+        theirs = nn.Transformer()  # the sizes of the base model, plus two norms
     assert count(base) == count(theirs) - 2 * 2 * 512 + 512
     # table 3 of Vaswani et al. 2017: 65 and 213 million, with the 37,000 tokens of section 5.1 (rounded up there)
     assert count(base) - 512 + 37_000 * 512 == pytest.approx(65e6, rel=0.04)
@@ -104,15 +104,16 @@ def test_presets_have_the_sizes_of_the_papers():
     assert PRESETS["tiny"] == {"dim": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "feedforward": 256}
 
 
-def test_models_that_were_saved_before_there_were_choices_keep_their_weights():
+def test_parameter_names_are_stable():
     names = [name for name, _ in Transformer(CONFIG).named_parameters() if ".1." not in name]
     assert names == [
         "source_embed.tokens.weight",
-        *both("encoder.0", "attention.project", "attention.output", "attention_norm", "feedforward.widen",
-              "feedforward.narrow", "feedforward_norm"),
+        *both("encoder.0", "attention.project", "attention.output", "attention_norm", "feedforward.up_proj",
+              "feedforward.down_proj", "feedforward_norm"),
         *both("encoder_norm"),
         *both("decoder.0", "self_attention.project", "self_attention.output", "self_norm", "cross_attention.project",
-              "cross_attention.output", "cross_norm", "feedforward.widen", "feedforward.narrow", "feedforward_norm"),
+              "cross_attention.output", "cross_norm", "feedforward.up_proj", "feedforward.down_proj",
+              "feedforward_norm"),
         *both("decoder_norm"),
     ]  # fmt: skip
     assert not [name for name, _ in Transformer(CONFIG).named_buffers() if not name.endswith("positions.table")]
@@ -134,10 +135,10 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("changes", CHOICES, ids=lambda changes: " ".join(map(str, changes.values())))
-def test_whatever_it_is_made_of_steps_and_padded_batches_give_the_same(changes):
+def test_steps_and_padded_batches_match_with_all_terms(changes):
     model = model_with(**changes)
     together = model(SOURCE, TARGET, LENGTHS)
-    state = model.start(model.encode(SOURCE, LENGTHS))
+    state = model.init_state(model.encode(SOURCE, LENGTHS))
     first, state = model.advance(TARGET[:, :2], state)
     torch.testing.assert_close(first, together[:, :2])
     for t in (2, 3, 4):
@@ -149,7 +150,7 @@ def test_whatever_it_is_made_of_steps_and_padded_batches_give_the_same(changes):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_a_score_is_that_of_every_attention_layer(score):
+def test_the_score_is_used_in_every_attention_layer(score):
     with torch.device("meta"):
         model = Transformer(replace(CONFIG, score=score))
     layers = [module.score for module in model.modules() if isinstance(module, Attend)]
@@ -157,7 +158,7 @@ def test_a_score_is_that_of_every_attention_layer(score):
 
 
 @pytest.mark.parametrize("position", [*ENCODINGS, *POSITIONS])
-def test_every_position_tells_the_order_of_the_source_and_is_said_in_one_place(position):
+def test_every_position_encodes_order_in_exactly_one_module(position):
     model = model_with(position=position)
     assert not torch.allclose(model(SOURCE[:1], TARGET[:1]), model(SOURCE[:1, [1, 0, 2, 3, 4, 5]], TARGET[:1]))
     assert (model.source_embed.positions is None) == (position in POSITIONS)
@@ -166,36 +167,36 @@ def test_every_position_tells_the_order_of_the_source_and_is_said_in_one_place(p
     assert model.decoder[0].cross_attention.attend.position is None
 
 
-def test_without_its_positions_it_cannot_tell_the_order_of_the_source():
+def test_without_positions_the_order_of_the_source_does_not_matter():
     model = model_with()
     model.source_embed.positions = None
     torch.testing.assert_close(model(SOURCE[:1], TARGET[:1]), model(SOURCE[:1].flip(1), TARGET[:1]))
 
 
-def test_relative_positions_have_vectors_of_their_own_in_every_layer():
+def test_relative_positions_are_separate_in_every_layer():
     model = model_with(position="relative")
     terms = [module for module in model.modules() if isinstance(module, Relative)]
     assert len(terms) == 4
     assert terms[0].key.shape == (33, 4)  # distances from -16 to 16
 
 
-def test_learned_positions_have_room_for_the_longest_text_and_the_token_before_it():
+def test_learned_positions_cover_max_length_and_the_begin_token():
     model = model_with(position="learned", max_length=5)
     assert model(SOURCE, TARGET[:, [0, 1, 2, 3, 4, 4]], LENGTHS).shape == (3, 6, 10)
-    with pytest.raises(InputError, match="position 6"):
+    with pytest.raises(InputError, match="position"):
         model(SOURCE, TARGET[:, [0, 1, 2, 3, 4, 4, 4]], LENGTHS)
 
 
 @pytest.mark.parametrize("dim", [8, 7, 1])
-def test_sines_first_are_the_sinusoids_in_another_order(dim):
-    angle = [[place / 10000 ** (2 * i / dim) for i in range((dim + 1) // 2)] for place in range(9)]
+def test_sinusoidal_halves_reorder_the_sinusoids(dim):
+    angle = [[position / 10000 ** (2 * i / dim) for i in range((dim + 1) // 2)] for position in range(9)]
     rows = [[*map(math.sin, row), *map(math.cos, row[: dim // 2])] for row in angle]
     positions = SinusoidalHalves(dim).double()
     torch.testing.assert_close(positions(6, 3), torch.tensor(rows, dtype=torch.float64)[3:])
     torch.testing.assert_close(positions.at(torch.tensor([[8, 1]]))[0], torch.tensor(rows, dtype=torch.float64)[[8, 1]])
 
 
-def test_a_bias_shifts_the_logits_and_begins_at_nothing():
+def test_the_output_bias_shifts_the_logits_and_starts_at_zero():
     model = model_with(output_bias=True)
     logits, bias = model(SOURCE, TARGET, LENGTHS), model.readout_bias.clone()
     nn.init.zeros_(model.readout_bias)
@@ -203,14 +204,14 @@ def test_a_bias_shifts_the_logits_and_begins_at_nothing():
     assert not Transformer(replace(CONFIG, output_bias=True)).readout_bias.any()
 
 
-def test_embeddings_are_scaled_unless_told_otherwise():
+def test_embeddings_are_scaled_by_default():
     scaled, plain = model_with(), model_with(scale_embeddings=False)
     for model, scale in ((scaled, math.sqrt(12)), (plain, 1.0)):
         model.source_embed.positions = None
         torch.testing.assert_close(model.source_embed(SOURCE), scale * F.embedding(SOURCE, model.readout.weight))
 
 
-def test_each_kind_of_dropout_acts_in_training_only_and_on_its_own():
+def test_each_kind_of_dropout_acts_separately_and_in_training_only():
     off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     for kind in off:
         model = model_with(**off | {kind: 0.5})
@@ -233,7 +234,7 @@ def test_each_kind_of_dropout_acts_in_training_only_and_on_its_own():
         {"position": "learned", "tie_embeddings": False, "tie_output": True, "activation": "gelu_tanh"},
     ],
 )
-def test_gradients_are_the_slopes_of_the_loss(changes):
+def test_gradients_match_finite_differences(changes):
     model = model_with(encoder_layers=1, decoder_layers=1, **changes)
 
     def loss() -> torch.Tensor:
@@ -244,15 +245,15 @@ def test_gradients_are_the_slopes_of_the_loss(changes):
     for name, parameter in model.named_parameters():
         assert parameter.grad.abs().sum() > 0, name
     for _ in range(3):  # directions in the space of all weights
-        ways = [torch.randn(p.shape, dtype=torch.float64, generator=generator) for p in model.parameters()]
+        directions = [torch.randn(p.shape, dtype=torch.float64, generator=generator) for p in model.parameters()]
         heights = []
         for step in (1e-6, -2e-6, 1e-6):
             with torch.no_grad():
-                for parameter, way in zip(model.parameters(), ways, strict=True):
-                    parameter.add_(way, alpha=step)
+                for parameter, direction in zip(model.parameters(), directions, strict=True):
+                    parameter.add_(direction, alpha=step)
                 heights.append(loss())
-        slope = sum((p.grad * way).sum() for p, way in zip(model.parameters(), ways, strict=True))
-        torch.testing.assert_close((heights[0] - heights[1]) / 2e-6, slope, rtol=1e-6, atol=1e-8)
+        grad = sum((p.grad * direction).sum() for p, direction in zip(model.parameters(), directions, strict=True))
+        torch.testing.assert_close((heights[0] - heights[1]) / 2e-6, grad, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.compiled
@@ -271,21 +272,21 @@ def test_post_norm_with_relative_positions_compiles_into_one_graph():
     ("wrong", "words"),
     [
         ({"heads": 5}, "must be a multiple of heads"),
-        ({"target_size": 11}, "one vocabulary for source and target"),
-        ({"encoder_layers": 10**6}, "more than 1,024 layers"),
-        ({"max_length": 0}, "max_length must lie between"),
-        ({"dim": 2**20, "source_size": 2**20, "target_size": 2**20}, "more than 2.36 numbers"),
+        ({"target_size": 11}, "vocabulary"),
+        ({"encoder_layers": 10**6}, "layers must be"),
+        ({"max_length": 0}, "max_length must be"),
+        ({"dim": 2**20, "source_size": 2**20, "target_size": 2**20}, "more than"),
         ({"norm": "Pre"}, "norm 'Pre' is not known"),
         ({"activation": "swish"}, "activation 'swish' is not known"),
         ({"score": "scaled-dot"}, "score 'scaled-dot' is not known.*did you mean scaled_dot"),
         ({"position": "rotery"}, "position 'rotery' is not known.*did you mean rotary"),
-        ({"position": "rotary", "dim": 12}, "rotary positions turn pairs"),
-        ({"attention_dropout": 1.0}, "attention_dropout must lie in"),
-        ({"activation_dropout": -0.1}, "activation_dropout must lie in"),
+        ({"position": "rotary", "dim": 12}, "head size"),
+        ({"attention_dropout": 1.0}, "attention_dropout must be"),
+        ({"activation_dropout": -0.1}, "activation_dropout must be"),
         ({"begin_token": 10}, "begin_token 10 is not one of 10 tokens"),
         ({"pad_token": 8, "source_size": 8, "tie_embeddings": False}, "pad_token 8 is not one of 8 tokens"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
         Config(**{"source_size": 10, "target_size": 10} | wrong)

@@ -1,4 +1,4 @@
-"""The vision Transformer against PyTorch's own layers, convolution and finite differences."""
+"""The vision Transformer against PyTorch's layers, and finite differences."""
 
 from dataclasses import replace
 
@@ -9,13 +9,13 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.errors import InputError, ShapeError
-from qkv.models.vit import PRESETS, Config, Patches, ViT
+from qkv.models.vit import PRESETS, Config, PatchEmbedding, ViT
 
 CONFIG = Config(5, height=8, width=12, channels=2, patch=4, dim=12, layers=2, heads=3, feedforward=20)
 
 
 def model_with(**changes: object) -> ViT:
-    """A small model in float64, whose biases, norms and tokens are away from 0 and 1, where a mistake could hide."""
+    """A small model in float64, with biases, norms and tokens away from 0 and 1, which could hide a mistake."""
     torch.manual_seed(0)
     model = ViT(replace(CONFIG, **changes)).double().eval()
     for parameter in model.parameters():
@@ -40,16 +40,16 @@ def pytorch_twin(model: ViT) -> nn.TransformerEncoder:
         theirs.self_attn.out_proj.load_state_dict(ours.attention.output.state_dict())
         theirs.norm1.load_state_dict(ours.attention_norm.state_dict())
         theirs.norm2.load_state_dict(ours.feedforward_norm.state_dict())
-        theirs.linear1.load_state_dict(ours.feedforward.widen.state_dict())
-        theirs.linear2.load_state_dict(ours.feedforward.narrow.state_dict())
+        theirs.linear1.load_state_dict(ours.feedforward.up_proj.state_dict())
+        theirs.linear2.load_state_dict(ours.feedforward.down_proj.state_dict())
     twin.norm.load_state_dict(model.norm.state_dict())
     return twin.double().eval()
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_it_equals_the_layers_of_pytorch_given_the_same_weights(activation):
+def test_it_matches_pytorch_layers_with_the_same_weights(activation):
     model = model_with(activation=activation)
-    patches = F.conv2d(images(), model.patches.weight, model.patches.bias, stride=4).flatten(2).transpose(1, 2)
+    patches = F.conv2d(images(), model.patch_embed.weight, model.patch_embed.bias, stride=4).flatten(2).transpose(1, 2)
     tokens = torch.cat((model.class_token.expand(3, 1, 12), patches), dim=1) + model.positions
     hidden = pytorch_twin(model)(tokens)
     torch.testing.assert_close(model.encode(images()), hidden)
@@ -57,14 +57,14 @@ def test_it_equals_the_layers_of_pytorch_given_the_same_weights(activation):
 
 
 @pytest.mark.parametrize(("channels", "patch", "height", "width"), [(3, 16, 32, 48), (1, 4, 28, 28), (2, 1, 3, 5)])
-def test_patches_are_a_convolution_whose_strides_are_as_wide_as_its_kernel(channels, patch, height, width):
-    cut = Patches(channels, patch, 7).double()
-    nn.init.normal_(cut.bias)
+def test_patch_embedding_matches_a_strided_convolution(channels, patch, height, width):
+    embed = PatchEmbedding(channels, patch, 7).double()
+    nn.init.normal_(embed.bias)
     pixels = torch.randn(2, channels, height, width, dtype=torch.float64)
-    expected = F.conv2d(pixels, cut.weight, cut.bias, stride=patch)
-    found, grid = cut(pixels)
+    expected = F.conv2d(pixels, embed.weight, embed.bias, stride=patch)
+    actual, grid = embed(pixels)
     assert grid == tuple(expected.shape[2:])
-    torch.testing.assert_close(found, expected.flatten(2).transpose(1, 2))
+    torch.testing.assert_close(actual, expected.flatten(2).transpose(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_patches_are_a_convolution_whose_strides_are_as_wide_as_its_kernel(chann
         ("l/16", 304_326_632), ("l/32", 306_535_400), ("h/14", 632_045_800),
     ],
 )  # fmt: skip
-def test_presets_have_as_many_parameters_with_1000_classes_as_those_published(preset, parameters):
+def test_presets_have_the_published_parameter_counts(preset, parameters):
     with torch.device("meta"):
         model = ViT(Config(1000, **PRESETS[preset]))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
-def test_without_a_head_it_gives_the_state_of_the_class_token_and_with_a_pooler_its_tanh():
+def test_without_a_head_it_returns_the_class_token_or_pooled_state():
     model = model_with(classes=None)
     assert model(images()).equal(model.encode(images())[:, 0])
     model = model_with(classes=None, pooler=True)
@@ -88,7 +88,7 @@ def test_without_a_head_it_gives_the_state_of_the_class_token_and_with_a_pooler_
     torch.testing.assert_close(model(images()), torch.tanh(state @ model.pooler.weight.T + model.pooler.bias))
 
 
-def test_an_image_gives_the_same_alone_and_in_a_batch():
+def test_an_image_alone_matches_a_batch():
     model = model_with()
     together = model(images())
     for row in range(3):
@@ -96,43 +96,43 @@ def test_an_image_gives_the_same_alone_and_in_a_batch():
     assert model(images(0)).shape == (0, 5)
 
 
-def test_the_order_of_patches_is_told_by_their_positions_alone():
+def test_the_order_of_patches_matters_through_positions_only():
     model = model_with()
-    turned = torch.cat(images().split(4, dim=3)[::-1], dim=3)  # the columns of patches from right to left
-    assert not torch.allclose(model(images()), model(turned))
+    flipped_images = torch.cat(images().split(4, dim=3)[::-1], dim=3)  # the columns of patches from right to left
+    assert not torch.allclose(model(images()), model(flipped_images))
     nn.init.zeros_(model.positions)
-    torch.testing.assert_close(model(images()), model(turned))
+    torch.testing.assert_close(model(images()), model(flipped_images))
 
 
 @pytest.mark.parametrize("position", ["rotary", "relative", "alibi", "sinusoidal"])
-def test_positions_that_are_not_learned_for_each_patch_tell_their_order_too(position):
+def test_other_positions_encode_the_order_of_patches(position):
     model = model_with(position=position)
-    turned = torch.cat(images().split(4, dim=3)[::-1], dim=3)
+    flipped_images = torch.cat(images().split(4, dim=3)[::-1], dim=3)
     assert model.positions is None
-    assert not torch.allclose(model(images()), model(turned))
+    assert not torch.allclose(model(images()), model(flipped_images))
     assert model(images(2, 12, 8)).shape == (2, 5)
 
 
 @pytest.mark.parametrize("score", ["dot", "bilinear", "additive", "cosine", "concat", "location"])
-def test_the_score_can_be_exchanged_by_name(score):
+def test_the_score_can_be_changed_by_name(score):
     assert not torch.allclose(model_with(score=score)(images()), model_with()(images()))
 
 
-def test_positions_of_another_grid_are_interpolated_and_that_of_the_class_token_is_not():
+def test_only_patch_positions_are_interpolated():
     model = model_with()
-    known = model.positions
-    places = model.places(known, (4, 5))
-    assert places.shape == (1, 21, 12)
-    assert places[:, 0].equal(known[:, 0])
-    flipped = torch.cat((known[:, :1], known[:, 1:].unflatten(1, (2, 3)).flip(1, 2).flatten(1, 2)), dim=1)
-    expected = places[:, 1:].unflatten(1, (4, 5)).flip(1, 2).flatten(1, 2)
-    torch.testing.assert_close(model.places(flipped, (4, 5))[:, 1:], expected)
-    alike = known[:, :2].expand(1, 2, 12)[:, [0, 1, 1, 1, 1, 1, 1]]  # a grid of equal places stays one
-    torch.testing.assert_close(model.places(alike, (4, 5))[:, 1:], alike[:, 1:2].expand(1, 20, 12))
-    assert model.places(known, (2, 3)) is known
+    learned = model.positions
+    positions = model.interpolate_positions(learned, (4, 5))
+    assert positions.shape == (1, 21, 12)
+    assert positions[:, 0].equal(learned[:, 0])
+    flipped = torch.cat((learned[:, :1], learned[:, 1:].unflatten(1, (2, 3)).flip(1, 2).flatten(1, 2)), dim=1)
+    expected = positions[:, 1:].unflatten(1, (4, 5)).flip(1, 2).flatten(1, 2)
+    torch.testing.assert_close(model.interpolate_positions(flipped, (4, 5))[:, 1:], expected)
+    alike = learned[:, :2].expand(1, 2, 12)[:, [0, 1, 1, 1, 1, 1, 1]]  # a grid of equal positions stays one
+    torch.testing.assert_close(model.interpolate_positions(alike, (4, 5))[:, 1:], alike[:, 1:2].expand(1, 20, 12))
+    assert model.interpolate_positions(learned, (2, 3)) is learned
 
 
-def test_images_of_other_sizes_than_trained_are_read():
+def test_images_of_other_sizes_work():
     model = model_with()
     for height, width in [(4, 4), (16, 12), (12, 8), (8, 24)]:
         assert model(images(2, height, width)).shape == (2, 5)
@@ -143,12 +143,12 @@ def test_images_of_other_sizes_than_trained_are_read():
     [
         ((2, 3, 8, 12), r"\[batch, 2 channels, height, width\], not \[2, 3, 8, 12\]"),
         ((2, 8, 12), r"not \[2, 8, 12\]"),
-        ((2, 2, 9, 12), "9 x 12 pixels cannot be cut into patches of 4 x 4.*multiples of 4"),
+        ((2, 2, 9, 12), "9 x 12"),
         ((2, 2, 8, 2), "8 x 2 pixels"),
         ((2, 2, 0, 12), "0 x 12 pixels"),
     ],
 )
-def test_images_that_do_not_fit_are_refused_in_words(unchecked, shape, words):
+def test_images_of_invalid_shape_raise(unchecked, shape, words):
     with pytest.raises(ShapeError, match=words):
         ViT(CONFIG)(torch.zeros(shape))
 
@@ -159,21 +159,21 @@ def test_images_that_do_not_fit_are_refused_in_words(unchecked, shape, words):
         ({"height": 10}, "height 10 must be a multiple of patch 4"),
         ({"width": 30}, "width 30 must be a multiple of patch 4"),
         ({"heads": 5}, "must be a multiple of heads"),
-        ({"layers": 2000}, "more than 1,024 layers"),
-        ({"classes": 0}, "classes must lie between"),
-        ({"label_names": ("cat",)}, "5 classes, but 1 label_names"),
-        ({"channels": 10**12}, "channels must lie between"),
-        ({"dim": 2**24, "heads": 1}, "more than 2.36 numbers"),
-        ({"height": 2**24, "width": 2**24}, "more than 2.36 numbers"),
+        ({"layers": 2000}, "layers must be"),
+        ({"classes": 0}, "classes must be"),
+        ({"label_names": ("cat",)}, "label_names"),
+        ({"channels": 10**12}, "channels must be"),
+        ({"dim": 2**24, "heads": 1}, "more than"),
+        ({"height": 2**24, "width": 2**24}, "more than"),
         ({"activation": "gelo"}, "activation 'gelo' is not known.*did you mean gelu"),
         ({"score": "scaled"}, "score 'scaled' is not known"),
         ({"position": "sinusoid"}, "position 'sinusoid' is not known"),
-        ({"position": "rotary", "heads": 4}, "rotary positions turn pairs"),
-        ({"attention_dropout": 1.0}, "attention_dropout must lie in"),
-        ({"eps": float("nan")}, "eps must lie"),
+        ({"position": "rotary", "heads": 4}, "head size"),
+        ({"attention_dropout": 1.0}, "attention_dropout must be"),
+        ({"eps": float("nan")}, "eps must be"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused_in_words(wrong, words):
+def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
         replace(CONFIG, **wrong)
 
@@ -188,7 +188,7 @@ def test_attention_over_patches_can_be_watched():
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 3, 7, dtype=weights.dtype))
 
 
-def test_gradients_are_the_slopes_of_the_loss():
+def test_gradients_match_finite_differences():
     model = model_with(pooler=True)
     pixels, labels = images(2, 8, 16), torch.tensor([1, 4])  # other than trained: through the interpolation
 
@@ -200,25 +200,25 @@ def test_gradients_are_the_slopes_of_the_loss():
     for name, parameter in model.named_parameters():
         assert parameter.grad.abs().sum() > 0, name
     for _ in range(3):  # directions in the space of all weights
-        ways = [torch.randn(p.shape, dtype=torch.float64, generator=generator) for p in model.parameters()]
+        directions = [torch.randn(p.shape, dtype=torch.float64, generator=generator) for p in model.parameters()]
         heights = []
         for step in (1e-6, -2e-6, 1e-6):
             with torch.no_grad():
-                for parameter, way in zip(model.parameters(), ways, strict=True):
-                    parameter.add_(way, alpha=step)
+                for parameter, direction in zip(model.parameters(), directions, strict=True):
+                    parameter.add_(direction, alpha=step)
                 heights.append(loss())
-        slope = sum((p.grad * way).sum() for p, way in zip(model.parameters(), ways, strict=True))
-        torch.testing.assert_close((heights[0] - heights[1]) / 2e-6, slope, rtol=1e-6, atol=1e-8)
+        grad = sum((p.grad * direction).sum() for p, direction in zip(model.parameters(), directions, strict=True))
+        torch.testing.assert_close((heights[0] - heights[1]) / 2e-6, grad, rtol=1e-6, atol=1e-8)
 
 
-def test_a_stem_cuts_the_patches_from_what_its_convolutions_find():
+def test_with_a_stem_patches_are_cut_from_its_output():
     model = model_with(stem=(5, 3))
     x = images()
     for layer in model.stem:
         x = F.conv2d(F.pad(x, (1, 1, 1, 1)), layer.convolve.weight, layer.convolve.bias)
         x = (x - x.mean((1, 2, 3), keepdim=True)) / (x.var((1, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
         x = F.gelu(x * layer.norm.weight[:, None, None] + layer.norm.bias[:, None, None])
-    patches = F.conv2d(x, model.patches.weight, model.patches.bias, stride=4).flatten(2).transpose(1, 2)
+    patches = F.conv2d(x, model.patch_embed.weight, model.patch_embed.bias, stride=4).flatten(2).transpose(1, 2)
     tokens = torch.cat((model.class_token.expand(3, 1, 12), patches), dim=1) + model.positions
     torch.testing.assert_close(model.encode(images()), pytorch_twin(model)(tokens))
     with pytest.raises(ShapeError, match="images must be"):
@@ -227,7 +227,7 @@ def test_a_stem_cuts_the_patches_from_what_its_convolutions_find():
         replace(CONFIG, stem=(0,))
 
 
-def test_it_learns_eight_images_by_heart():
+def test_it_overfits_eight_images():
     torch.manual_seed(0)
     model = ViT(replace(CONFIG, classes=8))
     pixels, labels = torch.randn(8, 2, 8, 12), torch.arange(8)
@@ -240,17 +240,17 @@ def test_it_learns_eight_images_by_heart():
     assert loss.item() < 0.05
 
 
-def test_dropout_acts_in_training_only_and_each_kind_on_its_own():
+def test_each_kind_of_dropout_acts_separately_and_in_training_only():
     for kind in ("dropout", "attention_dropout"):
         model = model_with(**{kind: 0.5})
         assert model(images()).equal(model(images()))
         assert not model.train()(images()).equal(model(images()))
-    whole = ViT(replace(CONFIG, dropout=0.3, attention_dropout=0.0))
-    assert whole.encoder[0].attention.attend.dropout == 0.0
+    full = ViT(replace(CONFIG, dropout=0.3, attention_dropout=0.0))
+    assert full.encoder[0].attention.attend.dropout == 0.0
     assert ViT(replace(CONFIG, dropout=0.3)).encoder[0].attention.attend.dropout == 0.3
 
 
-def test_it_runs_in_bfloat16_as_a_whole_and_under_autocast():
+def test_it_runs_in_bfloat16_and_under_autocast():
     model = model_with().float()
     expected = model(images().float())
     with torch.autocast("cpu", torch.bfloat16):
@@ -260,7 +260,7 @@ def test_it_runs_in_bfloat16_as_a_whole_and_under_autocast():
 
 
 @pytest.mark.compiled
-def test_one_graph_computes_the_same_and_shows_the_same_attention():
+def test_compiled_model_matches_eager_with_and_without_watch():
     model, pixels = model_with(), images(3, 16, 8)  # other than trained: with the interpolation in it
     with qkv.watch(model) as expected:
         logits = model(pixels)

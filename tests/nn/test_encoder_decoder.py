@@ -1,4 +1,4 @@
-"""What an encoder-decoder is given by defining no more than it must."""
+"""Methods that encoder-decoders inherit."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ class Sum:
     total: Tensor  # batch
 
 
-class ByStep(EncoderDecoder[Sum, Sum]):
-    """Says the sum of all that it was told, a token at a time."""
+class StepModel(EncoderDecoder[Sum, Sum]):
+    """Defines `step`: the running sum of all tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class ByStep(EncoderDecoder[Sum, Sum]):
     def encode(self, source, source_lengths=None):
         return Sum(source.sum(dim=1))
 
-    def start(self, memory):
+    def init_state(self, memory):
         return memory
 
     def step(self, token, state):
@@ -31,8 +31,8 @@ class ByStep(EncoderDecoder[Sum, Sum]):
         return state.total[:, None] * self.scale, state
 
 
-class AtOnce(ByStep):
-    """The same for any number of tokens."""
+class AdvanceModel(StepModel):
+    """The same, defining `advance`."""
 
     step = EncoderDecoder.step
 
@@ -41,12 +41,12 @@ class AtOnce(ByStep):
         return totals[:, :, None] * self.scale, Sum(totals[:, -1])
 
 
-def test_a_model_defines_one_step_or_any_number_of_them_and_has_the_other():
+def test_step_and_advance_are_derived_from_each_other():
     source, target = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[10, 20, 30], [50, 60, 70]])
     totals = torch.tensor([[13.0, 33.0, 63.0], [57.0, 117.0, 187.0]])
-    for model in (ByStep(), AtOnce()):
+    for model in (StepModel(), AdvanceModel()):
         assert model(source, target).equal(totals[:, :, None].expand(-1, -1, 3))
-        logits, state = model.advance(target[:, :2], model.start(model.encode(source)))
+        logits, state = model.advance(target[:, :2], model.init_state(model.encode(source)))
         assert logits.equal(totals[:, :2, None].expand(-1, -1, 3))
         logits, state = model.step(target[:, 2], state)
         assert logits.equal(totals[:, 2, None].expand(-1, 3))

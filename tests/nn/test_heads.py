@@ -1,4 +1,4 @@
-"""Multi-head attention against PyTorch's own, and against each head computed by hand."""
+"""Multi-head attention against PyTorch's, and against separate heads."""
 
 import math
 import subprocess
@@ -17,7 +17,7 @@ from qkv.nn.state import select
 
 
 class Turn(Position):
-    """Multiplies queries and keys by cos(place / 3), which tells any two places apart."""
+    """Multiplies queries and keys by cos(position / 3), which differs for any two positions."""
 
     rotates_qk = True
     extrapolates = True
@@ -38,24 +38,24 @@ def twin(ours: MultiHead) -> nn.MultiheadAttention:
     return theirs
 
 
-def test_self_attention_equals_that_of_pytorch():
+def test_self_attention_matches_pytorch():
     torch.manual_seed(0)
     ours, x = MultiHead(12, 3), torch.randn(3, 6, 12)
     theirs = twin(ours)
     lengths = torch.tensor([6, 4, 1])
     padding = torch.arange(6) >= lengths[:, None]
     later = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    for mask, words in (
+    for mask, kwargs in (
         (None, {}),
         (Causal(), {"attn_mask": later}),
         (Padding(lengths), {"key_padding_mask": padding}),
         (Causal() & Padding(lengths), {"attn_mask": later, "key_padding_mask": padding}),
     ):
-        expected, _ = theirs(x, x, x, need_weights=False, **words)
+        expected, _ = theirs(x, x, x, need_weights=False, **kwargs)
         torch.testing.assert_close(ours(x, mask)[0], expected, rtol=0, atol=1e-6)
 
 
-def test_cross_attention_equals_that_of_pytorch():
+def test_cross_attention_matches_pytorch():
     torch.manual_seed(0)
     ours, x, memory = MultiHead(12, 3), torch.randn(3, 4, 12), torch.randn(3, 6, 12)
     lengths = torch.tensor([6, 4, 1])
@@ -66,8 +66,8 @@ def test_cross_attention_equals_that_of_pytorch():
     torch.testing.assert_close(each, expected, rtol=0, atol=1e-6)
 
 
-def by_hand(layer: MultiHead, x, score, turn=lambda x: x):
-    """Each head on its own: its rows of the projection, its weights, its columns of the output."""
+def reference_heads(layer: MultiHead, x, score, turn=lambda x: x):
+    """Compute each head separately from its slices of the weights."""
     d, groups = layer.head_dim, layer.heads // layer.kv_heads
     ends = [layer.heads * d, (layer.heads + layer.kv_heads) * d]
     query, key, value = torch.tensor_split(x @ layer.project.weight.T + layer.project.bias, ends, dim=-1)
@@ -80,14 +80,14 @@ def by_hand(layer: MultiHead, x, score, turn=lambda x: x):
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_it_is_its_heads_one_by_one_however_many_share_their_keys(kv_heads):
+def test_it_matches_separate_heads_for_any_number_of_kv_heads(kv_heads):
     layer, x = MultiHead(12, 4, kv_heads=kv_heads).double(), torch.randn(2, 5, 12, dtype=torch.float64)
     assert layer.project.weight.shape == (12 + 2 * 3 * kv_heads, 12)
-    expected = by_hand(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3))
+    expected = reference_heads(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3))
     torch.testing.assert_close(layer(x)[0], expected)
 
 
-def test_any_score_position_and_alignment_serve_all_heads():
+def test_scores_positions_and_alignments_match_separate_heads():
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     additive = Additive(3, 3, 7, heads=4)
 
@@ -97,37 +97,37 @@ def test_any_score_position_and_alignment_serve_all_heads():
 
     layer = MultiHead(12, 4, score=additive, align=Softmax(0.5), position=Turn()).double()
     turns = torch.cos(torch.arange(5) / 3)[:, None].double()
-    torch.testing.assert_close(layer(x)[0], by_hand(layer, x, hidden, lambda x: x * turns))
+    torch.testing.assert_close(layer(x)[0], reference_heads(layer, x, hidden, lambda x: x * turns))
 
-    layer = MultiHead(12, 4).double()  # the position given with the call
-    expected = by_hand(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3), lambda x: x * turns)
+    layer = MultiHead(12, 4).double()  # the position passed with the call
+    expected = reference_heads(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3), lambda x: x * turns)
     torch.testing.assert_close(layer(x, position=Turn())[0], expected)
     torch.testing.assert_close(layer.cross(x, layer.keys_values(x, position=Turn()), position=Turn()), expected)
 
 
-def test_grouped_heads_equal_heads_whose_keys_and_values_repeat():
-    grouped, whole, x = MultiHead(12, 4, kv_heads=2), MultiHead(12, 4), torch.randn(2, 5, 12)
+def test_grouped_query_attention_matches_repeated_keys_and_values():
+    grouped, full, x = MultiHead(12, 4, kv_heads=2), MultiHead(12, 4), torch.randn(2, 5, 12)
     query, key, value = grouped.project.weight.split((12, 6, 6))
     repeated = [part.unflatten(0, (2, 3)).repeat_interleave(2, dim=0).flatten(0, 1) for part in (key, value)]
-    whole.load_state_dict(
+    full.load_state_dict(
         grouped.state_dict() | {"project.weight": torch.cat((query, *repeated)), "project.bias": torch.zeros(36)}
     )
-    torch.testing.assert_close(grouped(x, Causal())[0], whole(x, Causal())[0])
+    torch.testing.assert_close(grouped(x, Causal())[0], full(x, Causal())[0])
 
 
 @pytest.mark.parametrize("position", [None, Turn()])
 @pytest.mark.parametrize("score", [None, Cosine(heads=4), Additive(3, 3, 5)])
 @pytest.mark.parametrize("kind", ["growing", "number", "tensor"])
-def test_step_by_step_with_a_cache_equals_all_at_once(kind, score, position):
+def test_stepwise_attention_with_a_cache_matches_the_full_sequence(kind, score, position):
     torch.manual_seed(0)
     layer, x = MultiHead(12, 4, kv_heads=2, score=score, position=position), torch.randn(3, 7, 12)
     expected, _ = layer(x, Causal())
     cache = None if kind == "growing" else layer.static_cache(3, 9, torch.tensor(0) if kind == "tensor" else 0)
-    found = []
+    actual = []
     for first, last in ((0, 3), (3, 4), (4, 5), (5, 7)):
         read, cache = layer(x[:, first:last], Causal(), cache)
-        found.append(read)
-    torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=1e-5)
+        actual.append(read)
+    torch.testing.assert_close(torch.cat(actual, dim=1), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["growing", "number", "tensor"])
@@ -141,7 +141,7 @@ def test_rows_of_a_cache_can_be_reordered_between_steps(kind):
     torch.testing.assert_close(read, layer(x[rows], Causal())[0][:, 3:], rtol=0, atol=1e-5)
 
 
-def test_many_heads_cost_no_more_than_one():
+def test_many_heads_cost_the_same_flops_as_one():
     x, counts = torch.randn(2, 16, 32), []
     for heads in (1, 4, 8):
         layer = MultiHead(32, heads)
@@ -153,7 +153,7 @@ def test_many_heads_cost_no_more_than_one():
     assert counts == [2 * tokens * width * (3 * width + width) + 2 * 2 * tokens * length * width] * 3
 
 
-def test_keys_are_prepared_once_for_a_memory():
+def test_keys_of_a_memory_are_computed_once():
     calls = []
 
     class Counted(Position):
@@ -173,15 +173,15 @@ def test_keys_are_prepared_once_for_a_memory():
 
 @pytest.mark.parametrize(
     ("sizes", "words"),
-    [((12, 5), "5 heads cannot share a width of 12"), ((12, 4, 3), "4 heads cannot share 3 heads of keys and values")],
+    [((12, 5), "divisible"), ((12, 4, 3), "divisible")],
 )
-def test_sizes_that_do_not_divide_are_refused_in_words(sizes, words):
+def test_indivisible_sizes_raise(sizes, words):
     dim, heads, *kv_heads = sizes
     with pytest.raises(InputError, match=words):
         MultiHead(dim, heads, kv_heads=kv_heads[0] if kv_heads else None)
 
 
-def test_watch_sees_what_a_static_cache_shows():
+def test_watch_records_attention_over_a_static_cache():
     layer, x = MultiHead(12, 4), torch.randn(2, 5, 12)
     with qkv.watch(layer) as expected:
         layer(x, Causal())
@@ -189,12 +189,12 @@ def test_watch_sees_what_a_static_cache_shows():
     for length in (0, torch.tensor(0)):
         cache = layer.static_cache(2, 5, length)
         with qkv.watch(model) as seen:
-            for place in range(5):
-                _, cache = layer(x[:, place : place + 1], Causal(), cache)
+            for t in range(5):
+                _, cache = layer(x[:, t : t + 1], Causal(), cache)
         torch.testing.assert_close(seen["layer"].weights, expected[""].weights)
 
 
-# What checks shapes in tests cannot be compiled: this runs in a process of its own.
+# The shape checks of the test suite cannot be compiled: this runs in a separate process.
 COMPILED = """
 import torch
 from torch import nn
@@ -231,16 +231,16 @@ assert list(seen) == ["own.0", "own.1", "cross"]
 for layer in seen:
     torch.testing.assert_close(seen[layer].weights, expected[layer].weights)
 
-caches, found = tuple(layer.static_cache(2, 6, torch.tensor(0)) for layer in model.own), []
+caches, actual = tuple(layer.static_cache(2, 6, torch.tensor(0)) for layer in model.own), []
 with torch.no_grad():
-    for place in range(6):
-        read, caches = compiled(x[:, place : place + 1], memory, lengths, caches)
-        found.append(read)
-torch.testing.assert_close(torch.cat(found, dim=1), output, rtol=0, atol=1e-5)
+    for t in range(6):
+        read, caches = compiled(x[:, t : t + 1], memory, lengths, caches)
+        actual.append(read)
+torch.testing.assert_close(torch.cat(actual, dim=1), output, rtol=0, atol=1e-5)
 """
 
 
-def test_two_layers_compile_as_one_graph_watched_or_not():
+def test_two_layers_compile_into_one_graph_with_and_without_watch():
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -261,26 +261,26 @@ def test_one_cuda_graph_decodes_every_token():
         with torch.cuda.graph(graph):
             read, after = layer(token, Causal(), cache)
             length.copy_(after.length)
-        found = []
-        for place in range(9):
-            token.copy_(x[:, place : place + 1])
+        actual = []
+        for t in range(9):
+            token.copy_(x[:, t : t + 1])
             graph.replay()
-            found.append(read.clone())
-    torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=1e-4)
+            actual.append(read.clone())
+    torch.testing.assert_close(torch.cat(actual, dim=1), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("position", [None, Rotary(4), ALiBi(2)])
 @pytest.mark.parametrize("align", [None, LocalMonotonic(1)])
-def test_one_step_at_a_time_means_the_same_places_as_all_at_once(align, position):
+def test_positions_are_the_same_stepwise_and_at_once(align, position):
     torch.manual_seed(0)
     heads, x, memory = MultiHead(8, 2, align=align, position=position), torch.randn(2, 5, 8), torch.randn(2, 6, 8)
-    whole, _ = heads(x, Causal())
+    full, _ = heads(x, Causal())
     source = heads.keys_values(memory)
-    crossed = heads.cross(x, source, start=0)
+    expected_cross = heads.cross(x, source, start=0)
     for cache in (None, heads.static_cache(2, 5), heads.static_cache(2, 5, torch.tensor(0))):
         with torch.no_grad():
             for t in range(5):
                 step, cache = heads(x[:, t : t + 1], Causal(), cache)
-                torch.testing.assert_close(step, whole[:, t : t + 1], rtol=0, atol=1e-5)
-                one = heads.cross(x[:, t : t + 1], source, start=t)
-                torch.testing.assert_close(one, crossed[:, t : t + 1], rtol=0, atol=1e-5)
+                torch.testing.assert_close(step, full[:, t : t + 1], rtol=0, atol=1e-5)
+                cross = heads.cross(x[:, t : t + 1], source, start=t)
+                torch.testing.assert_close(cross, expected_cross[:, t : t + 1], rtol=0, atol=1e-5)

@@ -1,4 +1,4 @@
-"""LabeledImages as grids of features: against plain loops, and what they refuse."""
+"""Image encoders: plain loops, independence of images, and invalid inputs."""
 
 import math
 
@@ -13,12 +13,12 @@ def gelu(x: float) -> float:
     return x * 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
-def test_convolutions_are_those_of_plain_loops():
+def test_convolutions_match_plain_loops():
     torch.manual_seed(0)
     layer = Convolutions(2, (4,)).double()
     x = torch.randn(1, 2, 6, 4, dtype=torch.float64)
-    weight, bias = layer.convolve[0].weight, layer.convolve[0].bias
-    found = torch.zeros(4, 3, 2, dtype=torch.float64)
+    weight, bias = layer.convolutions[0].weight, layer.convolutions[0].bias
+    actual = torch.zeros(4, 3, 2, dtype=torch.float64)
     for f in range(4):
         for row in range(3):
             for column in range(2):
@@ -29,23 +29,23 @@ def test_convolutions_are_those_of_plain_loops():
                             y, z = 2 * row - 1 + dy, 2 * column - 1 + dx
                             if 0 <= y < 6 and 0 <= z < 4:
                                 total += weight[f, c, dy, dx].item() * x[0, c, y, z].item()
-                found[f, row, column] = total
+                actual[f, row, column] = total
     # Eight groups cannot share four channels: all are normalised together.
-    mean, variance = found.mean(), ((found - found.mean()) ** 2).mean()
-    torch.testing.assert_close(layer(x)[0], ((found - mean) / (variance + 1e-5).sqrt()).apply_(gelu))
+    mean, variance = actual.mean(), ((actual - actual.mean()) ** 2).mean()
+    torch.testing.assert_close(layer(x)[0], ((actual - mean) / (variance + 1e-5).sqrt()).apply_(gelu))
 
 
 @pytest.mark.parametrize("filters", [(8, 8, 8), (32, 32, 32)])
-def test_a_picture_that_shrinks_to_one_place_still_tells_something(filters):
+def test_images_reduced_to_one_position_still_differ(filters):
     torch.manual_seed(0)
     layer, x = Convolutions(1, filters), torch.randn(2, 1, 8, 8)
-    one, other = layer(x)
-    assert one.shape == (filters[-1], 1, 1)
-    assert (one - other).abs().max() > 0.1
-    torch.testing.assert_close(layer(x[:1])[0], one)
+    first, second = layer(x)
+    assert first.shape == (filters[-1], 1, 1)
+    assert (first - second).abs().max() > 0.1
+    torch.testing.assert_close(layer(x[:1])[0], first)
 
 
-def test_no_picture_of_a_batch_makes_a_difference_to_another():
+def test_images_of_a_batch_are_independent():
     torch.manual_seed(0)
     encoder = ImageEncoder(Convolutions(3, (8, 8)), 8, (2, 3), 5, (3, 8, 12)).double()
     x = torch.randn(3, 3, 8, 12, dtype=torch.float64)
@@ -55,30 +55,30 @@ def test_no_picture_of_a_batch_makes_a_difference_to_another():
 
 
 @pytest.mark.parametrize("side", [1, 4])
-def test_places_are_counted_row_by_row(side):
-    """What changes at one place of the picture, or of given features, changes that place of the grid alone."""
+def test_positions_are_numbered_row_by_row(side):
+    """A change in one cell of the image or feature map affects only that position of the grid."""
     torch.manual_seed(0)
-    find = torch.nn.Identity() if side == 1 else PatchTransformer(8, 4, (2, 3), 8, 0, 2)
-    encoder = ImageEncoder(find, 8, (2, 3), 8, (8, 2 * side, 3 * side)).double()
+    backbone = torch.nn.Identity() if side == 1 else PatchTransformer(8, 4, (2, 3), 8, 0, 2)
+    encoder = ImageEncoder(backbone, 8, (2, 3), 8, (8, 2 * side, 3 * side)).double()
     x = torch.randn(1, 8, 2 * side, 3 * side, dtype=torch.float64)
-    for place in range(6):
-        row, column = divmod(place, 3)
+    for position in range(6):
+        row, column = divmod(position, 3)
         changed = x.clone()
         changed[:, 0, side * row, side * column] += 3
         difference = (encoder(changed) - encoder(x)).abs().sum(dim=-1)[0]
-        assert difference.gt(1e-12).nonzero().tolist() == [[place]]
+        assert difference.gt(1e-12).nonzero().tolist() == [[position]]
 
 
-def test_patches_look_at_each_other():
+def test_patches_attend_to_each_other():
     torch.manual_seed(0)
-    find = PatchTransformer(1, 4, (2, 2), 8, 1, 2).double()
+    backbone = PatchTransformer(1, 4, (2, 2), 8, 1, 2).double()
     x = torch.randn(1, 1, 8, 8, dtype=torch.float64)
     changed = x.clone()
     changed[:, :, :4, :4] += 1
-    assert ((find(changed) - find(x)).abs().amax(dim=1) > 1e-9).all()
+    assert ((backbone(changed) - backbone(x)).abs().amax(dim=1) > 1e-9).all()
 
 
-def test_a_picture_of_another_size_is_refused():
+def test_an_image_of_another_size_raises():
     encoder = ImageEncoder(Convolutions(3, (8,)), 8, (4, 4), 5, (3, 8, 8))
     with pytest.raises(
         ShapeError, match=r"must be \[batch, 3, 8, 8\] \(channels, height and width\), not \[2, 3, 8, 10\]"

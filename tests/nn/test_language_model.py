@@ -1,4 +1,4 @@
-"""What is common to language models: states that can be taken apart, put together, and cut off from their past."""
+"""The language model interface, and operations on states."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.nn.language_model import LanguageModel, detached, tensors_of, with_tensors
+from qkv.nn.language_model import LanguageModel, detach_state, replace_tensors, state_tensors
 
 
 @dataclass(frozen=True)
@@ -16,79 +16,80 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Whole:
+class State:
     parts: tuple[Part, ...]
     hidden: Tensor
     span: int
 
 
-def whole() -> Whole:
+def make_state() -> State:
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, requires_grad=True) * 2
 
-    return Whole((Part(numbers(2, 3), None), Part(numbers(2, 4), numbers(2, 1))), numbers(2, 5), 7)
+    return State((Part(numbers(2, 3), None), Part(numbers(2, 4), numbers(2, 1))), numbers(2, 5), 7)
 
 
 def test_every_tensor_of_a_state_has_a_path():
-    state = whole()
-    found = tensors_of(state)
-    assert list(found) == ["parts.0.keys", "parts.1.keys", "parts.1.mean", "hidden"]
-    assert found["parts.1.mean"] is state.parts[1].mean
-    assert tensors_of(None) == {}
+    state = make_state()
+    actual = state_tensors(state)
+    assert list(actual) == ["parts.0.keys", "parts.1.keys", "parts.1.mean", "hidden"]
+    assert actual["parts.1.mean"] is state.parts[1].mean
+    assert state_tensors(None) == {}
 
 
-def test_a_state_is_put_together_again_from_its_tensors():
-    state, other = whole(), whole()
-    again = with_tensors(other, tensors_of(state))
-    assert type(again) is Whole
+def test_a_state_is_rebuilt_from_its_tensors():
+    state, other = make_state(), make_state()
+    again = replace_tensors(other, state_tensors(state))
+    assert type(again) is State
     assert again.span == 7
     assert again.parts[0].mean is None
     assert all(
-        again_one is one for again_one, one in zip(tensors_of(again).values(), tensors_of(state).values(), strict=True)
+        rebuilt is original
+        for rebuilt, original in zip(state_tensors(again).values(), state_tensors(state).values(), strict=True)
     )
-    assert with_tensors(state, {}) == state
+    assert replace_tensors(state, {}) == state
 
 
-def test_tensors_of_other_sizes_take_their_places():
+def test_replaced_tensors_may_have_another_shape():
     longer = torch.zeros(2, 9)
-    state = with_tensors(whole(), {"parts.0.keys": longer})
+    state = replace_tensors(make_state(), {"parts.0.keys": longer})
     assert state.parts[0].keys is longer
     assert state.parts[1].keys.shape == (2, 4)
 
 
-def test_a_detached_state_has_the_same_numbers_and_no_past():
-    state = whole()
-    assert all(tensor.requires_grad for tensor in tensors_of(state).values())
-    for name, tensor in tensors_of(detached(state)).items():
+def test_a_detached_state_has_equal_values_and_no_graph():
+    state = make_state()
+    assert all(tensor.requires_grad for tensor in state_tensors(state).values())
+    for name, tensor in state_tensors(detach_state(state)).items():
         assert not tensor.requires_grad
-        assert tensor.equal(tensors_of(state)[name])
+        assert tensor.equal(state_tensors(state)[name])
 
 
 class Counting(LanguageModel[Tensor]):
-    """A model that only says how many tokens it has read."""
+    """Its logit is the number of tokens so far."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(1))
 
-    def start(self, batch: int) -> Tensor:
+    def init_state(self, batch: int) -> Tensor:
         return torch.zeros(batch)
 
-    def read(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def forward_from(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         seen = state[:, None] + torch.arange(1, tokens.shape[1] + 1)
         return seen[:, :, None] * self.weight, seen[:, -1]
 
 
-def test_a_step_is_a_reading_of_one_token_and_a_call_a_reading_from_the_start():
+def test_step_and_forward_are_derived_from_forward_from():
     model, tokens = Counting(), torch.zeros(2, 3, dtype=torch.long)
     assert model(tokens)[0, :, 0].tolist() == [1.0, 2.0, 3.0]
-    logits, state = model.step(tokens[:, 0], model.start(2))
+    logits, state = model.step(tokens[:, 0], model.init_state(2))
     assert logits.tolist() == [[1.0], [1.0]]
     logits, _ = model.step(tokens[:, 1], state)
     assert logits.tolist() == [[2.0], [2.0]]
     assert model.device == torch.device("cpu")
 
 
-def test_a_language_model_has_to_say_how_it_starts_and_reads():
+def test_a_language_model_must_define_init_state_and_forward_from():
     with pytest.raises(TypeError, match="abstract"):
         LanguageModel()

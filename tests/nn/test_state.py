@@ -1,4 +1,4 @@
-"""States picked by rows."""
+"""Selecting rows of states."""
 
 from dataclasses import dataclass, replace
 
@@ -28,34 +28,34 @@ def state() -> State:
     return State(memory, torch.arange(12.0).view(3, 4), torch.tensor(5), 7)
 
 
-def test_every_tensor_is_picked_by_rows_and_numbers_stay():
+def test_select_picks_rows_of_tensors_and_keeps_numbers():
     rows = torch.tensor([2, 0, 0, 1])
-    found = select(state(), rows)
-    assert found.memory.keys.equal(state().memory.keys[rows])
-    assert [layer.tolist() for layer in found.memory.layers] == [[2, 0, 0, 1], state().memory.layers[1][rows].tolist()]
-    assert found.hidden.equal(state().hidden[rows])
-    assert (found.step.item(), found.position, found.past) == (5, 7, None)
+    actual = select(state(), rows)
+    assert actual.memory.keys.equal(state().memory.keys[rows])
+    assert [layer.tolist() for layer in actual.memory.layers] == [[2, 0, 0, 1], state().memory.layers[1][rows].tolist()]
+    assert actual.hidden.equal(state().hidden[rows])
+    assert (actual.step.item(), actual.position, actual.past) == (5, 7, None)
 
 
-def test_what_another_state_holds_too_is_not_copied_and_all_else_is_picked():
-    begun = state()
-    now = replace(begun, hidden=begun.hidden + 1, past=(begun.hidden + 2,), position=8)
+def test_select_keeps_shared_parts_and_picks_the_rest():
+    initial = state()
+    now = replace(initial, hidden=initial.hidden + 1, past=(initial.hidden + 2,), position=8)
     rows = torch.tensor([1, 1, 0])
-    found = select(now, rows, but=begun)
-    assert found.memory is begun.memory
-    assert found.hidden.equal(now.hidden[rows])
-    assert found.past[0].equal(now.past[0][rows])
-    mixed = replace(now, memory=Memory(begun.memory.keys + 1, begun.memory.layers))
-    found = select(mixed, rows, but=begun)
-    assert found.memory.keys.equal(mixed.memory.keys[rows])
-    assert found.memory.layers is begun.memory.layers
+    actual = select(now, rows, shared=initial)
+    assert actual.memory is initial.memory
+    assert actual.hidden.equal(now.hidden[rows])
+    assert actual.past[0].equal(now.past[0][rows])
+    mixed = replace(now, memory=Memory(initial.memory.keys + 1, initial.memory.layers))
+    actual = select(mixed, rows, shared=initial)
+    assert actual.memory.keys.equal(mixed.memory.keys[rows])
+    assert actual.memory.layers is initial.memory.layers
 
 
-def test_two_states_that_share_a_part_share_it_afterwards():
-    begun = state()
-    now = replace(begun, hidden=begun.hidden + 1)
+def test_shared_parts_stay_shared():
+    initial = state()
+    now = replace(initial, hidden=initial.hidden + 1)
     rows = torch.tensor([2, 1])
-    later, origin = select((now, begun), rows)
+    later, origin = select((now, initial), rows)
     assert later.memory is origin.memory
-    assert later.memory.keys.equal(begun.memory.keys[rows])
-    assert select(later, torch.tensor([0, 0]), but=origin).memory is origin.memory
+    assert later.memory.keys.equal(initial.memory.keys[rows])
+    assert select(later, torch.tensor([0, 0]), shared=origin).memory is origin.memory

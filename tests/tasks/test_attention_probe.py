@@ -168,7 +168,7 @@ def test_maps_of_a_vision_transformer_are_over_patches(tmp_path: Path):
     answer = PictureProbe(model)(tmp_path / "a.png")
     images = torch.from_numpy(grey)[None, None].float() / 127.5 - 1
     with torch.no_grad():
-        patches, _ = model.patches(images)
+        patches, _ = model.patch_embed(images)
         z = torch.cat((model.class_token, patches), dim=1) + model.positions
         weights = by_hand(model.encoder[0], model.encoder[0].attention_norm(z)[0]).softmax(dim=-1)
         log_p = model(images)[0].log_softmax(dim=-1)

@@ -82,7 +82,7 @@ def test_a_padded_batch_has_the_same_loss(changes):
     assert padded.target_in.shape == (16, 8)
     assert padded.target_in[0, -1] == PAD
     torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
-    logits, weights = model.read(plain.images, plain.target_in)
+    logits, weights = model.forward_from(plain.images, plain.target_in)
     expected = F.cross_entropy(logits.flatten(0, 1), plain.target_out.flatten(), label_smoothing=0.1)
     if "spread" in changes:
         expected = expected + 0.1 * (1 - weights.sum(dim=1)).square().sum() / plain.tokens
@@ -129,7 +129,7 @@ def test_pointing_is_scored_on_the_words_of_an_object(vocabulary, monkeypatch):
                 weights[row, t, cell if at_object == right else (cell + 8) % 16] = 1.0
         return None, weights
 
-    monkeypatch.setattr(model, "read", read)
+    monkeypatch.setattr(model, "forward_with_weights", read)
     assert task._pointing(model, task.valid) == 1.0
     right = False
     assert task._pointing(model, task.valid) == 0.0

@@ -28,7 +28,7 @@ def test_guesses_are_the_most_probable_tokens_at_each_mask(tmp_path, head, budge
     for text, result in zip(TEXTS, results, strict=True):
         ids = torch.tensor([tokenizer.encode(text).ids])
         with torch.no_grad():
-            probabilities = model.word_logits(model(ids))[0].softmax(dim=-1)
+            probabilities = model.mlm_logits(model(ids))[0].softmax(dim=-1)
         positions = [position for position, token in enumerate(ids[0].tolist()) if token == WORDS.index("[MASK]")]
         assert len(result.guesses) == len(positions) == text.count("[MASK]")
         for position, guesses in zip(positions, result.guesses, strict=True):
@@ -52,7 +52,7 @@ def test_fill_with_a_learned_wordpiece_vocabulary(tmp_path):
     result = filler("The [MASK] sat.", 4)
     ids = tokenizer.encode("The [MASK] sat.").ids
     with torch.no_grad():
-        probabilities = model.word_logits(model(torch.tensor([ids])))[
+        probabilities = model.mlm_logits(model(torch.tensor([ids])))[
             0, ids.index(tokenizer.special_tokens.mask)
         ].softmax(dim=-1)
     ranked = probabilities.argsort(descending=True)[:4]
@@ -64,9 +64,9 @@ def always(word: str, folder) -> qkv.Filler:
     """A filler that always predicts `word`."""
     model = tiny_bert("masked_lm", vocabulary_size=40)  # more outputs than tokens
     with torch.no_grad():
-        model.words.readout.bias.fill_(-100.0)
-        model.words.readout.bias[WORDS.index(word)] = 100.0
-        model.words.readout.bias[30:] = 90.0
+        model.mlm_head.readout.bias.fill_(-100.0)
+        model.mlm_head.readout.bias[WORDS.index(word)] = 100.0
+        model.mlm_head.readout.bias[30:] = 90.0
     return qkv.Filler(model, tiny_tokenizer(folder))
 
 

@@ -100,7 +100,7 @@ def test_backpropagation_is_truncated_at_the_chunk():
 
 def nats_one_by_one(model: RNNLM, tokens: list[int]) -> float:
     """-log p of every token after the first, one token at a time."""
-    state, total = model.start(1), 0.0
+    state, total = model.init_state(1), 0.0
     for token, target in pairwise(tokens):
         logits, state = model.step(torch.tensor([token]), state)
         total -= logits[0].log_softmax(-1)[target].item()

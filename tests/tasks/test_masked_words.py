@@ -165,7 +165,7 @@ def test_loss_is_the_sum_of_masked_lm_and_next_sentence_loss(head):
         for row in range(len(batch.lengths)):
             length = int(batch.lengths[row])
             hidden = model(batch.token_ids[row : row + 1, :length], batch.segments[row : row + 1, :length])
-            words = model.word_logits(hidden)[0].log_softmax(dim=-1)
+            words = model.mlm_logits(hidden)[0].log_softmax(dim=-1)
             token_losses += [
                 -words[p, t] for p, t in zip(batch.positions[row], batch.targets[row], strict=True) if t != IGNORE
             ]

@@ -60,7 +60,7 @@ def test_maps_equal_the_attention_of_the_search(translator):
     tokens = vocabulary.encode(answer.text).ids
     batch = collate([EncodedPair(source.ids, ())])
     memory = model.encode(batch.source, batch.source_lengths)
-    state = model.start(memory)
+    state = model.init_state(memory)
     with qkv.watch(model, layers=["decoder"]) as records, torch.inference_mode():
         for token in [BEGIN, *tokens[:-1]]:
             _, state = model.step(torch.tensor([token]), state)

@@ -77,7 +77,7 @@ def test_padding_has_no_targets(padded):
     total = 0.0
     for words in (SENTENCES[0], SENTENCES[2]):  # word by word, alone
         for logits, targets in zip(
-            model.predict(Characters(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
+            model.bilm_logits(Characters(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
         ):
             for position, target in enumerate(targets):
                 token = target if isinstance(target, int) else number(target)

@@ -32,7 +32,7 @@ TAGGED = [
     Tagged(("A", "dog"), ("DET", "NOUN")),
     Tagged(("Sit", "!"), ("VERB", "PUNCT")),
 ] * 2
-LABELLED = [
+LABEL_HEADS = [
     Pair("The dog ran.", "good"), Pair("A cat sat. The cat sat.", "bad"), Pair("Dogs ran! A cat ran.", "good"),
     Pair("The cat ran", "good"), Pair("Sit!", "bad"), Pair("The dog sat.", "bad"), Pair("Ran.", "good"),
     Pair("Cats sat on dogs.", "bad"),
@@ -47,7 +47,7 @@ def _synthetic_data() -> Iterator[None]:
         "imdb": LoadedData(
             {"train": [Pair(text, "x") for text in texts[:20]], "valid": [Pair(text, "x") for text in texts[20:]]}
         ),
-        "sentence_polarity": LoadedData(dict.fromkeys(("train", "valid", "test"), LABELLED)),
+        "sentence_polarity": LoadedData(dict.fromkeys(("train", "valid", "test"), LABEL_HEADS)),
         "wnut17": LoadedData({}, tagged=dict.fromkeys(("train", "valid", "test"), TAGGED)),
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -115,8 +115,8 @@ def test_a_frozen_model_is_unchanged_while_its_head_overfits_eight_examples(task
         assert [prediction.tags for prediction in predictions] == [sentence.tags for sentence in TAGGED]
     else:
         classifier = Classifier(tmp_path / "run", device="cpu")
-        predictions = classifier.classify([pair.source for pair in LABELLED])
-        assert [prediction.label for prediction in predictions] == [pair.target for pair in LABELLED]
+        predictions = classifier.classify([pair.source for pair in LABEL_HEADS])
+        assert [prediction.label for prediction in predictions] == [pair.target for pair in LABEL_HEADS]
         assert classifier.too_long(["word " * 513, "word " * 512]) == [1]
 
 

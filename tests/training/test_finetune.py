@@ -185,7 +185,9 @@ def test_architecture_keys_of_the_checkpoint_override_the_recipe(normalise_words
     assert ("normalise_words" in ignored_keys(elmo_recipe, pretrained)[0]) is not normalise_words
 
 
-@pytest.mark.parametrize(("longer", "names"), [(False, []), (True, ["mix_keys.weight", "mix_values.weight"])])
+@pytest.mark.parametrize(
+    ("longer", "names"), [(False, []), (True, ["key_projection.weight", "value_projection.weight"])]
+)
 def test_linformer_projections_are_copied_up_to_the_shorter_length(longer: bool, names: list[str]):
     sizes = {"dim": 8, "heads": 2, "layers": 1, "rank": 3, "sharing": "headwise", "position": "sinusoidal"}
     lengths = (8, 12) if longer else (12, 8)

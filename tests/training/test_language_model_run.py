@@ -52,7 +52,7 @@ def test_resuming_without_the_carried_state_gives_different_weights(tiny_text, t
         job.begin(tiny_text, tmp_path / "parts", "cpu")
 
     def reset_state(self: LanguageModelTask, model: RNNLM, tensors: object) -> None:
-        self.state = model.start(self.streams)
+        self.state = model.init_state(self.streams)
 
     monkeypatch.setattr(LanguageModelTask, "carry", reset_state)
     job.resume(tmp_path / "parts", "cpu")

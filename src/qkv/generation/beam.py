@@ -80,7 +80,7 @@ def beam_search(
                 active, running, finished, rows, tokens = select((active, running, finished, rows, tokens), kept)
                 state, shared = select((state, shared), rows.flatten())
             else:
-                state = select(state, rows.flatten(), but=shared)
+                state = select(state, rows.flatten(), shared=shared)
             parents, token = rows.flatten(), tokens.flatten()
             tracker.reorder(parents)
     paths = back_pointers.trace([end[1:] for row in range(constraints.batch) for end in results[row]])

@@ -13,13 +13,13 @@ import torch
 from qkv.attention.watch import begin_passes
 from qkv.generation.back_pointers import BackPointers, Hypothesis
 from qkv.generation.constraints import ConstraintState, DecodingConstraints
-from qkv.nn.encoder_decoder import Writer
+from qkv.nn.encoder_decoder import Decoder
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.state import select
 from qkv.types import Float, Int, Tensor
 
 State = TypeVar("State")
-StepModel = Writer[Any, State] | LanguageModel[State]  # model with step(token, state) -> (logits, state)
+StepModel = Decoder[Any, State] | LanguageModel[State]  # model with step(token, state) -> (logits, state)
 Choose = Callable[[Float[Tensor, "rows vocabulary"], int, Int[Tensor, "rows"]], Int[Tensor, "rows"]]
 
 

@@ -37,7 +37,7 @@ from qkv.models.captioner import ShowAttendTell
 from qkv.models.elmo import Elmo
 from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
-from qkv.nn.encoder_decoder import EncoderDecoder, Writer
+from qkv.nn.encoder_decoder import Decoder, EncoderDecoder
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.transducer import Transducer
@@ -45,7 +45,7 @@ from qkv.runtime.device import pick_device
 from qkv.runtime.files import file_kind
 
 # Any model of this package.
-Network = Writer[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
+Network = Decoder[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
 
 LIBRARY = "qkv"  # "library" in config.json: model_type alone is ambiguous
 KINDS: dict[type[Any], str] = {

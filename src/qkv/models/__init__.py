@@ -1,4 +1,4 @@
-"""The models, one file each; a recipe or a saved folder names them by these words."""
+"""Models, one file each, and the names that recipes and saved folders use for them."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ MODELS: dict[str, tuple[type[nn.Module], type[Any]]] = {
     "han": (han.HAN, han.Config),
 }
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # sizes that have names
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {  # named sizes
     "transformer": transformer.PRESETS,
     "gpt2": gpt2.PRESETS,
     "bert": bert.PRESETS,

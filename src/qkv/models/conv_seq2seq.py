@@ -1,16 +1,16 @@
 """Convolutional sequence to sequence learning (Gehring, Auli, Grangier, Yarats and Dauphin 2017).
 
-e_j = w_j + p_j,   g_i = w_i + p_i                              tokens and their places, of source and target
-z   = V conv_m(... conv_1(U e))                                 the encoder: gated convolutions around each place
-h   = conv_l(x^{l-1})                                           a decoder layer: the same over the places up to i
-d_i = W h_i + b + g_i                                           what is looked for, with the last token in it
-a_i = softmax_j(d_i . z_j),   c_i = sqrt(n) sum_j a_ij (z_j + e_j)     what is read of the n source tokens
-x^l = (h + O c) + x^{l-1}                                       on to the next layer, which looks again
+e_j = w_j + p_j,   g_i = w_i + p_i                              token and position embeddings of source and target
+z   = V conv_m(... conv_1(U e))                                 encoder: gated convolutions centred on each position
+h   = conv_l(x^{l-1})                                           decoder layer: a causal gated convolution
+d_i = W h_i + b + g_i                                           query, with the last token's embedding
+a_i = softmax_j(d_i . z_j),   c_i = sqrt(n) sum_j a_ij (z_j + e_j)     attention over the n source tokens
+x^l = (h + O c) + x^{l-1}                                       residual
 p(y_{i+1}) = softmax(E R x^L_i)
 
-Every sum of two parts is multiplied by sqrt(1/2), and every layer begins with weights that keep the variance of what
-passes through it (`qkv.nn.convolution`). All layers of the decoder send gradients into the encoder; so that it does not
-learn so many times faster, they are divided by their number, but for the word embeddings that are read beside z.
+Every sum of two terms is scaled by sqrt(1/2), and every layer is initialised to preserve variance
+(`qkv.nn.convolution`). The encoder receives gradients from all decoder layers, so they are divided by their number,
+except for the gradients of the embeddings e in the attention values.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from torch import nn
 from qkv.attention import SCORES, Attend, Keys, Learned, Padding, Sizes
 from qkv.attention.precision import upcast_dtype
 from qkv.config import require, require_known
-from qkv.nn.convolution import ROOT_HALF, GatedConvolution, centred, scaled_gradient, steady
+from qkv.nn.convolution import ROOT_HALF, GatedConvolution, init_variance_preserving, pad_same, scale_gradient
 from qkv.nn.dropout import Dropout
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.stack import Stack
@@ -30,50 +30,55 @@ from qkv.types import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and terms of the model; the data sets the sizes of the vocabularies."""
+    """Sizes and terms of the model; the vocabulary sizes come from the data."""
 
     source_size: int
     target_size: int
-    dim: int = 256  # of the embeddings, and of what attention compares and reads
+    dim: int = 256  # of embeddings, queries, keys and values
     hidden: int = 256  # of the convolutions
     encoder_layers: int = 4
     decoder_layers: int = 4
-    kernel: int = 3  # how many places in a row a convolution reads
+    kernel: int = 3  # kernel width
     dropout: float = 0.2
     score: str = "dot"
-    tie: bool = True  # one matrix for source, target and output, where the vocabulary is shared
-    max_length: int = 512  # the longest source or target it will be asked to handle
+    tie: bool = True  # tie source, target and output embeddings; needs a shared vocabulary
+    max_length: int = 512  # maximum source and target length
 
     def __post_init__(self) -> None:
         for name in ("source_size", "target_size", "dim", "hidden", "encoder_layers", "decoder_layers", "max_length"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
-        require(max(self.encoder_layers, self.decoder_layers) <= 1024, "more than 1,024 layers")
-        require(1 <= self.kernel <= 1024, "kernel must lie between 1 and 1,024")
+            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
+        require(
+            max(self.encoder_layers, self.decoder_layers) <= 1024,
+            "encoder_layers and decoder_layers must be at most 1,024",
+        )
+        require(1 <= self.kernel <= 1024, "kernel must be between 1 and 1,024")
         require_known(self, score=SCORES)
-        require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
-        require(not self.tie or self.source_size == self.target_size, "tie needs one vocabulary for source and target")
+        require(0 <= self.dropout < 1, "dropout must be in [0, 1)")
+        require(
+            not self.tie or self.source_size == self.target_size, "tie needs a shared vocabulary for source and target"
+        )
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder leaves for the decoder."""
+    """Output of the encoder."""
 
-    keys: tuple[Float[Tensor, "batch 1 source features"], ...]  # z, as the score of each decoder layer compares it
+    keys: tuple[Float[Tensor, "batch 1 source features"], ...]  # z, as projected by each decoder layer's score
     values: Float[Tensor, "batch 1 source dim"]  # sqrt(n) (z + e)
     lengths: Int[Tensor, "batch"]  # n
 
 
 @dataclass(frozen=True)
 class State:
-    """What the decoder carries from token to token: of its own past no more than its convolutions reach back."""
+    """Decoder state between tokens: only the inputs within reach of the convolutions."""
 
     memory: Memory
-    past: tuple[Float[Tensor, "batch reach hidden"], ...]  # for each layer, its last kernel - 1 inputs
+    past: tuple[Float[Tensor, "batch reach hidden"], ...]  # last kernel - 1 inputs of each layer
     position: int
 
 
 class ConvSeq2Seq(EncoderDecoder[Memory, State]):
-    """An encoder and a decoder of gated convolutions, with attention in every layer of the decoder."""
+    """Encoder and decoder of gated convolutions, with attention in every decoder layer."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -81,12 +86,14 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         keep = 1 - config.dropout
         self.source_embed = Embedding(config.source_size, config.dim, config.max_length, config.dropout)
         self.encoder = Encoder(config)
-        places = config.max_length + 1  # the begin token stands before the target
-        self.target_embed = Embedding(config.target_size, config.dim, places, config.dropout)
-        self.widen = steady(nn.Linear(config.dim, config.hidden), keep)
+        positions = config.max_length + 1  # the target starts with a begin token
+        self.target_embed = Embedding(config.target_size, config.dim, positions, config.dropout)
+        self.up_proj = init_variance_preserving(nn.Linear(config.dim, config.hidden), keep)
         self.decoder = Stack(DecoderBlock(config) for _ in range(config.decoder_layers))
-        self.narrow = nn.Sequential(steady(nn.Linear(config.hidden, config.dim)), Dropout(config.dropout))  # R
-        self.readout = steady(nn.Linear(config.dim, config.target_size), keep)  # E
+        self.down_proj = nn.Sequential(
+            init_variance_preserving(nn.Linear(config.hidden, config.dim)), Dropout(config.dropout)
+        )  # R
+        self.readout = init_variance_preserving(nn.Linear(config.dim, config.target_size), keep)  # E
         if config.tie:
             self.target_embed.tokens.weight = self.source_embed.tokens.weight
             self.readout.weight = self.source_embed.tokens.weight
@@ -96,38 +103,40 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         lengths = source.new_full((batch,), longest) if source_lengths is None else source_lengths
         embedded = self.source_embed(source)  # e
         z = self.encoder(embedded, torch.arange(longest, device=source.device) < lengths[:, None])
-        z = scaled_gradient(z, 1 / len(self.decoder))
-        root = lengths.to(upcast_dtype(z.dtype)).sqrt()[:, None, None]  # of n, which short numbers cannot count up to
-        values = (added(z, embedded) * root).to(z.dtype)
+        z = scale_gradient(z, 1 / len(self.decoder))
+        sqrt_n = lengths.to(upcast_dtype(z.dtype)).sqrt()[
+            :, None, None
+        ]  # sqrt(n) in float32: n may not be exact in lower precision
+        values = (scaled_residual(z, embedded) * sqrt_n).to(z.dtype)
         keys = tuple(block.attend.keys(z[:, None]).tensor for block in self.decoder)
         return Memory(keys, values[:, None], lengths)
 
-    def start(self, memory: Memory) -> State:
-        nothing = memory.values.new_zeros(memory.values.shape[0], self.config.kernel - 1, self.config.hidden)
-        return State(memory, (nothing,) * len(self.decoder), position=0)
+    def init_state(self, memory: Memory) -> State:
+        zeros = memory.values.new_zeros(memory.values.shape[0], self.config.kernel - 1, self.config.hidden)
+        return State(memory, (zeros,) * len(self.decoder), position=0)
 
     def advance(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         memory = state.memory
         embedded = self.target_embed(tokens, state.position)  # g
-        x = self.widen(embedded)
+        x = self.up_proj(embedded)
         present = []
         for block, past, keys in zip(self.decoder, state.past, memory.keys, strict=True):
             inputs = torch.cat((past.to(x.dtype), x), dim=1)
             present.append(inputs[:, x.shape[1] :])
             x = block(inputs, embedded, Keys(keys), memory)
-        logits = self.readout(self.narrow(x))
+        logits = self.readout(self.down_proj(x))
         return logits, State(memory, tuple(present), state.position + tokens.shape[1])
 
 
 class Embedding(nn.Module):
-    """dropout(w + p): a vector for each token and one for each place, both learned."""
+    """dropout(w + p): learned token and position embeddings."""
 
-    def __init__(self, size: int, dim: int, places: int, dropout: float) -> None:
+    def __init__(self, size: int, dim: int, positions: int, dropout: float) -> None:
         super().__init__()
         self.tokens = nn.Embedding(size, dim)
-        self.positions = Learned(places, dim)
+        self.positions = Learned(positions, dim)
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.tokens.weight, std=0.1)
         nn.init.normal_(self.positions.weight, std=0.1)
@@ -137,51 +146,53 @@ class Embedding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """z = V conv_m(... conv_1(U e)); in and out of padding nothing flows."""
+    """z = V conv_m(... conv_1(U e)), with padding zeroed before each convolution."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.widen = steady(nn.Linear(config.dim, config.hidden), 1 - config.dropout)  # U
+        self.up_proj = init_variance_preserving(nn.Linear(config.dim, config.hidden), 1 - config.dropout)  # U
         self.convolutions = Stack(
             GatedConvolution(config.hidden, config.kernel, config.dropout) for _ in range(config.encoder_layers)
         )
-        self.narrow = steady(nn.Linear(config.hidden, config.dim))  # V
+        self.down_proj = init_variance_preserving(nn.Linear(config.hidden, config.dim))  # V
 
     def forward(
-        self, embedded: Float[Tensor, "batch source dim"], seen: Bool[Tensor, "batch source"]
+        self, embedded: Float[Tensor, "batch source dim"], valid: Bool[Tensor, "batch source"]
     ) -> Float[Tensor, "batch source dim"]:
-        x = self.widen(embedded)
+        x = self.up_proj(embedded)
         for convolve in self.convolutions:
-            x = added(convolve(centred(x, convolve.kernel, seen)), x)
-        return self.narrow(x)
+            x = scaled_residual(convolve(pad_same(x, convolve.kernel, valid)), x)
+        return self.down_proj(x)
 
 
 class DecoderBlock(nn.Module):
-    """x^l = (h + O c) + x^{l-1}: a convolution over the places up to each, then a look at the source."""
+    """x^l = (h + O c) + x^{l-1}: a causal convolution, then attention over the source."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.convolve = GatedConvolution(config.hidden, config.kernel, config.dropout)
-        self.ask = steady(nn.Linear(config.hidden, config.dim))  # W and b
+        self.q_proj = init_variance_preserving(nn.Linear(config.hidden, config.dim))  # W and b
         sizes = Sizes(config.dim, config.dim, config.dim, config.max_length)
         self.attend = Attend(SCORES[config.score].from_sizes(sizes))
-        self.tell = steady(nn.Linear(config.dim, config.hidden))  # O
+        self.out_proj = init_variance_preserving(nn.Linear(config.dim, config.hidden))  # O
 
     def forward(
         self,
-        inputs: Float[Tensor, "batch inputs hidden"],  # the layer's inputs, with the kernel - 1 that came before
+        inputs: Float[Tensor, "batch inputs hidden"],  # including the kernel - 1 preceding inputs
         embedded: Float[Tensor, "batch target dim"],  # g
         keys: Keys,
         memory: Memory,
     ) -> Float[Tensor, "batch target hidden"]:
         h = self.convolve(inputs)
-        d = added(self.ask(h), embedded)
-        read = self.attend(d[:, None], keys, memory.values, mask=Padding(memory.lengths))
-        return added(added(h, self.tell(read.output[:, 0])), inputs[:, self.convolve.kernel - 1 :])
+        d = scaled_residual(self.q_proj(h), embedded)
+        context = self.attend(d[:, None], keys, memory.values, mask=Padding(memory.lengths))
+        return scaled_residual(
+            scaled_residual(h, self.out_proj(context.output[:, 0])), inputs[:, self.convolve.kernel - 1 :]
+        )
 
 
-def added(
+def scaled_residual(
     x: Float[Tensor, "batch length features"], y: Float[Tensor, "batch length features"]
 ) -> Float[Tensor, "batch length features"]:
-    """(x + y) sqrt(1/2), which has the variance of the one where the other has the same, in the precision of x."""
+    """(x + y) sqrt(1/2), which preserves variance, in the precision of x."""
     return (x + y.to(x.dtype)) * ROOT_HALF

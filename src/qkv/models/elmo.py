@@ -1,23 +1,22 @@
-"""Deep contextualised word representations (Peters et al. 2018): what two language models know about a word.
+"""Deep contextualised word representations (Peters et al. 2018) from a bidirectional language model.
 
     x_t = P H(max_s relu(C * e_{t, s}))        characters e, convolutions C, highway layers H, a projection P
     H(u) = g * relu(T u) + (1 - g) * u,   g = sigmoid(G u)                                 (Srivastava et al. 2015)
     i, f, o = sigmoid(W x_t + U h_{t-1}),   g = tanh(W x_t + U h_{t-1})
     c_t = clip(f * c_{t-1} + i * g),   h_t = clip(V (o * tanh(c_t)))                             (Sak et al. 2014)
-    y^1 = h^1,   y^j = h^j + y^{j-1}           each layer reads the one below, ahead and, with weights of its own, back
-    p(w_{t+1} | w_1 .. w_t) = softmax(O y_t ahead),   p(w_t | w_{t+1} .. w_n) = softmax(O y_{t+1} back)
-    ELMo_t = gamma * sum_j s_j y^j_t,   s = softmax(w),   y^0_t = [x_t; x_t],   y^j_t = [ahead; back]
+        y^1 = h^1,   y^j = h^j + y^{j-1}           for each direction, with separate weights
+        p(w_{t+1} | w_1 .. w_t) = softmax(O y_t),   p(w_t | w_{t+1} .. w_n) = softmax(O y_{t+1})    forward, backward
+        ELMo_t = gamma * sum_j s_j y^j_t,   s = softmax(w),   y^0_t = [x_t; x_t],   y^j_t = [forward; backward]
 
-and one of several heads on top, the last two with gamma, w and, where it is asked for, vectors v_t of words and an LSTM
-of their own:
+with an optional head; the last two have their own gamma and w, and optionally word embeddings v_t and an LSTM:
 
-    language_model   O y^L                      which word comes next, and which came before
-    tagger           W r_t                      the label of each word; r = [ELMo; v], or what the LSTM makes of it
+    language_model   O y^L                      the next and the previous word
+    tagger           W r_t                      the label of each word; r = [ELMo; v], or the LSTM's output on it
     classifier       W pool(r_1 .. r_n)         the label of the text
 
-Both directions share the characters, the projection and the output layer O, and nothing else. Every sentence is read
-with a word before it that begins it, and one after it that ends it; the network puts them there and takes them off.
-The weights are laid out as in the files that were released: the gates are i, g, f, o, and f has 1 added to it.
+Both directions share the character encoder, the projection and the output layer O. Every sentence is wrapped in begin
+and end words; the network adds and removes them. The weights have the layout of the released files: the gates are i, g,
+f, o, and 1 is added to f.
 """
 
 from dataclasses import dataclass
@@ -33,10 +32,9 @@ from qkv.data.characters import BEGIN_SENTENCE, END_SENTENCE, PADDING, add_word_
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
 from qkv.nn.hashed_words import HashedWords
-from qkv.nn.layer_mix import Mix
 from qkv.nn.pooling import POOLINGS
-from qkv.nn.recurrent import BothWays as Reader
-from qkv.nn.recurrent import take, turning
+from qkv.nn.recurrent import BiRNN, gather_time, reverse_index
+from qkv.nn.scalar_mix import ScalarMix
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.word_encoder import WordEncoder
@@ -49,64 +47,65 @@ PRESETS: dict[str, dict[str, Any]] = {
     "original": {"dim": 512, "hidden": 4096, "highway_layers": 2},
 }
 HEADS = ("language_model", "tagger", "classifier")
-LABELLED = ("tagger", "classifier")
+LABEL_HEADS = ("tagger", "classifier")
 
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of the model; without a head it gives representations alone."""
+    """Sizes and terms of the model; without a head it only computes representations."""
 
-    vocabulary_size: int | None = None  # of the words that a language model predicts; it reads any
+    vocabulary_size: int | None = None  # of the words that a language model predicts; inputs are open-vocabulary
     head: str | None = None  # one of HEADS
-    labels: int = 2  # that a classifier or tagger chooses from
-    label_names: tuple[str, ...] = ()  # what they are called, where that is known
-    max_length: int = 512  # how many words a task lets it read together; it could read on
-    max_characters: int = 50  # of a word, its two marks among them
+    labels: int = 2  # of a classifier or tagger
+    label_names: tuple[str, ...] = ()  # if known
+    max_length: int = 512  # maximum words per text in a task; not a limit of the model
+    max_characters: int = 50  # of a word, including its begin and end markers
     character_dim: int = 16
-    filters: tuple[tuple[int, int], ...] = RELEASED  # the width of each convolution, and how many features it finds
+    filters: tuple[tuple[int, int], ...] = RELEASED  # kernel width and number of features of each convolution
     activation: Literal["relu", "tanh"] = "relu"
-    normalise_words: bool = False  # what the convolutions find of each, to mean 0 and variance 1; the released do not
+    normalise_words: bool = False  # layer-normalise the convolution features; not in released models
     highway_layers: int = 2
-    dim: int = 512  # of a word, and of h in each direction
+    dim: int = 512  # of x and of h in each direction
     hidden: int = 4096  # of c
     layers: int = 2
-    skip: bool = True  # whether what a layer reads is added to what it gives, from the second on
-    cell_clip: float | None = 3.0  # c stays between this and its negative
-    projection_clip: float | None = 3.0  # and so does h
-    dropout: float = 0.1  # of what enters the layers and the output layer
-    frozen: bool = False  # whether a tagger or classifier leaves all of this as it was, and learns what is its own
-    mix: Literal["all", "top"] = "all"  # the layers that it makes ELMo_t of
-    normalise: bool = False  # whether each of them has mean 0 and variance 1 before, at every word
-    own_words: int = 0  # features of the v that a task learns of each word, beside ELMo_t; 0: there is none
-    reader_hidden: int = 0  # of the LSTM that reads both, in each direction; 0: there is none
-    pooling: Literal["mean", "attention"] = "mean"  # what makes one vector of all words, for a classifier
-    task_dropout: float = 0.1  # of what enters that LSTM and the labels
+    skip: bool = True  # residual connections from the second layer on
+    cell_clip: float | None = 3.0  # clip c to [-cell_clip, cell_clip]
+    projection_clip: float | None = 3.0  # likewise for h
+    dropout: float = 0.1  # of the inputs of the layers and of the output layer
+    frozen: bool = False  # train only the head of a tagger or classifier
+    mix: Literal["all", "top"] = "all"  # layers in ELMo_t
+    normalise: bool = False  # layer-normalise them first
+    own_words: int = 0  # size of the head's own word embeddings v_t; 0: none
+    reader_hidden: int = 0  # size of the head's LSTM in each direction; 0: none
+    pooling: Literal["mean", "attention"] = "mean"  # of a classifier
+    task_dropout: float = 0.1  # of the inputs of that LSTM and of the label layer
 
     def __post_init__(self) -> None:
         for name in ("character_dim", "dim", "hidden"):
-            require(1 <= getattr(self, name) <= 2**20, f"{name} must lie between 1 and 2^20")
-        require(3 <= self.max_characters <= 2**20, "max_characters must lie between 3 (one, and two marks) and 2^20")
-        require(self.vocabulary_size is None or 1 <= self.vocabulary_size <= 2**24, "vocabulary_size: 1 to 2^24")
+            require(1 <= getattr(self, name) <= 2**20, f"{name} must be between 1 and 2^20")
+        require(3 <= self.max_characters <= 2**20, "max_characters must be between 3 and 2^20")
+        size = self.vocabulary_size
+        require(size is None or 1 <= size <= 2**24, "vocabulary_size must be between 1 and 2^24")
         for name in ("labels", "max_length"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
+            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
         for name in ("reader_hidden", "own_words"):
-            require(0 <= getattr(self, name) <= 2**14, f"{name} must lie between 0 and 2^14")
-        require(1 <= self.layers <= 1024, "layers must lie between 1 and 1,024")
-        require(0 <= self.highway_layers <= 1024, "highway_layers must lie between 0 and 1,024")
-        require(1 <= len(self.filters) <= 1024, "filters must be between 1 and 1,024 pairs")
+            require(0 <= getattr(self, name) <= 2**14, f"{name} must be between 0 and 2^14")
+        require(1 <= self.layers <= 1024, "layers must be between 1 and 1,024")
+        require(0 <= self.highway_layers <= 1024, "highway_layers must be between 0 and 1,024")
+        require(1 <= len(self.filters) <= 1024, "filters must have between 1 and 1,024 entries")
         for pair in self.filters:
-            require(len(pair) == 2, f"filters must be pairs of a width and a number of features, not {pair}")
+            require(len(pair) == 2, f"filters must be pairs of kernel width and number of features, not {pair}")
             require(
                 1 <= pair[0] <= self.max_characters and 1 <= pair[1] <= 2**20,
-                f"filter {pair}: a width must lie between 1 and max_characters, its features between 1 and 2^20",
+                f"filter {pair}: the width must be between 1 and max_characters, the features between 1 and 2^20",
             )
-        require(self.features * max(self.features, self.dim) <= 2**31, "the filters find too many features together")
-        require((2 * self.dim) * (4 * self.hidden) <= 2**31, "dim and hidden are too large together")
+        require(self.features * max(self.features, self.dim) <= 2**31, "filters have too many features in total")
+        require((2 * self.dim) * (4 * self.hidden) <= 2**31, "dim * hidden is too large")
         for name in ("cell_clip", "projection_clip"):
             value = getattr(self, name)
-            require(value is None or 0 < value < float("inf"), f"{name} must be above 0 and finite, or left out")
+            require(value is None or 0 < value < float("inf"), f"{name} must be positive and finite, or omitted")
         for name in ("dropout", "task_dropout"):
-            require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
+            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
         self._check_head()
 
     def _check_head(self) -> None:
@@ -115,68 +114,68 @@ class Config:
             require_known(self, head=HEADS)
         require(
             head != "language_model" or self.vocabulary_size is not None,
-            "vocabulary_size: a language model has to know how many words it predicts",
+            "vocabulary_size is required for head 'language_model'",
         )
         require_names(self.label_names, self.labels)
-        read = max(2 * self.dim + self.own_words, 2 * self.reader_hidden)
-        require(self.labels * read <= 2**31, "labels, dim: too large a head together")
+        width = max(2 * self.dim + self.own_words, 2 * self.reader_hidden)
+        require(self.labels * width <= 2**31, "labels * dim is too large")
         for name in ("reader_hidden", "own_words"):
             require(
-                getattr(self, name) == 0 or head in LABELLED,
-                f"{name} is for what a task learns of its own: it needs a head ({' or '.join(LABELLED)})",
+                getattr(self, name) == 0 or head in LABEL_HEADS,
+                f"{name} needs a head ({' or '.join(LABEL_HEADS)})",
             )
         require(
-            not self.frozen or head in LABELLED,
-            f"frozen: without a head ({' or '.join(LABELLED)}) nothing would be left to learn",
+            not self.frozen or head in LABEL_HEADS,
+            f"frozen needs a head ({' or '.join(LABEL_HEADS)}): there would be nothing to train",
         )
 
     @property
     def features(self) -> int:
-        """How many features the convolutions find in a word."""
-        return sum(found for _, found in self.filters)
+        """Number of features of all convolutions together."""
+        return sum(count for _, count in self.filters)
 
 
 @dataclass(frozen=True)
 class State:
-    """What the layers carry from one sentence to the next, where it is carried."""
+    """State of the layers, for carrying it over to the next sentence."""
 
-    hidden: Float[Tensor, "batch layers directions dim"]  # h after the last word that was read
+    hidden: Float[Tensor, "batch layers directions dim"]  # h after the last word
     cell: Float[Tensor, "batch layers directions hidden"]  # c
 
 
 class Elmo(TextEncoder):
-    """A character encoder under a language model of each direction, and what is asked of them."""
+    """Character-based bidirectional language model, with an optional head."""
 
-    marks: Tensor
+    markers: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.words = WordEncoder(
+        self.word_encoder = WordEncoder(
             config.dim, config.character_dim, config.filters, config.highway_layers, config.activation,
             normalise=config.normalise_words,
         )  # fmt: skip
-        self.layers = Stack(BothWays(config) for _ in range(config.layers))
+        self.layers = Stack(ProjectedBiLSTM(config) for _ in range(config.layers))
         self.dropout = Dropout(config.dropout)
         size = config.vocabulary_size if config.head == "language_model" else None
         self.readout = None if size is None else nn.Linear(config.dim, size)  # O
-        self.task = TaskReader(config) if config.head in LABELLED else None
+        self.task = TaskHead(config) if config.head in LABEL_HEADS else None
         if config.frozen:
-            for part in self._below:
+            for part in self._backbone:
                 part.requires_grad_(False)
-        marks = [add_word_boundaries([mark], config.max_characters) for mark in (BEGIN_SENTENCE, END_SENTENCE)]
-        self.register_buffer("marks", torch.tensor(marks), persistent=False)
+        markers = [add_word_boundaries([mark], config.max_characters) for mark in (BEGIN_SENTENCE, END_SENTENCE)]
+        self.register_buffer("markers", torch.tensor(markers), persistent=False)
 
     @property
-    def _below(self) -> tuple[nn.Module, ...]:
-        """What comes before a task's own part, and may be frozen."""
-        return self.words, self.layers, self.dropout
+    def _backbone(self) -> tuple[nn.Module, ...]:
+        """The pre-trained part, which may be frozen."""
+        return self.word_encoder, self.layers, self.dropout
 
     def train(self, mode: bool = True) -> "Elmo":
-        """What is frozen has no dropout, either."""
+        """Keep a frozen backbone in eval mode, without dropout."""
         super().train(mode)
         if self.config.frozen:
-            for part in self._below:
+            for part in self._backbone:
                 part.eval()
         return self
 
@@ -186,13 +185,13 @@ class Elmo(TextEncoder):
         segments: Int[Tensor, "batch words"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch words features"]:
-        """r of each word; without a head for labels, ELMo_t of a mix that has learned nothing: the mean of the layers.
+        """Return r of each word; without a label head, the mean of the layers.
 
-        `lengths` are known from the characters, too.
+        `lengths` default to those of the padding in `tokens`.
         """
         if segments is not None:
-            raise InputError("an ELMo reads one text at a time: it knows no segments")
-        lengths = _counted(tokens, lengths)
+            raise InputError("ELMo does not take segments")
+        lengths = _lengths(tokens, lengths)
         layers = self.representations(tokens, lengths)
         if self.config.mix == "top":
             layers = layers[:, -1:]
@@ -201,12 +200,12 @@ class Elmo(TextEncoder):
     def logits(
         self, hidden: Float[Tensor, "batch words features"], lengths: Int[Tensor, "batch"] | None = None
     ) -> Float[Tensor, "batch *words labels"]:
-        """What the head says of each word, or of the text, all of whose words count where no lengths are given."""
+        """Return the head's logits per word or per text; without `lengths`, no row is padded."""
         if self.task is None:
-            raise InputError(f"this ELMo has no labels to choose from: build it with a head ({' or '.join(LABELLED)})")
+            raise InputError(f"this ELMo has no label head: build it with head {' or '.join(LABEL_HEADS)}")
         return self.task.logits(hidden, lengths)
 
-    def say(
+    def predict(
         self, tokens: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch *words labels"]:
         return self.logits(self(tokens, lengths=lengths), lengths)
@@ -218,98 +217,100 @@ class Elmo(TextEncoder):
     def representations(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
     ) -> Float[Tensor, "batch layers words features"]:
-        """y^0 to y^L of each word, zeros where there is none."""
-        layers, _ = self.read(characters, self.start(characters.shape[0]), lengths)
+        """Return y^0 to y^L of each word, zeros at padding."""
+        layers, _ = self.forward_from(characters, self.init_state(characters.shape[0]), lengths)
         return layers
 
-    def start(self, batch: int) -> State:
-        """The state before the first sentence."""
-        config, weight = self.config, self.words.project.weight
+    def init_state(self, batch: int) -> State:
+        """Return the state before the first sentence."""
+        config, weight = self.config, self.word_encoder.project.weight
         return State(
             weight.new_zeros(batch, config.layers, 2, config.dim),
             weight.new_zeros(batch, config.layers, 2, config.hidden, dtype=upcast_dtype(weight.dtype)),
         )
 
-    def read(
+    def forward_from(
         self,
         characters: Int[Tensor, "batch words characters"],
         state: State,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> tuple[Float[Tensor, "batch layers words features"], State]:
-        """The same from a state that other sentences left, and the state that these leave.
+        """Return y^0 to y^L from a state left by previous sentences, and the new state.
 
-        The released models were trained on a stream of text, and know a sentence better with one before it. A state
-        goes on from the end of a sentence ahead, and from its beginning back; an empty sentence leaves it as it was.
+        The released models were trained on a stream of text, and represent a sentence better with one before it. The
+        forward state is that at the end of a sentence, the backward state that at its start; an empty sentence does not
+        change it.
         """
-        lengths = _counted(characters, lengths)
-        x, layers, after = self._run(characters, lengths, state)
-        sides = torch.stack([x.expand(2, -1, -1, -1), *layers], dim=2)[..., 1:-1, :]  # without the marks
-        joined = torch.cat(sides.unbind(0), dim=-1)  # batch layers words features
-        there = torch.arange(characters.shape[1], device=lengths.device) < lengths[:, None]
-        joined = joined.masked_fill(~there[:, None, :, None], 0.0)
-        kept = (lengths > 0)[:, None, None, None]
-        return joined, State(torch.where(kept, after.hidden, state.hidden), torch.where(kept, after.cell, state.cell))
+        lengths = _lengths(characters, lengths)
+        x, layers, new_state = self._run(characters, lengths, state)
+        directions = torch.stack([x.expand(2, -1, -1, -1), *layers], dim=2)[..., 1:-1, :]  # without begin and end
+        joined = torch.cat(directions.unbind(0), dim=-1)  # batch layers words features
+        valid = torch.arange(characters.shape[1], device=lengths.device) < lengths[:, None]
+        joined = joined.masked_fill(~valid[:, None, :, None], 0.0)
+        nonempty = (lengths > 0)[:, None, None, None]
+        hidden = torch.where(nonempty, new_state.hidden, state.hidden)
+        return joined, State(hidden, torch.where(nonempty, new_state.cell, state.cell))
 
-    def predict(
+    def bilm_logits(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None = None
-    ) -> tuple[Float[Tensor, "batch places vocabulary"], Float[Tensor, "batch places vocabulary"]]:
-        """The logits of both language models, for w_0 = the mark before a sentence and w_{n+1} = the one after it:
+    ) -> tuple[Float[Tensor, "batch positions vocabulary"], Float[Tensor, "batch positions vocabulary"]]:
+        """Return the logits of both language models, with w_0 = begin and w_{n+1} = end of the sentence:
 
-        ahead[:, t] of w_{t+1} given w_0 .. w_t, and back[:, t] of w_t given w_{t+1} .. w_{n+1}, for t = 0 .. n.
+        forward[:, t] of w_{t+1} given w_0 .. w_t, and backward[:, t] of w_t given w_{t+1} .. w_{n+1}, for t = 0 .. n.
         """
         if self.readout is None:
-            raise InputError("this ELMo predicts no words: build it with the head language_model")
-        _, layers, _ = self._run(characters, _counted(characters, lengths), self.start(characters.shape[0]))
-        ahead, back = self.dropout(layers[-1]).unbind(0)
-        return self.readout(ahead[:, :-1]), self.readout(back[:, 1:])
+            raise InputError("this ELMo has no output layer: build it with head language_model")
+        _, layers, _ = self._run(characters, _lengths(characters, lengths), self.init_state(characters.shape[0]))
+        forward, backward = self.dropout(layers[-1]).unbind(0)
+        return self.readout(forward[:, :-1]), self.readout(backward[:, 1:])
 
     def _run(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"], state: State
-    ) -> tuple[Float[Tensor, "batch places dim"], list[Float[Tensor, "directions batch places dim"]], State]:
-        """x, and y^1 to y^L in both directions, the marks among the places; and the state after them."""
-        x = self.words(self._with_marks(characters, lengths))
-        # The direction back reads each sentence turned round: padding comes last in both, where it can do no harm.
+    ) -> tuple[Float[Tensor, "batch positions dim"], list[Float[Tensor, "directions batch positions dim"]], State]:
+        """Return x, y^1 to y^L in both directions, all including begin and end, and the new state."""
+        x = self.word_encoder(self._add_markers(characters, lengths))
+        # The backward direction runs over each sentence reversed, so that padding comes last in both.
         lengths = lengths + 2
-        turned = turning(lengths, x.shape[1])
-        y = torch.stack((x, take(x, turned)))
+        reverse = reverse_index(lengths, x.shape[1])
+        y = torch.stack((x, gather_time(x, reverse)))
         layers, hidden, cell = [], [], []
         for number, layer in enumerate(self.layers):
             y = self.dropout(y)
             h, *last = layer(y, lengths, state.hidden[:, number], state.cell[:, number])
             y = h + y if number and self.config.skip else h
-            layers.append(torch.stack((y[0], take(y[1], turned))))
+            layers.append(torch.stack((y[0], gather_time(y[1], reverse))))
             hidden.append(last[0])
             cell.append(last[1])
         return x, layers, State(torch.stack(hidden, dim=1), torch.stack(cell, dim=1))
 
-    def _with_marks(
+    def _add_markers(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"]
-    ) -> Int[Tensor, "batch places characters"]:
-        begin, end = self.marks.to(characters.dtype)
+    ) -> Int[Tensor, "batch positions characters"]:
+        begin, end = self.markers.to(characters.dtype)
         if characters.shape[2] != len(begin):
-            raise ShapeError(f"words of {characters.shape[2]} characters, where this model reads {len(begin)} of each")
-        place = torch.arange(characters.shape[1] + 2, device=characters.device)[None, :, None]
+            raise ShapeError(f"expected words of {len(begin)} characters, got {characters.shape[2]}")
+        position = torch.arange(characters.shape[1] + 2, device=characters.device)[None, :, None]
         last = lengths[:, None, None] + 1
-        words = F.pad(characters, (0, 0, 1, 1), value=PADDING).masked_fill(place > last, PADDING)
-        return torch.where(place == 0, begin, torch.where(place == last, end, words))
+        words = F.pad(characters, (0, 0, 1, 1), value=PADDING).masked_fill(position > last, PADDING)
+        return torch.where(position == 0, begin, torch.where(position == last, end, words))
 
 
-class BothWays(nn.Module):
-    """An LSTM with projection for each direction, a step of both at once."""
+class ProjectedBiLSTM(nn.Module):
+    """LSTM with projection in both directions, which are round_up together."""
 
-    remember: Tensor
+    forget_bias: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.cell_clip, self.projection_clip = config.cell_clip, config.projection_clip
-        self.gates = nn.Parameter(torch.empty(2, 2 * config.dim, 4 * config.hidden))  # W above U, of i, g, f and o
+        self.gates = nn.Parameter(torch.empty(2, 2 * config.dim, 4 * config.hidden))  # W and U of i, g, f and o
         self.bias = nn.Parameter(torch.zeros(2, 4 * config.hidden))
         self.project = nn.Parameter(torch.empty(2, config.hidden, config.dim))  # V
         for weight in (self.gates, self.project):
             nn.init.uniform_(weight, -(config.hidden**-0.5), config.hidden**-0.5)
-        # f: to forget has to be learned (Jozefowicz et al. 2015)
-        remember = torch.zeros(4, config.hidden).index_fill_(0, torch.tensor(2), 1.0).flatten()
-        self.register_buffer("remember", remember, persistent=False)
+        # forget gate bias of 1 (Jozefowicz et al. 2015)
+        forget_bias = torch.zeros(4, config.hidden).index_fill_(0, torch.tensor(2), 1.0).flatten()
+        self.register_buffer("forget_bias", forget_bias, persistent=False)
 
     def forward(
         self,
@@ -322,15 +323,15 @@ class BothWays(nn.Module):
         Float[Tensor, "batch directions dim"],
         Float[Tensor, "batch directions hidden"],
     ]:
-        """h for all words in the order that each direction reads them, and h and c after the last of them."""
+        """Return h for all words in the order of each direction, and h and c after the last word."""
         w, u = self.gates.chunk(2, dim=1)
-        given = torch.einsum("xbld,xdg->lxbg", x, w)  # of all steps at once
-        # In the weights' own precision, also under autocast; and c in float32 at least, for it is a sum over all steps.
+        inputs = torch.einsum("xbld,xdg->lxbg", x, w)  # all steps at once
+        # No autocast: use the weights' precision, and at least float32 for c, which is a sum over all steps.
         with torch.autocast(x.device.type, enabled=False):
-            given = given.to(u.dtype) + (self.bias + self.remember)[:, None]
+            inputs = inputs.to(u.dtype) + (self.bias + self.forget_bias)[:, None]
             h, c = hidden.transpose(0, 1).to(u.dtype), cell.transpose(0, 1).to(upcast_dtype(u.dtype))
             states, cells = [], []
-            for step in given.unbind(0):
+            for step in inputs.unbind(0):
                 i, g, f, o = torch.baddbmm(step, h, u).chunk(4, dim=-1)
                 c = _clip(f.sigmoid() * c + i.sigmoid() * g.tanh(), self.cell_clip)
                 h = _clip(torch.bmm((o.sigmoid() * c.tanh()).to(u.dtype), self.project), self.projection_clip)
@@ -339,17 +340,17 @@ class BothWays(nn.Module):
             return torch.stack(states, dim=2), _last(states, lengths), _last(cells, lengths)
 
 
-class TaskReader(nn.Module):
-    """What a task makes of the layers, with weights of its own: r, and the labels."""
+class TaskHead(nn.Module):
+    """Task head: r from the layers, and the label logits."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.mix = Mix(1 if config.mix == "top" else 1 + config.layers, normalise=config.normalise)
+        self.mix = ScalarMix(1 if config.mix == "top" else 1 + config.layers, normalise=config.normalise)
         self.dropout = Dropout(config.task_dropout)
-        self.own = HashedWords(config.max_characters, config.own_words) if config.own_words else None
-        read = 2 * config.dim + config.own_words
-        self.width = 2 * config.reader_hidden or read
-        self.reader = Reader("lstm", read, self.width) if config.reader_hidden else None
+        self.word_embedding = HashedWords(config.max_characters, config.own_words) if config.own_words else None
+        inputs = 2 * config.dim + config.own_words
+        self.width = 2 * config.reader_hidden or inputs
+        self.rnn = BiRNN("lstm", inputs, self.width) if config.reader_hidden else None
         self.pool = POOLINGS[config.pooling](self.width) if config.head == "classifier" else None
         self.label = nn.Linear(self.width, config.labels)  # W
 
@@ -360,11 +361,11 @@ class TaskReader(nn.Module):
         lengths: Int[Tensor, "batch"],
     ) -> Float[Tensor, "batch words width"]:
         words = self.mix(layers)
-        if self.own is not None:
-            words = torch.cat((words, self.own(characters)), dim=-1)
-        if self.reader is None:
+        if self.word_embedding is not None:
+            words = torch.cat((words, self.word_embedding(characters)), dim=-1)
+        if self.rnn is None:
             return words
-        return self.reader(self.dropout(words), lengths, turning(lengths, words.shape[1]))[0]
+        return self.rnn(self.dropout(words), lengths, reverse_index(lengths, words.shape[1]))[0]
 
     def logits(
         self, hidden: Float[Tensor, "batch words width"], lengths: Int[Tensor, "batch"] | None
@@ -376,10 +377,10 @@ class TaskReader(nn.Module):
         return self.label(self.dropout(hidden))
 
 
-def _counted(
+def _lengths(
     characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"] | None
 ) -> Int[Tensor, "batch"]:
-    """How many words each sentence has."""
+    """Number of words of each sentence."""
     return (characters[..., 0] != PADDING).sum(dim=1) if lengths is None else lengths
 
 
@@ -390,6 +391,6 @@ def _clip(x: Float[Tensor, "*shape"], limit: float | None) -> Float[Tensor, "*sh
 def _last(
     steps: list[Float[Tensor, "directions batch width"]], lengths: Int[Tensor, "batch"]
 ) -> Float[Tensor, "batch directions width"]:
-    """What each sentence has at its last place."""
+    """Return the step at the last position of each sentence."""
     rows = torch.stack(steps).permute(2, 0, 1, 3)  # batch length directions width
     return rows.gather(1, (lengths - 1)[:, None, None, None].expand(-1, 1, *rows.shape[2:]))[:, 0]

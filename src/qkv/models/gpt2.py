@@ -4,8 +4,8 @@
     h_l = h' + FeedForward(norm(h')),   h' = h_{l-1} + MaskedSelfAttention(norm(h_{l-1})),   l = 1 ... L
     p(x_{t+1} | x_1 ... x_t) = softmax(E norm(h_L))
 
-The output layer is the embedding itself (Press and Wolf 2017). Weights begin normal with deviation 0.02, those that
-write into the sum of layers, W_O and W_2, with 0.02 / sqrt(2L): the sum of 2L of them is then as large as one.
+The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialised with N(0, 0.02^2), those of the
+residual projections, W_O and W_2, with deviation 0.02 / sqrt(2L), which keeps the scale of the residual stream.
 """
 
 import math
@@ -29,7 +29,7 @@ from qkv.attention import (
 from qkv.attention.mask import Not
 from qkv.config import require, require_known
 from qkv.errors import InputError
-from qkv.nn.described import PLACES, described_block, described_encoding
+from qkv.nn.block_config import ALL_POSITIONS, build_block, build_encoding
 from qkv.nn.dropout import Dropout
 from qkv.nn.feedforward import ACTIVATIONS
 from qkv.nn.language_model import LanguageModel
@@ -38,7 +38,7 @@ from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, Any]] = {
     "baby": {"dim": 384, "heads": 6, "layers": 6, "max_length": 256, "dropout": 0.2, "attention_dropout": 0.2},
-    "small": {"dim": 768, "heads": 12, "layers": 12},  # 124 M parameters with GPT-2's own 50,257 tokens
+    "small": {"dim": 768, "heads": 12, "layers": 12},  # 124 M parameters with GPT-2's vocabulary of 50,257 tokens
     "medium": {"dim": 1024, "heads": 16, "layers": 24},
     "large": {"dim": 1280, "heads": 20, "layers": 36},
     "xl": {"dim": 1600, "heads": 25, "layers": 48},
@@ -47,48 +47,48 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and terms of the model; the data set the size of the vocabulary."""
+    """Sizes and terms of the model; the vocabulary size comes from the data."""
 
     vocabulary_size: int
     dim: int = 768
     heads: int = 12
     layers: int = 12
-    feedforward: int | None = None  # None: four times dim
-    max_length: int = 1024  # how many tokens it reads together: learned positions end there, the others go on
+    feedforward: int | None = None  # None: 4 * dim
+    max_length: int = 1024  # maximum context length; a hard limit for learned positions
     position: str = "learned"
     score: str = "scaled_dot"
-    inverse_layer_scale: bool = False  # divide the scores of layer l = 1 ... L by l
-    upcast_scores: bool = False  # for transformers' eager attention; scores are always computed in float32 here
+    inverse_layer_scale: bool = False  # divide the scores of layer l by l
+    upcast_scores: bool = False  # kept for transformers; scores are always computed in float32 here
     activation: str = "gelu_tanh"
-    dropout: float = 0.1  # of the embeddings, and of what each layer adds
+    dropout: float = 0.1  # of embeddings and residual branches
     attention_dropout: float = 0.1  # of the attention weights
-    tie: bool = True  # one matrix for the embedding and the output
+    tie: bool = True  # tie embedding and output
     eps: float = 1e-5  # of layer normalisation
-    ends: bool = False  # whether the texts that it learned from end with a token that says so
+    ends: bool = False  # whether training texts end with an end token
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("vocabulary_size", "dim", "heads", "layers", "max_length")}
         for name, size in (sizes | {"feedforward": self.hidden}).items():
-            require(1 <= size <= 2**24, f"{name} must lie between 1 and 2^24")
-        require(self.layers <= 1024, "layers must be 1,024 at most")
+            require(1 <= size <= 2**24, f"{name} must be between 1 and 2^24")
+        require(self.layers <= 1024, "layers must be at most 1,024")
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
         widest = max(self.vocabulary_size, self.hidden, self.max_length, 3 * self.dim)
-        require(self.dim * widest <= 2**34, f"a matrix of {self.dim} by {widest} numbers is too large: 2^34 at most")
-        require_known(self, position=PLACES, score=SCORES, activation=ACTIVATIONS)
+        require(self.dim * widest <= 2**34, f"a matrix of {self.dim} x {widest} is too large: at most 2^34 elements")
+        require_known(self, position=ALL_POSITIONS, score=SCORES, activation=ACTIVATIONS)
         require(
             self.position != "rotary" or self.head_dim % 2 == 0,
-            f"position 'rotary' turns pairs of features, but a head has {self.head_dim}: choose dim and heads anew",
+            f"position 'rotary' needs an even head size (dim / heads), not {self.head_dim}",
         )
         require(
             not self.inverse_layer_scale or self.score in ("dot", "scaled_dot"),
             f"inverse_layer_scale needs score 'dot' or 'scaled_dot', not {self.score!r}",
         )
         for name in ("dropout", "attention_dropout", "eps"):
-            require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
+            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
 
     @property
     def hidden(self) -> int:
-        """The width of the feed-forward networks."""
+        """Width of the feed-forward networks."""
         return 4 * self.dim if self.feedforward is None else self.feedforward
 
     @property
@@ -98,24 +98,24 @@ class Config:
 
 @dataclass(frozen=True)
 class State:
-    """What the model carries from token to token, and from one part of a text to the next."""
+    """State between tokens, or between chunks of a text."""
 
-    past: tuple[Cache, ...] | None  # for each layer, the keys and values of the tokens so far; None before the first
-    position: int  # the place of the next token
-    padding: Int[Tensor, "batch"] | None = None  # how many places at the start of each row hold no token
+    past: tuple[Cache, ...] | None  # key/value cache of each layer; None before the first token
+    position: int  # of the next token
+    padding: Int[Tensor, "batch"] | None = None  # number of left-padding positions per row
 
 
 class GPT2(LanguageModel[State]):
-    """Embeddings with positions, blocks that look back, and the output layer."""
+    """Decoder-only Transformer language model."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocabulary_size, config.dim)
-        self.positions = described_encoding(config)
+        self.positions = build_encoding(config)
         self.dropout = Dropout(config.dropout)
         self.blocks = Stack(
-            described_block(config, norm="pre", score=_score(config, layer)) for layer in range(1, config.layers + 1)
+            build_block(config, norm="pre", score=_score(config, layer)) for layer in range(1, config.layers + 1)
         )
         self.norm = nn.LayerNorm(config.dim, config.eps)
         self.readout = nn.Linear(config.dim, config.vocabulary_size, bias=False)
@@ -124,15 +124,15 @@ class GPT2(LanguageModel[State]):
         self.initialise()
 
     def initialise(self) -> None:
-        """Weights as the module's docstring says, biases zero."""
+        """Initialise the weights as described in the module docstring, and biases with zeros."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         for block in self.blocks:
-            for writing in (block.attention.output, block.feedforward.narrow):
-                nn.init.normal_(writing.weight, std=0.02 / math.sqrt(2 * self.config.layers))
+            for residual in (block.attention.output, block.feedforward.down_proj):
+                nn.init.normal_(residual.weight, std=0.02 / math.sqrt(2 * self.config.layers))
 
     def forward(
         self,
@@ -141,69 +141,70 @@ class GPT2(LanguageModel[State]):
         padding: Int[Tensor, "batch"] | None = None,
         documents: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length vocabulary"]:
-        """The logits after each token.
+        """Return the logits after each token.
 
-        Rows of different lengths are filled up on the left: `padding` says how many places of each row hold no token.
-        Rows that several texts were packed into have the number of the text at each place in `documents`: no token
-        sees another text, and places are counted anew in each.
+        For left-padded batches, `padding` is the number of padding positions per row. For packed batches, `documents`
+        is the document index of each token: attention is restricted to the document, and positions restart in each.
         """
         if documents is None:
-            return self.read(tokens, self.start(tokens.shape[0], padding))[0]
+            return self.forward_from(tokens, self.init_state(tokens.shape[0], padding))[0]
         if padding is not None:
-            raise InputError("a batch is packed (documents) or filled up on the left (padding), not both")
-        x = self._embedded(tokens, _places_within(documents))
+            raise InputError("documents and padding are mutually exclusive: a batch is either packed or left-padded")
+        x = self._embed(tokens, _positions_within(documents))
         return self._run(x, Causal() & Documents(documents), None)[0]
 
-    def start(self, batch: int, padding: Int[Tensor, "batch"] | None = None) -> State:
-        """The state before the first token; `padding` says how many places of each row come before it."""
+    def init_state(self, batch: int, padding: Int[Tensor, "batch"] | None = None) -> State:
+        """Return the state before the first token; `padding` is the number of left-padding positions per row."""
         return State(None, 0, padding)
 
-    def read(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         length = tokens.shape[1]
         mask: Mask = Causal()
-        places: int | Tensor = state.position
+        positions: int | Tensor = state.position
         if state.padding is not None:
-            place = torch.arange(state.position, state.position + length, device=tokens.device)
-            places = (place - state.padding[:, None]).clamp(min=0)  # counted from the first token of each row
-            mask &= Not(Prefix(state.padding))  # and not ~Prefix, which torch.compile cannot trace
-        logits, past = self._run(self._embedded(tokens, places), mask, state.past)
+            position = torch.arange(state.position, state.position + length, device=tokens.device)
+            positions = (position - state.padding[:, None]).clamp(min=0)  # counted from each row's first token
+            mask &= Not(Prefix(state.padding))  # not ~Prefix, which torch.compile cannot trace
+        logits, past = self._run(self._embed(tokens, positions), mask, state.past)
         return logits, State(past, state.position + length, state.padding)
 
-    def _embedded(
-        self, tokens: Int[Tensor, "batch length"], places: int | Int[Tensor, "batch length"]
+    def _embed(
+        self, tokens: Int[Tensor, "batch length"], positions: int | Int[Tensor, "batch length"]
     ) -> Float[Tensor, "batch length dim"]:
-        """h_0 of tokens that stand at the given places, or one after another from one place on."""
+        """Return h_0 of tokens at the given positions, or at consecutive positions from one on."""
         x = self.embed(tokens)
         if self.positions is not None and not isinstance(self.positions, Learned):
-            x = x * math.sqrt(self.config.dim)  # beside sines, which are not small, the embeddings must not be
+            x = x * math.sqrt(self.config.dim)  # match the scale of the sinusoidal encoding
         if self.positions is not None:
-            at = self.positions(tokens.shape[1], places) if isinstance(places, int) else self.positions.at(places)
-            x = x + at
+            if isinstance(positions, int):
+                x = x + self.positions(tokens.shape[1], positions)
+            else:
+                x = x + self.positions.at(positions)
         return self.dropout(x)
 
     def _run(
         self, x: Float[Tensor, "batch length dim"], mask: Mask, past: tuple[Cache, ...] | None
     ) -> tuple[Float[Tensor, "batch length vocabulary"], tuple[Cache, ...]]:
-        """The blocks and the output layer; also the keys and values of all that was read."""
+        """Run the blocks and the output layer; also return the caches."""
         present = []
-        for block, before in zip(self.blocks, past or (None,) * len(self.blocks), strict=True):
-            x, seen = block(x, mask, before)
-            present.append(seen)
+        for block, cache in zip(self.blocks, past or (None,) * len(self.blocks), strict=True):
+            x, new_cache = block(x, mask, cache)
+            present.append(new_cache)
         return self.readout(self.norm(x)), tuple(present)
 
 
 def _score(config: Config, layer: int) -> Score | None:
-    """q . k / l, or q . k / (l sqrt(d)), in layer l of a model with inverse_layer_scale; None: the config's score."""
+    """Return the score q . k / l or q . k / (l sqrt(d)) of layer l with inverse_layer_scale, else None."""
     if not config.inverse_layer_scale:
         return None
     return ScaledDot(1 / layer if config.score == "dot" else 1 / (layer * math.sqrt(config.head_dim)))
 
 
-def _places_within(documents: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
-    """The place of each token in its own document, from 0 on."""
-    place = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    begins = torch.ones_like(documents, dtype=torch.bool)
-    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return place - place.masked_fill(~begins, 0).cummax(dim=1).values
+def _positions_within(documents: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """Return the position of each token within its document."""
+    position = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return position - position.masked_fill(~starts, 0).cummax(dim=1).values

@@ -5,15 +5,15 @@
     classifier    W tanh(V h_L[first])      the label of the text
     tagger        W h_L                     the label of each token
 
-It is BERT but for the attention (`qkv.nn.low_rank`), which reads k mixtures of the keys and of the values, made by
-matrices E and F that are learned. Of these there are, by `sharing`, in the words of the paper:
+It is BERT with low-rank attention (`qkv.nn.low_rank`): keys and values are projected along the length to k rows, by
+learned matrices E and F. `sharing` is that of the paper:
 
-    none         E and F of every head of every layer
-    headwise     E and F of every layer
-    key_value    E = F of every layer
-    layerwise    one E = F
+        none         E and F for every head of every layer
+        headwise     E and F for every layer
+        key_value    E = F for every layer
+        layerwise    one E = F for all layers
 
-What comes after the length of a row is left out of the mixtures. `qkv.watch` shows the weights over mixtures.
+Padding is excluded from the projections. `qkv.watch` records the weights over the k projections.
 """
 
 import math
@@ -30,7 +30,7 @@ from qkv.nn.block import Block
 from qkv.nn.dropout import Dropout
 from qkv.nn.embed import ENCODINGS, PositionedEmbedding
 from qkv.nn.feedforward import ACTIVATIONS, FeedForward
-from qkv.nn.low_rank import LowRankMultiHead, Mixture
+from qkv.nn.low_rank import LengthProjection, LowRankMultiHead
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
 from qkv.types import Float, Int, Tensor
@@ -46,23 +46,23 @@ SHARING = ("none", "headwise", "key_value", "layerwise")
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and terms of the model; the data set the size of the vocabulary and the number of labels."""
+    """Sizes and terms of the model; the vocabulary size and the labels come from the data."""
 
     vocabulary_size: int
     head: str | None = None  # one of HEADS
     labels: int = 2
-    label_names: tuple[str, ...] = ()  # what they are called, where that is known
+    label_names: tuple[str, ...] = ()  # if known
     dim: int = 256
     heads: int = 4
     layers: int = 4
-    feedforward: int | None = None  # None: four times dim
-    max_length: int = 1024  # n, the places that E and F have columns for
+    feedforward: int | None = None  # None: 4 * dim
+    max_length: int = 1024  # n, the number of columns of E and F
     rank: int = 128  # k
     sharing: str = "headwise"  # one of SHARING
     position: str = "learned"
     score: str = "scaled_dot"
     activation: str = "gelu"
-    dropout: float = 0.1  # of the embeddings, and of what each layer adds
+    dropout: float = 0.1  # of embeddings and residual branches
     attention_dropout: float = 0.1  # of the attention weights
     eps: float = 1e-12  # of layer normalisation
 
@@ -70,31 +70,31 @@ class Config:
         names = ("vocabulary_size", "labels", "dim", "heads", "layers", "max_length", "rank")
         sizes = {name: getattr(self, name) for name in names}
         for name, size in (sizes | {"feedforward": self.hidden}).items():
-            require(1 <= size <= 2**24, f"{name} must lie between 1 and 2^24")
-        require(self.layers <= 1024, "layers must be 1,024 at most")
+            require(1 <= size <= 2**24, f"{name} must be between 1 and 2^24")
+        require(self.layers <= 1024, "layers must be at most 1,024")
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
-        require(self.rank <= self.max_length, f"{self.rank} mixtures (rank) of {self.max_length} places save nothing")
+        require(self.rank <= self.max_length, f"rank {self.rank} must be at most max_length {self.max_length}")
         widest = max(self.vocabulary_size, self.labels, self.hidden, self.max_length, 3 * self.dim)
-        require(self.dim * widest <= 2**34, f"a matrix of {self.dim} by {widest} numbers is too large: 2^34 at most")
+        require(self.dim * widest <= 2**34, f"a matrix of {self.dim} x {widest} is too large: at most 2^34 elements")
         require(
             self.heads * self.rank * self.max_length <= 2**34,
-            f"{self.heads} matrices of {self.rank} by {self.max_length} numbers are too large: 2^34 at most",
+            f"{self.heads} matrices of {self.rank} x {self.max_length} are too large: at most 2^34 elements",
         )
         require_known(self, sharing=SHARING, position=ENCODINGS, score=SCORES, activation=ACTIVATIONS)
         for name in ("dropout", "attention_dropout", "eps"):
-            require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
+            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
         if self.head is not None:
             require_known(self, head=HEADS)
         require_names(self.label_names, self.labels)
 
     @property
     def hidden(self) -> int:
-        """The width of the feed-forward networks."""
+        """Width of the feed-forward networks."""
         return 4 * self.dim if self.feedforward is None else self.feedforward
 
 
 class Linformer(TextEncoder):
-    """Embeddings, blocks that look both ways at mixtures, and a head."""
+    """Bidirectional encoder with low-rank attention, with an optional head."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Linformer(TextEncoder):
         self.label = None if config.head is None else nn.Linear(config.dim, config.labels)  # W
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)  # as BERT begins
+                nn.init.normal_(module.weight, std=0.02)  # as in BERT
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
@@ -117,9 +117,9 @@ class Linformer(TextEncoder):
         segments: Int[Tensor, "batch length"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """h_L of each token; what comes after a row's length is not looked at."""
+        """Return h_L of each token; positions beyond a row's length are masked."""
         if segments is not None:
-            raise InputError("a Linformer reads one text, which has no segments")
+            raise InputError("a Linformer does not take segments")
         mask = None if lengths is None else Padding(lengths)
         x = self.dropout(self.norm(self.embed(tokens)))
         for block in self.encoder:
@@ -127,33 +127,33 @@ class Linformer(TextEncoder):
         return x
 
     def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch *length labels"]:
-        """What the head says: [batch, labels] of the text, [batch, length, labels] of each token."""
+        """Return the head's logits: [batch, labels] for the text, or [batch, length, labels] per token."""
         if self.label is None:
-            raise InputError(f"this Linformer has no head, so it has no logits: build it with {' or '.join(HEADS)}")
-        told = hidden if self.pooler is None else self.pooler(hidden[:, 0]).tanh()
-        return self.label(self.dropout(told))
+            raise InputError(f"this Linformer has no head: build it with {' or '.join(HEADS)}")
+        x = hidden if self.pooler is None else self.pooler(hidden[:, 0]).tanh()
+        return self.label(self.dropout(x))
 
 
 def _embedding(config: Config) -> PositionedEmbedding:
-    """E[x_t] + P[t]; beside sines, which are not small, the embeddings must not be."""
+    """E[x_t] + P[t], with E scaled to match a sinusoidal P."""
     positions = ENCODINGS[config.position](config.dim, config.max_length)
     scale = 1.0 if isinstance(positions, Learned) else math.sqrt(config.dim)
     return PositionedEmbedding(config.vocabulary_size, config.dim, 0.0, positions=positions, scale=scale)
 
 
-def _mixtures(config: Config) -> Iterator[tuple[Mixture, Mixture]]:
-    """E and F of each layer."""
+def _mixtures(config: Config) -> Iterator[tuple[LengthProjection, LengthProjection]]:
+    """Yield E and F of each layer."""
 
-    def one() -> Mixture:
-        return Mixture(config.max_length, config.rank, config.heads if config.sharing == "none" else 1)
+    def build() -> LengthProjection:
+        return LengthProjection(config.max_length, config.rank, config.heads if config.sharing == "none" else 1)
 
-    shared = one() if config.sharing == "layerwise" else None
+    shared = build() if config.sharing == "layerwise" else None
     for _ in range(config.layers):
-        keys = shared or one()
-        yield keys, keys if config.sharing in ("key_value", "layerwise") else one()
+        keys = shared or build()
+        yield keys, keys if config.sharing in ("key_value", "layerwise") else build()
 
 
-def _block(config: Config, keys: Mixture, values: Mixture) -> Block:
+def _block(config: Config, keys: LengthProjection, values: LengthProjection) -> Block:
     features = config.dim // config.heads
     score = SCORES[config.score].from_sizes(Sizes(features, features, features, config.rank, config.heads))
     attention = LowRankMultiHead(config.dim, config.heads, keys, values, config.attention_dropout, score=score)

@@ -1,14 +1,14 @@
 """Long short-term memory-networks for machine reading (Cheng, Dong and Lapata 2016).
 
-a_ti = v . tanh(W_h h_i + W_x x_t + W_~h ~h_{t-1}),  i < t       how well each token of the past fits this one
-s_t  = softmax(a_t),   [~h_t ; ~c_t] = sum_i s_ti [h_i ; c_i]     its hidden state and its memory, read by one look
+a_ti = v . tanh(W_h h_i + W_x x_t + W_~h ~h_{t-1}),  i < t       score of each past token
+s_t  = softmax(a_t),   [~h_t ; ~c_t] = sum_i s_ti [h_i ; c_i]     attention over hidden states and memory cells
 [i_t ; f_t ; o_t] = sigmoid(W [~h_t ; x_t]),   ^c_t = tanh(W [~h_t ; x_t])
-c_t  = f_t * ~c_t + i_t * ^c_t,   h_t = o_t * tanh(c_t)           an LSTM, with what was read in place of its last state
+c_t  = f_t * ~c_t + i_t * ^c_t,   h_t = o_t * tanh(c_t)           an LSTM step from the attended state
 p(x_{t+1}) = softmax(O h_t)
 
-An LSTM squeezes the past into one vector; this one keeps the state of every token (the hidden tape h and the memory
-tape c) and looks for what it needs. With a span of one token it is an LSTM. `watch` shows, for each token, its weights
-over the tokens before it: once a text is longer than the span, over those that are still on the tape, the oldest first.
+An LSTM compresses the past into one vector; this model keeps the state of every token (the hidden tape h and the memory
+tape c) and attends to them. With a span of one token it is an LSTM. `watch` records each token's weights over the
+tokens before it; once a text is longer than the span, over those still on the tape, oldest first.
 """
 
 import math
@@ -28,45 +28,44 @@ from qkv.types import Float, Int, Tensor
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of the model; the data set the size of the vocabulary."""
+    """Sizes of the model; the vocabulary size comes from the data."""
 
     vocabulary_size: int
     embedding: int = 256
     hidden: int = 256
     layers: int = 1
-    span: int = 128  # how many tokens back the tapes reach; 0: all the way
-    dropout: float = 0.2  # of what enters and leaves each layer
+    span: int = 128  # length of the tapes in tokens; 0: unlimited
+    dropout: float = 0.2  # of the input and output of each layer
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_size", "embedding", "hidden", "layers"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
-        require(self.layers <= 1024, "more than 1,024 layers")
-        require(self.span >= 0, "span must not be negative (0 for a memory without end)")
-        require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
+            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
+        require(self.layers <= 1024, "layers must be at most 1,024")
+        require(self.span >= 0, "span must not be negative (0: unlimited)")
+        require(0 <= self.dropout < 1, "dropout must be in [0, 1)")
 
 
 @dataclass(frozen=True)
 class Tape:
-    """What a layer remembers of the tokens so far, at most `span` of them: it grows to that, and no further.
+    """The states of the last tokens of a layer, at most `span` of them.
 
-    Where back-propagation is cut off, the tape is kept as it is: later tokens go on reading what earlier parts of the
-    text have left on it, and only its making is learned no more.
+    With truncated back-propagation the tape is kept: later tokens still attend to it, but its gradient is cut.
     """
 
-    keys: Float[Tensor, "batch 1 past features"]  # W_h h_i, computed once for each token
+    keys: Float[Tensor, "batch 1 past features"]  # W_h h_i
     values: Float[Tensor, "batch 1 past both"]  # [h_i ; c_i]
-    asked: Float[Tensor, "batch features"]  # W_~h ~h_{t-1}: what was read last has a part in the next question
+    query_term: Float[Tensor, "batch features"]  # W_~h ~h_{t-1}: the last attended state's term of the next query
 
 
 @dataclass(frozen=True)
 class State:
-    """What the model carries from token to token."""
+    """State between tokens."""
 
-    tapes: tuple[Tape, ...]  # one for each layer
+    tapes: tuple[Tape, ...]  # of each layer
 
 
 class LSTMN(LanguageModel[State]):
-    """A language model of one or more memory-network layers, each reading what the one below it says."""
+    """Language model of stacked memory-network layers."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -79,10 +78,10 @@ class LSTMN(LanguageModel[State]):
         self.readout = nn.Linear(config.hidden, config.vocabulary_size)
         self.dropout = Dropout(config.dropout)
 
-    def start(self, batch: int) -> State:
-        return State(tuple(layer.blank(batch) for layer in self.layers))
+    def init_state(self, batch: int) -> State:
+        return State(tuple(layer.init_tape(batch) for layer in self.layers))
 
-    def read(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         x = self.dropout(self.embed(tokens))
@@ -97,57 +96,58 @@ class LSTMN(LanguageModel[State]):
 class MemoryLayer(nn.Module):
     """The recurrence of the paper, for all tokens of one layer.
 
-    What does not depend on the tape is computed for all tokens at once, before the loop; inside of it each vector is
-    multiplied once, by all the matrices that wait for it.
+    Whatever does not depend on the tape is computed for all tokens before the loop; inside it, each vector is
+    multiplied once, by all its matrices stacked.
     """
 
     def __init__(self, inputs: int, hidden: int, span: int) -> None:
         super().__init__()
         self.hidden = hidden
         self.span = span
-        self.parts = (hidden, 3 * hidden, hidden)  # of the question, of the gates i, f and o, and of ^c
-        self.of_input = nn.Linear(inputs, sum(self.parts))  # W_x and the gates' W, for x_t
-        self.of_read = nn.Linear(hidden, sum(self.parts), bias=False)  # W_~h and the gates' W, for ~h_t
+        self.parts = (hidden, 3 * hidden, hidden)  # of the query, the gates i, f and o, and ^c
+        self.input_proj = nn.Linear(inputs, sum(self.parts))  # W_x and the gates' W, for x_t
+        self.read_proj = nn.Linear(hidden, sum(self.parts), bias=False)  # W_~h and the gates' W, for ~h_t
         self.attend = Attend(ProjectedAdditive(hidden))
         with torch.no_grad():
-            self.of_input.bias[2 * hidden : 3 * hidden] = 1.0  # f: to forget has to be learned (Jozefowicz et al. 2015)
+            self.input_proj.bias[2 * hidden : 3 * hidden] = 1.0  # forget gate (Jozefowicz et al. 2015)
 
     def forward(
         self, x: Float[Tensor, "batch length inputs"], tape: Tape
     ) -> tuple[Float[Tensor, "batch length hidden"], Tape]:
-        questions, gates, contents = self.of_input(x).split(self.parts, dim=-1)
-        keys, values, asked = (part.to(questions.dtype) for part in (tape.keys, tape.values, tape.asked))
-        said = []
-        for question, gate, content in zip(questions.unbind(1), gates.unbind(1), contents.unbind(1), strict=True):
-            read = self.attend((question + asked)[:, None, None], Keys(keys), values).output[:, 0, 0]
-            h_read, c_read = read.chunk(2, dim=-1)  # ~h_t, ~c_t
-            asked, gate_read, content_read = self.of_read(h_read).split(self.parts, dim=-1)
+        queries, gates, contents = self.input_proj(x).split(self.parts, dim=-1)
+        keys, values, query_term = (part.to(queries.dtype) for part in (tape.keys, tape.values, tape.query_term))
+        outputs = []
+        for query, gate, content in zip(queries.unbind(1), gates.unbind(1), contents.unbind(1), strict=True):
+            attended = self.attend((query + query_term)[:, None, None], Keys(keys), values).output[:, 0, 0]
+            h_read, c_read = attended.chunk(2, dim=-1)  # ~h_t, ~c_t
+            query_term, gate_read, content_read = self.read_proj(h_read).split(self.parts, dim=-1)
             i, f, o = (gate + gate_read).sigmoid().chunk(3, dim=-1)
             c = f * c_read + i * (content + content_read).tanh()
             h = o * c.tanh()
-            said.append(h)
-            keys = self._last(keys, self.attend.keys(h[:, None, None]).tensor)
-            values = self._last(values, torch.cat((h, c), dim=-1)[:, None, None])
-        outputs = torch.stack(said, dim=1) if said else x.new_zeros(*x.shape[:2], self.hidden)
-        # In the precision of what came in: a tape that is carried on looks the same with autocast and without.
-        return outputs, Tape(*(part.to(tape.keys.dtype) for part in (keys, values, asked)))
+            outputs.append(h)
+            keys = self._append(keys, self.attend.keys(h[:, None, None]).tensor)
+            values = self._append(values, torch.cat((h, c), dim=-1)[:, None, None])
+        output = torch.stack(outputs, dim=1) if outputs else x.new_zeros(*x.shape[:2], self.hidden)
+        # Keep the precision of the incoming tape: it is the same with autocast and without.
+        return output, Tape(*(part.to(tape.keys.dtype) for part in (keys, values, query_term)))
 
-    def blank(self, batch: int) -> Tape:
-        """The tape before the first token."""
-        nothing = self.of_read.weight.new_zeros(batch, 1, 0, self.hidden)
-        return Tape(nothing, torch.cat((nothing, nothing), dim=-1), self.of_read.weight.new_zeros(batch, self.hidden))
+    def init_tape(self, batch: int) -> Tape:
+        """Return the tape before the first token."""
+        empty = self.read_proj.weight.new_zeros(batch, 1, 0, self.hidden)
+        return Tape(empty, torch.cat((empty, empty), dim=-1), self.read_proj.weight.new_zeros(batch, self.hidden))
 
-    def _last(
-        self, tape: Float[Tensor, "batch 1 past features"], further: Float[Tensor, "batch 1 1 features"]
+    def _append(
+        self, tape: Float[Tensor, "batch 1 past features"], new: Float[Tensor, "batch 1 1 features"]
     ) -> Float[Tensor, "batch 1 present features"]:
-        """The tape with one more token, and without the oldest where it would be longer than the span."""
+        """Append a token to the tape, and drop the oldest one beyond the span."""
         if tape.shape[2] == self.span > 0:
-            _, tape = tape.split((1, self.span - 1), dim=2)  # a slice would fill as much memory with zeros going back
-        return torch.cat((tape, further), dim=2)
+            # not a slice: its backward would allocate zeros for the whole tape
+            _, tape = tape.split((1, self.span - 1), dim=2)
+        return torch.cat((tape, new), dim=2)
 
 
 class ProjectedAdditive(HiddenLayer):
-    """v . tanh(q + W_h h_i): the additive score of a question q whose parts are multiplied by their weights already."""
+    """v . tanh(q + W_h h_i): the additive score for a query q that is already projected."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

@@ -5,10 +5,10 @@
     v_t = address(h_t, M_t, v_{t-1}),       r_t = sum_i v_t(i) M_t(i)                                    the read heads
     y_t = W [h_t ; r_t] + b
 
-and `address` finds a place by content, keeps the last one, or moves on from there (`qkv.attention.addressing`). What an
-LSTM keeps in its cells a machine can keep at a place, so that it can go on for longer than it was ever trained to. Only
-the weights of the heads know how many locations there are, from which they start. `watch` sees both kinds of heads as
-"writer" and "reader": a row for each step, over the locations.
+`address` selects locations by content, keeps the previous weights, or shifts them (`qkv.attention.addressing`). Unlike
+an LSTM's cells, the memory lets a machine generalise to longer sequences than in training. Only the heads' initial
+weights depend on the number of locations. `watch` records the heads as "write_heads" and "read_heads": a row for each
+step, over the locations.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from qkv.config import require, require_known
 from qkv.errors import ShapeError
-from qkv.nn.memory import BLANK, ReadHeads, WriteHeads, places_of
-from qkv.nn.recurrent import Layer, Products, Recurrent
+from qkv.nn.memory import BLANK, ReadHeads, WriteHeads, one_hot_locations
+from qkv.nn.recurrent import Layer, Recurrent, StepLinear
 from qkv.nn.transducer import Transducer
 from qkv.types import Float, Tensor
 
@@ -33,38 +33,38 @@ Step = Callable[[Sequence[Layer], Tensor], tuple[Tensor, list[Layer]]]
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes of the machine; the data set what goes in and comes out at each step."""
+    """Sizes of the machine; the input and output sizes come from the data."""
 
     inputs: int
     outputs: int
-    controller: str = "feedforward"  # which remembers nothing but by the memory; or "lstm"
+    controller: str = "feedforward"  # stateless; or "lstm"
     hidden: int = 100
     locations: int = 128
     width: int = 20  # of a location
     read_heads: int = 1
     write_heads: int = 1
     addressing: str = "content_and_location"
-    reach: int = 1  # how many locations a head can move in one step, in each direction
+    reach: int = 1  # maximum shift of a head per step, in each direction
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "hidden", "width"):
-            require(1 <= getattr(self, name) <= 2**16, f"{name} must lie between 1 and 2^16")
-        # A head is told where it was by a one for each place: as many numbers as locations, at each of them.
-        require(1 <= self.locations <= 2**12, "locations must lie between 1 and 4,096")
+            require(1 <= getattr(self, name) <= 2**16, f"{name} must be between 1 and 2^16")
+        # One-hot locations are appended to the memory: locations^2 numbers per row.
+        require(1 <= self.locations <= 2**12, "locations must be between 1 and 4,096")
         for name in ("read_heads", "write_heads"):
-            require(1 <= getattr(self, name) <= 64, f"{name} must lie between 1 and 64")
+            require(1 <= getattr(self, name) <= 64, f"{name} must be between 1 and 64")
         require_known(self, controller=CONTROLLERS, addressing=ADDRESSINGS)
         require(
             self.reach >= 0 and 2 * self.reach + 1 <= self.locations,
-            f"reach must lie between 0 and half of the {self.locations} locations, not {self.reach}",
+            f"reach must be between 0 and half of the {self.locations} locations, not {self.reach}",
         )
 
 
 @dataclass(frozen=True)
 class State:
-    """What the machine carries from step to step."""
+    """State between steps."""
 
-    controller: tuple[Layer, ...]  # h and c of an LSTM; nothing of a controller that remembers nothing
+    controller: tuple[Layer, ...]  # h and c of an LSTM; empty for a feed-forward controller
     memory: Float[Tensor, "batch locations width"]  # M_t
     read: Float[Tensor, "batch heads width"]  # r_t
     written_at: Float[Tensor, "batch write_heads locations"]  # w_t
@@ -72,89 +72,90 @@ class State:
 
 
 class NTM(Transducer[State]):
-    """The machine."""
+    """Controller with read and write heads on a memory."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
         reads = config.read_heads * config.width
-        kind = LSTM if config.controller == "lstm" else Reactive
-        self.controller = kind(config.inputs + reads, config.hidden)
-        reach = config.reach if config.addressing == "content_and_location" else None
-        self.writer = WriteHeads(config.write_heads, config.locations, config.width, reach)
-        self.reader = ReadHeads(config.read_heads, config.locations, config.width, reach)
-        self.tell = nn.Linear(config.hidden, self.writer.size + self.reader.size)  # what h_t says to the heads
+        controller = LSTM if config.controller == "lstm" else FeedForward
+        self.controller = controller(config.inputs + reads, config.hidden)
+        max_shift = config.reach if config.addressing == "content_and_location" else None
+        self.write_heads = WriteHeads(config.write_heads, config.locations, config.width, max_shift)
+        self.read_heads = ReadHeads(config.read_heads, config.locations, config.width, max_shift)
+        self.head_params = nn.Linear(
+            config.hidden, self.write_heads.size + self.read_heads.size
+        )  # emits the heads' parameters
         self.readout = nn.Linear(config.hidden + reads, config.outputs)
 
-    def start(self, batch: int) -> State:
+    def init_state(self, batch: int) -> State:
         config, like = self.config, self.readout.weight
         return State(
-            self.controller.start(batch),
+            self.controller.init_state(batch),
             like.new_full((batch, config.locations, config.width), BLANK),
             like.new_zeros(batch, config.read_heads, config.width),
-            self.writer.begin(batch, like),
-            self.reader.begin(batch, like),
+            self.write_heads.initial_weights(batch, like),
+            self.read_heads.initial_weights(batch, like),
         )
 
-    def read(
+    def forward_from(
         self, x: Float[Tensor, "batch steps inputs"], state: State
     ) -> tuple[Float[Tensor, "batch steps outputs"], State]:
         self._check(x)
-        # In the weights' own precision: a place that is known to three digits is lost after some steps.
+        # No autocast: rounding errors in the weights add up over the steps.
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.readout.weight.dtype)
             control = self.controller.unroll(x)
-            tell = Products.of(self.tell, x.shape[1], x.shape[0])
-            carried: Sequence[Layer] = state.controller
+            head_params = StepLinear.from_linear(self.head_params, x.shape[1], x.shape[0])
+            controller_state: Sequence[Layer] = state.controller
             memory, read, written_at, read_at = state.memory, state.read, state.written_at, state.read_at
-            places, said = places_of(memory), []
+            one_hot, outputs = one_hot_locations(memory), []
             for _ in range(x.shape[1]):
-                h, carried = control(carried, read.flatten(1))
-                to_writers, to_readers = tell(h).split((self.writer.size, self.reader.size), dim=-1)
-                memory, written_at = self.writer(to_writers, memory, written_at, places)
-                read, read_at = self.reader(to_readers, memory, read_at, places)
-                said.append(torch.cat((h, read.flatten(1)), dim=-1))
-            logits = self.readout(torch.stack(said, dim=1))
-        return logits, State(tuple(carried), memory, read, written_at, read_at)
+                h, controller_state = control(controller_state, read.flatten(1))
+                write_params, read_params = head_params(h).split((self.write_heads.size, self.read_heads.size), dim=-1)
+                memory, written_at = self.write_heads(write_params, memory, written_at, one_hot)
+                read, read_at = self.read_heads(read_params, memory, read_at, one_hot)
+                outputs.append(torch.cat((h, read.flatten(1)), dim=-1))
+            logits = self.readout(torch.stack(outputs, dim=1))
+        return logits, State(tuple(controller_state), memory, read, written_at, read_at)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.config.inputs or x.shape[1] < 1:
             raise ShapeError(
-                f"the machine takes one or more steps of {self.config.inputs} numbers, but got {list(x.shape)} "
-                "[batch, steps, inputs]"
+                f"expected [batch, steps, {self.config.inputs}] with at least one step, got {list(x.shape)}"
             )
 
 
 class LSTM(nn.Module):
-    """h_t = LSTM([x_t ; r_{t-1}], h_{t-1}): a controller with some memory of its own."""
+    """h_t = LSTM([x_t ; r_{t-1}], h_{t-1})."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
         self.recurrent = Recurrent("lstm", inputs, hidden)
 
-    def start(self, batch: int) -> tuple[Layer, ...]:
-        nothing = next(self.parameters()).new_zeros(batch, self.recurrent.hidden)
-        return ((nothing, nothing),)
+    def init_state(self, batch: int) -> tuple[Layer, ...]:
+        zeros = next(self.parameters()).new_zeros(batch, self.recurrent.hidden)
+        return ((zeros, zeros),)
 
     def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> Step:
         return self.recurrent.unroll(x)
 
 
-class Reactive(nn.Module):
-    """h_t = tanh(W [x_t ; r_{t-1}] + b): a controller that knows nothing but what it sees and what was read for it."""
+class FeedForward(nn.Module):
+    """h_t = tanh(W [x_t ; r_{t-1}] + b): a stateless controller."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
         self.layer = nn.Linear(inputs, hidden)
 
-    def start(self, batch: int) -> tuple[Layer, ...]:
+    def init_state(self, batch: int) -> tuple[Layer, ...]:
         return ()
 
     def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> Step:
-        of_x, of_read = self.layer.weight.split((x.shape[-1], self.layer.in_features - x.shape[-1]), dim=1)
-        products = Products(F.linear(x.transpose(0, 1), of_x, self.layer.bias), of_read)
+        w_x, w_read = self.layer.weight.split((x.shape[-1], self.layer.in_features - x.shape[-1]), dim=1)
+        linear = StepLinear(F.linear(x.transpose(0, 1), w_x, self.layer.bias), w_read)
 
-        def step(carried: Sequence[Layer], read: Tensor) -> tuple[Tensor, list[Layer]]:
-            return products(read).tanh(), []
+        def step(state: Sequence[Layer], read: Tensor) -> tuple[Tensor, list[Layer]]:
+            return linear(read).tanh(), []
 
         return step

@@ -1,4 +1,4 @@
-"""Recurrent language models: what was read so far is one vector, and each token changes it.
+"""Recurrent language models.
 
 RNN   h_t = tanh(W x_t + U h_{t-1} + b)                                            (Elman 1990; Mikolov et al. 2010)
 LSTM  c_t = f_t * c_{t-1} + i_t * g_t,   h_t = o_t * tanh(c_t)                     (Hochreiter and Schmidhuber 1997)
@@ -7,9 +7,8 @@ GRU   h_t = (1 - z_t) * n_t + z_t * h_{t-1},   r, z = sigmoid(W x_t + U h_{t-1} 
       n_t = tanh(W x_t + b + r_t * (U h_{t-1} + b'))
 p(x_{t+1}) = softmax(O h_t)
 
-Layers are stacked, each reading the states of the one below. Two kinds of dropout fit recurrences: one mask for all
-steps of a sequence, on what enters and leaves the layers (Gal and Ghahramani 2016), and a mask on the recurrent matrix
-U, which is the same for all steps because the matrix is (Merity et al. 2018).
+Layers are stacked. Two kinds of dropout suit recurrences: one mask for all steps of a sequence, on the input and output
+of the layers (Gal and Ghahramani 2016), and a mask on the recurrent matrix U (Merity et al. 2018).
 """
 
 from collections.abc import Callable
@@ -26,48 +25,52 @@ from qkv.nn.recurrent import CELLS
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
-# The function that runs a layer over all steps (cuDNN's, on a GPU), whatever was done to its weights before.
-RUNS: dict[str, Callable[..., tuple[Tensor, ...]]] = {"rnn": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
+# Functions that run a layer over all steps with explicit weights (cuDNN on a GPU).
+RNN_FUNCTIONS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
+    "rnn": torch.rnn_tanh,
+    "gru": torch.gru,
+    "lstm": torch.lstm,
+}
 
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and terms of the model; the data set the size of the vocabulary."""
+    """Sizes and terms of the model; the vocabulary size comes from the data."""
 
     vocabulary_size: int
     cell: Literal["rnn", "lstm", "gru"] = "lstm"
     layers: int = 2
     embedding: int = 256
     hidden: int = 512
-    dropout: float = 0.3  # of what enters and leaves each layer, one mask a sequence
+    dropout: float = 0.3  # of the input and output of each layer, one mask per sequence
     weight_dropout: float = 0.0  # of the recurrent matrices
-    tie: bool = False  # one matrix for the embedding and the output (Press and Wolf 2017)
-    learned_start: bool = False  # whether the state before the first token is learned, or zero
+    tie: bool = False  # tie embedding and output (Press and Wolf 2017)
+    learned_start: bool = False  # learn the initial state instead of zeros
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_size", "layers", "embedding", "hidden"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
-        require(self.layers <= 1024, "layers must be 1,024 at most")
+            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
+        require(self.layers <= 1024, "layers must be at most 1,024")
         for name in ("dropout", "weight_dropout"):
-            require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
+            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
         require(
             not self.tie or self.embedding == self.hidden,
-            f"tie needs embedding and hidden to be alike, not {self.embedding} and {self.hidden}",
+            f"tie needs embedding = hidden, not {self.embedding} and {self.hidden}",
         )
 
 
 @dataclass(frozen=True)
 class State:
-    """What the model carries from token to token, and from one part of a text to the next."""
+    """State between tokens, or between chunks of a text."""
 
     hidden: Float[Tensor, "batch layers hidden"]  # h_t
-    cell: Float[Tensor, "batch layers hidden"] | None  # c_t, of an LSTM
+    cell: Float[Tensor, "batch layers hidden"] | None  # c_t of an LSTM
 
 
 class RNNLM(LanguageModel[State]):
-    """An embedding, a stack of recurrent layers, and the output layer."""
+    """Embedding, stacked recurrent layers and output layer."""
 
-    first: Tensor  # the state before the first token
+    initial_state: Tensor  # of shape [parts, 1, layers, hidden]
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -80,21 +83,21 @@ class RNNLM(LanguageModel[State]):
         )  # fmt: skip
         self.readout = nn.Linear(config.hidden, config.vocabulary_size)
         self.dropout = SequenceDropout(config.dropout)
-        parts = 2 if config.cell == "lstm" else 1  # of a state: h, and of an LSTM also c
-        first = torch.zeros(parts, 1, config.layers, config.hidden)
+        parts = 2 if config.cell == "lstm" else 1  # h, and c of an LSTM
+        initial = torch.zeros(parts, 1, config.layers, config.hidden)
         if config.learned_start:
-            self.first = nn.Parameter(first)
+            self.initial_state = nn.Parameter(initial)
         else:
-            self.register_buffer("first", first, persistent=False)
+            self.register_buffer("initial_state", initial, persistent=False)
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
         if config.tie:
             self.readout.weight = self.embed.weight
 
-    def start(self, batch: int) -> State:
-        hidden, *cell = self.first.expand(-1, batch, -1, -1)
+    def init_state(self, batch: int) -> State:
+        hidden, *cell = self.initial_state.expand(-1, batch, -1, -1)
         return State(hidden, cell[0] if cell else None)
 
-    def read(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         x = self.dropout(self.embed(tokens))
@@ -108,35 +111,35 @@ class RNNLM(LanguageModel[State]):
 
 
 class RecurrentLayer(nn.Module):
-    """One layer over all steps, in one call of the library's recurrence; a step is a sequence of one."""
+    """One layer over all steps, in one call of PyTorch's recurrence."""
 
     def __init__(self, cell: str, inputs: int, hidden: int, weight_dropout: float) -> None:
         super().__init__()
-        self.run = RUNS[cell]
+        self.rnn_function = RNN_FUNCTIONS[cell]
         self.weights = CELLS[cell](inputs, hidden, batch_first=True)
         self.weight_dropout = weight_dropout
         if cell == "lstm":
             _, _, bias, _ = self.weights.parameters()
-            nn.init.ones_(bias[hidden : 2 * hidden])  # f: to forget has to be learned (Jozefowicz et al. 2015)
+            nn.init.ones_(bias[hidden : 2 * hidden])  # forget gate (Jozefowicz et al. 2015)
 
     def forward(
         self, x: Float[Tensor, "batch length inputs"], state: tuple[Float[Tensor, "batch hidden"], ...]
     ) -> tuple[Float[Tensor, "batch length hidden"], tuple[Float[Tensor, "batch hidden"], ...]]:
-        first = [part[None].contiguous() for part in state]
+        initial = [part[None].contiguous() for part in state]
         w, u, *biases = self.weights.parameters()
         weights = [w, F.dropout(u, self.weight_dropout, self.training), *biases]
-        # In the weights' own precision: autocast would have cuDNN work in float16, whatever it was told, and the
-        # gradient of a mean over thousands of tokens is too small for that.
+        # Disable autocast: PyTorch would run cuDNN in float16 whatever the autocast dtype, and the gradient of a mean
+        # over thousands of tokens underflows there.
         with torch.autocast(x.device.type, enabled=False):
-            output, *last = self.run(
-                x.to(w.dtype), first if len(first) == 2 else first[0], weights,
+            output, *last = self.rnn_function(
+                x.to(w.dtype), initial if len(initial) == 2 else initial[0], weights,
                 has_biases=True, num_layers=1, dropout=0.0, train=self.training, bidirectional=False, batch_first=True,
             )  # fmt: skip
         return output, tuple(part[0] for part in last)
 
 
 class SequenceDropout(nn.Module):
-    """Variational dropout: the features that are left out are the same ones at every step of a sequence."""
+    """Variational dropout: the same mask at every step of a sequence."""
 
     def __init__(self, p: float) -> None:
         super().__init__()

@@ -1,15 +1,15 @@
 """An image is worth 16x16 words (Dosovitskiy et al. 2021): a Transformer encoder over the patches of an image.
 
-    z_0 = [x_class; x_1 E; x_2 E; ... x_N E] + E_pos            each patch x_i is its pixels, one behind the other
+        z_0 = [x_class; x_1 E; x_2 E; ... x_N E] + E_pos            x_i: the flattened pixels of patch i
     z   = z + SelfAttention(norm(z));   z = z + FeedForward(norm(z))            in every block
     y   = norm(z)_class,   logits = W y + b
 
-The place of a patch is learned. An image of another size than the model was made for has another grid of patches: the
-learned grid is then interpolated (bicubic), as the paper does it for fine-tuning at a higher resolution. Any other
-position, added or inside self-attention, counts the class token and then the patches, row by row.
+Positions are learned by default. For images of another size than in training, the learned grid is interpolated
+(bicubic), as in the paper for fine-tuning at a higher resolution. Other positions, added or inside self-attention,
+count the class token first and then the patches, row by row.
 
-With a `stem`, patches are cut from what a few convolutions make of the image, not from the image itself (the paper's
-hybrid; Xiao et al. 2021): they know what a neighbour is, which takes a Transformer many images to learn.
+With a `stem`, patches are cut from the output of a few convolutions instead of the image (the paper's hybrid; Xiao et
+al. 2021): their locality otherwise takes a Transformer many images to learn.
 """
 
 from dataclasses import dataclass
@@ -46,70 +46,70 @@ LEARNED, SINUSOIDAL = "learned", "sinusoidal"  # E_pos
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and terms of the model; the data sets the sizes of the images and how many classes there are."""
+    """Sizes and terms of the model; the image size and the number of classes come from the data."""
 
-    classes: int | None = None  # None: no head, and the model gives y itself
-    label_names: tuple[str, ...] = ()  # what the classes are called, where that is known
-    height: int = 224  # of the images it is trained on
+    classes: int | None = None  # None: no head; the model returns y
+    label_names: tuple[str, ...] = ()  # if known
+    height: int = 224  # of training images
     width: int = 224
     channels: int = 3
-    patch: int = 16  # pixels a side
-    stem: tuple[int, ...] = ()  # how many features each convolution before the patches finds; none: there are none
+    patch: int = 16  # side in pixels
+    stem: tuple[int, ...] = ()  # channels of the convolutions before the patches
     dim: int = 768
     layers: int = 12
     heads: int = 12
     feedforward: int = 3072
     dropout: float = 0.0
-    attention_dropout: float | None = None  # of the weights of attention; None: as dropout
+    attention_dropout: float | None = None  # of the attention weights; None: same as dropout
     activation: str = "gelu"
     score: str = "scaled_dot"
     position: str = LEARNED
     qkv_bias: bool = True
-    pooler: bool = False  # y = tanh(W norm(z)_class + b) instead: the hidden layer of the head used in pre-training
+    pooler: bool = False  # y = tanh(W norm(z)_class + b): the hidden layer of the pre-training head
     eps: float = 1e-12  # of the layer normalisation
 
     def __post_init__(self) -> None:
         for name in ("height", "width", "channels", "patch", "dim", "layers", "heads", "feedforward"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
-        require(self.classes is None or 1 <= self.classes <= 2**24, "classes must lie between 1 and 2^24")
+            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
+        require(self.classes is None or 1 <= self.classes <= 2**24, "classes must be between 1 and 2^24")
         require(
             not self.label_names or len(self.label_names) == self.classes,
-            f"there are {self.classes} classes, but {len(self.label_names)} label_names",
+            f"label_names has {len(self.label_names)} entries, but classes is {self.classes}",
         )
-        require(self.layers <= 1024, "more than 1,024 layers")
+        require(self.layers <= 1024, "layers must be at most 1,024")
         for name in ("height", "width"):
             side = getattr(self, name)
             require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
-        require(len(self.stem) <= 64, "stem: 64 convolutions at most")
-        for found in self.stem:
-            require(1 <= found <= 2**16, f"stem: a convolution finds between 1 and 2^16 features, not {found}")
+        require(len(self.stem) <= 64, "stem must have at most 64 entries")
+        for channels in self.stem:
+            require(1 <= channels <= 2**16, f"stem must be between 1 and 2^16, not {channels}")
         pixels = self.features * self.patch**2
         widest = max(3 * self.dim, self.feedforward, self.patches + 1, pixels, self.classes or 1)
-        require(self.dim * widest <= 2**36, f"dim {self.dim} makes a matrix of more than 2^36 numbers")
+        require(self.dim * widest <= 2**36, f"dim {self.dim} gives a matrix of more than 2^36 elements")
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
         for name in ("dropout", "attention_dropout"):
-            share = getattr(self, name)
-            require(share is None or 0 <= share < 1, f"{name} must lie in [0, 1)")
+            p = getattr(self, name)
+            require(p is None or 0 <= p < 1, f"{name} must be in [0, 1)")
         require_known(self, activation=ACTIVATIONS, score=SCORES, position=(LEARNED, SINUSOIDAL, *POSITIONS))
         require(
             self.position != "rotary" or self.dim // self.heads % 2 == 0,
-            f"rotary positions turn pairs of features, but dim {self.dim} / heads {self.heads} is odd",
+            f"position 'rotary' needs an even head size, but dim {self.dim} / heads {self.heads} is odd",
         )
-        require(0 < self.eps < 1, "eps must lie in (0, 1)")
+        require(0 < self.eps < 1, "eps must be in (0, 1)")
 
     @property
-    def dropout_of_weights(self) -> float:
-        """How much dropout there is of the weights of attention."""
+    def attention_dropout_p(self) -> float:
+        """Dropout rate of the attention weights."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
     def features(self) -> int:
-        """How many numbers there are for each pixel of a patch."""
+        """Number of channels that patches are cut from."""
         return self.stem[-1] if self.stem else self.channels
 
     @property
     def grid(self) -> tuple[int, int]:
-        """How many patches there are one below the other, and side by side."""
+        """Rows and columns of patches."""
         return self.height // self.patch, self.width // self.patch
 
     @property
@@ -118,19 +118,19 @@ class Config:
 
 
 class ViT(nn.Module):
-    """The vision Transformer."""
+    """Vision Transformer."""
 
-    tokenizer: Any = None  # images need none
+    tokenizer: Any = None  # not used
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
         widths = (config.channels, *config.stem)
-        self.stem = Stack(Convolution(read, found) for read, found in pairwise(widths))
-        self.patches = Patches(config.features, config.patch, config.dim)  # E
+        self.stem = Stack(Convolution(inputs, outputs) for inputs, outputs in pairwise(widths))
+        self.patch_embed = PatchEmbedding(config.features, config.patch, config.dim)  # E
         self.class_token = normal(1, 1, config.dim)  # x_class
         self.positions = normal(1, 1 + config.patches, config.dim) if config.position == LEARNED else None  # E_pos
-        self.waves = Sinusoidal(config.dim) if config.position == SINUSOIDAL else None
+        self.sinusoidal = Sinusoidal(config.dim) if config.position == SINUSOIDAL else None
         self.dropout = Dropout(config.dropout)
         self.encoder = Stack(block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.dim, config.eps)
@@ -139,42 +139,42 @@ class ViT(nn.Module):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What its classes are called; where nobody named them, as transformers calls them."""
+        """Names of the classes, or LABEL_0, LABEL_1, ... as in transformers if unnamed."""
         return label_names(self.config.label_names, self.config.classes or 0)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch scores"]:
-        """The logits of the classes, or without a head the state of the class token."""
+        """Return the logits of the classes, or without a head the final state of the class token."""
         y = self.encode(images)[:, 0]
         if self.pooler is not None:
             y = torch.tanh(self.pooler(y))
         return y if self.head is None else self.head(y)
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
-        """norm(z): the state of the class token, then those of the patches, row by row."""
+        """Return norm(z): the state of the class token, then those of the patches, row by row."""
         x = images
         for convolution in self.stem:
             x = convolution(x)
-        patches, grid = self.patches(x)
+        patches, grid = self.patch_embed(x)
         z = torch.cat((self.class_token.expand(len(images), -1, -1), patches), dim=1)
         if self.positions is not None:
-            z = z + self.places(self.positions, grid)
-        if self.waves is not None:
-            z = z + self.waves(z.shape[1])
+            z = z + self.interpolate_positions(self.positions, grid)
+        if self.sinusoidal is not None:
+            z = z + self.sinusoidal(z.shape[1])
         z = self.dropout(z)
         for encoder_block in self.encoder:
             z, _ = encoder_block(z)
         return self.norm(z)
 
-    def places(
+    def interpolate_positions(
         self, positions: Float[Tensor, "1 trained_tokens dim"], grid: tuple[int, int]
     ) -> Float[Tensor, "1 tokens dim"]:
-        """E_pos for a grid of patches of any height and width."""
+        """Interpolate E_pos to a grid of patches of any size."""
         if grid == self.config.grid:
             return positions
-        class_place, learned = positions.split((1, self.config.patches), dim=1)
+        class_position, learned = positions.split((1, self.config.patches), dim=1)
         learned = learned.unflatten(1, self.config.grid).movedim(-1, 1)  # 1 d rows columns
-        anew = F.interpolate(learned, grid, mode="bicubic", align_corners=False)
-        return torch.cat((class_place, anew.flatten(2).transpose(1, 2)), dim=1)
+        resized = F.interpolate(learned, grid, mode="bicubic", align_corners=False)
+        return torch.cat((class_position, resized.flatten(2).transpose(1, 2)), dim=1)
 
     @property
     def device(self) -> torch.device:
@@ -182,22 +182,22 @@ class ViT(nn.Module):
 
 
 class Convolution(nn.Module):
-    """gelu(norm(C * x)): what each pixel and its eight neighbours have in them."""
+    """gelu(norm(C * x)) with a 3 x 3 convolution."""
 
-    def __init__(self, read: int, found: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.convolve = nn.Conv2d(read, found, kernel_size=3, padding=1)
-        self.norm = nn.GroupNorm(1, found)  # over all pixels of one image, so that no other image matters
+        self.convolve = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1)
+        self.norm = nn.GroupNorm(1, outputs)  # independent of the other images of the batch
 
-    def forward(self, x: Float[Tensor, "batch read height width"]) -> Float[Tensor, "batch found height width"]:
+    def forward(self, x: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs height width"]:
         if x.ndim != 4 or x.shape[1] != self.convolve.in_channels:
             channels = self.convolve.in_channels
             raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(x.shape)}")
         return F.gelu(self.norm(self.convolve(x.to(self.convolve.weight.dtype))))
 
 
-class Patches(nn.Module):
-    """x E + b for each patch x of an image: a convolution whose strides are as wide as its kernel."""
+class PatchEmbedding(nn.Module):
+    """x E + b for each patch x of an image: a convolution whose stride equals its kernel size."""
 
     def __init__(self, channels: int, patch: int, dim: int) -> None:
         super().__init__()
@@ -208,30 +208,30 @@ class Patches(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> tuple[Float[Tensor, "batch patches dim"], tuple[int, int]]:
-        """The patches row by row, and how many rows and columns there are."""
+        """Return the embedded patches row by row, and the numbers of rows and columns."""
         _, channels, side, _ = self.weight.shape
         if images.ndim != 4 or images.shape[1] != channels:
             raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(images.shape)}")
         height, width = images.shape[2:]
         if height < side or width < side or height % side or width % side:
             raise ShapeError(
-                f"images of {height} x {width} pixels cannot be cut into patches of {side} x {side}: scale or crop "
+                f"images of {height} x {width} pixels cannot be divided into patches of {side} x {side}: scale or crop "
                 f"them to multiples of {side}"
             )
-        # b c (row y) (column x) -> b (row column) (c y x). One matrix product, exact in float32 on a GPU too, where
-        # convolutions round to TF32.
-        cut = images.to(self.weight.dtype).unflatten(3, (-1, side)).unflatten(2, (-1, side))
-        pixels = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        # b c (row y) (column x) -> b (row column) (c y x). A matrix product is exact in float32 on a GPU, too, where
+        # convolutions use TF32.
+        patches = images.to(self.weight.dtype).unflatten(3, (-1, side)).unflatten(2, (-1, side))
+        pixels = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         return F.linear(pixels, self.weight.flatten(1), self.bias), (height // side, width // side)
 
 
 def block(config: Config) -> Block:
-    """Self-attention over all patches, then the feed-forward network."""
+    """Build a block of self-attention over all patches and feed-forward network."""
     features = config.dim // config.heads
     sizes = Sizes(features, features, hidden=features, max_keys=1 + config.patches, heads=config.heads)
     position = POSITIONS.get(config.position)
     attention = MultiHead(
-        config.dim, config.heads, config.dropout_of_weights, bias=config.qkv_bias,
+        config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias,
         score=SCORES[config.score].from_sizes(sizes),
         position=None if position is None else position(config.dim, config.heads),
     )  # fmt: skip
@@ -240,5 +240,5 @@ def block(config: Config) -> Block:
 
 
 def normal(*shape: int) -> nn.Parameter:
-    """Weights to begin with: N(0, 0.02^2)."""
+    """Return a parameter initialised with N(0, 0.02^2)."""
     return nn.Parameter(torch.empty(shape).normal_(std=0.02))

@@ -1,4 +1,4 @@
-"""The block that Transformers are stacks of."""
+"""Transformer block: self-attention and a feed-forward network with residual connections."""
 
 from torch import nn
 
@@ -12,7 +12,7 @@ NORMS = ("pre", "post")
 
 
 class Block(nn.Module):
-    """Self-attention, then the feed-forward network, each added to what it has read, and layer normalisation.
+    """Self-attention and feed-forward sub-layers, each with a residual connection and layer normalisation.
 
     norm = "pre"     x = x + SelfAttention(norm(x)),   x = x + FeedForward(norm(x))     (Xiong et al. 2020)
     norm = "post"    x = norm(x + SelfAttention(x)),   x = norm(x + FeedForward(x))     (Vaswani et al. 2017)
@@ -28,8 +28,8 @@ class Block(nn.Module):
         eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        dim = feedforward.narrow.out_features
-        self.before = norm == "pre"
+        dim = feedforward.down_proj.out_features
+        self.pre_norm = norm == "pre"
         self.attention = attention
         self.attention_norm = nn.LayerNorm(dim, eps)
         self.feedforward = feedforward
@@ -44,9 +44,11 @@ class Block(nn.Module):
         *,
         position: Position | None = None,
     ) -> tuple[Float[Tensor, "batch length dim"], Cache]:
-        """The block's output, and the keys and values of all it has seen, for the next call."""
-        read, present = self.attention(self.attention_norm(x) if self.before else x, mask, past, position=position)
-        x = x + self.dropout(read)
-        x = x if self.before else self.attention_norm(x)
-        x = x + self.dropout(self.feedforward(self.feedforward_norm(x) if self.before else x))
-        return x if self.before else self.feedforward_norm(x), present
+        """Return the block's output and the key/value cache for the next call."""
+        attended, present = self.attention(
+            self.attention_norm(x) if self.pre_norm else x, mask, past, position=position
+        )
+        x = x + self.dropout(attended)
+        x = x if self.pre_norm else self.attention_norm(x)
+        x = x + self.dropout(self.feedforward(self.feedforward_norm(x) if self.pre_norm else x))
+        return x if self.pre_norm else self.feedforward_norm(x), present

@@ -1,4 +1,4 @@
-"""Convolutions over time, gated (Dauphin et al. 2017; Gehring et al. 2017)."""
+"""Gated convolutions over time (Dauphin et al. 2017; Gehring et al. 2017)."""
 
 import math
 
@@ -14,52 +14,53 @@ ROOT_HALF = math.sqrt(0.5)
 
 
 class GatedConvolution(nn.Module):
-    """h_t = A_t * sigmoid(B_t),   [A_t ; B_t] = W [x_t ; ... ; x_{t+k-1}] + b: each output reads k inputs in a row.
+    """h_t = A_t * sigmoid(B_t),   [A_t ; B_t] = W [x_t ; ... ; x_{t+k-1}] + b: a window of k inputs per output.
 
-    It pads nothing: n + k - 1 inputs give n outputs, and whoever calls it says what stands before the first and after
-    the last (`centred`, or the inputs that came before). The gate of a signal around zero halves it, so W begins with
-    four times the variance that would keep it, less what dropout makes larger: N(0, 4 (1 - dropout) / (k d)). That is
-    the paper's choice; the weight normalisation it adds for plain gradient descent is left out, since Adam's steps do
-    not depend on the scale of a gradient.
+    There is no implicit padding: n + k - 1 inputs give n outputs, and the caller provides the context (`pad_same`, or
+    the preceding inputs). The gate halves a zero-mean signal, so W is initialised with four times the
+    variance-preserving variance, corrected for dropout: N(0, 4 (1 - dropout) / (k d)), as in the paper. The paper's
+    weight normalisation is omitted, since Adam's steps do not depend on the gradient scale.
     """
 
     def __init__(self, dim: int, kernel: int, dropout: float = 0.0) -> None:
         super().__init__()
         if kernel < 1:
-            raise InputError(f"a convolution reads one input at least, not {kernel}")
+            raise InputError(f"kernel must be at least 1, not {kernel}")
         self.kernel = kernel
         self.dropout = Dropout(dropout)
-        self.weigh = steady(nn.Linear(kernel * dim, 2 * dim), 4 * (1 - dropout))
+        self.linear = init_variance_preserving(nn.Linear(kernel * dim, 2 * dim), 4 * (1 - dropout))
 
     def forward(self, x: Float[Tensor, "batch inputs dim"]) -> Float[Tensor, "batch outputs dim"]:
         length = x.shape[1] - self.kernel + 1
         if length < 0:
-            raise ShapeError(f"a convolution over {self.kernel} inputs was given {x.shape[1]}: pad them")
+            raise ShapeError(
+                f"kernel {self.kernel} needs at least {self.kernel - 1} inputs, not {x.shape[1]}: pad the input"
+            )
         x = self.dropout(x)
         windows = torch.cat([x[:, first : first + length] for first in range(self.kernel)], dim=-1)
-        return F.glu(self.weigh(windows), dim=-1)  # one matrix product for all windows
+        return F.glu(self.linear(windows), dim=-1)  # one matrix product for all windows
 
 
-def steady(linear: nn.Linear, gain: float = 1.0) -> nn.Linear:
-    """A linear layer whose outputs begin with `gain` times the variance of its inputs: W ~ N(0, gain / n), b = 0."""
+def init_variance_preserving(linear: nn.Linear, gain: float = 1.0) -> nn.Linear:
+    """Initialise W ~ N(0, gain / n), b = 0: the output variance is `gain` times the input variance."""
     nn.init.normal_(linear.weight, std=math.sqrt(gain / linear.in_features))
     nn.init.zeros_(linear.bias)
     return linear
 
 
-def centred(
-    x: Float[Tensor, "batch length dim"], kernel: int, seen: Bool[Tensor, "batch length"] | None
+def pad_same(
+    x: Float[Tensor, "batch length dim"], kernel: int, valid: Bool[Tensor, "batch length"] | None
 ) -> Float[Tensor, "batch inputs dim"]:
-    """Zeros on both sides, so that output t of a convolution reads around input t; and zeros where nothing is seen.
+    """Pad with zeros on both sides so that output t is centred on input t, and zero the inputs where `valid` is False.
 
-    Without the second a sentence would read, at its end, what the convolutions below have made of the padding.
+    Zeroing the padding keeps the outputs of lower layers at padding positions from leaking into the sentence.
     """
-    if seen is not None:
-        x = x.masked_fill(~seen[:, :, None], 0.0)
+    if valid is not None:
+        x = x.masked_fill(~valid[:, :, None], 0.0)
     return F.pad(x, (0, 0, (kernel - 1) // 2, kernel // 2))
 
 
-def scaled_gradient(x: Float[Tensor, "*shape"], factor: float) -> Float[Tensor, "*shape"]:
-    """x itself, to the last bit; the gradient that comes back through it is multiplied by the factor."""
-    still = x.detach()
-    return still + factor * (x - still)
+def scale_gradient(x: Float[Tensor, "*shape"], factor: float) -> Float[Tensor, "*shape"]:
+    """Return x unchanged; multiply its gradient by `factor`."""
+    detached = x.detach()
+    return detached + factor * (x - detached)

@@ -1,4 +1,4 @@
-"""Embeddings of tokens, and positions by name."""
+"""Token embeddings, and position encodings by name."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from qkv.attention import ALiBi, Encoding, Learned, Position, Relative, Rotary, 
 from qkv.nn.dropout import Dropout
 from qkv.types import Float, Int, Tensor
 
-REACH = 16  # the distance beyond which relative positions are no longer told apart, as in Shaw et al. 2018
+MAX_RELATIVE_DISTANCE = 16  # relative positions are clipped to this distance, as in Shaw et al. 2018
 
 
 class ScaledEmbedding(nn.Embedding):
-    """sqrt(d) * E[token]: the rows of E are as small as those of an output layer, and can be the same (`tie`)."""
+    """sqrt(d) * E[token], with E initialised at the scale of an output layer, so that the two can be tied."""
 
     def __init__(self, size: int, dim: int, scale: float | None = None) -> None:
         super().__init__(size, dim)
@@ -29,7 +29,7 @@ class ScaledEmbedding(nn.Embedding):
 class PositionedEmbedding(nn.Module):
     """dropout(sqrt(d) * E[token] + PE[position]), as in Vaswani et al. 2017, section 3.4.
 
-    Without positions they are left to the attention layers. What else is known of the tokens may be added, too.
+    Without `positions`, they are left to the attention layers. `added` is a further embedding per token.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PositionedEmbedding(nn.Module):
 
 @final
 class SinusoidalHalves(Encoding):
-    """The numbers of `Sinusoidal`, all sines first and then all cosines, as released Marian models have them."""
+    """`Sinusoidal` with all sines first and then all cosines, as in released Marian models."""
 
     extrapolates = True
 
@@ -65,24 +65,24 @@ class SinusoidalHalves(Encoding):
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
         return _sines_first(self.alternating(length, offset))
 
-    def at(self, places: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
-        return _sines_first(self.alternating.at(places))
+    def at(self, positions: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
+        return _sines_first(self.alternating.at(positions))
 
 
 def _sines_first(encoding: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
     return torch.cat((encoding[..., 0::2], encoding[..., 1::2]), dim=-1)
 
 
-# Positions as a recipe names them: some are added to embeddings, made for a width and so many places, ...
+# Encodings that are added to embeddings, built from (dim, max_length).
 ENCODINGS: dict[str, Callable[[int, int], Encoding]] = {
-    "sinusoidal": lambda dim, places: Sinusoidal(dim),
-    "sinusoidal_halves": lambda dim, places: SinusoidalHalves(dim),
-    "learned": lambda dim, places: Learned(places, dim),
+    "sinusoidal": lambda dim, max_length: Sinusoidal(dim),
+    "sinusoidal_halves": lambda dim, max_length: SinusoidalHalves(dim),
+    "learned": lambda dim, max_length: Learned(max_length, dim),
 }
 
-# ... and some act inside self-attention, made for a width and its heads.
+# Positions that act inside self-attention, built from (dim, heads).
 POSITIONS: dict[str, Callable[[int, int], Position]] = {
     "rotary": lambda dim, heads: Rotary(dim // heads),
-    "relative": lambda dim, heads: Relative(dim // heads, REACH),
+    "relative": lambda dim, heads: Relative(dim // heads, MAX_RELATIVE_DISTANCE),
     "alibi": lambda dim, heads: ALiBi(heads),
 }

@@ -1,8 +1,8 @@
-"""A vector of its own for each word, in the row of a table that a hash of its characters names.
+"""Hash embeddings of words: a hash of the characters selects the row of a table.
 
-v = E[(h xor h / 2^32) mod ROWS],   h = sum_i c_i p^i,   i = 1 ..           in 64 bits, whatever runs over
+v = E[(h xor h / 2^32) mod ROWS],   h = sum_i c_i p^i,   i = 1 ..           in 64-bit arithmetic with overflow
 
-No vocabulary is needed; in exchange, now and then two words share a row (Weinberger et al. 2009).
+This needs no vocabulary; some words share a row by collision (Weinberger et al. 2009).
 """
 
 import torch
@@ -11,11 +11,11 @@ from torch import nn
 from qkv.types import Float, Int, Tensor
 
 ROWS = 2**16
-PRIME = 1099511628211  # p, that of the FNV hash
+PRIME = 1099511628211  # p, from the FNV hash
 
 
 class HashedWords(nn.Module):
-    """v, of words of so many characters."""
+    """Hash embedding of words of `characters` character ids."""
 
     powers: Tensor
 
@@ -27,5 +27,5 @@ class HashedWords(nn.Module):
         self.register_buffer("powers", powers, persistent=False)
 
     def forward(self, characters: Int[Tensor, "*words characters"]) -> Float[Tensor, "*words features"]:
-        found = (characters * self.powers).sum(dim=-1)
-        return self.table((found ^ (found >> 32)) % ROWS)
+        hashes = (characters * self.powers).sum(dim=-1)
+        return self.table((hashes ^ (hashes >> 32)) % ROWS)

@@ -11,8 +11,8 @@ from qkv.types import Float, Int, Tensor
 class MultiHead(nn.Module):
     """MultiHead(x, y) = Concat(head_1 ... head_h) W_O,   head_i = attend(x W_Qi, y W_Ki, y W_Vi).
 
-    From Vaswani et al. (2017). With fewer `kv_heads` than heads, neighbouring heads share their keys and values
-    (Ainslie et al. 2023; one for all of them: Shazeer 2019). Score, alignment and position are those of the operator.
+    From Vaswani et al. (2017). With fewer `kv_heads` than heads, groups of heads share keys and values (grouped-query
+    attention, Ainslie et al. 2023; multi-query attention with one: Shazeer 2019).
     """
 
     def __init__(
@@ -30,14 +30,14 @@ class MultiHead(nn.Module):
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
         if heads < 1 or dim % heads:
-            raise InputError(f"{heads} heads cannot share a width of {dim} evenly")
+            raise InputError(f"dim {dim} must be divisible by heads {heads}")
         if kv_heads < 1 or heads % kv_heads:
-            raise InputError(f"{heads} heads cannot share {kv_heads} heads of keys and values evenly")
+            raise InputError(f"heads {heads} must be divisible by kv_heads {kv_heads}")
         self.heads = heads
         self.kv_heads = kv_heads
         self.head_dim = dim // heads
         self._sizes = (dim, kv_heads * self.head_dim, kv_heads * self.head_dim)  # of queries, keys and values
-        self.project = nn.Linear(dim, sum(self._sizes), bias=bias)  # W_Q, W_K and W_V of all heads, one below the other
+        self.project = nn.Linear(dim, sum(self._sizes), bias=bias)  # W_Q, W_K and W_V of all heads, stacked
         self.output = nn.Linear(dim, dim)  # W_O
         self.attend = Attend(score, align, position, dropout, heads=heads)
         for part in self.project.weight.split(self._sizes):
@@ -55,16 +55,16 @@ class MultiHead(nn.Module):
         *,
         position: Position | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], Cache]:
-        """Self-attention over `past` (if any) and `x`; also gives the keys and values of both, for the next call."""
+        """Self-attention over `past` and `x`; also returns the key/value cache extended by `x`."""
         query, key, value = (self._split(part) for part in self.project(x).split(self._sizes, dim=-1))
         if past is None:
             present: Cache = KeyValue(self.attend.keys(key, position=position).tensor, value)
         else:
             present = past.append(self.attend.keys(key, past.length, position=position), value)
-        return self._read(query, present, mask, position, present.first_position(query.shape[2])), present
+        return self._attend_and_project(query, present, mask, position, present.first_position(query.shape[2])), present
 
     def keys_values(self, memory: Float[Tensor, "batch key dim"], *, position: Position | None = None) -> KeyValue:
-        """The keys and values of a memory, computed once for all queries to come."""
+        """Precompute the keys and values of a memory for cross-attention."""
         key, value = (self._split(part) for part in self._project(memory, slice(self._sizes[0], None)).chunk(2, dim=-1))
         return KeyValue(self.attend.keys(key, position=position).tensor, value)
 
@@ -77,21 +77,21 @@ class MultiHead(nn.Module):
         position: Position | None = None,
         start: int | Int[Tensor, "*batch"] | None = None,
     ) -> Float[Tensor, "batch query dim"]:
-        """Attention over a memory that `keys_values` prepared; `start` numbers the first of these queries."""
+        """Cross-attention over a memory from `keys_values`; `start` is the position of the first query."""
         query = self._split(self._project(x, slice(self._sizes[0])))
-        return self._read(query, memory, mask, position, start)
+        return self._attend_and_project(query, memory, mask, position, start)
 
     def static_cache(self, batch: int, capacity: int, length: int | Int[Tensor, ""] = 0) -> StaticKeyValue:
-        """An empty cache with room for so many tokens; give `length` as a tensor, a zero, for use in a CUDA graph."""
-        one = self.project.weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
-        return StaticKeyValue.like(self.attend.keys(one), one, capacity, length)
+        """Return an empty cache for `capacity` tokens; pass `length` as a zero tensor for use in a CUDA graph."""
+        token = self.project.weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
+        return StaticKeyValue.like(self.attend.keys(token), token, capacity, length)
 
     def _project(self, x: Float[Tensor, "batch length dim"], rows: slice) -> Float[Tensor, "batch length features"]:
-        """Some of W_Q, W_K and W_V."""
+        """Project with the given rows of the stacked W_Q, W_K and W_V."""
         bias = self.project.bias
         return F.linear(x, self.project.weight[rows], None if bias is None else bias[rows])
 
-    def _read(
+    def _attend_and_project(
         self,
         query: Float[Tensor, "batch heads query head_dim"],
         memory: Cache,
@@ -99,10 +99,10 @@ class MultiHead(nn.Module):
         position: Position | None,
         start: int | Int[Tensor, "*batch"] | None,
     ) -> Float[Tensor, "batch query dim"]:
-        read = self.attend(
+        attended = self.attend(
             query, memory.keys, memory.values, memory.mask_unfilled(mask), position=position, start=start
         )
-        return self.output(read.output.transpose(1, 2).flatten(2))  # b h q d -> b q (h d)
+        return self.output(attended.output.transpose(1, 2).flatten(2))  # b h q d -> b q (h d)
 
     def _split(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

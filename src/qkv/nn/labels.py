@@ -1,14 +1,14 @@
-"""What the labels of a head are called."""
+"""Names of classification labels."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 
-def label_names(given: Sequence[str], count: int) -> tuple[str, ...]:
-    """The names that were given, each but once, or those that transformers gives where there are none."""
-    met: Counter[str] = Counter()
-    names = []
-    for name in given or [f"LABEL_{number}" for number in range(count)]:
-        met[name] += 1
-        names.append(name if met[name] == 1 else f"{name} ({met[name]})")
-    return tuple(names)
+def label_names(names: Sequence[str], count: int) -> tuple[str, ...]:
+    """Return the names, made unique, or LABEL_0, LABEL_1, ... as in transformers if there are none."""
+    counts: Counter[str] = Counter()
+    unique = []
+    for name in names or [f"LABEL_{number}" for number in range(count)]:
+        counts[name] += 1
+        unique.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return tuple(unique)

@@ -1,4 +1,4 @@
-"""What every language model offers to sampling, training and tasks, whatever it is made of."""
+"""Interface of language models, as used by sampling, training and tasks."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -14,37 +14,37 @@ State = TypeVar("State")
 
 
 class LanguageModel(nn.Module, ABC, Generic[State]):
-    """Reads a text and says, after each token, what may come next: p(x_t | x_1 .. x_{t-1}).
+    """Predicts the next token: p(x_t | x_1 .. x_{t-1}).
 
-    States are frozen dataclasses of tensors with the batch first: `qkv.nn.state.select` picks their rows. What a state
-    holds is all that the model remembers, so a text may be read in parts, each from the state that the last one left.
+    States are frozen dataclasses of tensors with the batch first: `qkv.nn.state.select` picks their rows. A state is
+    everything the model carries over, so a text can be processed in chunks, each from the previous chunk's state.
     """
 
     config: Any
-    tokenizer: Any = None  # what `qkv.load` found beside the weights; the model itself never looks at it
+    tokenizer: Any = None  # set by `qkv.load`; not used by the model itself
 
     @abstractmethod
-    def start(self, batch: int) -> State:
-        """The state before the first token, for so many texts."""
+    def init_state(self, batch: int) -> State:
+        """Return the state before the first token, for `batch` texts."""
 
     @abstractmethod
-    def read(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        """The logits after each of many tokens, all at once, and the state after the last."""
+        """Return the logits after each token, and the state after the last."""
 
     def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
-        """The logits after one more token, and the state that goes with them."""
-        logits, state = self.read(token[:, None], state)
+        """Return the logits after one more token, and the new state."""
+        logits, state = self.forward_from(token[:, None], state)
         return logits[:, 0], state
 
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocabulary"]:
-        logits, _ = self.read(tokens, self.start(tokens.shape[0]))
+        logits, _ = self.forward_from(tokens, self.init_state(tokens.shape[0]))
         return logits
 
     @property
-    def horizon(self) -> int | None:
-        """How many tokens it can look at together; None: a text may go on for ever."""
+    def max_length(self) -> int | None:
+        """Maximum context length, or None if unbounded."""
         return getattr(self.config, "max_length", None)
 
     @property
@@ -52,30 +52,32 @@ class LanguageModel(nn.Module, ABC, Generic[State]):
         return next(self.parameters()).device
 
 
-def tensors_of(state: Any, name: str = "") -> dict[str, Tensor]:
-    """Every tensor of a state by its path in it, such as "hidden" or "layers.0.cell"."""
+def state_tensors(state: Any, name: str = "") -> dict[str, Tensor]:
+    """Return every tensor of a state by its path, such as "hidden" or "layers.0.cell"."""
     if isinstance(state, Tensor):
         return {name: state}
-    return {path: tensor for key, part in _parts(state) for path, tensor in tensors_of(part, _path(name, key)).items()}
+    return {
+        path: tensor for key, part in _parts(state) for path, tensor in state_tensors(part, _path(name, key)).items()
+    }
 
 
-def with_tensors(state: State, tensors: Mapping[str, Tensor], name: str = "") -> State:
-    """The same state with other tensors at the paths that `tensors` names."""
+def replace_tensors(state: State, tensors: Mapping[str, Tensor], name: str = "") -> State:
+    """Return the state with the tensors at the given paths replaced."""
     if name in tensors:
         return tensors[name]  # type: ignore[return-value]
-    parts: dict[str, Any] = {key: with_tensors(part, tensors, _path(name, key)) for key, part in _parts(state)}
+    parts: dict[str, Any] = {key: replace_tensors(part, tensors, _path(name, key)) for key, part in _parts(state)}
     if isinstance(state, tuple):
         return tuple(parts.values())  # type: ignore[return-value]
     return dataclasses.replace(state, **parts) if parts else state  # type: ignore[type-var]
 
 
-def detached(state: State) -> State:
-    """The state as it is, forgetting how it came about: where back-propagation through time is cut off."""
-    return with_tensors(state, {name: tensor.detach() for name, tensor in tensors_of(state).items()})
+def detach_state(state: State) -> State:
+    """Return the state detached from the graph, for truncated back-propagation through time."""
+    return replace_tensors(state, {name: tensor.detach() for name, tensor in state_tensors(state).items()})
 
 
 def _parts(state: Any) -> list[tuple[str, Any]]:
-    """What a state is made of, each part with its name."""
+    """Named parts of a state."""
     if isinstance(state, tuple):
         return [(str(number), part) for number, part in enumerate(state)]
     if dataclasses.is_dataclass(state):

@@ -1,9 +1,9 @@
-"""Attention of low rank (Wang, Li, Khabsa, Fang and Ma 2020): k mixtures of keys and values are read, not all n.
+"""Low-rank attention (Wang, Li, Khabsa, Fang and Ma 2020) over k projected keys and values instead of all n.
 
-    head_i = attend(x W_Qi, E_i x W_Ki, F_i x W_Vi)             E_i and F_i: k rows, a column for each of n places
+    head_i = attend(x W_Qi, E_i x W_Ki, F_i x W_Vi)             E_i and F_i: [k, n], a column for each position
 
-There are n k scores in place of n^2, so that time and memory grow as the text does. What a query looks at is no token
-any more: its weights are over k mixtures, each of which has something of every token.
+There are n k scores instead of n^2, so time and memory are linear in the length. The attention weights are over the k
+projections, each of which mixes all tokens, and not over tokens.
 """
 
 import torch
@@ -15,52 +15,53 @@ from qkv.nn.heads import MultiHead
 from qkv.types import Float, Tensor
 
 
-class Mixture(nn.Module):
-    """E: makes k vectors of those at n places, for all heads alike, or for each by a matrix of its own.
+class LengthProjection(nn.Module):
+    """E: projects n positions to k, with one matrix for all heads or one per head.
 
-    A shorter sequence is one that has zeros at the other places: it meets the first columns of E.
+    A shorter sequence uses the first columns of E, as if it were padded with zeros.
 
-    Each row begins as the mean of n / k neighbours, the pooling that the paper names beside E, made as large as one of
-    them is. From random numbers, as the paper's proof has them, a word would have to be learned anew at every place.
+    Each row is initialised to the mean of n / k neighbouring positions (the pooling that the paper mentions as an
+    alternative to E), scaled to unit norm. With a random initialisation, as in the paper's proof, every word would have
+    to be learned separately at each position.
     """
 
-    def __init__(self, places: int, rank: int, heads: int = 1) -> None:
+    def __init__(self, max_length: int, rank: int, heads: int = 1) -> None:
         super().__init__()
-        place = torch.arange(places)
-        self.weight = nn.Parameter(torch.zeros(heads, rank, places))
+        position = torch.arange(max_length)
+        self.weight = nn.Parameter(torch.zeros(heads, rank, max_length))
         with torch.no_grad():
-            self.weight[:, place * rank // places, place] = (rank / places) ** 0.5
+            self.weight[:, position * rank // max_length, position] = (rank / max_length) ** 0.5
 
-    def forward(self, x: Float[Tensor, "batch heads place dim"]) -> Float[Tensor, "batch heads rank dim"]:
-        known = self.weight.shape[2]
-        if x.shape[2] > known:
-            raise InputError(f"a mixture was learned of {known} places, but there are {x.shape[2]}: shorten the input")
+    def forward(self, x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "batch heads rank dim"]:
+        max_length = self.weight.shape[2]
+        if x.shape[2] > max_length:
+            raise InputError(f"the input has {x.shape[2]} positions, but max_length is {max_length}: shorten the input")
         weight = self.weight[:, :, : x.shape[2]]
         if len(weight) == 1:
-            return torch.einsum("kn,bhnd->bhkd", weight[0], x)  # one product of two matrices
+            return torch.einsum("kn,bhnd->bhkd", weight[0], x)  # one matrix product
         return torch.einsum("hkn,bhnd->bhkd", weight, x)
 
 
 class LowRankMultiHead(MultiHead):
-    """Multi-head attention over mixtures of the keys and of the values; E and F may be one, and that of other layers.
+    """Multi-head attention over projected keys and values; E and F may be shared with each other and across layers.
 
-    What a mask hides must not be mixed in: such keys and values are zeros before they meet E and F, and then nothing is
-    left to be masked. So a mask may hide a key from all queries, as `Padding` does, but not from some.
+    Masked keys and values are zeroed before the projection; afterwards there is nothing left to mask. So a mask must
+    hide a key from all queries, as `Padding` does.
     """
 
     def __init__(
         self,
         dim: int,
         heads: int,
-        keys: Mixture,
-        values: Mixture,
+        keys: LengthProjection,
+        values: LengthProjection,
         dropout: float = 0.0,
         *,
         score: Score | None = None,
     ) -> None:
         super().__init__(dim, heads, dropout, score=score)
-        self.mix_keys = keys  # E
-        self.mix_values = values  # F
+        self.key_projection = keys  # E
+        self.value_projection = values  # F
 
     def forward(
         self,
@@ -70,18 +71,20 @@ class LowRankMultiHead(MultiHead):
         *,
         position: Position | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], Cache]:
-        """Self-attention over x; also gives the mixtures that were read."""
+        """Self-attention over x; also returns the projected keys and values."""
         if past is not None or position is not None:
-            raise InputError("mixtures of keys have no places: no past can be read before them, and no distances")
+            raise InputError(
+                "low-rank attention supports neither a cache nor positions: projected keys have no position"
+            )
         query, key, value = (self._split(part) for part in self.project(x).split(self._sizes, dim=-1))
         if mask is not None:
             allowed = mask.to_dense(ScoreShape(len(x), self.heads, x.shape[1], x.shape[1], x.device))
             if allowed.shape[2] != 1:
                 raise InputError(
-                    "every query reads the same mixtures: a mask can hide a key from all of them (Padding), and "
+                    "low-rank attention needs a mask that hides a key from all queries (Padding), but "
                     f"{type(mask).__name__} hides it from some"
                 )
             hidden = ~allowed.transpose(2, 3)  # b h k 1
             key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
-        mixtures = KeyValue(self.attend.keys(self.mix_keys(key)).tensor, self.mix_values(value))
-        return self._read(query, mixtures, None, None, 0), mixtures
+        projected = KeyValue(self.attend.keys(self.key_projection(key)).tensor, self.value_projection(value))
+        return self._attend_and_project(query, projected, None, None, 0), projected

@@ -1,10 +1,10 @@
-"""A memory of so many locations, and the heads that read and write it (Graves, Wayne and Danihelka 2014, section 3).
+"""External memory with read and write heads (Graves, Wayne and Danihelka 2014, section 3).
 
-    r   = sum_i w(i) M(i)                             a head reads where it looks
-    M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h        and another erases, and then adds
+    r   = sum_i w(i) M(i)                                          a read head
+    M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h        write heads erase, then add
 
-Where a head looks, w, is attention with the locations as keys: by content alone, w = softmax(b cos(k, M(i))), or with
-all of `Addressing`, which may stay at the place of the step before, or move on from there.
+The weights w of a head are attention with the locations as keys: by content alone, w = softmax(b cos(k, M(i))), or with
+the full `Addressing`, which can also interpolate with the previous weights and shift them.
 """
 
 import torch
@@ -14,63 +14,63 @@ from torch.nn import functional as F
 from qkv.attention import Addressing, Attend, Cosine
 from qkv.types import Float, Tensor
 
-BLANK = 1e-6  # what stands in a memory that nothing was written to (Collier and Beel 2018)
-_FOCUS = 10.0  # in the logits of the first weights: a head begins at its first location
+BLANK = 1e-6  # initial content of the memory (Collier and Beel 2018)
+_FOCUS = 10.0  # initial logit of the first location: heads start there
 
 Memory = Float[Tensor, "batch locations width"]
 Weights = Float[Tensor, "batch heads locations"]
-Places = Float[Tensor, "batch locations locations"]
+OneHot = Float[Tensor, "batch locations locations"]
 
 
 class Heads(nn.Module):
-    """Several heads that look for a place, each by what the controller says to it in `size` numbers.
+    """Attention heads over the memory, each controlled by parameters that the controller emits (`size` in total).
 
-    With a reach of None a head finds its place by content alone; with r, it may also keep that of the step before, and
-    move from there by up to r locations in each direction.
+    With max_shift None, heads address by content alone; with r, they can also keep the previous weights and shift them
+    by up to r locations in each direction.
     """
 
-    def __init__(self, heads: int, locations: int, width: int, reach: int | None) -> None:
+    def __init__(self, heads: int, locations: int, width: int, max_shift: int | None) -> None:
         super().__init__()
-        self.heads, self.locations, self.width, self.reach = heads, locations, width, reach
-        # Their strength b comes with each step: the score has none of its own to learn.
+        self.heads, self.locations, self.width, self.max_shift = heads, locations, width, max_shift
+        # The controller emits the strength b at each step, so the score's own scale is not learned.
         self.attend = Attend(Cosine(heads=heads).requires_grad_(False), heads=heads)
-        self.first = None if reach is None else nn.Parameter(torch.zeros(heads, locations))  # the logits of w_0
-        if self.first is not None:
+        self.initial_logits = None if max_shift is None else nn.Parameter(torch.zeros(heads, locations))  # of w_0
+        if self.initial_logits is not None:
             with torch.no_grad():
-                self.first[:, 0] = _FOCUS
+                self.initial_logits[:, 0] = _FOCUS
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """How many numbers say what: the key k, its strength b; and the gate g, the sharpening, and the shift."""
-        return (self.width, 1) if self.reach is None else (self.width, 1, 1, 1, 2 * self.reach + 1)
+        """Sizes of a head's parameters: key k, strength b; gate g, sharpening and shift."""
+        return (self.width, 1) if self.max_shift is None else (self.width, 1, 1, 1, 2 * self.max_shift + 1)
 
     @property
     def size(self) -> int:
-        """How many numbers the controller says to all heads together."""
+        """Number of parameters of all heads together."""
         return self.heads * sum(self.parts)
 
-    def begin(self, batch: int, like: Tensor) -> Weights:
-        """w_0."""
-        if self.first is None:
+    def initial_weights(self, batch: int, like: Tensor) -> Weights:
+        """Return w_0."""
+        if self.initial_logits is None:
             return like.new_full((batch, self.heads, self.locations), 1 / self.locations)
-        return self.first.softmax(dim=-1).expand(batch, -1, -1)
+        return self.initial_logits.softmax(dim=-1).expand(batch, -1, -1)
 
-    def look(
+    def address(
         self,
-        said: Float[Tensor, "batch size"],
+        params: Float[Tensor, "batch size"],
         memory: Memory,
         values: Float[Tensor, "batch locations value"],
-        before: Weights,
+        previous: Weights,
     ) -> Float[Tensor, "batch heads value"]:
-        """What each head finds of the values, at the place in memory that it is told to look for."""
-        key, strength, *move = said.unflatten(1, (self.heads, 1, -1)).split(self.parts, dim=-1)
-        if self.reach is None:  # it looks where the content was found, and nowhere else
+        """Return the attention output of each head over `values`, addressed by `params`."""
+        key, strength, *location = params.unflatten(1, (self.heads, 1, -1)).split(self.parts, dim=-1)
+        if self.max_shift is None:  # content addressing only
             gate = sharpening = torch.ones_like(strength[..., 0])
             shift = torch.ones_like(strength)
         else:
-            gate, sharpening = move[0][..., 0].sigmoid(), 1 + F.softplus(move[1][..., 0])
-            shift = move[2].softmax(dim=-1)
-        align = Addressing(before[:, :, None], gate, shift, sharpening, F.softplus(strength[..., 0]))
+            gate, sharpening = location[0][..., 0].sigmoid(), 1 + F.softplus(location[1][..., 0])
+            shift = location[2].softmax(dim=-1)
+        align = Addressing(previous[:, :, None], gate, shift, sharpening, F.softplus(strength[..., 0]))
         return self.attend(key.tanh(), memory[:, None], values[:, None], align=align).output[:, :, 0]
 
 
@@ -78,13 +78,14 @@ class ReadHeads(Heads):
     """r = sum_i w(i) M(i)."""
 
     def forward(
-        self, said: Float[Tensor, "batch size"], memory: Memory, before: Weights, places: Places
+        self, params: Float[Tensor, "batch size"], memory: Memory, previous: Weights, one_hot: OneHot
     ) -> tuple[Float[Tensor, "batch heads width"], Weights]:
-        """What was read, and the weights. Beside each location stands a one for its place (`places_of`): what is read
-        then says from where, whatever has read it.
+        """Return the vectors read and the weights.
+
+        `one_hot` (`one_hot_locations`) is appended to the memory, so that any kernel also returns the weights.
         """
-        found = self.look(said, memory, torch.cat((memory, places), dim=-1), before)
-        read, weights = found.split((self.width, self.locations), dim=-1)
+        output = self.address(params, memory, torch.cat((memory, one_hot), dim=-1), previous)
+        read, weights = output.split((self.width, self.locations), dim=-1)
         return read, weights
 
 
@@ -96,18 +97,18 @@ class WriteHeads(Heads):
         return super().size + self.heads * 2 * self.width  # e and a
 
     def forward(
-        self, said: Float[Tensor, "batch size"], memory: Memory, before: Weights, places: Places
+        self, params: Float[Tensor, "batch size"], memory: Memory, previous: Weights, one_hot: OneHot
     ) -> tuple[Memory, Weights]:
-        """The memory after it was written to, and the weights."""
-        told, changes = said.split((super().size, self.heads * 2 * self.width), dim=-1)
-        weights = self.look(told, memory, places, before)
+        """Return the updated memory and the weights."""
+        address_params, changes = params.split((super().size, self.heads * 2 * self.width), dim=-1)
+        weights = self.address(address_params, memory, one_hot, previous)
         erase, add = changes.unflatten(1, (self.heads, 2 * self.width)).chunk(2, dim=-1)
-        for at, gone in zip(weights.unbind(1), erase.sigmoid().unbind(1), strict=True):
-            memory = memory * (1 - at[:, :, None] * gone[:, None])
+        for weight, erased in zip(weights.unbind(1), erase.sigmoid().unbind(1), strict=True):
+            memory = memory * (1 - weight[:, :, None] * erased[:, None])
         return torch.baddbmm(memory, weights.transpose(1, 2), add.tanh()), weights
 
 
-def places_of(memory: Memory) -> Places:
-    """A one for the place of each location."""
+def one_hot_locations(memory: Memory) -> OneHot:
+    """Return the identity matrix over locations for each row."""
     batch, locations, _ = memory.shape
     return torch.eye(locations, dtype=memory.dtype, device=memory.device).expand(batch, -1, -1)

@@ -1,7 +1,7 @@
-"""One vector for a whole text, made of the states of its words.
+"""Pool the states of a text's tokens into one vector.
 
 mean         1 / n sum_i h_i
-last         [ahead_n ; back_1], of one direction ahead_n                what each direction knows when it has read all
+last         [forward_n ; backward_1], with one direction forward_n     the final state of each direction
 attention    sum_i a_i h_i,   a = softmax_i(q . tanh(W h_i + b))        q is learned (Yang et al. 2016)
 """
 
@@ -13,7 +13,7 @@ from qkv.types import Float, Int, Tensor
 
 
 class Pooling(nn.Module):
-    """Made for states of so many features, those of each direction of the reader side by side."""
+    """Base class; `features` counts all directions, concatenated."""
 
     def __init__(self, features: int, directions: int = 2) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Pooling(nn.Module):
 
 
 class MeanPooling(Pooling):
-    """Every word counts the same."""
+    """Mean over the tokens."""
 
     def forward(
         self, hidden: Float[Tensor, "batch length features"], lengths: Int[Tensor, "batch"]
@@ -32,19 +32,19 @@ class MeanPooling(Pooling):
 
 
 class LastPooling(Pooling):
-    """What a reader was left with counts alone."""
+    """Final state of each direction."""
 
     def forward(
         self, hidden: Float[Tensor, "batch length features"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch features"]:
         width = self.features // self.directions
         end = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, -1, width)
-        ahead, back = hidden[..., :width].gather(1, end)[:, 0], hidden[:, 0, width:]
-        return torch.cat((ahead, back), dim=-1).masked_fill(lengths[:, None] < 1, 0.0)
+        forward, backward = hidden[..., :width].gather(1, end)[:, 0], hidden[:, 0, width:]
+        return torch.cat((forward, backward), dim=-1).masked_fill(lengths[:, None] < 1, 0.0)
 
 
 class AttentionPooling(Pooling):
-    """Words count by what they are."""
+    """Average weighted by attention with a learned query."""
 
     def __init__(self, features: int, directions: int = 2) -> None:
         super().__init__(features, directions)
@@ -56,7 +56,7 @@ class AttentionPooling(Pooling):
     def forward(
         self, hidden: Float[Tensor, "batch length features"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch features"]:
-        keys = self.key(hidden).tanh().to(hidden.dtype)[:, None]  # autocast would make them shorter than the values
+        keys = self.key(hidden).tanh().to(hidden.dtype)[:, None]  # keep the precision of the values under autocast
         query = self.query.to(hidden.dtype).expand(len(hidden), 1, 1, -1)
         return self.attend(query, keys, hidden[:, None], Padding(lengths)).output[:, 0, 0]
 

@@ -1,4 +1,4 @@
-"""Blocks on top of each other."""
+"""A typed nn.ModuleList."""
 
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar, cast
@@ -9,7 +9,7 @@ Block = TypeVar("Block", bound=nn.Module)
 
 
 class Stack(nn.ModuleList, Generic[Block]):
-    """A list of blocks that knows of what kind they are."""
+    """An nn.ModuleList whose items have a static type."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         super().__init__(blocks)

@@ -1,7 +1,7 @@
-"""States that decoders carry from token to token: frozen dataclasses of tensors, the batch first in each.
+"""Decoder states: frozen dataclasses of tensors, the batch first in each.
 
-A state is a value: a step hands on the tensors that stay as they are, and makes new ones of the others. A tensor
-without dimensions is one number for all rows, as a number would be.
+States are immutable: a step reuses the tensors that do not change and creates new ones for the rest. A tensor without
+dimensions holds one number for all rows.
 """
 
 import dataclasses
@@ -13,35 +13,37 @@ from qkv.types import Int, Tensor
 T = TypeVar("T")
 
 
-def select(state: T, rows: Int[Tensor, "rows"], *, but: Any = ()) -> T:
-    """The state of the given rows of the batch, in that order; what is also a part of `but` stays as it is.
+def select(state: T, rows: Int[Tensor, "rows"], *, shared: Any = ()) -> T:
+    """Return the given rows of a state, in that order; parts that also occur in `shared` are kept as they are.
 
-    A part that occurs twice is one part afterwards, too. So a beam search need not copy what the beams of a sentence
-    share: `but` names the state that they began with, and what no step has replaced since is the same for them all.
+    A part that occurs twice is selected once. In beam search, `shared` is the initial state: whatever no step has
+    replaced since is the same for all beams of a sentence and need not be copied.
     """
-    return _select(state, rows, {id(part): part for part in _parts(but)})
+    return _select(state, rows, {id(part): part for part in _parts(shared)})
 
 
-def _select(value: Any, rows: Int[Tensor, "rows"], known: dict[int, Any]) -> Any:
-    """`known` holds what became of each part that was met before."""
-    if id(value) not in known:
-        known[id(value)] = _selected(value, rows, known)
-    return known[id(value)]
+def _select(value: Any, rows: Int[Tensor, "rows"], selected: dict[int, Any]) -> Any:
+    """Select rows; `selected` caches the result for each part by id."""
+    if id(value) not in selected:
+        selected[id(value)] = _select_new(value, rows, selected)
+    return selected[id(value)]
 
 
-def _selected(value: Any, rows: Int[Tensor, "rows"], known: dict[int, Any]) -> Any:
+def _select_new(value: Any, rows: Int[Tensor, "rows"], selected: dict[int, Any]) -> Any:
     if isinstance(value, Tensor):
         return value.index_select(0, rows) if value.ndim else value
     if isinstance(value, tuple):
-        return tuple(_select(item, rows, known) for item in value)
+        return tuple(_select(item, rows, selected) for item in value)
     if _has_fields(value):
-        fields = {field.name: _select(getattr(value, field.name), rows, known) for field in dataclasses.fields(value)}
+        fields = {
+            field.name: _select(getattr(value, field.name), rows, selected) for field in dataclasses.fields(value)
+        }
         return dataclasses.replace(value, **fields)
     return value
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """A state and all that it is made of."""
+    """Yield a state and all its nested parts."""
     if isinstance(value, tuple):
         yield value
         for item in value:

@@ -1,4 +1,4 @@
-"""What every model that reads a text and says something of it offers to tasks, whatever it is made of."""
+"""Interface of text encoders, as used by tasks."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -11,13 +11,13 @@ from qkv.types import Float, Int, Tensor
 
 
 class TextEncoder(nn.Module, ABC):
-    """Reads a text both ways: `model.say(tokens, lengths)` is what its head says of it.
+    """Bidirectional text encoder with an optional head: `model.predict(tokens, lengths)` are the head's logits.
 
-    A token is a number, or the numbers of a word's characters.
+    A token is an id, or the character ids of a word.
     """
 
     config: Any
-    tokenizer: Any = None  # what `qkv.load` found beside the weights; the model itself never looks at it
+    tokenizer: Any = None  # set by `qkv.load`; not used by the model itself
 
     @abstractmethod
     def forward(
@@ -26,24 +26,24 @@ class TextEncoder(nn.Module, ABC):
         segments: Int[Tensor, "batch length"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """The state of each token; what comes after a row's length is not looked at."""
+        """Return the hidden state of each token; positions beyond a row's length are ignored."""
 
     @abstractmethod
     def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Any:
-        """What its head says of the text, [batch, labels], or of each token, [batch, length, labels]."""
+        """Return the head's logits: [batch, labels] for the text, or [batch, length, labels] per token."""
 
-    def say(self, tokens: Int[Tensor, "batch length *characters"], lengths: Int[Tensor, "batch"]) -> Any:
-        """What its head says of texts that have so many tokens."""
+    def predict(self, tokens: Int[Tensor, "batch length *characters"], lengths: Int[Tensor, "batch"]) -> Any:
+        """Return the head's logits for a padded batch."""
         return self.logits(self(tokens, lengths=lengths))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the labels of its head are called; where nobody named them, as transformers calls them."""
+        """Names of the head's labels, or LABEL_0, LABEL_1, ... as in transformers if unnamed."""
         return label_names(self.config.label_names, self.config.labels)
 
     @property
     def width(self) -> int:
-        """How many numbers the state of a token has."""
+        """Size of a token's hidden state."""
         return int(self.config.dim)
 
     @property

@@ -1,4 +1,4 @@
-"""What every model offers that reads a sequence of vectors and answers each with another."""
+"""Interface of models that map a sequence of vectors to a sequence of vectors, step by step."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -12,26 +12,26 @@ State = TypeVar("State")
 
 
 class Transducer(nn.Module, ABC, Generic[State]):
-    """A vector in, the logits of some bits out, step by step; what it knows of the steps before is its state.
+    """Maps each input vector to the logits of some bits; its state summarises the previous steps.
 
-    States are frozen dataclasses of tensors with the batch first, so a sequence may be read in parts.
+    States are frozen dataclasses of tensors with the batch first, so a sequence can be processed in chunks.
     """
 
-    config: Any  # with `inputs` and `outputs`: how many numbers go in and come out at each step
-    tokenizer: Any = None  # vectors need none
+    config: Any  # has `inputs` and `outputs`: the sizes of a step's input and output
+    tokenizer: Any = None  # not used
 
     @abstractmethod
-    def start(self, batch: int) -> State:
-        """The state before the first step, for so many sequences."""
+    def init_state(self, batch: int) -> State:
+        """Return the state before the first step, for `batch` sequences."""
 
     @abstractmethod
-    def read(
+    def forward_from(
         self, x: Float[Tensor, "batch steps inputs"], state: State
     ) -> tuple[Float[Tensor, "batch steps outputs"], State]:
-        """The logits after each step, and the state after the last."""
+        """Return the logits of each step, and the state after the last."""
 
     def forward(self, x: Float[Tensor, "batch steps inputs"]) -> Float[Tensor, "batch steps outputs"]:
-        logits, _ = self.read(x, self.start(x.shape[0]))
+        logits, _ = self.forward_from(x, self.init_state(x.shape[0]))
         return logits
 
     @property

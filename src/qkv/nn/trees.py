@@ -1,10 +1,10 @@
-"""What an encoder is told of dependency trees, by the words of its config (Wang, Tu, Wang and Shi 2019).
+"""Dependency-tree positions in encoders (Wang, Tu, Wang and Shi 2019).
 
     depth       D[depth of t] is added to the embedding of each token: an absolute position
-    distance    self-attention has vectors for the distance between two words along the tree: a relative one
+    distance    self-attention uses embeddings of the distance between two words along the tree: a relative position
     both        both
 
-The trees are given with each call, and not found by the model.
+The trees are inputs of each call; the model does not predict them.
 """
 
 from qkv.attention import Learned, Position, TreePositions, TreeRelative
@@ -15,61 +15,61 @@ from qkv.nn.embed import POSITIONS
 from qkv.types import Float, Tensor
 
 TREES = ("none", "depth", "distance", "both")
-DEEPEST = 32  # words that are deeper in a tree are not told apart
+MAX_TREE_DEPTH = 32  # larger depths are clipped
 
 
-class ReadsTrees:
-    """The config of an encoder that may be told where words stand in trees, beside where they stand in the text."""
+class TreeConfig:
+    """Config mixin for encoders that can use tree positions in addition to sequence positions."""
 
     tree: str  # one of TREES
     position: str
 
     @property
-    def reads_trees(self) -> bool:
-        """Whether it has to be told the trees of what it reads."""
+    def uses_trees(self) -> bool:
+        """Whether the model takes dependency trees as input."""
         return self.tree != "none"
 
     @property
-    def adds_depths(self) -> bool:
-        """Whether embeddings are told how deep words are in a tree."""
+    def uses_tree_depth(self) -> bool:
+        """Whether tree depths are added to the embeddings."""
         return self.tree in ("depth", "both")
 
     @property
-    def measures_trees(self) -> bool:
-        """Whether self-attention is told how far words are apart in a tree."""
+    def uses_tree_distance(self) -> bool:
+        """Whether self-attention uses tree distances."""
         return self.tree in ("distance", "both")
 
-    def require_tree(self) -> None:
-        """Raise for a word that is not known, or where self-attention would be told of two distances."""
+    def check_tree(self) -> None:
+        """Raise for an unknown `tree`, or if it conflicts with a relative `position`."""
         require_known(self, tree=TREES)
         require(
-            not self.measures_trees or self.position not in POSITIONS,
-            f"tree {self.tree!r} and position {self.position!r} both want to be the distance in self-attention: "
-            f"choose a position other than {', '.join(POSITIONS)}",
+            not self.uses_tree_distance or self.position not in POSITIONS,
+            f"tree {self.tree!r} cannot be combined with position {self.position!r}: both are relative positions in "
+            f"self-attention; choose a position other than {', '.join(POSITIONS)}",
         )
 
-    def require_told(self, tree: TreePositions | None, model: str) -> None:
-        """Raise where a call of the model lacks its trees, or has some that are not read."""
-        if (tree is not None) != self.reads_trees:
-            reads = (
-                "reads dependency trees, and was given none: tag, view and translate take parsed sentences (*.conllu)"
+    def check_tree_input(self, tree: TreePositions | None, model: str) -> None:
+        """Raise if a call lacks the trees that the model needs, or passes trees that it does not use."""
+        if (tree is not None) != self.uses_trees:
+            problem = (
+                "needs dependency trees: tag, view and translate take parsed sentences (*.conllu)"
                 if tree is None
-                else "was built to read no trees"
+                else "does not take dependency trees"
             )
-            raise InputError(f"this {model} {reads}; its tree is {self.tree!r}, one of {', '.join(TREES)}")
+            raise InputError(f"this {model} {problem}; its tree is {self.tree!r}, one of {', '.join(TREES)}")
 
 
-def depth_encoding(config: ReadsTrees, dim: int) -> Learned | None:
-    """D, where embeddings are told of depths."""
-    return Learned(DEEPEST + 1, dim) if config.adds_depths else None
+def depth_encoding(config: TreeConfig, dim: int) -> Learned | None:
+    """Return D, or None if the model does not use tree depth."""
+    return Learned(MAX_TREE_DEPTH + 1, dim) if config.uses_tree_depth else None
 
 
 def depth_vectors(depths: Learned | None, tree: TreePositions | None) -> Float[Tensor, "batch length dim"] | None:
-    """D[depth of t] for each token, where embeddings are told of depths."""
-    return None if depths is None or tree is None else depths.at(tree.depth.clamp(max=DEEPEST))
+    """Return D[depth of t] for each token, or None if the model does not use tree depth."""
+    return None if depths is None or tree is None else depths.at(tree.depth.clamp(max=MAX_TREE_DEPTH))
 
 
-def in_the_tree(block: Block, tree: TreePositions | None) -> Position | None:
-    """What the self-attention of a block is told of the trees of one call; None where it reads none."""
-    within = block.attention.attend.position
-    return within.with_distances(tree.distance) if isinstance(within, TreeRelative) and tree is not None else None
+def tree_position(block: Block, tree: TreePositions | None) -> Position | None:
+    """Return the tree position for a block's self-attention, or None if it uses none."""
+    position = block.attention.attend.position
+    return position.with_distances(tree.distance) if isinstance(position, TreeRelative) and tree is not None else None

@@ -1,10 +1,10 @@
-"""A word from its characters alone (Kim et al. 2016): convolutions, the most that each finds, highways, a projection.
+"""Character CNN word encoder (Kim et al. 2016): convolutions, max pooling over time, highway layers, a projection.
 
 x = P H(max_s relu(C * e_s))                          characters e, convolutions C
 H(u) = g * relu(T u) + (1 - g) * u,   g = sigmoid(G u)                                 (Srivastava et al. 2015)
 
-The most that is found is never below 0, and what all words have in common comes to outweigh how they differ, unless it
-is normalised before H.
+Max-pooled activations are never negative, so a component common to all words can outweigh their differences;
+`normalise` adds layer normalisation before H.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
 
 class WordEncoder(nn.Module):
-    """x, of each word; a filter has a width, and a number of features that it finds."""
+    """Encode each word from its characters; `filters` are pairs of kernel width and number of features."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class WordEncoder(nn.Module):
         normalise: bool = False,
     ) -> None:
         super().__init__()
-        features = sum(found for _, found in filters)
+        features = sum(count for _, count in filters)
         self.activation, self.normalise = ACTIVATIONS[activation], normalise
         self.embed = nn.Embedding(CHARACTERS, character_dim, padding_idx=PADDING)
-        self.convolutions = Stack(nn.Conv1d(character_dim, found, width) for width, found in filters)
+        self.convolutions = Stack(nn.Conv1d(character_dim, count, width) for width, count in filters)
         self.highways = Stack(Highway(features) for _ in range(highway_layers))
         self.project = nn.Linear(features, dim)  # P
 
@@ -52,14 +52,14 @@ class WordEncoder(nn.Module):
 
 
 class Highway(nn.Module):
-    """H: as much of what came in as a gate lets by, and for the rest something made of it."""
+    """H(u): a gated mix of a transformed u and u itself."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
         self.transform = nn.Linear(features, features)  # T
         self.gate = nn.Linear(features, features)  # G
-        nn.init.constant_(self.gate.bias, -2.0)  # at first nearly all goes by
+        nn.init.constant_(self.gate.bias, -2.0)  # initially close to the identity
 
     def forward(self, u: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
-        made = torch.relu(self.transform(u))
-        return torch.lerp(u.to(made.dtype), made, torch.sigmoid(self.gate(u)))
+        transformed = torch.relu(self.transform(u))
+        return torch.lerp(u.to(transformed.dtype), transformed, torch.sigmoid(self.gate(u)))

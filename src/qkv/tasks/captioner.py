@@ -96,7 +96,7 @@ class Captioner:
     ) -> list[Hypothesis]:
         """Return the best caption of each picture, or with `sampling` a sampled one."""
         model = self.model
-        state = model.start(model.encode(images))
+        state = model.init_state(model.encode(images))
         rules = DecodingConstraints(
             batch=len(images),
             begin=self.special_tokens.begin,

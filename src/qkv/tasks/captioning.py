@@ -16,7 +16,7 @@ from qkv.data.vocabulary import PAD, Vocabulary
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.metrics.captions import caption_bleu, exact_captions, inside
-from qkv.models.captioner import LARGEST_CELL, Config, ShowAttendTell
+from qkv.models.captioner import MAX_STRIDE, Config, ShowAttendTell
 from qkv.objectives.attention import alignment_loss
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.objectives.doubly_stochastic import doubly_stochastic_loss
@@ -88,7 +88,7 @@ class CaptioningTask(ScoredTask):
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         cells = {"patches": table.get("patch", Config.patch), "given": 1}
-        side = cells.get(str(table.get("encoder")), LARGEST_CELL)
+        side = cells.get(str(table.get("encoder")), MAX_STRIDE)
         return {"vocabulary_size": 1, "channels": 3, "height": side, "width": side}
 
     @classmethod
@@ -149,7 +149,7 @@ class CaptioningTask(ScoredTask):
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:
         """Mean cross-entropy in nats, plus the REINFORCE term of hard and the spread penalty of soft attention."""
-        logits, weights = model.read(batch.images, batch.target_in)
+        logits, weights = model.forward_with_weights(batch.images, batch.target_in)
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.settings.label_smoothing, consume=True)
         if model.config.spread:
@@ -201,7 +201,7 @@ class CaptioningTask(ScoredTask):
         hits: list[bool] = []
         for chunk in self._chunks(encode_captions(self.vocabulary, first)):
             batch = self._collate(first, chunk).to(model.device)
-            _, weights = model.read(batch.images, batch.target_in)
+            _, weights = model.forward_with_weights(batch.images, batch.target_in)
             for example, peaks in zip(chunk, weights.argmax(dim=-1).tolist(), strict=True):
                 words = self._word_indices(first.texts[example.picture][0])
                 for obj in first.objects[example.picture]:

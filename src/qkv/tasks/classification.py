@@ -125,7 +125,7 @@ class ClassificationTask(ScoredTask):
         return self.encoder.max_batch(self.settings.batch_tokens)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
-        logits = model.say(self.encoder.lookup(batch.token_ids), batch.lengths).float()
+        logits = model.predict(self.encoder.lookup(batch.token_ids), batch.lengths).float()
         smoothing = self.settings.label_smoothing
         loss = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
         return loss / (batch.targets != IGNORE).sum().clamp(min=1)
@@ -176,5 +176,5 @@ def label_log_probabilities(
     log_p = torch.zeros(len(pairs), model.config.labels)
     for rows, batch in iter_batches(texts.examples, encoder.max_batch(budget), encoder.pad):
         batch = batch.to(model.device)
-        log_p[rows] = model.say(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
+        log_p[rows] = model.predict(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
     return log_p

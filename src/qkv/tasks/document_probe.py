@@ -74,7 +74,7 @@ class DocumentProbe(Classifier):
         (ids,) = encoder.encode([text])
         sentence_ids = torch.tensor([ids[: self.max_tokens]], device=self.model.device)
         with watch(self.model) as records:
-            logits = self.model.say(
+            logits = self.model.predict(
                 encoder.lookup(sentence_ids), torch.full_like(sentence_ids[:, 0], sentence_ids.shape[1])
             )
         sentence_weights = records["sentences"].weights[0, 0, 0].tolist()

@@ -13,7 +13,7 @@ from qkv.config import require
 from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.wordpiece import CONTINUATION
 from qkv.errors import InputError
-from qkv.models.bert import OF_WORDS, Bert
+from qkv.models.bert import MLM_HEADS, Bert
 from qkv.nn.text_encoder import TextEncoder
 from qkv.tasks.examples import IGNORE, Example, iter_batches
 from qkv.tasks.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
@@ -45,7 +45,7 @@ class Filler(TextPipeline):
     independently, p(x_i | all unmasked tokens), so the guesses need not fit together.
     """
 
-    heads: ClassVar = OF_WORDS
+    heads: ClassVar = MLM_HEADS
     model: Bert
 
     def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
@@ -71,7 +71,7 @@ class Filler(TextPipeline):
             hidden = self.model(batch.token_ids, lengths=batch.lengths)
             masked = hidden[batch.token_ids == self.mask]
             # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
-            probabilities = self.model.word_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
+            probabilities = self.model.mlm_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
             best = probabilities.topk(min(top, len(self.tokenizer)), dim=-1)
             predictions = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
             for row in rows:

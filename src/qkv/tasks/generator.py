@@ -89,7 +89,7 @@ class Generator:
 
     def _check_context(self, number: int, prompt_length: int, tokens: int) -> None:
         """Raise if the prompt and its continuation exceed the model's context."""
-        context_length = self.model.horizon
+        context_length = self.model.max_length
         if context_length is not None and prompt_length + tokens - 1 > context_length:
             raise InputError(
                 f"prompt {number} has {prompt_length} token(s); {tokens} new ones exceed the model's context of "
@@ -101,9 +101,9 @@ class Generator:
         self, number: int, prompt: str, context: Tokens | Encoded, tokens: int, sampling: Sampling, samples: int
     ) -> list[Generated]:
         *first, last = context.ids
-        state = self.model.start(1)
+        state = self.model.init_state(1)
         if first:
-            _, state = self.model.read(torch.tensor([first], device=self.model.device), state)
+            _, state = self.model.forward_from(torch.tensor([first], device=self.model.device), state)
         suppress = [
             token
             for token in suppressed_tokens(self.vocabulary, self.model.config.vocabulary_size)

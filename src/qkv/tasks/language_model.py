@@ -16,7 +16,7 @@ from qkv.data.vocabulary import Vocabulary
 from qkv.errors import CheckpointError, InputError
 from qkv.interop.vocabularies import AnyTokenizer
 from qkv.metrics import Metric
-from qkv.nn.language_model import LanguageModel, detached, tensors_of, with_tensors
+from qkv.nn.language_model import LanguageModel, detach_state, replace_tensors, state_tensors
 from qkv.nn.state import select
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
@@ -130,9 +130,9 @@ class LanguageModelTask(ScoredTask):
     def loss(self, model: LanguageModel[Any], batch: Chunk) -> Float[Tensor, ""]:
         """Mean cross-entropy of the chunk in nats; keeps the state for the next chunk if the context is unbounded."""
         fresh = batch.starts_stream or self.max_length is not None
-        logits, state = model.read(batch.inputs, model.start(len(batch.inputs)) if fresh else self.state)
+        logits, state = model.forward_from(batch.inputs, model.init_state(len(batch.inputs)) if fresh else self.state)
         if self.max_length is None:
-            self.state = detached(state)
+            self.state = detach_state(state)
         return mean_cross_entropy(logits, batch.targets, IGNORE, self.settings.label_smoothing, consume=True)
 
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
@@ -149,15 +149,15 @@ class LanguageModelTask(ScoredTask):
         return SplitScores(len(data.texts[split]), "characters", scores)
 
     def carried_state(self) -> dict[str, Tensor]:
-        return tensors_of(self.state)
+        return state_tensors(self.state)
 
     def load_carried_state(self, model: LanguageModel[Any], tensors: Mapping[str, Tensor]) -> None:
         if not tensors:
             return
-        fresh = model.start(self.streams)
-        if tensors_of(fresh).keys() != tensors.keys():
+        fresh = model.init_state(self.streams)
+        if state_tensors(fresh).keys() != tensors.keys():
             raise CheckpointError(f"the checkpoint's state ({', '.join(tensors)}) does not match this model")
-        self.state = with_tensors(fresh, {name: tensor.to(model.device) for name, tensor in tensors.items()})
+        self.state = replace_tensors(fresh, {name: tensor.to(model.device) for name, tensor in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,10 @@ class EncodedText:
         context is evaluated on chunks of `length` tokens, or as long as it allows, each from a fresh state.
         """
         total = torch.zeros((), dtype=torch.float64, device=model.device)
-        if model.horizon is None:
+        if model.max_length is None:
             batches = self._stateful_logits(model, budget, max(1, min(parts, len(self.tokens) // MIN_PART)))
         else:
-            batches = self._chunk_logits(model, budget, min(model.horizon, length or model.horizon))
+            batches = self._chunk_logits(model, budget, min(model.max_length, length or model.max_length))
         for logits, targets in batches:
             total += token_cross_entropy(logits, targets, IGNORE)
         nats, tokens = float(total), len(self.tokens) - 1
@@ -206,13 +206,13 @@ class EncodedText:
         text = self.tokens.to(model.device)
         part_length = (len(text) - 1) // parts
         inputs, targets = (text[begin : begin + parts * part_length].view(parts, part_length) for begin in (0, 1))
-        state, length = model.start(parts), max(1, budget // parts)
+        state, length = model.init_state(parts), max(1, budget // parts)
         for begin in range(0, part_length, length):
-            logits, state = model.read(inputs[:, begin : begin + length], state)
+            logits, state = model.forward_from(inputs[:, begin : begin + length], state)
             yield logits, targets[:, begin : begin + length]
         if parts * part_length < len(text) - 1:  # the remainder continues the last part
             last = select(state, torch.full((1,), parts - 1, device=model.device))
-            logits, _ = model.read(text[None, parts * part_length : -1], last)
+            logits, _ = model.forward_from(text[None, parts * part_length : -1], last)
             yield logits, text[None, parts * part_length + 1 :]
 
     def _chunk_logits(

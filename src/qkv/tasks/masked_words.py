@@ -28,7 +28,7 @@ from qkv.data.tokenizer import PretrainedTokenizer
 from qkv.data.wordpiece import CONTINUATION
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.models.bert import OF_WORDS, Bert, Pretraining
+from qkv.models.bert import MLM_HEADS, Bert, Pretraining
 from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.objectives.masking import IGNORE, mask_tokens
 from qkv.objectives.next_sentence import sentence_pairs
@@ -126,7 +126,7 @@ class MaskedWordsTask(ScoredTask):
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         head = table.get("head")
-        require(head in OF_WORDS, f"model.head {head!r} predicts no tokens: set it to {' or '.join(OF_WORDS)}")
+        require(head in MLM_HEADS, f"model.head {head!r} predicts no tokens: set it to {' or '.join(MLM_HEADS)}")
         return super().placeholder_sizes(table)
 
     @classmethod
@@ -333,4 +333,4 @@ def _logits(
     hidden = model(batch.token_ids, batch.segments, batch.lengths)
     predicted = hidden.gather(1, batch.positions[:, :, None].expand(-1, -1, hidden.shape[-1]))
     logits = model.logits(predicted)  # the first position is still that of [CLS]
-    return (logits.words, logits.next_sentence) if isinstance(logits, Pretraining) else (logits, None)
+    return (logits.masked_lm, logits.next_sentence) if isinstance(logits, Pretraining) else (logits, None)

@@ -236,5 +236,5 @@ def _loss(
 def _logits(model: TextEncoder, encoder: AnyExampleEncoder, batch: TextBatch) -> Float[Tensor, "batch length labels"]:
     tokens = encoder.lookup(batch.token_ids)
     if batch.tree is None:
-        return model.say(tokens, batch.lengths)
+        return model.predict(tokens, batch.lengths)
     return model.logits(model(tokens, lengths=batch.lengths, tree=batch.tree))

@@ -219,7 +219,7 @@ class Translator:
         if search.coverage_penalty:
             self.check_alignment("a coverage penalty")
         batch = self._batch([(source, ()) for source in sources])
-        state = self.model.start(self.model.encode(batch.source, batch.source_lengths, **tree_inputs(batch)))
+        state = self.model.init_state(self.model.encode(batch.source, batch.source_lengths, **tree_inputs(batch)))
         penalty = search.length_penalty
         if search.sampling is not None:
             return sample(

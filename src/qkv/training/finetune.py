@@ -13,7 +13,7 @@ from qkv.errors import InputError
 from qkv.interop import load
 from qkv.models import MODELS
 from qkv.models.vit import ViT
-from qkv.nn.low_rank import Mixture
+from qkv.nn.low_rank import LengthProjection
 from qkv.training.recipe import TASKS, Recipe
 
 VOCAB_SIZES = ("vocabulary_size", "source_size", "target_size")  # a pretrained model keeps its own
@@ -21,7 +21,10 @@ VOCAB_SIZES = ("vocabulary_size", "source_size", "target_size")  # a pretrained 
 FREE_SIZES = ("max_length", "max_words", "reader_hidden", "own_words")  # sizes that a recipe may still change
 ARCHITECTURE_KEYS = ("normalise_words",)  # not sizes, but the weights are only valid with the values they had
 NO_TOKENIZER = {"pictures", "episodes", "bandits", "sequences"}  # kinds of data without text
-POSITION_AXES = {Learned: 0, Mixture: 2}  # modules with one parameter slice per position, and the axis of the positions
+POSITION_AXES = {
+    Learned: 0,
+    LengthProjection: 2,
+}  # modules with one parameter slice per position, and the axis of the positions
 LABEL_PREFIXES = ("label.", "task.label.", "head.")  # parameter names of label heads
 
 
@@ -117,7 +120,7 @@ def copy_matching_weights(model: torch.nn.Module, pretrained: torch.nn.Module) -
         weight, axis = weights.get(name), position_axes.get(name)
         if weight is not None and grid_differs and name.endswith("positions"):
             if isinstance(model, ViT) and isinstance(pretrained, ViT):
-                parameter.copy_(pretrained.places(weight, model.config.grid))
+                parameter.copy_(pretrained.interpolate_positions(weight, model.config.grid))
             else:
                 fresh.append(name)
         elif weight is not None and weight.shape == parameter.shape:

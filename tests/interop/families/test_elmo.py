@@ -59,11 +59,11 @@ def test_released_embeddings_are_reproduced_with_carried_state(released):
     model = load_elmo(released)
     texts = json.loads((released / "sentences.json").read_text())
     expected = [embeddings(released, number) for number in range(3)]
-    state, compared = model.start(3), 0
+    state, compared = model.init_state(3), 0
     for place in range(10):
         words = [text[place].split() for text in texts]
         with torch.no_grad():
-            layers, state = model.read(model.tokenizer(words), state)
+            layers, state = model.forward_from(model.tokenizer(words), state)
         for row in range(3):
             found = layers[row, -1, : len(words[row])]
             torch.testing.assert_close(found, expected[row][place], rtol=1e-6, atol=1e-6)
@@ -86,7 +86,7 @@ def test_released_context_free_embeddings_are_reproduced(released):
     with h5py.File(released / "elmo_token_embeddings.hdf5") as file:
         expected = torch.from_numpy(file["embedding"][()])
     with torch.no_grad():
-        found = model.words(model.tokenizer([words]))[0]
+        found = model.word_encoder(model.tokenizer([words]))[0]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert {"<S>", "</S>"} <= set(words)
 

@@ -87,7 +87,9 @@ def test_interpolated_positions_equal_transformers(tmp_path, size):
     ours = qkv.load(tmp_path)
     tokens = torch.zeros(1, 1 + size[0] * size[1] // 16, 24)
     grid = (size[0] // 4, size[1] // 4)
-    close(ours.places(ours.positions, grid), model.vit.embeddings.interpolate_pos_encoding(tokens, *size))
+    close(
+        ours.interpolate_positions(ours.positions, grid), model.vit.embeddings.interpolate_pos_encoding(tokens, *size)
+    )
     close(ours(images), model(images, interpolate_pos_encoding=True).logits)
 
 

@@ -16,7 +16,7 @@ from qkv.interop.families.config_json import (
     write_labels,
 )
 from qkv.interop.weight_map import Family, Weight, WeightMap, pair
-from qkv.models.bert import LABELLED, OF_WORDS, Bert, Config
+from qkv.models.bert import LABEL_HEADS, MLM_HEADS, Bert, Config
 
 ARCHITECTURES = {
     None: "BertModel",
@@ -65,7 +65,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
     their = parse_config(HFConfig, data, "bert")
     pooler = any(name.removeprefix("bert.").startswith("pooler.") for name in names)
     head = _head(names, pooler, their.architectures or ())
-    label_names = read_labels(their.id2label, "bert") if head in LABELLED and their.id2label is not None else ()
+    label_names = read_labels(their.id2label, "bert") if head in LABEL_HEADS and their.id2label is not None else ()
     return Config(
         their.vocab_size,
         head=head,
@@ -119,16 +119,14 @@ def write_config(config: Config) -> dict[str, Any]:
         "type_vocab_size": config.segments,
         "layer_norm_eps": config.eps,
         "tie_word_embeddings": config.tie,
-        **(write_labels(config.label_names, config.labels) if config.head in LABELLED else {}),
+        **(write_labels(config.label_names, config.labels) if config.head in LABEL_HEADS else {}),
     }
 
 
 def weights(config: Config) -> WeightMap:
     """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
     require_supported(config, "bert")
-    require(
-        not config.reads_trees, f"transformers' bert has no tree positions, but this model has tree {config.tree!r}"
-    )
+    require(not config.uses_trees, f"transformers' bert has no tree positions, but this model has tree {config.tree!r}")
     embeddings = "bert.embeddings"
     table = [
         Weight("embed.tokens.weight", (f"{embeddings}.word_embeddings.weight",)),
@@ -141,19 +139,19 @@ def weights(config: Config) -> WeightMap:
         table += pair(f"{ours}.attention.project", *(f"{theirs}.attention.self.{x}" for x in ("query", "key", "value")))
         table += pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
         table += pair(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
-        table += pair(f"{ours}.feedforward.widen", f"{theirs}.intermediate.dense")
-        table += pair(f"{ours}.feedforward.narrow", f"{theirs}.output.dense")
+        table += pair(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
+        table += pair(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
         table += pair(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm")
     table += pair("pooler", "bert.pooler.dense") if config.pooler else []
     copies: dict[str, str] = {}
     ignored = [r"(bert\.)?embeddings\.position_ids"]  # arange, stored in old files
-    if config.head in OF_WORDS:
+    if config.head in MLM_HEADS:
         words, readout = "cls.predictions", "cls.predictions.decoder"
-        table += pair("words.transform", f"{words}.transform.dense") + pair(
-            "words.norm", f"{words}.transform.LayerNorm"
+        table += pair("mlm_head.transform", f"{words}.transform.dense") + pair(
+            "mlm_head.norm", f"{words}.transform.LayerNorm"
         )
         if config.tie:
-            table += [Weight("words.readout.bias", (f"{words}.bias",))]
+            table += [Weight("mlm_head.readout.bias", (f"{words}.bias",))]
             copies = {f"{readout}.weight": f"{embeddings}.word_embeddings.weight", f"{readout}.bias": f"{words}.bias"}
         else:
             table += pair("words.readout", readout)

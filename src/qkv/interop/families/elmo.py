@@ -163,7 +163,7 @@ def _table(data: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
 
 def _weight_entries(model: Elmo) -> Iterator[tuple[str, tuple[Form, Tensor]]]:
     """Yield the file name, layout and tensor of every weight."""
-    words = model.words
+    words = model.word_encoder
     yield "char_embed", (TABLE, words.embed.weight)
     for number, convolution in enumerate(words.convolutions):
         yield f"CNN/W_cnn_{number}", (FILTER, convolution.weight)

@@ -91,8 +91,8 @@ def weights(config: Config) -> WeightMap:
         body += pair(f"{ours}.attention.project", f"{theirs}.attn.c_attn", transposed=True)
         body += pair(f"{ours}.attention.output", f"{theirs}.attn.c_proj", transposed=True)
         body += pair(f"{ours}.feedforward_norm", f"{theirs}.ln_2")
-        body += pair(f"{ours}.feedforward.widen", f"{theirs}.mlp.c_fc", transposed=True)
-        body += pair(f"{ours}.feedforward.narrow", f"{theirs}.mlp.c_proj", transposed=True)
+        body += pair(f"{ours}.feedforward.up_proj", f"{theirs}.mlp.c_fc", transposed=True)
+        body += pair(f"{ours}.feedforward.down_proj", f"{theirs}.mlp.c_proj", transposed=True)
     body += pair("norm", "transformer.ln_f")
     return WeightMap(
         tuple(body) if config.tie else (*body, Weight("readout.weight", ("lm_head.weight",))),

@@ -112,8 +112,8 @@ def write_config(config: Config) -> dict[str, Any]:
         "decoder_attention_heads": config.heads,
         "activation_function": to_hf_activation(config.activation),
         "dropout": config.dropout,
-        "attention_dropout": config.dropout_of_weights,
-        "activation_dropout": config.dropout_inside,
+        "attention_dropout": config.attention_dropout_p,
+        "activation_dropout": config.activation_dropout_p,
         "scale_embedding": config.scale_embeddings,
         "share_encoder_decoder_embeddings": config.tie_embeddings,
         "tie_word_embeddings": config.tie_embeddings or config.tie_output,
@@ -167,7 +167,9 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
 
 
 def _feedforward(ours: str, theirs: str) -> list[Weight]:
-    network = pair(f"{ours}.feedforward.widen", f"{theirs}.fc1") + pair(f"{ours}.feedforward.narrow", f"{theirs}.fc2")
+    network = pair(f"{ours}.feedforward.up_proj", f"{theirs}.fc1") + pair(
+        f"{ours}.feedforward.down_proj", f"{theirs}.fc2"
+    )
     return network + pair(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
 
 

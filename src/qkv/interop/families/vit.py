@@ -103,7 +103,7 @@ def write_config(config: Config) -> dict[str, Any]:
         "intermediate_size": config.feedforward,
         "hidden_act": to_hf_activation(config.activation),
         "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.dropout_of_weights,
+        "attention_probs_dropout_prob": config.attention_dropout_p,
         "layer_norm_eps": config.eps,
         "image_size": config.height if config.height == config.width else [config.height, config.width],
         "patch_size": config.patch,
@@ -119,7 +119,7 @@ def weights(config: Config) -> WeightMap:
     table = [
         Weight("class_token", ("vit.embeddings.cls_token",)),
         Weight("positions", ("vit.embeddings.position_embeddings",)),
-        *pair("patches", "vit.embeddings.patch_embeddings.projection"),
+        *pair("patch_embed", "vit.embeddings.patch_embeddings.projection"),
     ]
     for number in range(config.layers):
         ours, theirs = f"encoder.{number}", f"vit.encoder.layer.{number}"
@@ -127,8 +127,8 @@ def weights(config: Config) -> WeightMap:
         table += pair(f"{ours}.attention.project", *parts)[: 2 if config.qkv_bias else 1]
         table += pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
         table += pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
-        table += pair(f"{ours}.feedforward.widen", f"{theirs}.intermediate.dense")
-        table += pair(f"{ours}.feedforward.narrow", f"{theirs}.output.dense")
+        table += pair(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
+        table += pair(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
         table += pair(f"{ours}.feedforward_norm", f"{theirs}.layernorm_after")
     table += pair("norm", "vit.layernorm")
     table += pair("pooler", "vit.pooler.dense") if config.pooler else []

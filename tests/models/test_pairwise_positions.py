@@ -1,7 +1,6 @@
-"""Distances inside self-attention: along the sentence (Shaw et al. 2018) and along trees (Wang et al. 2019), in models.
+"""Relative positions in models: along the sentence (Shaw et al. 2018) and along trees (Wang et al. 2019).
 
-Every self-attention of a model is computed again from what it was given, by the papers' equations, a pair of words at a
-time:
+Every self-attention of a model is recomputed from its input by the papers' equations, one pair of words at a time:
 
     e_ij = q_i . (k_j + a^K_ij) / sqrt(d),   z_i = sum_j softmax_j(e_i) (v_j + a^V_ij)
 """
@@ -29,7 +28,7 @@ from qkv.nn.heads import MultiHead
 
 LENGTHS = torch.tensor([6, 4])
 TOKENS = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 9, 4, 3, 0, 0]])
-WORDS = torch.tensor([[0, 1, 1, 2, 3, 0], [0, 1, 2, 0, 0, 0]])  # of which the tokens are, the first in two of them
+WORDS = torch.tensor([[0, 1, 1, 2, 3, 0], [0, 1, 2, 0, 0, 0]])  # word of each token; the first word has two tokens
 HEADS = torch.tensor([[2, 0, 2], [0, 1, 0]])
 
 
@@ -37,14 +36,14 @@ def trees() -> TreePositions:
     return TreePositions.from_tokens(Trees.from_heads(HEADS, torch.tensor([3, 2])), WORDS)
 
 
-def a_bert(**changes: Any) -> bert.Bert:
+def make_bert(**changes: Any) -> bert.Bert:
     torch.manual_seed(3)
     sizes = {"dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16}
     config = bert.Config(13, **{**sizes, "dropout": 0.0, "attention_dropout": 0.0, **changes})
     return randomised(bert.Bert(config))
 
 
-def a_transformer(**changes: Any) -> transformer.Transformer:
+def make_transformer(**changes: Any) -> transformer.Transformer:
     torch.manual_seed(5)
     sizes = {"dim": 12, "heads": 3, "encoder_layers": 2, "decoder_layers": 1, "feedforward": 20, "max_length": 16}
     return randomised(transformer.Transformer(transformer.Config(13, 13, **{**sizes, "dropout": 0.0, **changes})))
@@ -59,15 +58,15 @@ def randomised(model: Any) -> Any:
 
 @contextmanager
 def recorded(layer: MultiHead) -> Iterator[list[Tensor]]:
-    """What a layer was given and what came of it."""
+    """Record the input and output of a layer."""
     seen: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda _, given, made: seen.extend((given[0], made[0])))
+    handle = layer.register_forward_hook(lambda _, inputs, outputs: seen.extend((inputs[0], outputs[0])))
     yield seen
     handle.remove()
 
 
 def by_pairs(
-    layer: MultiHead, x: Tensor, distance: Callable[[int, int, int], int], sees: Callable[..., bool]
+    layer: MultiHead, x: Tensor, distance: Callable[[int, int, int], int], visible: Callable[..., bool]
 ) -> Tensor:
     term, heads = layer.attend.position, layer.heads
     rows = []
@@ -76,7 +75,7 @@ def by_pairs(
         for i in range(len(row)):
             read = []
             for head in range(heads):
-                keys = [j for j in range(len(row)) if sees(b, i, j)]
+                keys = [j for j in range(len(row)) if visible(b, i, j)]
                 at = [max(-16, min(16, distance(b, i, j))) + 16 for j in keys]
                 scores = torch.stack([
                     parts[i][0, head] @ (parts[j][1, head] + term.key[r]) / math.sqrt(layer.head_dim)
@@ -88,30 +87,30 @@ def by_pairs(
     return torch.stack(rows).view_as(x)
 
 
-def padded(b: int, i: int, j: int) -> bool:
+def not_padding(b: int, i: int, j: int) -> bool:
     return j < int(LENGTHS[b])
 
 
-def test_every_self_attention_of_a_transformer_is_that_of_shaw():
+def test_relative_positions_of_a_transformer_match_shaw():
     torch.manual_seed(1)
     sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
     model = randomised(transformer.Transformer(transformer.Config(10, 10, position="relative", dropout=0.0, **sizes)))
-    source = torch.randint(10, (2, 20))  # longer than the distances that are told apart
-    reads, writes = model.encoder[0].attention, model.decoder[0].self_attention
-    with recorded(reads) as encoded, recorded(writes) as decoded:
+    source = torch.randint(10, (2, 20))  # longer than the maximum relative distance
+    encoder_layer, decoder_layer = model.encoder[0].attention, model.decoder[0].self_attention
+    with recorded(encoder_layer) as encoded, recorded(decoder_layer) as decoded:
         model(source, TOKENS, torch.tensor([20, 4]))
-    found = by_pairs(reads, encoded[0], lambda b, i, j: j - i, lambda b, i, j: j < (20, 4)[b])
-    torch.testing.assert_close(encoded[1], found, rtol=0, atol=1e-10)
-    found = by_pairs(writes, decoded[0], lambda b, i, j: j - i, lambda b, i, j: j <= i)
-    torch.testing.assert_close(decoded[1], found, rtol=0, atol=1e-10)
+    actual = by_pairs(encoder_layer, encoded[0], lambda b, i, j: j - i, lambda b, i, j: j < (20, 4)[b])
+    torch.testing.assert_close(encoded[1], actual, rtol=0, atol=1e-10)
+    actual = by_pairs(decoder_layer, decoded[0], lambda b, i, j: j - i, lambda b, i, j: j <= i)
+    torch.testing.assert_close(decoded[1], actual, rtol=0, atol=1e-10)
 
 
-def test_every_self_attention_of_bert_is_that_of_shaw():
-    model = a_bert(position="relative")
+def test_relative_positions_of_bert_match_shaw():
+    model = make_bert(position="relative")
     for block in model.encoder:
         with recorded(block.attention) as seen:
             model(TOKENS, lengths=LENGTHS)
-        expected = by_pairs(block.attention, seen[0], lambda b, i, j: j - i, padded)
+        expected = by_pairs(block.attention, seen[0], lambda b, i, j: j - i, not_padding)
         torch.testing.assert_close(seen[1], expected, rtol=0, atol=1e-10)
 
 
@@ -134,37 +133,37 @@ DISTANCES = [
 ]  # fmt: skip
 
 
-def test_tokens_stand_where_their_words_do_and_marks_above_the_root():
+def test_tokens_have_the_tree_positions_of_their_words():
     assert trees().depth.tolist() == DEPTHS
     assert trees().distance.tolist() == DISTANCES
 
 
 @pytest.mark.parametrize("tree", ["distance", "both"])
 @pytest.mark.parametrize("position", ["learned", "none"])
-def test_every_self_attention_of_bert_measures_trees_as_wang_does(tree, position):
-    model = a_bert(position=position, tree=tree)
+def test_tree_distances_of_bert_match_wang(tree, position):
+    model = make_bert(position=position, tree=tree)
     for block in model.encoder:
         with recorded(block.attention) as seen:
             model(TOKENS, lengths=LENGTHS, tree=trees())
-        expected = by_pairs(block.attention, seen[0], lambda b, i, j: DISTANCES[b][i][j], padded)
+        expected = by_pairs(block.attention, seen[0], lambda b, i, j: DISTANCES[b][i][j], not_padding)
         torch.testing.assert_close(seen[1], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("tree", ["depth", "both"])
 @pytest.mark.parametrize("position", ["learned", "none"])
 def test_depths_are_added_to_the_embeddings(tree, position):
-    model, entered = a_bert(position=position, tree=tree), []
-    model.embed.norm.register_forward_pre_hook(lambda _, given: entered.append(given[0]))
+    model, layer_inputs = make_bert(position=position, tree=tree), []
+    model.embed.norm.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
     model(TOKENS, lengths=LENGTHS, tree=trees())
     embed = model.embed
     expected = embed.tokens.weight[TOKENS] + embed.segments.weight[0] + embed.depths.weight[torch.tensor(DEPTHS)]
     if position == "learned":
         expected = expected + embed.positions.weight[:6]
-    torch.testing.assert_close(entered[0], expected)
+    torch.testing.assert_close(layer_inputs[0], expected)
 
 
-def test_deeper_words_than_are_told_apart_are_read_as_the_deepest():
-    model = a_bert(tree="depth", max_length=64)
+def test_tree_depths_are_clipped():
+    model = make_bert(tree="depth", max_length=64)
     chain = TreePositions.from_tokens(Trees.from_heads(torch.arange(50)[None]), torch.arange(1, 51)[None])
     assert int(chain.depth.max()) == 50
     flat = TreePositions(chain.depth.clamp(max=32), chain.distance)
@@ -172,8 +171,8 @@ def test_deeper_words_than_are_told_apart_are_read_as_the_deepest():
     assert model(tokens, tree=chain).equal(model(tokens, tree=flat))
 
 
-def test_gradients_of_tree_positions_are_those_of_finite_differences():
-    model = a_bert(tree="both", head="tagger", labels=3, layers=1)
+def test_gradients_of_tree_positions_match_finite_differences():
+    model = make_bert(tree="both", head="tagger", labels=3, layers=1)
 
     def value() -> Tensor:
         logits = model.logits(model(TOKENS, lengths=LENGTHS, tree=trees()))
@@ -183,38 +182,38 @@ def test_gradients_of_tree_positions_are_those_of_finite_differences():
     new = {name: weight for name, weight in model.named_parameters() if "depths" in name or "position." in name}
     assert len(new) == 3
     for name, parameter in new.items():
-        way = torch.randn_like(parameter)
+        direction = torch.randn_like(parameter)
         with torch.no_grad():
-            parameter += 1e-5 * way
+            parameter += 1e-5 * direction
             above = value()
-            parameter -= 2e-5 * way
+            parameter -= 2e-5 * direction
             below = value()
-            parameter += 1e-5 * way
+            parameter += 1e-5 * direction
         assert parameter.grad.abs().max() > 0
-        assert float((parameter.grad * way).sum()) == pytest.approx(float(above - below) / 2e-5, rel=1e-4), name
+        assert float((parameter.grad * direction).sum()) == pytest.approx(float(above - below) / 2e-5, rel=1e-4), name
 
 
-def test_without_positions_and_trees_bert_cannot_tell_the_order():
-    model = a_bert(position="none")
+def test_without_positions_bert_ignores_the_order():
+    model = make_bert(position="none")
     torch.testing.assert_close(model(TOKENS[:1]), model(TOKENS[:1].flip(1)).flip(1))
 
 
-def test_a_bert_that_reads_trees_is_saved_and_loaded_bit_by_bit(tmp_path: Path):
-    model = a_bert(tree="both", position="none", head="tagger").float()
+def test_a_bert_with_trees_is_saved_and_loaded_bit_for_bit(tmp_path: Path):
+    model = make_bert(tree="both", position="none", head="tagger").float()
     save_model(model, None, tmp_path)
     again = load(tmp_path)
     assert again.config == model.config
     assert again(TOKENS, lengths=LENGTHS, tree=trees()).equal(model(TOKENS, lengths=LENGTHS, tree=trees()))
 
 
-def test_a_bert_that_reads_trees_is_not_written_for_those_who_do_not(tmp_path: Path):
+def test_a_bert_with_trees_cannot_be_exported_to_transformers(tmp_path: Path):
     with pytest.raises(InputError, match="reads no trees, but this model has tree 'depth'"):
-        write_released(a_bert(tree="depth", head="tagger"), FAMILY, tmp_path)
+        write_released(make_bert(tree="depth", head="tagger"), FAMILY, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-def test_what_it_looks_at_in_trees_can_be_watched():
-    model = a_bert(tree="distance")
+def test_attention_with_trees_can_be_watched():
+    model = make_bert(tree="distance")
     with qkv.watch(model, layers=[0]) as seen:
         model(TOKENS, lengths=LENGTHS, tree=trees())
     weights = seen["encoder.0"].weights
@@ -222,11 +221,11 @@ def test_what_it_looks_at_in_trees_can_be_watched():
     assert weights[1, ..., 4:].abs().max() == 0
 
 
-def test_trees_are_given_to_whom_reads_them_and_to_nobody_else():
-    with pytest.raises(InputError, match=r"and was given none: tag, view .* take parsed .*its tree is 'depth'"):
-        a_bert(tree="depth")(TOKENS)
-    with pytest.raises(InputError, match="was built to read no trees; its tree is 'none'"):
-        a_bert()(TOKENS, tree=trees())
+def test_bert_requires_trees_only_if_configured():
+    with pytest.raises(InputError, match="needs dependency trees"):
+        make_bert(tree="depth")(TOKENS)
+    with pytest.raises(InputError, match="does not take"):
+        make_bert()(TOKENS, tree=trees())
 
 
 @pytest.mark.parametrize(
@@ -235,19 +234,19 @@ def test_trees_are_given_to_whom_reads_them_and_to_nobody_else():
         ({"tree": "deep"}, "tree 'deep' is not known"),
         (
             {"tree": "depth", "head": "classifier"},
-            "tree 'depth' takes the heads of words, which tagging alone",
+            "tree 'depth' needs",
         ),
-        ({"tree": "both", "position": "relative"}, "tree 'both' and position 'relative' both want to be the distance"),
+        ({"tree": "both", "position": "relative"}, "tree 'both' cannot be combined"),
     ],
 )
-def test_trees_that_cannot_be_read_are_refused(changes, words):
+def test_invalid_tree_configs_raise(changes, words):
     with pytest.raises(InputError, match=words):
-        a_bert(**changes)
+        make_bert(**changes)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_encoder_of_a_transformer_reads_trees_as_wang_does(norm):
-    model = a_transformer(tree="both", position="learned", norm=norm)
+def test_tree_positions_of_a_transformer_match_wang(norm):
+    model = make_transformer(tree="both", position="learned", norm=norm)
     embed = model.source_embed
     x = math.sqrt(12) * embed.tokens.weight[TOKENS] + embed.positions.weight[:6]
     x = x + model.source_depths.weight[torch.tensor(DEPTHS)]
@@ -255,57 +254,57 @@ def test_the_encoder_of_a_transformer_reads_trees_as_wang_does(norm):
         before, after = (block.attention_norm, block.feedforward_norm), (lambda y: y, lambda y: y)
         if norm == "post":
             before, after = after, before
-        x = after[0](x + by_pairs(block.attention, before[0](x), lambda b, i, j: DISTANCES[b][i][j], padded))
-        wide = (block.feedforward.widen.weight @ before[1](x)[..., None])[..., 0] + block.feedforward.widen.bias
-        x = after[1](x + block.feedforward.narrow(wide.clamp(min=0)))
-    found = model.encode(TOKENS, LENGTHS, tree=trees()).hidden
-    torch.testing.assert_close(found, model.encoder_norm(x), rtol=0, atol=1e-10)
+        x = after[0](x + by_pairs(block.attention, before[0](x), lambda b, i, j: DISTANCES[b][i][j], not_padding))
+        wide = (block.feedforward.up_proj.weight @ before[1](x)[..., None])[..., 0] + block.feedforward.up_proj.bias
+        x = after[1](x + block.feedforward.down_proj(wide.clamp(min=0)))
+    actual = model.encode(TOKENS, LENGTHS, tree=trees()).hidden
+    torch.testing.assert_close(actual, model.encoder_norm(x), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("tree", "tables"), [("none", 0), ("depth", 1), ("distance", 4), ("both", 5)])
-def test_a_transformer_has_vectors_for_what_its_encoder_is_told_and_none_for_its_decoder(tree, tables):
-    plain = {name: weight.shape for name, weight in a_transformer().state_dict().items()}
-    found = {name: weight.shape for name, weight in a_transformer(tree=tree).state_dict().items()}
-    assert found.items() >= plain.items()
-    new = found.keys() - plain.keys()
+def test_tree_embeddings_exist_in_the_encoder_only(tree, tables):
+    plain = {name: weight.shape for name, weight in make_transformer().state_dict().items()}
+    actual = {name: weight.shape for name, weight in make_transformer(tree=tree).state_dict().items()}
+    assert actual.items() >= plain.items()
+    new = actual.keys() - plain.keys()
     assert len(new) == tables
     assert all(name.startswith(("source_depths.", "encoder.")) for name in new)
 
 
-def test_gradients_of_a_transformer_that_reads_trees_are_those_of_finite_differences():
-    model = a_transformer(tree="both", encoder_layers=1, tie_embeddings=False)
+def test_gradients_of_a_transformer_with_trees_match_finite_differences():
+    model = make_transformer(tree="both", encoder_layers=1, tie_embeddings=False)
 
     def value() -> Tensor:
         logits = model(TOKENS, TOKENS, LENGTHS, tree=trees())
         return (logits * torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).view_as(logits)).sum()
 
     value().backward()
-    known = dict(model.named_parameters())
-    assert all(parameter.grad.abs().max() > 0 for parameter in known.values())
-    new = [name for name in known if "depths" in name or "position." in name]
+    parameters = dict(model.named_parameters())
+    assert all(parameter.grad.abs().max() > 0 for parameter in parameters.values())
+    new = [name for name in parameters if "depths" in name or "position." in name]
     assert len(new) == 3
-    for names in ([new[0]], [new[1]], [new[2]], known.keys() - {*new}):
-        ways = {name: torch.randn_like(known[name]) for name in names}
+    for names in ([new[0]], [new[1]], [new[2]], parameters.keys() - {*new}):
+        directions = {name: torch.randn_like(parameters[name]) for name in names}
         values = []
         for step in (1e-5, -2e-5, 1e-5):
             with torch.no_grad():
-                for name, way in ways.items():
-                    known[name] += step * way
+                for name, direction in directions.items():
+                    parameters[name] += step * direction
                 values.append(value())
-        found = sum(float((known[name].grad * way).sum()) for name, way in ways.items())
-        assert found == pytest.approx(float(values[0] - values[1]) / 2e-5, rel=1e-4)
+        actual = sum(float((parameters[name].grad * direction).sum()) for name, direction in directions.items())
+        assert actual == pytest.approx(float(values[0] - values[1]) / 2e-5, rel=1e-4)
 
 
-def test_a_transformer_that_reads_trees_is_saved_and_loaded_bit_by_bit(tmp_path: Path):
-    model = a_transformer(tree="both").float()
+def test_a_transformer_with_trees_is_saved_and_loaded_bit_for_bit(tmp_path: Path):
+    model = make_transformer(tree="both").float()
     save_model(model, None, tmp_path)
     again = load(tmp_path)
     assert again.config == model.config
     assert again(TOKENS, TOKENS, LENGTHS, tree=trees()).equal(model(TOKENS, TOKENS, LENGTHS, tree=trees()))
 
 
-def test_a_transformer_that_was_saved_before_there_were_trees_is_loaded_bit_by_bit(tmp_path: Path):
-    model = a_transformer().float()
+def test_a_config_without_the_tree_key_still_loads(tmp_path: Path):
+    model = make_transformer().float()
     save_model(model, None, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.pop("tree") == "none"
@@ -313,32 +312,32 @@ def test_a_transformer_that_was_saved_before_there_were_trees_is_loaded_bit_by_b
     assert load(tmp_path)(TOKENS, TOKENS, LENGTHS).equal(model(TOKENS, TOKENS, LENGTHS))
 
 
-def test_a_transformer_that_reads_trees_is_not_written_for_those_who_do_not(tmp_path: Path):
-    model = a_transformer(tree="depth", norm="post", position="sinusoidal_halves", begin_token=2)
+def test_a_transformer_with_trees_cannot_be_exported_to_marian(tmp_path: Path):
+    model = make_transformer(tree="depth", norm="post", position="sinusoidal_halves", begin_token=2)
     with pytest.raises(InputError, match="has tree 'none', but this model has 'depth'"):
         write_released(model, marian.FAMILY, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-def test_a_transformer_takes_the_trees_that_it_reads_and_no_others():
-    with pytest.raises(InputError, match="this Transformer reads dependency trees, and was given none"):
-        a_transformer(tree="distance")(TOKENS, TOKENS)
-    with pytest.raises(InputError, match="this Transformer was built to read no trees; its tree is 'none'"):
-        a_transformer()(TOKENS, TOKENS, tree=trees())
+def test_a_transformer_requires_trees_only_if_configured():
+    with pytest.raises(InputError, match="needs dependency trees"):
+        make_transformer(tree="distance")(TOKENS, TOKENS)
+    with pytest.raises(InputError, match="does not take"):
+        make_transformer()(TOKENS, TOKENS, tree=trees())
     with pytest.raises(InputError, match="tree 'deep' is not known"):
-        a_transformer(tree="deep")
-    with pytest.raises(InputError, match="choose a position other than rotary, relative, alibi"):
-        a_transformer(tree="both", position="relative")
+        make_transformer(tree="deep")
+    with pytest.raises(InputError, match="cannot be combined"):
+        make_transformer(tree="both", position="relative")
 
 
 @pytest.mark.compiled
-def test_one_graph_reads_trees_alike():
-    model = a_bert(tree="both").float()
-    places = trees()
-    expected = model(TOKENS, lengths=LENGTHS, tree=places)
+def test_compiled_model_with_trees_matches_eager():
+    model = make_bert(tree="both").float()
+    positions = trees()
+    expected = model(TOKENS, lengths=LENGTHS, tree=positions)
 
-    def read(tokens: Tensor, depth: Tensor, distance: Tensor) -> Tensor:
+    def run(tokens: Tensor, depth: Tensor, distance: Tensor) -> Tensor:
         return model(tokens, lengths=LENGTHS, tree=TreePositions(depth, distance))
 
-    found = torch.compile(read, fullgraph=True, backend="aot_eager")(TOKENS, places.depth, places.distance)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    actual = torch.compile(run, fullgraph=True, backend="aot_eager")(TOKENS, positions.depth, positions.distance)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Parts of a Transformer as the words and sizes of its config describe them."""
+"""Build Transformer blocks and position encodings from a model config."""
 
 from typing import Protocol, runtime_checkable
 
@@ -8,12 +8,12 @@ from qkv.nn.embed import ENCODINGS, POSITIONS
 from qkv.nn.feedforward import FeedForward
 from qkv.nn.heads import MultiHead
 
-PLACES = [*ENCODINGS, *POSITIONS]  # the ways to say where a token stands
+ALL_POSITIONS = [*ENCODINGS, *POSITIONS]  # added to embeddings, or applied inside self-attention
 
 
 @runtime_checkable
-class Description(Protocol):
-    """What the config of a stack of blocks says of each."""
+class BlockConfig(Protocol):
+    """Config fields needed to build one block."""
 
     @property
     def dim(self) -> int: ...
@@ -26,7 +26,7 @@ class Description(Protocol):
     @property
     def max_length(self) -> int: ...
     @property
-    def position(self) -> str: ...  # one of PLACES
+    def position(self) -> str: ...  # one of ALL_POSITIONS
     @property
     def score(self) -> str: ...
     @property
@@ -39,22 +39,22 @@ class Description(Protocol):
     def eps(self) -> float: ...
 
 
-def described_encoding(config: Description) -> Encoding | None:
-    """What is added to embeddings to say where a token stands; None where attention knows it by itself."""
-    make = ENCODINGS.get(config.position)
-    return None if make is None else make(config.dim, config.max_length)
+def build_encoding(config: BlockConfig) -> Encoding | None:
+    """Return the position encoding added to embeddings, or None if positions act inside self-attention."""
+    encoding = ENCODINGS.get(config.position)
+    return None if encoding is None else encoding(config.dim, config.max_length)
 
 
-def described_block(config: Description, *, norm: str, score: Score | None = None) -> Block:
-    """Self-attention by the config's score, or the given one, and position, and the feed-forward network."""
+def build_block(config: BlockConfig, *, norm: str, score: Score | None = None) -> Block:
+    """Build a block; `score` overrides the config's score."""
     sizes = Sizes(config.head_dim, config.head_dim, config.head_dim, config.max_length, config.heads)
-    within = POSITIONS.get(config.position)
+    position = POSITIONS.get(config.position)
     attention = MultiHead(
         config.dim,
         config.heads,
         config.attention_dropout,
         score=SCORES[config.score].from_sizes(sizes) if score is None else score,
-        position=None if within is None else within(config.dim, config.heads),
+        position=None if position is None else position(config.dim, config.heads),
     )
     feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)
     return Block(attention, feedforward, config.dropout, norm=norm, eps=config.eps)

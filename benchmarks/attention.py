@@ -327,7 +327,7 @@ def _watch_at(model: nn.Module, x: Tensor) -> None:
 def _anew(model: nn.Module, x: Tensor, seen: Seen | None, *, look: bool) -> None:
     """A forward pass that replaces the recorded weights, which are rebuilt lazily."""
     if seen is not None:
-        seen.forget()
+        seen.reset()
     model(x)
     for record in recording.values() if recording is not None and read else ():
         _ = record.weights

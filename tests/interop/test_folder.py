@@ -343,7 +343,7 @@ def test_round_trip_of_a_released_tokenizer(name: str, tmp_path: Path) -> None:
 
 def test_round_trip_of_two_released_tokenizers(tmp_path: Path) -> None:
     source, target = released_tokenizer(), PretrainedTokenizer(released_tokenizer().tokenizer, {"end": "[SEP]"})
-    target.numbers = {"[UNK]": 3, "a": 1}
+    target.token_ids = {"[UNK]": 3, "a": 1}
     save_model(build_model("transformer"), TwoTokenizers(source, target), tmp_path)
     again = load(tmp_path).tokenizer
     assert isinstance(again, TwoTokenizers)

@@ -31,10 +31,10 @@ def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
 
 
 def test_rewards_follow_the_probabilities_and_are_reproducible():
-    games = Bandits(2, 1000).draw(0, range(20))
-    assert games.rewards.mean(axis=1) == pytest.approx(games.chances, abs=0.06)
-    assert BANDITS.draw(0, [7]).rewards.tolist() == BANDITS.draw(0, range(9)).rewards[7:8].tolist()
-    assert BANDITS.draw(1, range(99)).chances.mean() == pytest.approx(0.5, abs=0.1)
+    games = Bandits(2, 1000).sample(0, range(20))
+    assert games.rewards.mean(axis=1) == pytest.approx(games.win_probs, abs=0.06)
+    assert BANDITS.sample(0, [7]).rewards.tolist() == BANDITS.sample(0, range(9)).rewards[7:8].tolist()
+    assert BANDITS.sample(1, range(99)).win_probs.mean() == pytest.approx(0.5, abs=0.1)
 
 
 def test_invalid_games_are_errors():
@@ -58,7 +58,7 @@ def best_possible(pulls: int, arms: tuple[tuple[int, int], ...] = ((0, 0), (0, 0
 
 def test_the_gittins_index_is_optimal_and_beats_the_other_baselines():
     two = Bandits(2, 5)
-    games = two.draw(0, range(40_000))
+    games = two.sample(0, range(40_000))
     rewards = {name: float(play(games, policy).mean()) for name, policy in baselines(two).items()}
     assert rewards["random"] == pytest.approx(2.5, abs=0.03)
     assert rewards["gittins"] == pytest.approx(best_possible(5), abs=0.03)
@@ -170,7 +170,9 @@ def test_scores_in_chunks_are_equal_and_test_games_differ_from_validation(monkey
     assert task.evaluate(model, LoadedData({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
     monkeypatch.setattr(bandit, "EVAL_PULLS", 28)  # seven games
     assert scores(model, BANDITS, VALID_SEED, 50) == pytest.approx(whole)
-    assert not np.array_equal(BANDITS.draw(VALID_SEED, range(50)).rewards, BANDITS.draw(TEST_SEED, range(50)).rewards)
+    assert not np.array_equal(
+        BANDITS.sample(VALID_SEED, range(50)).rewards, BANDITS.sample(TEST_SEED, range(50)).rewards
+    )
 
 
 def test_description_and_splits():

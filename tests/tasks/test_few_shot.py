@@ -103,7 +103,7 @@ def test_pictures_of_an_episode_are_shifted_independently():
 def test_scores_equal_a_loop_over_all_queries():
     task = prepared(shots=2)
     model, data = small(task).eval(), task.valid
-    episodes = data.draw(EVAL_SEED, range(30))
+    episodes = data.sample(EVAL_SEED, range(30))
     pixels = torch.from_numpy(data.pixels).flatten(0, 1).float() / 127.5 - 1
     losses, right = [], []
     for support, labels, queries in zip(episodes.shown, episodes.labels, episodes.queries, strict=True):

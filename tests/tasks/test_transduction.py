@@ -81,7 +81,8 @@ def test_a_padded_batch_has_the_same_loss():
 def test_padding_reduces_the_number_of_shapes():
     for puzzle, shapes in ((Copy(), 6), (RepeatCopy(), 14)):
         batches = (
-            SequenceBatch.from_sequences(puzzle.make("key", 1, size), padded_to_shape=True) for size in puzzle.trained
+            SequenceBatch.from_sequences(puzzle.generate("key", 1, size), padded_to_shape=True)
+            for size in puzzle.train_sizes
         )
         assert len({batch.inputs.shape for batch in batches}) == shapes
 
@@ -123,7 +124,7 @@ def train(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int, 
 
 
 def eight() -> SequenceBatch:
-    return SequenceBatch.from_sequences(Short(bits=3).make("eight", 8, (2,)))
+    return SequenceBatch.from_sequences(Short(bits=3).generate("eight", 8, (2,)))
 
 
 def build_model(kind: str, task: TransductionTask) -> Any:

@@ -138,7 +138,7 @@ def test_a_model_without_trees_cannot_learn_them():
 @pytest.mark.parametrize("beam", [1, 3])
 def test_answers_depend_on_the_tree_but_not_on_the_batch(beam):
     translator = Translator(spread(build()[1]), VOCABULARY)
-    sources = [example.given for example in MIXED]
+    sources = [example.source_input for example in MIXED]
     together = translator.translate(sources, Search(beam, max_length=6))
     assert [answers[0].source for answers in together] == [example.source for example in MIXED]
     assert len({round(answers[0].score, 4) for answers in together[: len(PAIRS)]}) > 1  # for the same text
@@ -157,7 +157,7 @@ def test_answers_depend_on_the_tree_but_not_on_the_batch(beam):
 def test_a_saved_translator_gives_the_same_answers(tmp_path: Path):
     model = spread(build()[1])
     save_model(model, VOCABULARY, tmp_path)
-    sources = [example.given for example in MIXED]
+    sources = [example.source_input for example in MIXED]
     expected = Translator(model, VOCABULARY).translate(sources, Search(max_length=6))
     assert Translator(tmp_path, device="cpu").translate(sources, Search(max_length=6)) == expected
 

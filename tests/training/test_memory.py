@@ -14,7 +14,7 @@ from qkv.models import MODELS
 from qkv.runtime import memory
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
-from qkv.training.ema import Average
+from qkv.training.ema import EMA
 from qkv.training.loop import adamw
 from qkv.training.memory import state_memory
 from qkv.training.recipe import Recipe, TrainConfig
@@ -73,7 +73,7 @@ def test_the_state_of_training_is_counted_without_allocating_it() -> None:
     network, config = MODELS["transformer"]
     sizes = config(source_size=50, target_size=50, dim=32, heads=2, feedforward=64)
     model = network(sizes)
-    optimizer, average = adamw(model, TrainConfig()), Average(model, 0.9)
+    optimizer, ema = adamw(model, TrainConfig()), EMA(model, 0.9)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -82,8 +82,8 @@ def test_the_state_of_training_is_counted_without_allocating_it() -> None:
         parts = state_memory(network(sizes), ema=0.9)
     assert parts["gradients"] == sum(parameter.grad.nbytes for parameter in model.parameters())
     assert parts["optimizer"] == sum(value.nbytes for value in moments)
-    with average.used() as waiting:
-        assert parts["EMA"] == sum(value.nbytes for value in (*waiting.values(), *average._averages.values()))
+    with ema.applied() as waiting:
+        assert parts["EMA"] == sum(value.nbytes for value in (*waiting.values(), *ema._averages.values()))
     assert state_memory(network(sizes)) == parts | {"EMA": 0}
 
 
@@ -116,7 +116,7 @@ def test_a_refused_run_can_be_forced(tiny: Recipe, tmp_path: Path, monkeypatch: 
     with pytest.raises(InputError, match="--force"):
         job.begin(tiny, tmp_path / "run", "cpu")
     one = replace(tiny, train=replace(tiny.train, epochs=1))
-    assert job.begin(one, tmp_path / "run", "cpu", force=True).place.finished
+    assert job.begin(one, tmp_path / "run", "cpu", force=True).state.finished
 
 
 def test_running_out_of_memory_names_the_last_checkpoint_and_how_to_resume(

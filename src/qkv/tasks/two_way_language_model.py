@@ -164,7 +164,7 @@ class TwoWayLanguageModelTask(ScoredTask):
         return self.train.batch(rows, self.settings.batch_tokens // width, width)
 
     def loss(self, model: Elmo, batch: SentenceBatch) -> Float[Tensor, ""]:
-        forward_logits, backward_logits = model.predict(self.train.encoder.lookup(batch.words), batch.lengths)
+        forward_logits, backward_logits = model.bilm_logits(self.train.encoder.lookup(batch.words), batch.lengths)
         smoothing = self.settings.label_smoothing
         return 0.5 * (
             mean_cross_entropy(forward_logits, batch.forward_targets, PAD, smoothing, consume=True)
@@ -189,7 +189,7 @@ class TwoWayLanguageModelTask(ScoredTask):
         total, positions = torch.zeros((), dtype=torch.float64, device=model.device), 0
         for batch in sentences.batches(self.settings.batch_tokens):
             batch = batch.to(model.device)
-            forward_logits, backward_logits = model.predict(sentences.encoder.lookup(batch.words), batch.lengths)
+            forward_logits, backward_logits = model.bilm_logits(sentences.encoder.lookup(batch.words), batch.lengths)
             total += token_cross_entropy(forward_logits, batch.forward_targets, PAD) + token_cross_entropy(
                 backward_logits, batch.backward_targets, PAD
             )

@@ -130,7 +130,7 @@ def test_fifty_greedy_tokens_equal_generate(tmp_path, changes):
     )  # fmt: skip
     ours = qkv.load(tmp_path)
     rules = DecodingConstraints(batch=12, begin=ours.config.begin_token, end=None, max_length=50)
-    found = greedy_search(ours, ours.start(ours.encode(source, lengths)), rules)
+    found = greedy_search(ours, ours.init_state(ours.encode(source, lengths)), rules)
     assert expected.shape == (12, 51)  # with the token it begins with
     assert [list(one.tokens) for one in found] == expected[:, 1:].tolist()
     assert len({token for one in found for token in one.tokens}) > 20
@@ -146,7 +146,7 @@ def test_search_stops_like_generate(tmp_path):
     rules = DecodingConstraints(
         batch=9, begin=PAD, end=ours.config.end_token, max_length=20, suppress_tokens=(ours.config.pad_token,)
     )
-    found = greedy_search(ours, ours.start(ours.encode(source, lengths)), rules)
+    found = greedy_search(ours, ours.init_state(ours.encode(source, lengths)), rules)
     expected = model.generate(
         input_ids=source, attention_mask=seen_by(source, lengths), num_beams=1, do_sample=False,
         max_new_tokens=20, suppress_tokens=[PAD],

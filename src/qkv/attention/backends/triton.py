@@ -3,7 +3,7 @@
 import importlib.util
 from typing import final
 
-from qkv.attention.backends.reasons import is_empty, needs_dropout, needs_weights, not_a_softmax
+from qkv.attention.backends.reasons import needs_dropout, needs_weights, not_a_softmax
 from qkv.attention.backends.reference import REFERENCE, repeat_kv
 from qkv.attention.mask import Padding
 from qkv.attention.score import HiddenLayer
@@ -19,9 +19,11 @@ class Triton(Backend):
     def supports(self, request: Request) -> str | None:
         if not isinstance(request.score, HiddenLayer):
             return f"the score {type(request.score).__name__} is not additive"
-        reason = not_a_softmax(request) or needs_weights(request) or needs_dropout(request) or is_empty(request)
+        reason = not_a_softmax(request) or needs_weights(request) or needs_dropout(request)
         if reason is not None:
             return reason
+        if 0 in request.shape[:3]:
+            return "the batch is empty or there are no queries"
         if 0 in (request.value.shape[-1], request.score.vector.shape[-1]):
             return "the values or the hidden layer of the score have size 0"
         if request.position is not None and request.position.adds_bias:

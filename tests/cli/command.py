@@ -28,8 +28,9 @@ class Ended:
         return self.err.removeprefix("error: ").removesuffix("\n")
 
 
-def process(*arguments: object, cwd: Path | None = None) -> Ended:
-    """Run the command in a subprocess."""
-    command = [sys.executable, "-m", "qkv", *map(str, arguments)]
+def process(*arguments: object, cwd: Path | None = None, code: str | None = None) -> Ended:
+    """Run the command in a subprocess; `code` runs instead of the module."""
+    start = ["-m", "qkv"] if code is None else ["-c", code]
+    command = [sys.executable, *start, *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from qkv.data.pair import Pair
 from qkv.data.registry import DATASETS, LoadedData
-from qkv.evaluation.record import RESULTS, read
+from qkv.evaluation.record import RESULTS, read_records
 from qkv.interop.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.training import job
 from qkv.training.recipe import read_recipe
@@ -67,8 +67,8 @@ def test_a_split_is_recorded_with_everything_needed_to_reproduce_it(qkv: Command
     assert len(kept.data_hash) == len(kept.source_hash) == 64
     (checkpoint,) = run.glob("step-*")
     manifest = json.loads((checkpoint / "checkpoint.json").read_text())
-    assert (kept.steps, kept.data_hash) == (manifest["place"]["step"], manifest["data"])
-    assert kept.minutes == pytest.approx(manifest["place"]["seconds"] / 60, abs=1e-3)
+    assert (kept.steps, kept.data_hash) == (manifest["state"]["step"], manifest["data"])
+    assert kept.minutes == pytest.approx(manifest["state"]["seconds"] / 60, abs=1e-3)
     assert kept.parameters == sum(weight.numel() for weight in load_file(checkpoint / "model.safetensors").values())
     for name in ("exact", "cer", "bleu", "bleu_lowercased", "chrf"):
         assert kept.score(name).value == pytest.approx(report[name])
@@ -127,8 +127,8 @@ def test_a_run_resumed_on_another_device_names_both(qkv: Command, run: Path, tmp
     manifest = read_manifest(checkpoint)
     del manifest["sha256"]
     (checkpoint / MANIFEST_FILE).unlink()
-    here = manifest["place"]["devices"]
-    unfinished = manifest["place"] | {"finished": False, "devices": ["a workstation"]}
+    here = manifest["state"]["devices"]
+    unfinished = manifest["state"] | {"finished": False, "devices": ["a workstation"]}
     write_manifest(checkpoint, manifest | {"place": unfinished})
     early = qkv("evaluate", again, "--device", "cpu").err
     assert early.endswith(f"{RESULTS} (training is not finished: step {manifest['place']['step']:,})\n")
@@ -142,7 +142,7 @@ def test_a_run_without_recorded_devices_is_still_evaluated(qkv: Command, run: Pa
     shutil.copytree(run, old)
     (checkpoint,) = old.glob("step-*")
     manifest = read_manifest(checkpoint)
-    place = {key: value for key, value in manifest["place"].items() if key != "devices"}
+    place = {key: value for key, value in manifest["state"].items() if key != "devices"}
     (checkpoint / MANIFEST_FILE).unlink()
     write_manifest(checkpoint, {"place": place, "data": manifest["data"], "threads": 1, "torch": manifest["torch"]})
     assert qkv("evaluate", old, "--device", "cpu").code == 0
@@ -186,7 +186,7 @@ def test_partial_evaluations_are_not_recorded(qkv: Command, run: Path) -> None:
 def test_duplicate_splits_are_scored_once(qkv: Command, run: Path) -> None:
     ended = qkv("evaluate", run, "--split", "all-tests", "--split", "valid", "--split", "test", "--json")
     assert [json.loads(line)["split"] for line in ended.out.splitlines()] == ["test", "valid"]
-    assert [record.split for record in read(run)] == ["test", "valid"]
+    assert [record.split for record in read_records(run)] == ["test", "valid"]
     assert "no dev split" in qkv("evaluate", run, "--split", "dev").error
 
 

@@ -21,10 +21,10 @@ def test_training_notes_a_header_row_and_few_pairs(qkv, tmp_path):
     assert done.code == 0, done.err
     notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
     assert len(notes) == 2
-    assert "heading" in notes[0]
+    assert "header" in notes[0]
     assert "38 training pairs" in notes[1]
     strict = ("--strict", "--out", tmp_path / "strict", *TINY)
-    assert "heading" in qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", *strict).error
+    assert "header" in qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", *strict).error
 
 
 def test_no_note_about_few_pairs_with_a_thousand_pairs_or_fine_tuning(qkv, run, tmp_path):

@@ -446,7 +446,7 @@ def test_a_panic_of_the_library_becomes_a_checkpoint_error(tmp_path, small_bpe):
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("vocab.json", "{", "not valid JSON"),
+        ("vocab.json", "{", "invalid JSON"),
         ("vocab.json", "[1]", "its id"),
         ("vocab.json", '{"a": "b"}', "id of 'a'"),
         ("vocab.json", '{"a": -1}', "id of 'a'"),
@@ -454,7 +454,7 @@ def test_a_panic_of_the_library_becomes_a_checkpoint_error(tmp_path, small_bpe):
         ("vocab.json", '{"a": true}', "id of 'a'"),
         ("vocab.json", '{"a": 1000000000000}', "id of 'a'"),
         ("vocab.json", '{"a": 1, "b": 1}', "same id"),
-        ("vocab.json", '{"a": 1, "a": 2}', "twice"),
+        ("vocab.json", '{"a": 1, "a": 2}', "duplicate"),
         ("merges.txt", "a b c", "two tokens"),
         ("merges.txt", "#version: 0.2\nab", "two tokens"),
         ("merges.txt", "≥ ≤", "out of vocabulary"),
@@ -528,7 +528,7 @@ def test_a_sentencepiece_file_has_pieces_and_whitespace_options():
         (b"", "must have one unknown piece"),
         (UNKNOWN, "at least one normal piece"),
         (UNKNOWN + piece("a") + UNKNOWN, "one unknown piece"),
-        (UNKNOWN + piece("a") + piece("a"), "duplicate"),
+        (UNKNOWN + piece("a") + piece("a"), "twice"),
         (UNKNOWN + piece(""), "a piece of 0 bytes"),
         (UNKNOWN + piece("x" * 2000), "a piece of 2000 bytes"),
         (UNKNOWN + piece("a", float("nan")), "not finite"),

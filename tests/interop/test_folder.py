@@ -429,7 +429,7 @@ def checkpoint(folder: Path, name: str, best: Any) -> Path:
     path = folder / name
     path.mkdir()
     save_model(build_model("rnn_seq2seq"), VOCABULARY, path)
-    write_manifest(path, {"place": {"step": 12, "best": best}})
+    write_manifest(path, {"state": {"step": 12, "best": best}})
     return path
 
 
@@ -449,7 +449,7 @@ def test_a_run_resolves_to_its_best_or_newest_checkpoint(tmp_path: Path) -> None
 
 def test_the_manifest_round_trips(tmp_path: Path) -> None:
     record = verify_manifest(checkpoint(tmp_path, "step-00000001", {"step": 1, "value": 0.1 + 0.2}))
-    assert record["place"]["best"] == {"step": 1, "value": 0.1 + 0.2}
+    assert record["state"]["best"] == {"step": 1, "value": 0.1 + 0.2}
     assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER]
 
 

@@ -61,14 +61,14 @@ def test_windows_cover_the_text_and_have_the_answer_they_contain(longest):
         for window in own_windows:
             assert len(window.ids) <= longest
             pieces = [question.text[passage.begin : passage.end] for passage in window.passages]
-            inside = question.right and set(parts(question.answers[0], question.text)) <= {*window.passages}
+            inside = question.answer_texts and set(parts(question.answers[0], question.text)) <= {*window.passages}
             if not inside:
                 assert (window.begin, window.end) == (CLS, CLS)
                 continue
             words = pieces[window.begin - window.first : window.end - window.first + 1]
-            assert " ".join(words) == question.right[0]
+            assert " ".join(words) == question.answer_texts[0]
             assert window.candidates[window.begin]
-        assert any(window.begin != CLS for window in own_windows) == bool(question.right)
+        assert any(window.begin != CLS for window in own_windows) == bool(question.answer_texts)
 
 
 def words_of(text: str) -> list[Passage]:

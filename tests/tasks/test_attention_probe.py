@@ -71,7 +71,7 @@ def test_maps_of_a_language_model_are_causal():
     tokens = torch.tensor([VOCABULARY.encode(TEXT).ids])
     with torch.no_grad():
         block = model.blocks[0]
-        scores = by_hand(block, block.attention_norm(model._embedded(tokens, 0))[0])
+        scores = by_hand(block, block.attention_norm(model._embed(tokens, 0))[0])
         future = torch.ones(scores.shape[-2:]).triu(1).bool()
         log_p = model(tokens)[0].log_softmax(dim=-1)
     assert answer.maps[0].rows == answer.maps[0].columns == tuple(TEXT)

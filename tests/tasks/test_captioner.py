@@ -73,7 +73,7 @@ def test_a_caption_can_be_empty(picture, tmp_path):
     caption = captioner(picture)
     assert caption.text == ""
     assert caption.maps[0].weights.shape == (1, 0, 6)
-    assert "(nothing)" in save_captions([caption], tmp_path / "page.html").read_text()
+    assert "(empty)" in save_captions([caption], tmp_path / "page.html").read_text()
     assert captioner.caption([]) == []
 
 
@@ -99,7 +99,7 @@ def test_a_saved_captioner_is_loaded_and_is_not_a_translator(tmp_path, picture):
     captioner = make_captioner()
     save_model(captioner.model, VOCABULARY, tmp_path)
     assert Captioner(tmp_path, device="cpu")(picture).text == captioner(picture).text
-    with pytest.raises(InputError, match=r"holds a captioner \(for qkv caption\), and an encoder-decoder"):
+    with pytest.raises(InputError, match=r"is a captioner"):
         Translator(tmp_path, device="cpu")
     with pytest.raises(InputError, match="vocabulary"):
         Captioner(captioner.model)

@@ -82,7 +82,7 @@ def test_a_padded_batch_has_the_same_loss(changes):
     assert padded.target_in.shape == (16, 8)
     assert padded.target_in[0, -1] == PAD
     torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
-    logits, weights = model.forward_from(plain.images, plain.target_in)
+    logits, weights = model.forward_with_weights(plain.images, plain.target_in)
     expected = F.cross_entropy(logits.flatten(0, 1), plain.target_out.flatten(), label_smoothing=0.1)
     if "spread" in changes:
         expected = expected + 0.1 * (1 - weights.sum(dim=1)).square().sum() / plain.tokens

@@ -31,7 +31,7 @@ from qkv.tasks.words import split_words
 def test_chunks_encode_to_the_same_words_as_the_whole_text(texts):
     encoder = WordExampleEncoder(Characters(6))
     for text, ids in zip(texts, encoder.encode(texts), strict=True):
-        names = {number: word for word, number in encoder.table.numbers.items()}
+        names = {number: word for word, number in encoder.table.ids.items()}
         expected = [text[begin:end] for begin, end in split_words(text)] or [""]
         assert [names[number] for number in ids] == expected
 

@@ -21,7 +21,7 @@ from qkv.training.recipe import TrainConfig, read_recipe
 SMALL = {"maps": 8, "stages": 2, "features": 16, "keys": (16, 16), "values": (16, 16), "filters": 16}
 
 
-def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> Examples:
+def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> FewShotDataset:
     """Classes are patterns of bright and dark 2 x 2 fields; their pictures add noise."""
     rng = np.random.default_rng(seed)
     fields = rng.integers(0, 2, (classes, 1, 1, 4, 4)) * 180
@@ -106,7 +106,7 @@ def test_scores_equal_a_loop_over_all_queries():
     episodes = data.sample(EVAL_SEED, range(30))
     pixels = torch.from_numpy(data.pixels).flatten(0, 1).float() / 127.5 - 1
     losses, right = [], []
-    for support, labels, queries in zip(episodes.shown, episodes.labels, episodes.queries, strict=True):
+    for support, labels, queries in zip(episodes.support, episodes.labels, episodes.queries, strict=True):
         for answer, query in enumerate(queries):
             pictures = pixels[[*support, query]][None]
             logits = model(pictures, torch.from_numpy(labels)[None])[0]

@@ -56,7 +56,7 @@ def test_fill_with_a_learned_wordpiece_vocabulary(tmp_path):
             0, ids.index(tokenizer.special_tokens.mask)
         ].softmax(dim=-1)
     ranked = probabilities.argsort(descending=True)[:4]
-    assert [guess.word for guess in result.guesses[0]] == [tokenizer.name(int(token)) for token in ranked]
+    assert [guess.word for guess in result.guesses[0]] == [tokenizer.id_to_token(int(token)) for token in ranked]
     assert [guess.probability for guess in result.guesses[0]] == pytest.approx(probabilities[ranked].tolist(), abs=1e-5)
 
 

@@ -133,7 +133,7 @@ def test_whole_word_masking_masks_all_pieces_of_a_word_or_none():
             chosen = set(positions[batch.targets[row] != IGNORE].tolist())
             for position in range(1, int(batch.lengths[row]) - 1):
                 if (
-                    TOKENIZER.name(int(before[row, position])).startswith("##")
+                    TOKENIZER.id_to_token(int(before[row, position])).startswith("##")
                     and int(before[row, position - 1]) != BEGIN
                 ):
                     assert (position in chosen) == (position - 1 in chosen)

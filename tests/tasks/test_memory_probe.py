@@ -31,7 +31,7 @@ def test_trace_has_the_weights_and_outputs_of_every_step():
     with qkv.watch(model) as records, torch.no_grad():
         logits = model(x)[0]
     np.testing.assert_allclose(trace.predicted, logits.sigmoid().numpy(), atol=1e-6)
-    np.testing.assert_allclose(trace.read_weights, records["reader"].weights[0].numpy(), atol=1e-6)
+    np.testing.assert_allclose(trace.read_weights, records["read_heads"].weights[0].numpy(), atol=1e-6)
     wrong = sum(
         (trace.predicted[step, bit] > 0.5) != bool(trace.targets[step, bit])
         for step in range(6, 10)

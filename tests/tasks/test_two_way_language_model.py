@@ -125,7 +125,7 @@ def test_gradients_equal_finite_differences():
 def test_loss_is_the_mean_of_both_directions():
     task, model = prepared(), elmo()
     batch = task.batch([1, 3])
-    forward_logits, backward_logits = model.predict(task.train.encoder.lookup(batch.words), batch.lengths)
+    forward_logits, backward_logits = model.bilm_logits(task.train.encoder.lookup(batch.words), batch.lengths)
     sides = [
         F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
         for logits, targets in ((forward_logits, batch.forward_targets), (backward_logits, batch.backward_targets))

@@ -117,7 +117,7 @@ def test_ctrl_c_saves_and_prints_how_to_resume(number, uninterrupted, tmp_path):
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130, stderr
-    assert f"go on with: qkv train dates-gru --resume {folder}" in stderr
+    assert f"resume with: qkv train dates-gru --resume {folder}" in stderr
     assert "Traceback" not in stderr
     assert stdout.strip() == str(folder)
     process = start("dates-gru", "--resume", folder)

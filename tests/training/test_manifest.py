@@ -343,7 +343,7 @@ def test_a_note_reports_changed_source_code(stopped, monkeypatch, capsys):
 
 @pytest.mark.parametrize("removed", ["while it is read", "while checkpoints are listed"])
 def test_a_model_can_be_loaded_while_its_run_replaces_the_checkpoint(removed, stopped, monkeypatch):
-    name = {"while it is read": "verify", "while checkpoints are listed": "read_manifest"}[removed]
+    name = {"while it is read": "verify_manifest", "while checkpoints are listed": "read_manifest"}[removed]
     real, newest = getattr(folder, name), Run.open(stopped).checkpoints[-1]
     for path in Run.open(stopped).checkpoints[:-1]:
         shutil.rmtree(path)

@@ -57,7 +57,7 @@ def compare(
         from qkv.evaluation import lengths
         from qkv.view.chart import save_by_length
 
-        info(f"figure: {save_by_length(lengths.batch_by_length(records, split), by_length)}")
+        info(f"figure: {save_by_length(lengths.by_length(records, split), by_length)}")
     elif split is not None:
         raise InputError("--split requires --by-length")
     if json:

@@ -227,7 +227,7 @@ def _drop_too_long(translator: "Translator", pairs: list["Pair"]) -> list["Pair"
 
 def _note_unknown_tokens(translator: "Translator", pairs: list["Pair"]) -> None:
     vocabulary = translator.vocabulary.source
-    unknown = [tokens for pair in pairs if (tokens := vocabulary.unknown(vocabulary.encode(pair.source)))]
+    unknown = [tokens for pair in pairs if (tokens := vocabulary.unknown_pieces(vocabulary.encode(pair.source)))]
     if unknown:
         tokens = list(dict.fromkeys(chain.from_iterable(unknown)))[:10]
         names = ", ".join(shown(repr(token), MAX_TOKEN_SHOWN) for token in tokens)

@@ -25,7 +25,7 @@ def record_result(run: Run, model: Network, **measured: Any) -> None:
     recipe, manifest = run.recipe, read_manifest(run.checkpoints[-1])
     known = {name: build(Recipe, recipe_table(name), f"recipe {name}").to_dict() for name in recipe_names()}
     name, changes = closest_recipe(recipe.to_dict(), known)
-    place = manifest["place"]
+    state = manifest["state"]
     record = Record(
         recipe=name or os.path.basename(os.path.realpath(run.folder)),
         shipped=bool(name),
@@ -34,14 +34,14 @@ def record_result(run: Run, model: Network, **measured: Any) -> None:
         task=recipe.task,
         model=recipe.model["name"],
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        steps=place["step"],
-        minutes=round(place["seconds"] / 60, 3),
-        finished=place["finished"],
+        steps=state["step"],
+        minutes=round(state["seconds"] / 60, 3),
+        finished=state["finished"],
         data=recipe.data.name,
         languages="-".join(filter(None, languages(run))),
         lowercase=recipe.data.lowercase,
         # Manifests of older runs lack these fields.
-        trained_on=" and then ".join(place.get("devices", ())),
+        trained_on=" and then ".join(state.get("devices", ())),
         precision=manifest.get("precision", ""),
         graphs=manifest.get("graphs", False),
         trained_torch=manifest["torch"],

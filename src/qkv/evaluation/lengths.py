@@ -30,7 +30,7 @@ class ByLength:
     lines: tuple[Line, ...]
 
 
-def batch_by_length(records: Sequence[Record], split: str | None = None) -> ByLength:
+def by_length(records: Sequence[Record], split: str | None = None) -> ByLength:
     """Return the lines of all runs on one split (default: the first one that every recipe was scored on)."""
     scored = [record for record in newest(records) if record.by_length]
     if not scored:

@@ -207,7 +207,7 @@ def resolve(folder: Path) -> Path:
             f"{folder}: not a saved model (no {CONFIG}) or a training run with checkpoints{pickle_hint(folder)}"
         )
     match read_manifest(checkpoints[-1]):
-        case {"place": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():
+        case {"state": {"best": {"step": int(step)}}} if (best := checkpoint_path(folder, step)).is_dir():
             return best
     return checkpoints[-1]
 

@@ -39,7 +39,7 @@ class CaptionBatch(TensorBatch):
     @property
     def images(self) -> Float[Tensor, "batch channels height width"]:
         """The pictures as model input."""
-        return scale_pixels(self.images) if self.images.dtype == torch.uint8 else self.images
+        return scale_pixels(self.pictures) if self.pictures.dtype == torch.uint8 else self.pictures
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class CaptioningTask(ScoredTask):
         if not self.settings.shift:
             return batch
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
-        pictures = shift_with_edge(batch.images, self.settings.shift, generator)
+        pictures = shift_with_edge(batch.pictures, self.settings.shift, generator)
         return CaptionBatch(pictures, batch.target_in, batch.target_out, batch.tokens)
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:

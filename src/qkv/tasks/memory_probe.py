@@ -63,8 +63,8 @@ class MemoryProbe:
             sequences.targets[0],
             sequences.answer_mask,
             _array(logits.float().sigmoid()[0]),
-            _array(records["writer"].weights[0]),
-            _array(records["reader"].weights[0]),
+            _array(records["write_heads"].weights[0]),
+            _array(records["read_heads"].weights[0]),
         )
 
 

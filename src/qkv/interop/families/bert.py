@@ -154,7 +154,7 @@ def weights(config: Config) -> WeightMap:
             table += [Weight("mlm_head.readout.bias", (f"{words}.bias",))]
             copies = {f"{readout}.weight": f"{embeddings}.word_embeddings.weight", f"{readout}.bias": f"{words}.bias"}
         else:
-            table += pair("words.readout", readout)
+            table += pair("mlm_head.readout", readout)
             ignored.append(re.escape(f"{words}.bias"))  # unused duplicate of the bias
     table += pair("label", LABEL_LAYERS[config.head]) if config.head in LABEL_LAYERS else []
     old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}

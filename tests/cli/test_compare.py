@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from qkv.data.pair import Pair
 from qkv.data.registry import DATASETS, LoadedData
-from qkv.evaluation.record import RESULTS, read_records
+from qkv.evaluation.record import RESULTS, append_record, read_records
 from qkv.interop.manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.training import job
 from qkv.training.recipe import read_recipe
@@ -129,9 +129,9 @@ def test_a_run_resumed_on_another_device_names_both(qkv: Command, run: Path, tmp
     (checkpoint / MANIFEST_FILE).unlink()
     here = manifest["state"]["devices"]
     unfinished = manifest["state"] | {"finished": False, "devices": ["a workstation"]}
-    write_manifest(checkpoint, manifest | {"place": unfinished})
+    write_manifest(checkpoint, manifest | {"state": unfinished})
     early = qkv("evaluate", again, "--device", "cpu").err
-    assert early.endswith(f"{RESULTS} (training is not finished: step {manifest['place']['step']:,})\n")
+    assert early.endswith(f"{RESULTS} (training is not finished: step {manifest['state']['step']:,})\n")
     assert qkv("train", "--resume", again, "--device", "cpu").code == 0
     assert qkv("evaluate", again, "--device", "cpu").code == 0
     assert read_records(again)[-1].trained_on == f"a workstation and then {here[0]}"
@@ -142,9 +142,9 @@ def test_a_run_without_recorded_devices_is_still_evaluated(qkv: Command, run: Pa
     shutil.copytree(run, old)
     (checkpoint,) = old.glob("step-*")
     manifest = read_manifest(checkpoint)
-    place = {key: value for key, value in manifest["state"].items() if key != "devices"}
+    state = {key: value for key, value in manifest["state"].items() if key != "devices"}
     (checkpoint / MANIFEST_FILE).unlink()
-    write_manifest(checkpoint, {"place": place, "data": manifest["data"], "threads": 1, "torch": manifest["torch"]})
+    write_manifest(checkpoint, {"state": state, "data": manifest["data"], "threads": 1, "torch": manifest["torch"]})
     assert qkv("evaluate", old, "--device", "cpu").code == 0
     assert read_records(old)[-1].trained_on == ""
     assert "  - evaluated on " in qkv("compare", old).out

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qkv.cli.answer import _given
-from qkv.cli.generate import _prompts
+from qkv.cli.answer import _read_questions
+from qkv.cli.generate import _read_prompts
 from qkv.data.config import DataConfig
 from qkv.data.loaded_data import LoadedData
 from qkv.data.registry import learn_vocabulary, load_data
@@ -69,12 +69,12 @@ def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Loa
 
 def prompts(folder: Path, content: bytes) -> LoadedData:
     (folder / "prompts.txt").write_bytes(content)
-    return LoadedData({}, texts={"train": "\n".join(_prompts(folder / "prompts.txt"))})
+    return LoadedData({}, texts={"train": "\n".join(_read_prompts(folder / "prompts.txt"))})
 
 
 def asked(folder: Path, content: bytes) -> LoadedData:
     (folder / "asked.jsonl").write_bytes(content)
-    return LoadedData({}, questions={"train": _given(None, None, folder / "asked.jsonl")})
+    return LoadedData({}, questions={"train": _read_questions(None, None, folder / "asked.jsonl")})
 
 
 LABELS = [f"{text}\t{'dry' if number % 3 else 'wet'}" for number, text in enumerate(TEXTS)]

@@ -528,7 +528,7 @@ def test_a_sentencepiece_file_has_pieces_and_whitespace_options():
         (b"", "must have one unknown piece"),
         (UNKNOWN, "at least one normal piece"),
         (UNKNOWN + piece("a") + UNKNOWN, "one unknown piece"),
-        (UNKNOWN + piece("a") + piece("a"), "twice"),
+        (UNKNOWN + piece("a") + piece("a"), "duplicate"),
         (UNKNOWN + piece(""), "a piece of 0 bytes"),
         (UNKNOWN + piece("x" * 2000), "a piece of 2000 bytes"),
         (UNKNOWN + piece("a", float("nan")), "not finite"),

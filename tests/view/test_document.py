@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from qkv.tasks.document_probe import WeightedDocument
+from qkv.tasks.document_probe import WeightedDocument, WeightedSentence
 from qkv.view.document import SHADES, document_lines, save_document_page
 
 HOSTILE = '<script>alert(1)</script>" onmouseover="x {{policy}} \u202e'
 
 
-def document(*words: str, label: str = "positive", left_out: int = 0) -> WeighedDocument:
+def document(*words: str, label: str = "positive", left_out: int = 0) -> WeightedDocument:
     """Two sentences: weight 0.25 on the first with uniform word weights, 0.75 on the second."""
-    first = WeighedSentence(0.25, ("A", " film", "."), np.full(3, 1 / 3))
-    second = WeighedSentence(0.75, (*words, " ", " fine "), np.array([*[0.2 / len(words)] * len(words), 0.0, 0.8]))
+    first = WeightedSentence(0.25, ("A", " film", "."), np.full(3, 1 / 3))
+    second = WeightedSentence(0.75, (*words, " ", " fine "), np.array([*[0.2 / len(words)] * len(words), 0.0, 0.8]))
     probabilities = {label: 0.9, "negative": 0.1}
     return WeightedDocument("whatever", label, probabilities, (first, second), left_out)
 

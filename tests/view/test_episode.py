@@ -16,7 +16,7 @@ from qkv.tasks.episode_probe import EpisodeAnswer, EpisodeProbe
 from qkv.view.episode import save_episode_page, save_episode_png
 
 
-def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> SeenEpisode:
+def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> EpisodeAnswer:
     """Three support images and a query, each of one grey level, and one layer with the given weights."""
     columns = (*(str(label + 1) for label in labels[:-1]), "?")
     pixels = np.stack([np.full((7, 7, 3), 60 * place, dtype=np.uint8) for place in range(len(labels))])

@@ -12,7 +12,7 @@ from qkv.training.recipe import read_recipe
 from qkv.view.memory import _draw, save_memory_png, used_locations
 
 
-def marching(heads: int = 1, locations: int = 50, times: int = 1) -> Remembered:
+def marching(heads: int = 1, locations: int = 50, times: int = 1) -> MemoryTrace:
     """The trace of copying three vectors of two bits with the last bit wrong, repeated."""
     written, read = np.zeros((1, 8, locations)), np.zeros((heads, 8, locations))
     for step, (write_at, read_at) in enumerate(

@@ -59,7 +59,7 @@ LAYERS = Answer(
 PATCHES = ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
 
 
-def pictured() -> Pictured:
+def pictured() -> PictureAnswer:
     """The class token attends mostly to patch 1,2, each patch to the next, and head 1 only to patch 2,1."""
     weights = np.full((2, 8, 7), 0.05)
     weights[0, 0, 2] = 0.7
@@ -272,9 +272,9 @@ def test_the_heat_map_shows_the_exact_weight_under_the_pointer(driver: webdriver
     answer = Answer("ab", "xy", 0.0, (AttentionMap("decoder", ("x", "y"), ("a", "b"), weights),))
     page = Page(driver, save_page([answer], tmp_path / "page.html"))
     canvas = driver.find_element(By.ID, "map")
-    place = page.run("return place")
-    x = place["left"] + 0.5 * place["cell"] - canvas.size["width"] / 2
-    y = place["top"] + 1.5 * place["cell"] - canvas.size["height"] / 2
+    layout = page.run("return layout")
+    x = layout["left"] + 0.5 * layout["cell"] - canvas.size["width"] / 2
+    y = layout["top"] + 1.5 * layout["cell"] - canvas.size["height"] / 2
     ActionChains(driver).move_to_element_with_offset(canvas, round(x), round(y)).perform()
     assert page.text("tip") == "“y” attends to “a” 0.6543"
     assert page.shown("row-hair")
@@ -316,10 +316,10 @@ def test_hovering_a_patch_shows_its_attention(driver: webdriver.Chrome, tmp_path
     assert page.coloured()[3] == max(page.coloured())
     assert page.selected("readers") == []
     page.hover(page.tokens("heads")[0])
-    assert page.text("readout").startswith("“[class]” reads")
+    assert page.text("readout").startswith("“[class]” attends to")
     page.run("byId('patches').focus()")
     page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
-    assert page.text("readout").startswith("“2,2” reads")
+    assert page.text("readout").startswith("“2,2” attends to")
 
 
 @browser

@@ -14,7 +14,7 @@ from qkv.view import over_patches, save_picture_png
 PIXELS = np.full((8, 12, 3), (250, 10, 10), dtype=np.uint8)
 
 
-def pictured(weights: list[float]) -> Pictured:
+def pictured(weights: list[float]) -> PictureAnswer:
     """A 2 by 3 patch grid with the given class-token attention; the second head attends only to the last patch."""
     tokens = ("[class]", *(f"{row},{column}" for row in (1, 2) for column in (1, 2, 3)))
     both = np.zeros((2, 8, 7))

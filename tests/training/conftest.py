@@ -1,12 +1,17 @@
 """Recipes that train in a second."""
 
 import random
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from qkv.data.registry import DATASETS, LoadedData
+from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
+
+from .stopping import stop_after
 
 TINY = [
     "data.size=120",
@@ -50,3 +55,18 @@ def tiny_text(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     entry = replace(DATASETS["tinyshakespeare"], load=lambda config: LoadedData({}, texts=texts))
     monkeypatch.setitem(DATASETS, "tinyshakespeare", entry)
     return read_recipe("shakespeare-lstm", TINY_TEXT)
+
+
+@pytest.fixture(scope="session")
+def _stopped(tiny, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 4)
+        job.begin(tiny, folder, "cpu")
+    return folder
+
+
+@pytest.fixture
+def stopped(_stopped, tmp_path) -> Path:
+    """A copy of a run that was stopped after four steps."""
+    return shutil.copytree(_stopped, tmp_path / "run")

@@ -26,21 +26,6 @@ from qkv.training.run import CHANGEABLE, Run
 from .stopping import assert_bit_equal, stop_after
 
 
-@pytest.fixture(scope="module")
-def _stopped(tiny, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        stop_after(patch, 4)
-        job.begin(tiny, folder, "cpu")
-    return folder
-
-
-@pytest.fixture
-def stopped(_stopped, tmp_path) -> Path:
-    """A run that was stopped after four steps."""
-    return shutil.copytree(_stopped, tmp_path / "run")
-
-
 def flat(table: dict, prefix: str = "") -> dict:
     rows = {}
     for key, value in table.items():

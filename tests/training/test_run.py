@@ -36,21 +36,6 @@ def whole(tiny, tmp_path_factory):
     return job.begin(tiny, tmp_path_factory.mktemp("whole") / "run", "cpu")
 
 
-@pytest.fixture(scope="module")
-def _stopped(tiny, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        stop_after(patch, 4)
-        job.begin(tiny, folder, "cpu")
-    return folder
-
-
-@pytest.fixture
-def stopped(_stopped, tmp_path) -> Path:
-    """A copy of a run that was interrupted after four steps."""
-    return shutil.copytree(_stopped, tmp_path / "run")
-
-
 def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(whole, tiny, tmp_path, monkeypatch):
     assert whole.state.finished
     parts, resumes = tmp_path / "parts", 0

@@ -126,28 +126,28 @@ def _data_overrides(
 
 def _report(done: Any, recipe: str | None, json: bool) -> None:
     """Print the outcome of the run and the next commands."""
-    run, place = done.run, done.state
+    run, state = done.run, done.state
     if json:
-        best = place.best and {"step": place.best.step, run.recipe.train.best_by: place.best.value}
+        best = state.best and {"step": state.best.step, run.recipe.train.best_by: state.best.value}
         result_json(
-            {"run": str(run.folder), "finished": place.finished, "step": place.step, "best": best,
-             "seconds": round(place.seconds, 1)}
+            {"run": str(run.folder), "finished": state.finished, "step": state.step, "best": best,
+             "seconds": round(state.seconds, 1)}
         )  # fmt: skip
     else:
         result(str(run.folder))
-    if not place.finished:
+    if not state.finished:
         command = f"qkv train {recipe} --resume" if recipe else "qkv train --resume"
         info(f"stopped: saved {run.checkpoints[-1]}   resume with: {command} {shlex.quote(str(run.folder))}")
         raise typer.Exit(options.INTERRUPTED)
-    if place.best is not None and not json:
+    if state.best is not None and not json:
         from qkv.training.recipe import TASKS
 
         folder = shlex.quote(str(run.folder))
         task = TASKS[run.recipe.task]
         parsed = " --file parsed.conllu" if run.recipe.model.get("tree", "none") != "none" else ""
         metric = task.metrics[run.recipe.train.best_by]
-        best_value = f"best valid {metric.name} {metric.shown(place.best.value)}"
+        best_value = f"best valid {metric.name} {metric.shown(state.best.value)}"
         info(
-            f"done: {place.step:,} steps in {place.seconds:.0f} s, {best_value}   "
+            f"done: {state.step:,} steps in {state.seconds:.0f} s, {best_value}   "
             f"next: qkv evaluate {folder}, then qkv {task.cli_command} {folder}{parsed}"
         )

@@ -36,8 +36,8 @@ from qkv.attention import (
     attend,
     plan,
 )  # fmt: skip
-from qkv.nn.feedforward import FeedForward
-from qkv.nn.heads import MultiHead
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.multi_head import MultiHead
 
 HALF = torch.bfloat16
 Call = Callable[[], Tensor]

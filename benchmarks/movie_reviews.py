@@ -20,9 +20,9 @@ import torch
 
 from benchmarks.timing import tell
 from qkv import __version__
-from qkv.data.movie_reviews import FOLDS
-from qkv.data.registry import DataConfig, load_data
-from qkv.evaluation.record import Measure, Record, append_record
+from qkv.datasets.corpora.movie_reviews import FOLDS
+from qkv.datasets.registry import DataConfig, load_data
+from qkv.experiments.results import Measure, Record, append_record
 from qkv.runtime import provenance
 
 try:

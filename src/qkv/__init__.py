@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qkv.attention import ablate, attend, watch
-    from qkv.interop import load
-    from qkv.tasks.answerer import Answerer
-    from qkv.tasks.captioner import Captioner
-    from qkv.tasks.classifier import Classifier
-    from qkv.tasks.embedder import Embedder
-    from qkv.tasks.filler import Filler
-    from qkv.tasks.generator import Generator
-    from qkv.tasks.tagger import Tagger
-    from qkv.tasks.translator import Translator
+    from qkv.hub import load
+    from qkv.pipelines.captioner import Captioner
+    from qkv.pipelines.classifier import Classifier
+    from qkv.pipelines.embedder import Embedder
+    from qkv.pipelines.generator import Generator
+    from qkv.pipelines.mask_filler import Filler
+    from qkv.pipelines.question_answerer import Answerer
+    from qkv.pipelines.tagger import Tagger
+    from qkv.pipelines.translator import Translator
 
 __version__ = "0.1.0"
 __all__ = [
@@ -50,15 +50,15 @@ _MODULES = {
     "ablate": "qkv.attention",
     "attend": "qkv.attention",
     "watch": "qkv.attention",
-    "load": "qkv.interop",
-    "Answerer": "qkv.tasks.answerer",
-    "Captioner": "qkv.tasks.captioner",
-    "Classifier": "qkv.tasks.classifier",
-    "Embedder": "qkv.tasks.embedder",
-    "Filler": "qkv.tasks.filler",
-    "Generator": "qkv.tasks.generator",
-    "Tagger": "qkv.tasks.tagger",
-    "Translator": "qkv.tasks.translator",
+    "load": "qkv.hub",
+    "Answerer": "qkv.pipelines.question_answerer",
+    "Captioner": "qkv.pipelines.captioner",
+    "Classifier": "qkv.pipelines.classifier",
+    "Embedder": "qkv.pipelines.embedder",
+    "Filler": "qkv.pipelines.mask_filler",
+    "Generator": "qkv.pipelines.generator",
+    "Tagger": "qkv.pipelines.tagger",
+    "Translator": "qkv.pipelines.translator",
 }
 
 

@@ -1,28 +1,154 @@
-"""Build frozen config dataclasses from plain data (TOML, JSON, `--set a.b=value`).
+"""Typed configs: pydantic models read from TOML, JSON and `--set a.b=value`.
 
-Errors name the offending key and the nearest valid one. Data can only set declared fields; it never selects code.
+Errors name the offending key and the nearest valid one. Data can only set declared fields; it never selects code other
+than a registered class by its name.
 """
 
 import copy
-import dataclasses
-import difflib
+import inspect
 import json
-import math
 import re
 import tomllib
-import types
-import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
-from qkv.errors import InputError
+import tomli_w
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import ErrorDetails
+
+from qkv.errors import ConfigError, InputError
+from qkv.registry import lookup, nearest
 from qkv.runtime.files import read_regular
+from qkv.runtime.text import printable, printable_repr
 
-MAX_TOML_BYTES = 2**20  # bytes
+MAX_TOML_BYTES = 2**20
 MAX_INTEGER = 2**53  # largest integer range that float64 represents exactly
 
+Size = Annotated[int, Field(ge=1, le=2**24)]  # a width, a length or a vocabulary size
+Count = Annotated[int, Field(ge=1, le=1024)]  # layers, heads, ...
+Budget = Annotated[int, Field(ge=1, le=2**30)]  # bounds memory: tokens of a batch, number of examples
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+Integer = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]  # dropout, smoothing, decay of an average
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+StringList = Annotated[tuple[str, ...], Strict(False)]
+SizeList = Annotated[tuple[Size, ...], Strict(False)]
+
 T = TypeVar("T")
+
+
+class _OneLineErrors(type(BaseModel)):  # type: ignore[misc]
+    """Raises the errors of a config built in Python as an InputError of one line, as `build` does."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            raise ConfigError(_message(error, cls)) from None
+
+
+class Config(BaseModel, metaclass=_OneLineErrors):
+    """Base class of all configs: frozen, without conversions between types, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some values changed; the result is validated."""
+        return type(self)(**{**dict(self), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the config as plain data, as it is written to TOML and JSON."""
+        return self.model_dump(mode="json")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A registered class chosen by a config, with its options: `score = { name = "low_rank", rank = 64 }`.
+
+    A term without options may be written as its name: `score = "additive"`.
+    """
+
+    kind: str
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cls(self) -> type[Any]:
+        """The registered class."""
+        return lookup(self.kind, self.name)
+
+    def build(self, *args: Any) -> Any:
+        """Build the term: `cls.from_sizes(*args, **options)` if the class has it, else `cls(**options)`."""
+        if hasattr(self.cls, "from_sizes"):
+            return self.cls.from_sizes(*args, **self.options)
+        return self.cls(**self.options)
+
+    def to_data(self) -> str | dict[str, Any]:
+        """Return the term as it is written in a recipe."""
+        return {"name": self.name, **self.options} if self.options else self.name
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.name, json.dumps(self.options, sort_keys=True)))
+
+
+def parse_term(kind: str, data: Any) -> Term:
+    """Return the term of a name, of a table with a name and options, or of a term; raise ValueError otherwise."""
+    if isinstance(data, Term):
+        if data.kind != kind:
+            raise ValueError(f"must be a {kind}, not the {data.kind} {data.name}")
+        data = data.to_data()
+    if isinstance(data, str):
+        data = {"name": data}
+    if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
+        raise ValueError(f"must be the name of a {kind} or a table with a name, not {printable_repr(data)}")
+    options = {key: value for key, value in data.items() if key != "name"}
+    try:
+        cls = lookup(kind, data["name"])
+        config = build(options_of(cls), options, "", prefix="")
+    except InputError as error:
+        raise ValueError(str(error).removeprefix(": ")) from None
+    return Term(kind, data["name"], {key: value for key, value in config if key in options})
+
+
+@cache
+def options_of(cls: type[Any]) -> type[Config]:
+    """Return the options of a registered class as a config.
+
+    They are the parameters of `from_sizes`, or of the constructor if the class does not define it, that have defaults.
+    """
+    parameters = inspect.signature(getattr(cls, "from_sizes", cls)).parameters.values()
+    fields: dict[str, Any] = {
+        parameter.name: (parameter.annotation, parameter.default)
+        for parameter in parameters
+        if parameter.default is not parameter.empty
+    }
+    return create_model(cls.__name__, __base__=Config, **fields)
+
+
+def _term(kind: str) -> Any:
+    return (PlainValidator(partial(parse_term, kind)), PlainSerializer(Term.to_data))
+
+
+ScoreTerm = Annotated[Term, *_term("score")]
+AlignTerm = Annotated[Term, *_term("align")]
+PositionTerm = Annotated[Term, *_term("position")]
+TokenizerTerm = Annotated[Term, *_term("tokenizer")]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -37,31 +163,15 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def write_toml(data: Mapping[str, Any]) -> str:
     """Serialize nested plain data as TOML; None values are omitted, as TOML has no null."""
-    return "\n".join(_toml_lines(data, ())) + "\n"
+    return tomli_w.dumps(_without_none(data))
 
 
-def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines of a table: its values first, then its subtables."""
-    for key, value in table.items():
-        if not isinstance(value, Mapping | None):
-            yield f"{_toml_key(key)} = {_toml_value(value)}"
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from ("", f"[{'.'.join(map(_toml_key, (*path, key)))}]")
-            yield from _toml_lines(value, (*path, key))
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    # Strings, integers and booleans are as in JSON, except that TOML requires DEL to be escaped.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if value is not None
+    }
 
 
 def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -70,23 +180,34 @@ def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
     for assignment in assignments:
         dotted, equals, text = assignment.partition("=")
         if not equals or not all(dotted.strip().split(".")):
-            raise InputError(f"--set {shown(assignment)}: expected a.b=value")
+            raise InputError(f"--set {printable(assignment)}: expected a.b=value")
         *parents, last = dotted.strip().split(".")
-        table = result
-        for parent in parents:
-            table = table.setdefault(parent, {})
-            if not isinstance(table, dict):
-                raise InputError(f"--set {shown(assignment)}: {shown(parent)} is a value, not a table")
-        table[last] = _parse_value(text.strip())
+        change: dict[str, Any] = {last: _parse_value(text.strip())}
+        for parent in reversed(parents):
+            change = {parent: change}
+        result = merge(result, change)
     return result
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `over` into `base` recursively: tables key by key, other values are replaced."""
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Merge `over` into `base` recursively: tables key by key, other values are replaced.
+
+    A string below a table is a term without options: `score = "dot"` and `score = { name = "dot" }` are equal. A term
+    with another name does not keep the options of the old one.
+    """
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
-        result[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(value, Mapping) and isinstance(below, str):
+            below = {"name": below}
+        if isinstance(value, Mapping) and below is not None and not isinstance(below, Mapping):
+            raise InputError(f"{printable(key)} is a value, not a table")
+        if not isinstance(value, Mapping) or below is None:
+            result[key] = value
+        elif depth >= 1 and value.get("name", below.get("name")) != below.get("name"):
+            result[key] = dict(value)
+        else:
+            result[key] = merge(below, value, depth + 1)
     return result
 
 
@@ -98,111 +219,110 @@ def _parse_value(text: str) -> Any:
 
 
 def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
-    """Fill the dataclass `cls` from plain data, checking every key and type.
+    """Validate plain data as the config `cls`.
 
     `where` opens each error message; `prefix` precedes each key in it (e.g. "model.").
     """
-    if not isinstance(data, Mapping):
-        raise InputError(f"{where}: {prefix.rstrip('.') or 'the top level'} must be a table of keys and values")
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for key in data:
-        if key not in fields:
-            raise InputError(f"{where}: unknown key {prefix}{shown(key)}{nearest(key, fields, prefix)}")
-    hints = typing.get_type_hints(cls)
-    values = {key: _convert(hints[key], value, where, f"{prefix}{key}") for key, value in data.items()}
-    required = [
-        name
-        for name, field in fields.items()
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    for name in required:
-        if name not in values:
-            raise InputError(f"{where}: missing key {prefix}{name}")
     try:
-        return cls(**values)
-    except InputError as error:  # a check of the dataclass itself, e.g. "dropout must be in [0, 1)"
-        raise InputError(f"{where}: {_with_prefix(str(error), prefix, fields)}") from None
+        return _adapter(cls).validate_json(json.dumps(data, default=str))  # type: ignore[no-any-return]
+    except ValidationError as error:
+        raise InputError(f"{where}: {_message(error, cls, prefix)}") from None
+    except (ValueError, RecursionError):  # an integer with thousands of digits
+        raise InputError(f"{where}: {prefix.rstrip('.')} a number is out of range") from None
 
 
-def _with_prefix(message: str, prefix: str, fields: Iterable[str]) -> str:
-    """Prefix a message with its table: "model.dropout must ..." for a key, else "model: ..."."""
-    first = re.split(r"\W", message, maxsplit=1)[0]
-    return f"{prefix}{message}" if first in fields or not prefix else f"{prefix.rstrip('.')}: {message}"
+@cache
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
-def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return " (did you mean ...?)" if a known name is close, else the list of known names."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if close:
-        return f" (did you mean {prefix}{close[0]}?)"
-    return f" (known: {', '.join(names)})"
+def _message(error: ValidationError, cls: Any, prefix: str = "") -> str:
+    """Describe the first error of a validation in one line."""
+    details = error.errors(include_url=False)[0]
+    location = [printable(str(part)) for part in details["loc"] if isinstance(part, str)]
+    key = prefix + ".".join(location)
+    table, kind, value = key.rpartition(".")[0], details["type"], details["input"]
+    dotted = f"{table}." if table else ""
+    if kind == "extra_forbidden":
+        return f"unknown key {key}{nearest(location[-1], _keys(cls, location[:-1]), dotted)}"
+    if kind == "missing":
+        return f"missing key {key}"
+    if kind in ("model_type", "dataclass_type", "model_attributes_type"):
+        return f"{key.rstrip('.') or 'the top level'} must be a table of keys and values"
+    if kind == "literal_error":
+        options = _choices(cls, location)
+        return f"{key} = {printable_repr(value)}{nearest(str(value), options)}"
+    if kind == "value_error":
+        message = str(details["ctx"]["error"])
+        first = re.split(r"\W", message, maxsplit=1)[0]
+        is_key = first in _keys(cls, location) or first == "must"
+        return f"{key}{'' if first == 'must' else '.' if key and is_key else ': ' if key else ''}".replace(
+            "..", "."
+        ) + (f" {message}" if first == "must" else message)
+    return f"{key} must be {_expected(details)}, not {printable_repr(value)}"
 
 
-def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
-    """Check and convert `value` to a field's type; integers are valid floats, lists are valid tuples."""
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        return build(typing.cast(type, hint), value, where, prefix=f"{key}.")
-    if origin is Literal:
-        if value not in options:
-            text = shown_value(value)
-            hint = nearest(text.strip("'"), map(str, options))
-            raise InputError(f"{where}: {key} = {text}{hint}")
-        return value
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in options:
-            return None
-        members = [option for option in options if option is not type(None)]
-        return _convert(members[0], value, where, key)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_convert(options[0], item, where, key) for item in value)
-    if origin is dict and isinstance(value, Mapping):
-        return _plain(value, where, key)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(_plain(value, where, key))
-    expected = origin or hint
-    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        raise InputError(f"{where}: {key} must be {_type_name(expected)}, not {shown_value(value)}")
-    return _plain(value, where, key)
+def _expected(details: ErrorDetails) -> str:
+    """Return what a value should have been, e.g. "an integer" or "at least 1"."""
+    names = {
+        "int_type": "an integer",
+        "int_from_float": "an integer",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "bool_type": "true or false",
+        "string_type": "a string",
+        "tuple_type": "a list",
+        "dict_type": "a table",
+        "greater_than_equal": "at least {ge:,}",
+        "greater_than": "greater than {gt}",
+        "less_than_equal": "at most {le:,}",
+        "less_than": "less than {lt}",
+    }
+    context = details.get("ctx", {})
+    message = details["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    return names.get(details["type"], message).format(**context)
 
 
-def _plain(value: Any, where: str, key: str) -> Any:
-    """Return `value` after checking its numbers: integers within +-MAX_INTEGER, floats not NaN."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item, where, f"{key}.{shown(str(name))}") for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item, where, key) for item in value]
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise InputError(f"{where}: {key} is out of range: must be between -2^53 and 2^53")
-    if isinstance(value, float) and math.isnan(value):
-        raise InputError(f"{where}: {key} must be a number, not nan")
-    return value
+def _fields(cls: Any, location: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of the config at a location inside `cls`."""
+    fields = getattr(cls, "model_fields", {})
+    for part in location:
+        annotation = fields[part].annotation if part in fields else None
+        fields = getattr(annotation, "model_fields", {})
+    return fields
 
 
-def _type_name(kind: type) -> str:
-    names = {int: "an integer", float: "a number", str: "a string", bool: "true or false", dict: "a table"}
-    return names.get(kind, "a list")
+def _keys(cls: Any, location: Sequence[str]) -> list[str]:
+    return list(_fields(cls, location))
 
 
-def shown(text: str, longest: int = 200) -> str:
-    """Return a text truncated and escaped for a one-line error message."""
-    shortened = text if len(text) <= longest else f"{text[:longest]}..."
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shortened)
+def _choices(cls: Any, location: Sequence[str]) -> list[str]:
+    """Return the values of a Literal field."""
+    annotation = _fields(cls, location[:-1])[location[-1]].annotation
+    options = get_args(annotation) if get_origin(annotation) is Literal else get_args(get_args(annotation)[0])
+    return [str(option) for option in options]
 
 
-def shown_value(value: Any, longest: int = 200) -> str:
-    """Return the repr of a value, truncated and escaped for a one-line error message."""
-    try:
-        return shown(repr(value), longest)
-    except ValueError:  # Python limits int-to-str conversion; TOML's hexadecimal integers can exceed it
-        return "an integer with thousands of digits"
+def describe_fields(cls: type[BaseModel]) -> dict[str, str]:
+    """Return the comment at the end of each field's line: the meaning of the key."""
+    comments: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not (isinstance(base, type) and issubclass(base, Config)) or base is Config:
+            continue
+        for line in inspect.getsource(base).splitlines():
+            match = re.match(r"    (\w+): .*?  # (.*)", line)
+            if match:
+                comments[match[1]] = match[2]
+    return comments
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise InputError(message) unless `condition` holds; used by config dataclasses."""
+    """Raise ConfigError(message) unless `condition` holds: a check that involves several keys of a config."""
     if not condition:
-        raise InputError(message)
+        raise ConfigError(message)
+
+
+# Used by configs that are still dataclasses.
 
 
 def require_known(config: Any, **known: Iterable[str]) -> None:
@@ -214,12 +334,14 @@ def require_known(config: Any, **known: Iterable[str]) -> None:
 
 def require_meaning(config: Any, meant_for: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
     """Raise if a field is set that only applies when another field has certain values."""
-    for field in dataclasses.fields(config):
-        value, (other, allowed) = getattr(config, field.name), meant_for.get(field.name, (field.name, ()))
+    import dataclasses
+
+    for entry in dataclasses.fields(config):
+        value, (other, allowed) = getattr(config, entry.name), meant_for.get(entry.name, (entry.name, ()))
         require(
-            other == field.name or value == field.default or getattr(config, other) in allowed,
-            f"{field.name} = {value!r} does not apply with {other} = {getattr(config, other)!r}: "
-            f"omit {field.name} or set {other} to {' or '.join(allowed)}",
+            other == entry.name or value == entry.default or getattr(config, other) in allowed,
+            f"{entry.name} = {value!r} does not apply with {other} = {getattr(config, other)!r}: "
+            f"omit {entry.name} or set {other} to {' or '.join(allowed)}",
         )
 
 

@@ -9,6 +9,10 @@ class InputError(QkvError):
     """Invalid user input: a file, a recipe, a text, a folder."""
 
 
+class ConfigError(InputError, ValueError):
+    """A config has an invalid value, or values that do not fit together."""
+
+
 class CheckpointError(InputError):
     """A saved model or run is truncated, corrupt or inconsistent."""
 

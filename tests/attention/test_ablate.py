@@ -10,7 +10,7 @@ from torch import nn
 import qkv
 from qkv.attention import Attend, Causal
 from qkv.errors import InputError
-from qkv.nn.heads import MultiHead
+from qkv.nn.multi_head import MultiHead
 
 
 class Layer(nn.Module):
@@ -120,7 +120,7 @@ import torch
 from torch import nn
 import qkv
 from qkv.attention import Causal
-from qkv.nn.heads import MultiHead
+from qkv.nn.multi_head import MultiHead
 
 class Layer(nn.Module):
     def __init__(self):

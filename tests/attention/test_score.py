@@ -21,6 +21,7 @@ from qkv.attention import (
     Score,
     Sizes,
     attend,
+    build_score,
 )  # fmt: skip
 from qkv.errors import InputError, ShapeError
 
@@ -422,7 +423,7 @@ class TestNames:
     def test_from_sizes_matches_tensors_of_these_sizes(self, name):
         same = name in ("dot", "scaled_dot", "cosine")
         key_dim = QUERY_DIM if same else KEY_DIM
-        score = SCORES[name].from_sizes(Sizes(QUERY_DIM, key_dim, hidden=2, max_keys=KEYS, heads=HEADS))
+        score = build_score(name, Sizes(QUERY_DIM, key_dim, hidden=2, max_keys=KEYS, heads=HEADS))
         assert type(score) is SCORES[name]
         query, key = torch.randn(1, HEADS, 2, QUERY_DIM), torch.randn(1, HEADS, KEYS, key_dim)
         assert score(query, key).shape == (1, HEADS, 2, KEYS)

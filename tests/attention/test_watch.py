@@ -14,7 +14,7 @@ from qkv.attention.backends.reference import Reference
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, greedy_search
 from qkv.models import transformer
-from qkv.nn.heads import MultiHead
+from qkv.nn.multi_head import MultiHead
 
 
 class Layer(nn.Module):
@@ -320,7 +320,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import qkv
 from qkv.attention import Attend, Causal, Cosine
-from qkv.nn.heads import MultiHead
+from qkv.nn.multi_head import MultiHead
 
 
 class Layer(nn.Module):
@@ -447,7 +447,7 @@ import torch
 from torch import nn
 import qkv
 from qkv.attention import Causal
-from qkv.nn.heads import MultiHead
+from qkv.nn.multi_head import MultiHead
 
 class Layer(nn.Module):
     def __init__(self):

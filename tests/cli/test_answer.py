@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.questions import Question
-from qkv.tasks.answerer import Answerer
+from qkv.datasets.squad import Question
+from qkv.pipelines.question_answerer import Answerer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 ASKED = [

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.data.vocabulary import Vocabulary
-from qkv.interop.folder import save_model
-from qkv.models.captioner import Config, ShowAttendTell
+from qkv.hub.model_folder import save_model
+from qkv.models.show_attend_tell import Config, ShowAttendTell
+from qkv.tokenizers.vocabulary import Vocabulary
 
 from .command import Ended
 

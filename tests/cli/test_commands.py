@@ -13,8 +13,8 @@ import typer
 
 from qkv.cli import demo
 from qkv.cli.main import app
-from qkv.data import registry
-from qkv.data.dates import generate
+from qkv.datasets import registry
+from qkv.datasets.corpora.dates import generate
 from qkv.errors import NotFinite
 from qkv.training.recipe import TASKS
 

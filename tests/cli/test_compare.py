@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from qkv.data.pair import Pair
-from qkv.data.registry import DATASETS, LoadedData
-from qkv.evaluation.record import RESULTS, append_record, read_records
-from qkv.interop.manifest import MANIFEST_FILE, read_manifest, write_manifest
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.experiments.results import RESULTS, append_record, read_records
+from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.training import job
 from qkv.training.recipe import read_recipe
-from tests.evaluation.records import record
+from tests.experiments.records import record
 
 from .command import Ended
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from qkv.data.vocabulary import Vocabulary
-from qkv.interop import load, save_model
-from qkv.interop.families import FAMILIES
-from qkv.interop.released import write_released
+from qkv.hub import load, save_model
+from qkv.hub.families import FAMILIES
+from qkv.hub.released import write_released
 from qkv.models.bert import Bert
 from qkv.models.bert import Config as BertConfig
 from qkv.models.elmo import Config as ElmoConfig
@@ -20,6 +19,7 @@ from qkv.models.gpt2 import Config as GPT2Config
 from qkv.models.rnn_lm import RNNLM
 from qkv.models.rnn_lm import Config as RNNConfig
 from qkv.models.transformer import Config, Transformer
+from qkv.tokenizers.vocabulary import Vocabulary
 
 WEIGHTS = "model.safetensors"
 EXTRA_FILES = {

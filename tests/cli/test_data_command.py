@@ -12,8 +12,9 @@ from threading import Thread
 
 import pytest
 
-from qkv.data import cmudict, dataset_cache, tinyshakespeare
-from qkv.data.registry import DATASETS
+from qkv.datasets import cache as dataset_cache
+from qkv.datasets.corpora import cmudict, tinyshakespeare
+from qkv.datasets.registry import DATASETS
 from qkv.runtime.download import download
 
 from .command import TINY, Ended

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import qkv as library
-from qkv.data.vocabulary import Vocabulary
+from qkv.interpret.document_probe import DocumentProbe
 from qkv.models.han import HAN, Config
-from qkv.tasks.document_probe import DocumentProbe
+from qkv.tokenizers.vocabulary import Vocabulary
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 REVIEW = "A fine film.\n\nThe cat was good, and the dog was fine.\nI left. The end."

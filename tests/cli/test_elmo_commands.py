@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import qkv as library
-from qkv.data.characters import Characters
-from qkv.interop import save_model
+from qkv.hub import save_model
 from qkv.models.elmo import Config, Elmo
+from qkv.tokenizers.characters import Characters
 
 SIZES = {"max_characters": 8, "filters": ((1, 4), (2, 4)), "dim": 6, "hidden": 8, "max_length": 5, "reader_hidden": 3}
 LINES = ["She didn't read it.", "", "Ünïcödé 好 🙂", "one two three four five six seven"]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.data.vocabulary import Vocabulary
-from qkv.interop import save_model
+from qkv.hub import save_model
 from qkv.models.rnn_lm import RNNLM, Config
+from qkv.tokenizers.vocabulary import Vocabulary
 
 TEXT = "To be, or not to be,\nthat is the question"
 

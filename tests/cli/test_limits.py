@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.cli.main import app
-from qkv.tasks.translator import Translator
+from qkv.pipelines.translator import Translator
 
 from .command import TINY, Ended, process
 

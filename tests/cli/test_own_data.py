@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from qkv.data.tagged import Tagged
-from qkv.tasks.translator import Search, Translator
+from qkv.datasets.tagged import Tagged
+from qkv.pipelines.translator import Search, Translator
 
 SQUAD = {
     "context": "Ada lives in Rome, Bo at home.",

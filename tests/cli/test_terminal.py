@@ -11,13 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.data.vocabulary import Vocabulary
-from qkv.evaluation.record import append_record
-from qkv.interop.folder import save_model
-from qkv.models import captioner, rnn_lm
+from qkv.experiments.results import append_record
+from qkv.hub.model_folder import save_model
+from qkv.models import rnn_lm
+from qkv.models import show_attend_tell as captioner
+from qkv.tokenizers.vocabulary import Vocabulary
 from tests.cli.command import Ended
 from tests.cli.under_terminal import Case, as_json
-from tests.evaluation.records import record
+from tests.experiments.records import record
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 COUNT = 50

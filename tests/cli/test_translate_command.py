@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.data.vocabulary import Vocabulary
-from qkv.interop import save_model
+from qkv.hub import save_model
 from qkv.models import rnn_seq2seq
-from qkv.tasks.translator import Search, Translator
+from qkv.pipelines.translator import Search, Translator
+from qkv.tokenizers.vocabulary import Vocabulary
 
 from .command import Ended
 

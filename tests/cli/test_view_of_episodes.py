@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from qkv.cli.main import app
-from qkv.data.episodes import FewShotDataset
-from qkv.data.registry import DATASETS, LoadedData
+from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.errors import InputError
 from qkv.training import job
 from qkv.training.recipe import read_recipe

@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.data.vocabulary import Vocabulary
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
 from qkv.models.rnn_lm import RNNLM
 from qkv.models.rnn_lm import Config as RNNConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
+from qkv.tokenizers.vocabulary import Vocabulary
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXT = "the cat sat"

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.config import build, nearest, override, read_toml, require, write_toml
+from qkv.config import build, override, read_toml, require, write_toml
 from qkv.errors import InputError
+from qkv.registry import nearest
 from qkv.training.recipe import Recipe, read_recipe, recipe_names
 
 

@@ -11,18 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.config import build
-from qkv.data.characters import CHARACTERS, Characters
-from qkv.data.pair import Pair
-from qkv.data.registry import DataConfig, LoadedData
-from qkv.data.tagged import Tagged
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import DataConfig, LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError, ShapeError
-from qkv.interop import load, save_model
+from qkv.hub import load, save_model
 from qkv.models.elmo import HEADS, LABEL_HEADS, PRESETS, Config, Elmo
 from qkv.nn.scalar_mix import ScalarMix
 from qkv.nn.state import select
-from qkv.tasks.classification import ClassificationTask
+from qkv.tasks.bilm import TwoWayLanguageModelTask
 from qkv.tasks.tagging import TaggingTask
-from qkv.tasks.two_way_language_model import TwoWayLanguageModelTask
+from qkv.tasks.text_classification import ClassificationTask
+from qkv.tokenizers.characters import CHARACTERS, Characters
 from qkv.training.recipe import TrainConfig
 
 SIZES: dict[str, Any] = {

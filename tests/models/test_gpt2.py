@@ -11,8 +11,8 @@ from torch.nn import functional as F
 import qkv
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, greedy_search
-from qkv.interop.families.gpt2 import FAMILY
-from qkv.interop.released import write_released
+from qkv.hub.families.gpt2 import FAMILY
+from qkv.hub.released import write_released
 from qkv.models.gpt2 import GPT2, PRESETS, Config
 from qkv.nn.state import select
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import qkv
 from qkv.errors import InputError, ShapeError
 from qkv.models.han import HAN, Config
-from qkv.nn.recurrent import BiRNN
+from qkv.nn.rnn import BiRNN
 
 VOCABULARY = 11
 GOLDEN = 0.92385  # the loss after 20 steps of training on synthetic data

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.data.pair import Pair
-from qkv.data.registry import LoadedData
-from qkv.data.vocabulary import Vocabulary
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
-from qkv.interop import load, save_model
+from qkv.hub import load, save_model
 from qkv.models.linformer import SHARING, Config, Linformer
 from qkv.nn.low_rank import LengthProjection
-from qkv.tasks.classification import ClassificationTask
+from qkv.tasks.text_classification import ClassificationTask
+from qkv.tokenizers.vocabulary import Vocabulary
 from qkv.training.recipe import TrainConfig
 
 SIZES = {"vocabulary_size": 13, "dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16, "rank": 5}

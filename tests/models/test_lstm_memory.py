@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from qkv.errors import InputError
-from qkv.interop import load
-from qkv.interop.folder import save_model
+from qkv.hub import load
+from qkv.hub.model_folder import save_model
 from qkv.models import MODELS
 from qkv.models.lstm_memory import Config, LSTMMemory
 from qkv.training.recipe import read_recipe

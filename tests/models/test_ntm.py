@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.errors import InputError, ShapeError
-from qkv.interop import load
-from qkv.interop.folder import save_model
+from qkv.hub import load
+from qkv.hub.model_folder import save_model
 from qkv.models.lstm_memory import Config as LSTMConfig
 from qkv.models.lstm_memory import LSTMMemory
 from qkv.models.ntm import NTM, Config

@@ -19,12 +19,12 @@ from torch import Tensor
 import qkv
 from qkv.attention import TreePositions, Trees
 from qkv.errors import InputError
-from qkv.interop import load, save_model
-from qkv.interop.families import marian
-from qkv.interop.families.bert import FAMILY
-from qkv.interop.released import write_released
+from qkv.hub import load, save_model
+from qkv.hub.families import marian
+from qkv.hub.families.bert import FAMILY
+from qkv.hub.released import write_released
 from qkv.models import bert, transformer
-from qkv.nn.heads import MultiHead
+from qkv.nn.multi_head import MultiHead
 
 LENGTHS = torch.tensor([6, 4])
 TOKENS = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 9, 4, 3, 0, 0]])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.interop import load, save_model
+from qkv.hub import load, save_model
 from qkv.models import bert, transformer
 from qkv.models.bert import Bert
 from qkv.models.transformer import Transformer

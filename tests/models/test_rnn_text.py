@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.errors import InputError
-from qkv.interop import load, save_model
+from qkv.hub import load, save_model
 from qkv.models.rnn_text import HEADS, Config, RNNText
 
 VOCABULARY = 9

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.errors import InputError, ShapeError
-from qkv.interop.folder import save_model
+from qkv.hub.model_folder import save_model
 from qkv.models.snail import SNAIL, AttentionBlock, Config, PolicyConfig, SNAILPolicy
 
 CONFIG = Config(3, 2, height=8, width=9, maps=4, stages=2, features=5, keys=(4, 6), values=(3, 5), filters=4)

@@ -12,7 +12,7 @@ import qkv
 from qkv.attention import SCORES, Attend, Relative
 from qkv.errors import InputError
 from qkv.models.transformer import PRESETS, Config, Transformer
-from qkv.nn.embed import ENCODINGS, POSITIONS, SinusoidalHalves
+from qkv.nn.embedding import ENCODINGS, POSITIONS, SinusoidalHalves
 
 CONFIG = Config(10, 10, dim=12, heads=3, encoder_layers=2, decoder_layers=2, feedforward=20)
 

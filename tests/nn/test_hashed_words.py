@@ -2,8 +2,8 @@
 
 import torch
 
-from qkv.data.characters import Characters
 from qkv.nn.hashed_words import PRIME, ROWS, HashedWords
+from qkv.tokenizers.characters import Characters
 
 
 def row_by_hand(numbers: list[int]) -> int:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from qkv.attention import Causal, Padding, Prefix, Rotary, Window
 from qkv.errors import InputError
-from qkv.nn.heads import MultiHead
 from qkv.nn.low_rank import LengthProjection, LowRankMultiHead
+from qkv.nn.multi_head import MultiHead
 
 DIM, HEADS, LENGTH, RANK = 12, 3, 10, 4
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import qkv
-from qkv.attention import SCORES, Additive, Hard, LocalMonotonic, LocalPredictive, Sizes, Softmax
+from qkv.attention import SCORES, Additive, Hard, LocalMonotonic, LocalPredictive, Sizes, Softmax, build_score
 from qkv.nn.source_attention import ALIGNMENTS, SourceAttention, build_alignment
 
 BATCH, SOURCE, FEATURES, HIDDEN = 2, 4, 6, 6
@@ -58,7 +58,7 @@ def test_coverage_with_the_additive_score_matches_the_paper():
 @pytest.mark.parametrize("score", sorted(set(SCORES) - {"location"}))
 def test_coverage_is_the_sum_of_the_weights_so_far(score, align):
     torch.manual_seed(0)
-    score_module = SCORES[score].from_sizes(Sizes(HIDDEN, FEATURES, 5, SOURCE))
+    score_module = build_score(score, Sizes(HIDDEN, FEATURES, 5, SOURCE))
     attention = SourceAttention(score_module, make_alignment(align), FEATURES, coverage=True).double().eval()
     values, _, actual, weights = run_steps(attention)
     for t, (context, coverage) in enumerate(actual):

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models
 
-from qkv.data.image_file import read_image
-from qkv.data.tokenizer import PretrainedTokenizer
+from qkv.datasets.image_files import read_image
 from qkv.errors import InputError
 from qkv.runtime.native import silence_native_stderr
+from qkv.tokenizers.tokenizer import PretrainedTokenizer
 
 
 def test_stderr_is_silenced_inside_the_block_only(capfd: pytest.CaptureFixture[str]) -> None:

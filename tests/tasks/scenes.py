@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from qkv.data.captions import Captions, Named
-from qkv.data.registry import LoadedData
+from qkv.datasets.captions import Captions, Named
+from qkv.datasets.registry import LoadedData
 
 CORNERS = ("upper left", "upper right", "lower left", "lower right")
 

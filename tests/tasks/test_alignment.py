@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.vocabulary import Vocabulary
 from qkv.errors import InputError
-from qkv.tasks.answer import Answer, AttentionMap
+from qkv.pipelines.output import Answer, AttentionMap
+from qkv.tokenizers.vocabulary import Vocabulary
 
 
 def attention(rows: tuple[str, ...], columns: tuple[str, ...], heads: int = 1, seed: int = 0) -> AttentionMap:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.captions import Captions
-from qkv.data.registry import DATASETS, DataConfig, LoadedData
-from qkv.data.vocabulary import BEGIN, END, PAD
+from qkv.datasets.captions import Captions
+from qkv.datasets.registry import DATASETS, DataConfig, LoadedData
 from qkv.errors import InputError
-from qkv.interop import load
-from qkv.models.captioner import Config, ShowAttendTell
+from qkv.hub import load
+from qkv.models.show_attend_tell import Config, ShowAttendTell
 from qkv.tasks.captioning import CaptioningTask, shift_with_edge
+from qkv.tokenizers.vocabulary import BEGIN, END, PAD
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 

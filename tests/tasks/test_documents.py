@@ -8,16 +8,17 @@ import pytest
 import torch
 
 import qkv
-from qkv.data.pair import Pair
-from qkv.data.registry import LoadedData
-from qkv.data.vocabulary import Vocabulary
-from qkv.data.wordpiece import learn_wordpieces
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
+from qkv.interpret.attention_probe import AttentionProbe
+from qkv.interpret.document_probe import DocumentProbe
 from qkv.models.han import HAN, Config
-from qkv.tasks.attention_probe import AttentionProbe
-from qkv.tasks.classification import ClassificationTask, label_log_probabilities
-from qkv.tasks.document_probe import DocumentProbe
-from qkv.tasks.examples import SentenceExampleEncoder
+from qkv.pipelines.classifier import label_log_probabilities
+from qkv.pipelines.text_inputs import SentenceExampleEncoder
+from qkv.tasks.text_classification import ClassificationTask
+from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers.wordpiece import learn_wordpieces
 from qkv.training.recipe import TrainConfig
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.episodes import FewShotDataset
-from qkv.data.registry import DATASETS, LoadedData
+from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.models.snail import SNAIL, Config
 from qkv.tasks.few_shot import EVAL_SEED, FewShotTask, scores
 from qkv.training import job

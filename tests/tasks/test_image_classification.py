@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.images import LabeledImages
-from qkv.data.registry import DATASETS, LoadedData
+from qkv.datasets.images import LabeledImages
+from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.models.vit import Config, ViT
-from qkv.tasks.image_classification import ImageClassificationTask, cutout, scale_pixels, shift_crop
+from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.tasks.image_classification import ImageClassificationTask, cutout, shift_crop
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 
 import qkv
-from qkv.data.registry import DATASETS, LoadedData, load_data
+from qkv.datasets.registry import DATASETS, LoadedData, load_data
 from qkv.errors import InputError
 from qkv.generation import Sampling
-from qkv.tasks.language_model import LanguageModelTask
+from qkv.tasks.language_modeling import LanguageModelTask
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.finetune import load_pretrained

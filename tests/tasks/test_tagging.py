@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.data.registry import LoadedData
-from qkv.data.tagged import Tagged
-from qkv.data.vocabulary import BEGIN, END, Vocabulary
+from qkv.datasets.registry import LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
-from qkv.tasks.examples import IGNORE, ExampleEncoder
-from qkv.tasks.tagging import TaggingTask, encode_sentences, predict_tags, tag_scores
+from qkv.pipelines.tagger import encode_sentences, predict_tags
+from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
+from qkv.tasks.tagging import TaggingTask, tag_scores
+from qkv.tokenizers.vocabulary import BEGIN, END, Vocabulary
 from qkv.training.recipe import TrainConfig
 from tests.tasks.text_encoders import TableEncoder
 

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.data.registry import LoadedData
-from qkv.data.tagged import Tagged
-from qkv.data.vocabulary import Vocabulary
+from qkv.datasets.registry import LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
-from qkv.tasks.examples import ExampleEncoder
-from qkv.tasks.tagger import Tagger
-from qkv.tasks.tagging import TaggingTask, encode_sentences, predict_tags
-from qkv.tasks.trees import require_heads
+from qkv.pipelines.tagger import Tagger, encode_sentences, predict_tags
+from qkv.pipelines.text_inputs import ExampleEncoder
+from qkv.pipelines.tree_inputs import require_heads
+from qkv.tasks.tagging import TaggingTask
+from qkv.tokenizers.vocabulary import Vocabulary
 from qkv.training.recipe import TrainConfig, read_recipe
 
 # The tag of a word depends on the tree only: the root, a child of the root, or a child of a child.

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.data.pair import Pair
-from qkv.data.registry import LoadedData
-from qkv.data.tagged import Tagged
-from qkv.data.vocabulary import Vocabulary
-from qkv.data.wordpiece import learn_wordpieces
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
-from qkv.interop import save_model
+from qkv.hub import save_model
 from qkv.models.transformer import Config, Transformer
-from qkv.tasks.parsed import ParsedBatch, parsed_ids, parsed_tokens
+from qkv.pipelines.parsed_source import ParsedBatch, parsed_ids, parsed_tokens
+from qkv.pipelines.translator import Search, Translator
+from qkv.pipelines.tree_inputs import ParsedSentence
 from qkv.tasks.translation import TranslationTask, encode
-from qkv.tasks.translator import Search, Translator
-from qkv.tasks.trees import ParsedSentence
+from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers.wordpiece import learn_wordpieces
 from qkv.training.recipe import TrainConfig
 
 HEADS = [(0, 1, 1), (0, 1, 2), (0, 3, 1), (2, 0, 2), (2, 0, 1), (3, 0, 2), (3, 3, 0), (3, 1, 0)]

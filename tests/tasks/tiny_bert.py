@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from qkv.data.pretrained import PretrainedTokenizer, read_tokenizer
-from qkv.interop import save_model
+from qkv.hub import save_model
 from qkv.models.bert import Bert, Config
+from qkv.tokenizers.pretrained import PretrainedTokenizer, read_tokenizer
 
 WORDS = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "dog", "sat", "on", "mat", "play", "##ing", "##s",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.registry import DATASETS, LoadedData
+from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
 

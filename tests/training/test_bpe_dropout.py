@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from qkv.data.registry import learn_vocabulary, load_data
+from qkv.datasets.registry import load_data
 from qkv.models import MODELS
+from qkv.tasks.train_tokenizer import learn_vocabulary
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.recipe import Recipe

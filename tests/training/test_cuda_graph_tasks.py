@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from qkv.data.images import LabeledImages
-from qkv.data.pair import Pair
-from qkv.data.registry import DATASETS, LoadedData
-from qkv.data.tagged import Tagged
+from qkv.datasets.images import LabeledImages
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 

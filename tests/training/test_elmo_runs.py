@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.data.pair import Pair
-from qkv.data.registry import DATASETS, LoadedData
-from qkv.data.tagged import Tagged
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
-from qkv.interop import load
-from qkv.tasks.classifier import Classifier
-from qkv.tasks.tagger import Tagger
+from qkv.hub import load
+from qkv.pipelines.classifier import Classifier
+from qkv.pipelines.tagger import Tagger
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
 

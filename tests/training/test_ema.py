@@ -89,8 +89,8 @@ def test_averaged_weights_are_validated_saved_and_loaded(tiny_text, tmp_path):
     assert task.validate(model)["loss"] != pytest.approx(last["loss"], rel=1e-4)
 
 
-def load_task(recipe: Recipe, model: qkv.interop.Network) -> loop.Task:
-    from qkv.data.registry import load_data
+def load_task(recipe: Recipe, model: qkv.hub.Network) -> loop.Task:
+    from qkv.datasets.registry import load_data
     from qkv.training.recipe import TASKS
 
     return TASKS[recipe.task].prepare(load_data(recipe.data), model.tokenizer, model.config, recipe.train, recipe.seed)

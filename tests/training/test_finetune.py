@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.data.registry import DATASETS, LoadedData
-from qkv.data.tagged import Tagged
-from qkv.data.vocabulary import Vocabulary
+from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
-from qkv.interop import load, save_model
+from qkv.hub import load, save_model
 from qkv.models.bert import Bert, Config
-from qkv.models.captioner import Config as CaptionerConfig
-from qkv.models.captioner import ShowAttendTell
 from qkv.models.elmo import Config as ElmoConfig
 from qkv.models.elmo import Elmo
 from qkv.models.linformer import Config as LinformerConfig
 from qkv.models.linformer import Linformer
 from qkv.models.ntm import NTM
 from qkv.models.ntm import Config as NTMConfig
+from qkv.models.show_attend_tell import Config as CaptionerConfig
+from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.snail import SNAIL, PolicyConfig, SNAILPolicy
 from qkv.models.snail import Config as SNAILConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
+from qkv.tokenizers.vocabulary import Vocabulary
 from qkv.training import job
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.recipe import read_recipe

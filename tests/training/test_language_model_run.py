@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from qkv.errors import InputError
-from qkv.interop import load
+from qkv.hub import load
 from qkv.models.rnn_lm import RNNLM
-from qkv.tasks.generator import Generator
-from qkv.tasks.language_model import LanguageModelTask
-from qkv.tasks.translator import Translator
+from qkv.pipelines.generator import Generator
+from qkv.pipelines.translator import Translator
+from qkv.tasks.language_modeling import LanguageModelTask
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from qkv.tasks.language_model import LanguageModelTask
+from qkv.tasks.language_modeling import LanguageModelTask
 from qkv.training import job
 
 from .stopping import stop_after

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from qkv.data.pair import Pair
-from qkv.data.registry import DATASETS, LoadedData
-from qkv.data.tokenizer import PretrainedTokenizer
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.errors import InputError
-from qkv.interop import load
-from qkv.tasks.classifier import Classifier
-from qkv.tasks.filler import Filler
+from qkv.hub import load
+from qkv.pipelines.classifier import Classifier
+from qkv.pipelines.mask_filler import Filler
+from qkv.tokenizers.tokenizer import PretrainedTokenizer
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
 from qkv.training.run import LOG

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from qkv.config import build
-from qkv.data.registry import DataConfig
+from qkv.datasets.registry import DataConfig
 from qkv.errors import InputError, NotFinite
 from qkv.models import MODELS
 from qkv.training import job

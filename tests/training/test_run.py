@@ -9,15 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from qkv.data.registry import load_data
+from qkv.datasets.registry import load_data
 from qkv.errors import CheckpointError, InputError, NotFinite
-from qkv.interop.manifest import MANIFEST_FILE, read_manifest, write_manifest
+from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.runtime import provenance
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job, loop
-from qkv.training.manifest import Manifest
 from qkv.training.recipe import read_recipe
 from qkv.training.run import Run
+from qkv.training.run_manifest import Manifest
 
 from .stopping import assert_bit_equal, stop_after, tensors
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.data.tensor_batch import TensorBatch
+from qkv.datasets.tensor_batch import TensorBatch
 from qkv.training.step import CudaGraphTrainStep, TrainStep
 from qkv.types import Float, Int, Tensor
 

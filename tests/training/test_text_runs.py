@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import qkv
-from qkv.data.pair import Pair
-from qkv.data.registry import DATASETS, LoadedData
-from qkv.data.tagged import Tagged
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from qkv.tasks.translator import Search, Translator
+from qkv.pipelines.translator import Search, Translator
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 

@@ -11,7 +11,6 @@ from qkv.attention.operator import Attend, Plan, attend, explain, plan
 from qkv.attention.position import ALiBi, Position, Rotary
 from qkv.attention.relative import Relative, TreeRelative
 from qkv.attention.score import (
-    SCORES,
     Additive,
     Bilinear,
     Concat,
@@ -30,9 +29,18 @@ from qkv.attention.spec import AttentionOutput
 from qkv.attention.tree import TreePositions, Trees
 from qkv.attention.watch import watch
 from qkv.errors import Unsupported
+from qkv.registry import _classes
+
+SCORES = _classes["score"]
+
+
+def build_score(name: str, sizes: Sizes) -> Score:
+    """Build a score by name."""
+    cls = SCORES[name]
+    return cls.from_sizes(sizes) if hasattr(cls, "from_sizes") else cls()
+
 
 __all__ = [
-    "SCORES",
     "ALiBi",
     "Additive",
     "Addressing",

@@ -10,9 +10,13 @@ from torch import nn
 
 from qkv.attention.mask import Mask
 from qkv.attention.precision import at_least_float32
+from qkv.attention.score import Sizes
 from qkv.attention.score_shape import CellIndex, Index, ScoreShape
 from qkv.errors import InputError, ShapeError
+from qkv.registry import register
 from qkv.types import Bool, Float, Int, Tensor
+
+WINDOW = 10  # default half-width D of local attention, as in Luong, Pham and Manning (2015)
 
 
 class SoftmaxForm(NamedTuple):
@@ -46,6 +50,7 @@ class Align(ABC):
 
 
 @final
+@register("align", "softmax", "soft")
 class Softmax(Align):
     """exp(s / T) / sum exp(s / T): soft attention."""
 
@@ -64,6 +69,7 @@ class Softmax(Align):
 
 
 @final
+@register("align", "uniform")
 class Uniform(Align):
     """1 / n for each of the n unmasked keys, independent of the scores: mean pooling."""
 
@@ -88,13 +94,14 @@ class StepWindow(Mask):
 
 
 @final
+@register("align", "local_m")
 class LocalMonotonic(Align):
     """softmax over the keys in [t - D, t + D], at time step t: local-m (Luong, Pham and Manning 2015).
 
     The first query is at time step `start` (see `attend`), or 0. If no key is left in the window, the output is zero.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int = WINDOW) -> None:
         if window < 0:
             raise InputError(f"window must be 0 or more, not {window}")
         self.window = window
@@ -107,6 +114,7 @@ class LocalMonotonic(Align):
 
 
 @final
+@register("align", "local_p")
 class LocalPredictive(nn.Module, Align):
     """Softmax in a window around a position predicted from the query: local-p (Luong, Pham and Manning 2015).
 
@@ -130,6 +138,10 @@ class LocalPredictive(nn.Module, Align):
         for parameter, inputs in ((self.weight, query_dim), (self.vector, hidden_dim)):
             bound = 1.0 / math.sqrt(max(inputs, 1))
             nn.init.uniform_(parameter, -bound, bound)
+
+    @classmethod
+    def from_sizes(cls, sizes: Sizes, *, window: int = WINDOW) -> "LocalPredictive":
+        return cls(sizes.query, window)
 
     def centre(
         self, query: Float[Tensor, "batch heads query dim"], sizes: int | Int[Tensor, "#batch #heads #query"]

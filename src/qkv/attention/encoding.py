@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from qkv.attention.score import Sizes
 from qkv.errors import InputError
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 
@@ -27,6 +29,7 @@ class Encoding(nn.Module, ABC):
 
 
 @final
+@register("position", "sinusoidal")
 class Sinusoidal(Encoding):
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(same), added to embeddings (Vaswani et al. 2017).
 
@@ -41,6 +44,10 @@ class Sinusoidal(Encoding):
         super().__init__()
         self.dim = dim
         self.register_buffer("table", torch.empty(0, dim), persistent=False)
+
+    @classmethod
+    def from_sizes(cls, sizes: Sizes) -> "Sinusoidal":
+        return cls(sizes.heads * sizes.query)
 
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
         _check_offset(offset)
@@ -65,6 +72,33 @@ class Sinusoidal(Encoding):
 
 
 @final
+@register("position", "sinusoidal_halves")
+class SinusoidalHalves(Encoding):
+    """`Sinusoidal` with all sines first and then all cosines, as in released Marian models."""
+
+    extrapolates = True
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.alternating = Sinusoidal(dim)
+
+    @classmethod
+    def from_sizes(cls, sizes: Sizes) -> "SinusoidalHalves":
+        return cls(sizes.heads * sizes.query)
+
+    def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
+        return _sines_first(self.alternating(length, offset))
+
+    def at(self, positions: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
+        return _sines_first(self.alternating.at(positions))
+
+
+def _sines_first(encoding: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape dim"]:
+    return torch.cat((encoding[..., 0::2], encoding[..., 1::2]), dim=-1)
+
+
+@final
+@register("position", "learned")
 class Learned(Encoding):
     """A learned vector for each position below `max_length`."""
 
@@ -73,6 +107,10 @@ class Learned(Encoding):
     def __init__(self, max_length: int, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_length, dim).normal_(std=0.02))
+
+    @classmethod
+    def from_sizes(cls, sizes: Sizes) -> "Learned":
+        return cls(sizes.max_keys, sizes.heads * sizes.query)
 
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
         _check_offset(offset)

@@ -13,7 +13,7 @@ A discrete choice has no gradient, so training needs an estimator. With p = soft
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import nn
@@ -22,8 +22,9 @@ from torch.nn import functional as F
 from qkv.attention.align import Align, AlignInput, apply_temperature
 from qkv.attention.precision import at_least_float32
 from qkv.attention.replay import in_backward
-from qkv.config import nearest
+from qkv.attention.score import Sizes
 from qkv.errors import InputError, ShapeError
+from qkv.registry import nearest, register
 from qkv.types import Bool, Float, Tensor
 
 ESTIMATORS = ("straight-through", "gumbel", "reinforce")
@@ -50,6 +51,7 @@ class Draws(NamedTuple):
 
 
 @final
+@register("align", "hard")
 class Hard(nn.Module, Align):
     """One key per query: the argmax in evaluation, and a choice with a gradient estimator in training.
 
@@ -86,6 +88,28 @@ class Hard(nn.Module, Align):
         self.discount = discount
         self.baseline = _baseline(baseline, decay, query_dim) if estimator == "reinforce" else None
         self._draws: list[Draws] = []  # since the last loss
+
+    @classmethod
+    def from_sizes(
+        cls,
+        sizes: Sizes,
+        *,
+        estimator: Literal["straight-through", "gumbel", "reinforce"] = "straight-through",
+        temperature: float = 1.0,
+        baseline: Literal["moving-average", "learned", "none"] = "moving-average",
+        decay: float = 0.9,
+        entropy: float = 0.0,
+        discount: float = 1.0,
+    ) -> "Hard":
+        return cls(
+            estimator,
+            temperature=temperature,
+            baseline=None if baseline == "none" else baseline,
+            decay=decay,
+            query_dim=sizes.query,
+            entropy=entropy,
+            discount=discount,
+        )
 
     def compute_weights(self, inputs: AlignInput) -> Float[Tensor, "batch heads query key"]:
         scores, allowed, query, _ = inputs

@@ -12,8 +12,10 @@ import torch
 
 from qkv.attention.encoding import angles
 from qkv.attention.precision import upcast_dtype
+from qkv.attention.score import Sizes
 from qkv.attention.score_shape import Index, ScoreShape
 from qkv.errors import InputError, ShapeError
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 Bias = Callable[[Index], Float[Tensor, "..."]]
@@ -46,6 +48,15 @@ class Position(ABC):
 
 
 @final
+@register("position", "none")
+class NoPosition(Position):
+    """No position: attention does not depend on the order of the keys."""
+
+    extrapolates = True
+
+
+@final
+@register("position", "rotary")
 @dataclass(frozen=True)
 class Rotary(Position):
     """Rotates each pair of features by an angle proportional to the position, so that q . k depends on distances only.
@@ -69,6 +80,10 @@ class Rotary(Position):
         if not self.base > 0:
             raise InputError(f"the base of Rotary must be positive, not {self.base}")
 
+    @classmethod
+    def from_sizes(cls, sizes: Sizes, *, base: float = 10000.0) -> "Rotary":
+        return cls(sizes.query, base)
+
     def apply_to_qk(
         self, x: Float[Tensor, "batch heads length dim"], positions: Int[Tensor, "#batch length"]
     ) -> Float[Tensor, "batch heads length dim"]:
@@ -81,6 +96,7 @@ class Rotary(Position):
 
 
 @final
+@register("position", "alibi")
 @dataclass(frozen=True)
 class ALiBi(Position):
     """Subtracts m_h |i - j| from the score of a query at position i and a key at position j (Press et al. 2022).
@@ -98,6 +114,10 @@ class ALiBi(Position):
     def __post_init__(self) -> None:
         if self.heads < 1:
             raise InputError(f"ALiBi needs at least one head, not {self.heads}")
+
+    @classmethod
+    def from_sizes(cls, sizes: Sizes) -> "ALiBi":
+        return cls(sizes.heads)
 
     def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
         if shape.head_subset is None and shape.heads != self.heads:

@@ -9,8 +9,10 @@ from torch import nn
 
 from qkv.attention.position import Bias, Position
 from qkv.attention.precision import upcast_dtype
+from qkv.attention.score import Sizes
 from qkv.attention.score_shape import CellIndex, Index, ScoreShape
 from qkv.errors import InputError, ShapeError
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 Distance = Callable[[Index], Int[Tensor, "..."]]
@@ -67,8 +69,13 @@ class RelativeEmbeddings(nn.Module, Position):
 
 
 @final
+@register("position", "relative")
 class Relative(RelativeEmbeddings):
     """Vectors for the distance j - i between a query at position i and a key at position j (Shaw et al. 2018)."""
+
+    @classmethod
+    def from_sizes(cls, sizes: Sizes, *, max_distance: int = 16) -> "Relative":
+        return cls(sizes.query, max_distance)
 
     def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:
         return self.bias_by_distance(_sequence_distance, query)

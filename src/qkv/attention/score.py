@@ -5,7 +5,7 @@ Every score compares a transformed query with a transformed key,
     score(q, k) = compare(transform_query(q), transform_key(k)),
 
 so that keys can be transformed once per sequence (`Keys`), and so that scores whose comparison is a dot product run on
-the fused kernels, whatever their transformations. A new score is one class here; `SCORES` maps names to classes.
+the fused kernels, whatever their transformations.
 
 Queries and keys with 0 features have score 0 everywhere, which a softmax turns into uniform weights. `ScaledDot` would
 divide by the square root of 0 and raises a `ShapeError` instead.
@@ -13,7 +13,6 @@ divide by the square root of 0 and raises a `ShapeError` instead.
 
 import copy
 import math
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -25,6 +24,7 @@ from torch.nn import functional as F
 from qkv.attention.precision import at_least_float32
 from qkv.attention.score_shape import select_along
 from qkv.errors import InputError, ShapeError
+from qkv.registry import register
 from qkv.types import Float, Tensor
 
 
@@ -37,17 +37,20 @@ class Keys:
 
 
 class Sizes(NamedTuple):
-    """Sizes from which `Score.from_sizes` builds a score."""
+    """Sizes of an attention layer, from which `from_sizes` builds its score, alignment and position."""
 
     query: int
     key: int
-    hidden: int  # hidden size of an additive score, or the rank of a bilinear one
+    hidden: int  # default hidden size of an additive score, and default rank of a bilinear one
     max_keys: int  # maximum number of keys
     heads: int = 1
 
 
 class Score(nn.Module, ABC):
-    """Score function between queries and keys; its parameters, if any, are per head or shared by all heads."""
+    """Score function between queries and keys; its parameters, if any, are per head or shared by all heads.
+
+    A subclass overrides `forward(query, key)`; or `compare` and the transformations, if keys can be transformed once.
+    """
 
     def transform_query(
         self, query: Float[Tensor, "batch heads query dim"]
@@ -61,7 +64,6 @@ class Score(nn.Module, ABC):
         """Transform the keys before the comparison, once per sequence."""
         return key
 
-    @abstractmethod
     def compare(
         self, query: Float[Tensor, "batch heads query features"], key: Float[Tensor, "batch heads key key_features"]
     ) -> Float[Tensor, "batch heads query key"]:
@@ -69,6 +71,9 @@ class Score(nn.Module, ABC):
 
         Returns a new tensor, which masking may modify in place; in float32 if half precision would round or overflow.
         """
+        if type(self).forward is Score.forward:
+            raise NotImplementedError(f"{type(self).__name__} overrides neither forward nor compare")
+        return self.forward(query, key)
 
     def keys(self, key: Float[Tensor, "batch kv_heads key dim"]) -> Keys:
         """Transform the keys of a sequence once for all later queries."""
@@ -89,11 +94,6 @@ class Score(nn.Module, ABC):
             for name, weight in self._parameters.items()
         }
         return subset
-
-    @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "Score":
-        """Build this score for the given sizes; scores without parameters ignore them."""
-        return cls()
 
 
 class DotProduct(Score):
@@ -133,6 +133,7 @@ def _float32_output(x: Float[Tensor, "..."]) -> bool:
 
 
 @final
+@register("score", "dot")
 class Dot(DotProduct):
     """q . k"""
 
@@ -141,6 +142,7 @@ class Dot(DotProduct):
 
 
 @final
+@register("score", "scaled_dot")
 class ScaledDot(DotProduct):
     """q . k / sqrt(d), or q . k times a given scale (Vaswani et al. 2017).
 
@@ -160,6 +162,7 @@ class ScaledDot(DotProduct):
 
 
 @final
+@register("score", "bilinear", "general")
 class Bilinear(DotProduct):
     """q W k: "general", or multiplicative, attention (Luong, Pham and Manning 2015)."""
 
@@ -176,11 +179,12 @@ class Bilinear(DotProduct):
         return 1.0
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "Score":
+    def from_sizes(cls, sizes: Sizes) -> "Bilinear":
         return cls(sizes.query, sizes.key, sizes.heads)
 
 
 @final
+@register("score", "low_rank_bilinear", "low_rank")
 class LowRankBilinear(DotProduct):
     """(U q) . (V k): a bilinear score whose matrix U^T V has reduced rank."""
 
@@ -201,11 +205,12 @@ class LowRankBilinear(DotProduct):
         return 1.0
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "Score":
-        return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
+    def from_sizes(cls, sizes: Sizes, *, rank: int | None = None) -> "LowRankBilinear":
+        return cls(sizes.query, sizes.key, sizes.hidden if rank is None else rank, sizes.heads)
 
 
 @final
+@register("score", "cosine")
 class Cosine(DotProduct):
     """b q . k / (|q| |k|) with a learned sharpness b > 0: content-based addressing (Graves et al. 2014)."""
 
@@ -226,8 +231,8 @@ class Cosine(DotProduct):
         return 1.0
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "Score":
-        return cls(heads=sizes.heads)
+    def from_sizes(cls, sizes: Sizes, *, sharpness: float = 1.0) -> "Cosine":
+        return cls(sharpness, sizes.heads)
 
 
 class HiddenLayer(Score):
@@ -264,6 +269,7 @@ class HiddenLayer(Score):
 
 
 @final
+@register("score", "additive")
 class Additive(HiddenLayer):
     """v . tanh(W q + U k) (Bahdanau, Cho and Bengio 2015)."""
 
@@ -274,11 +280,12 @@ class Additive(HiddenLayer):
         self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "Score":
-        return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
+    def from_sizes(cls, sizes: Sizes, *, hidden_dim: int | None = None) -> "Additive":
+        return cls(sizes.query, sizes.key, sizes.hidden if hidden_dim is None else hidden_dim, sizes.heads)
 
 
 @final
+@register("score", "concat")
 class Concat(HiddenLayer):
     """v . tanh(W [q ; k]), one matrix for both (Luong, Pham and Manning 2015): `Additive`, its two matrices stacked."""
 
@@ -297,11 +304,12 @@ class Concat(HiddenLayer):
         return self.weight[:, self.query_dim :]
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "Score":
-        return cls(sizes.query, sizes.key, sizes.hidden, sizes.heads)
+    def from_sizes(cls, sizes: Sizes, *, hidden_dim: int | None = None) -> "Concat":
+        return cls(sizes.query, sizes.key, sizes.hidden if hidden_dim is None else hidden_dim, sizes.heads)
 
 
 @final
+@register("score", "location")
 class Location(Score):
     """W q: a score for each source position, independent of its key (Luong, Pham and Manning 2015)."""
 
@@ -322,7 +330,7 @@ class Location(Score):
         return query[..., : key.shape[2]]
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes) -> "Score":
+    def from_sizes(cls, sizes: Sizes) -> "Location":
         return cls(sizes.query, sizes.max_keys, sizes.heads)
 
 
@@ -353,12 +361,3 @@ def _uniform(shape: tuple[int, ...], *, inputs: int) -> nn.Parameter:
     """Parameter initialized uniformly in +-1/sqrt(inputs), like nn.Linear; 0 inputs are allowed."""
     bound = 1.0 / math.sqrt(max(inputs, 1))
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
-
-
-def _leaf_classes(cls: type[Score]) -> list[type[Score]]:
-    children = cls.__subclasses__()
-    return [leaf for child in children for leaf in _leaf_classes(child)] if children else [cls]
-
-
-SCORES = {re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in _leaf_classes(Score)}  # type: ignore[type-abstract]
-SCORES |= {"general": Bilinear, "low_rank": LowRankBilinear}  # names used in papers and lectures

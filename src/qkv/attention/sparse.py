@@ -18,10 +18,12 @@ import torch
 from qkv.attention.align import Align, AlignInput
 from qkv.attention.precision import at_least_float32
 from qkv.errors import InputError
+from qkv.registry import register
 from qkv.types import Float, Tensor
 
 
 @final
+@register("align", "sparsemax")
 class Sparsemax(Align):
     """The distribution nearest to the scores, argmin |p - s|^2 (Martins and Astudillo 2016)."""
 
@@ -30,6 +32,7 @@ class Sparsemax(Align):
 
 
 @final
+@register("align", "entmax")
 class Entmax(Align):
     """Between softmax (alpha near 1) and sparsemax (alpha = 2), or beyond it (Peters, Niculae and Martins 2019)."""
 

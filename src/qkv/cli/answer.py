@@ -10,8 +10,8 @@ from qkv.cli.console import note, progress_bar, result_json, result_line
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.data.questions import Question
-    from qkv.tasks.answerer import Answered, Candidate
+    from qkv.datasets.squad import Question
+    from qkv.pipelines.question_answerer import Answered, Candidate
 
 
 def answer(
@@ -55,7 +55,7 @@ def answer(
     """
     questions = _read_questions(question, text, file)
 
-    from qkv.tasks.answerer import Answerer
+    from qkv.pipelines.question_answerer import Answerer
 
     answerer = Answerer(run, device=device)
     if cut := answerer.truncated_questions(questions):
@@ -83,14 +83,14 @@ def _read_questions(question: str | None, text: str | None, file: Path | None) -
     for name, value in (("--question", question), ("--text", text)):
         if not value.strip():
             raise InputError(f"{name} is empty")
-    from qkv.data.questions import Question
+    from qkv.datasets.squad import Question
 
     return [Question(question, text)]
 
 
 def _parse_question(line: str, where: str) -> "Question":
-    from qkv.data.questions import Question
-    from qkv.data.rows import parse_json
+    from qkv.datasets.squad import Question
+    from qkv.datasets.tables import parse_json
 
     match parse_json(line, where):
         case {"question": str(question), "text": str(text)} if question.strip() and text.strip():

@@ -9,7 +9,7 @@ from qkv.cli import options
 from qkv.cli.console import info, note, progress_bar, result_json, result_line
 
 if TYPE_CHECKING:
-    from qkv.tasks.captioner import Captioned
+    from qkv.pipelines.captioner import Captioned
 
 CHUNK = 64  # images processed at a time
 
@@ -37,7 +37,7 @@ def caption(
     Prints one line per image. With --json, each caption is an object with its score and, for models with attention, a
     row of weights per token over the image grid in row-major order.
     """
-    from qkv.tasks.captioner import Captioner
+    from qkv.pipelines.captioner import Captioner
 
     captioner = Captioner(run, device=device)
     answers: list[Captioned] = []
@@ -52,7 +52,7 @@ def caption(
             answers += captions
             progress(begin + CHUNK)
     if page is not None:
-        from qkv.view.captions import save_captions
+        from qkv.visualize.caption_page import save_captions
 
         if not captioner.model.alignment_layers:
             note("this model has no attention; the page shows captions only")

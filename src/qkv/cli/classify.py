@@ -12,7 +12,7 @@ from qkv.cli.console import note, result_json, result_line
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.tasks.classifier import Classified
+    from qkv.pipelines.classifier import Classified
 
 
 def classify(
@@ -34,9 +34,9 @@ def classify(
     """
     if document and (text or file):
         raise InputError("texts, --input and --document are mutually exclusive")
-    from qkv.interop.folder import locate, network_of
+    from qkv.hub.model_folder import locate, network_of
     from qkv.models.vit import ViT
-    from qkv.tasks.picture_classifier import MAX_BATCH
+    from qkv.pipelines.image_classifier import MAX_BATCH
 
     pictures = issubclass(network_of(locate(run)), ViT)
     if pictures and document:
@@ -57,7 +57,7 @@ def classify(
 def _text_classifier(
     run: Path, device: str, lines: Sequence[str], batch_tokens: int
 ) -> Callable[[list[str]], "list[Classified]"]:
-    from qkv.tasks.classifier import Classifier
+    from qkv.pipelines.classifier import Classifier
 
     classifier = Classifier(run, device=device)
     texts.note_too_long(classifier, lines)
@@ -65,7 +65,7 @@ def _text_classifier(
 
 
 def _image_classifier(run: Path, device: str, lines: Sequence[str]) -> Callable[[list[str]], "list[Classified]"]:
-    from qkv.tasks.picture_classifier import PictureClassifier
+    from qkv.pipelines.image_classifier import PictureClassifier
 
     if missing := [line for line in lines if line.strip() and not Path(line).is_file()]:
         raise InputError(f"{missing[0]}: no such file ({len(missing)} missing)")

@@ -43,8 +43,8 @@ def compare(
 
     Reads only RUN/results.jsonl of each run; weights are not needed. The seeds of a recipe are merged into one row.
     """
-    from qkv.evaluation.record import RESULTS, read_records
-    from qkv.evaluation.table import markdown, newest, tables
+    from qkv.experiments.results import RESULTS, read_records
+    from qkv.experiments.table import markdown, newest, tables
 
     unscored = [run for run in runs if (run / "recipe.toml").is_file() and not (run / RESULTS).is_file()]
     if unscored and len(unscored) < len(runs):
@@ -54,8 +54,8 @@ def compare(
     if older := len(records) - len(newest(records)):
         note(f"skipped {older} older record(s): only the newest per recipe, seed, search and split counts")
     if by_length is not None:
-        from qkv.evaluation import lengths
-        from qkv.view.chart import save_by_length
+        from qkv.experiments import lengths
+        from qkv.visualize.length_chart import save_by_length
 
         info(f"figure: {save_by_length(lengths.by_length(records, split), by_length)}")
     elif split is not None:

@@ -42,8 +42,8 @@ def convert(
     Writes a directory that transformers can load, a qkv directory, or the two files of the original ELMo release.
     Tokenizer files are included. Pickles are neither read nor written.
     """
-    from qkv.interop import convert as convert_folder
-    from qkv.interop.conversion import DTYPES
+    from qkv.hub import convert as convert_folder
+    from qkv.hub.conversion import DTYPES
     from qkv.runtime.bars import Bars
 
     written = convert_folder(folder, out, to.value, None if dtype is None else DTYPES[dtype], Bars().byte_bar)

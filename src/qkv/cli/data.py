@@ -8,14 +8,15 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.console import info, note, result, result_json, result_line
-from qkv.config import build, nearest
+from qkv.config import build
 from qkv.errors import InputError
+from qkv.registry import nearest
 
 if TYPE_CHECKING:
-    from qkv.data.dataset_cache import DatasetCache, DatasetInfo
-    from qkv.data.pair import Pair
-    from qkv.data.registry import LoadedData
-    from qkv.data.tagged import Tagged
+    from qkv.datasets.cache import DatasetCache, DatasetInfo
+    from qkv.datasets.pair import Pair
+    from qkv.datasets.registry import LoadedData
+    from qkv.datasets.tagged import Tagged
 
 YOURS = "yours"  # licence of datasets that the user provides
 OWN = "own"  # split name for a user's file
@@ -37,8 +38,8 @@ app = typer.Typer(
 @app.command(name="list")
 def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """List the available datasets and the location of their files."""
-    from qkv.data.dataset_cache import DatasetCache
-    from qkv.data.registry import DATASETS
+    from qkv.datasets.cache import DatasetCache
+    from qkv.datasets.registry import DATASETS
 
     store = DatasetCache.with_folder(data_dir)
     for name, entry in DATASETS.items():
@@ -77,9 +78,9 @@ def fetch(
     json: options.Json = False,
 ) -> None:
     """Download the missing files of a dataset."""
-    from qkv.data.config import APPLIES_WHEN
-    from qkv.data.dataset_cache import DatasetCache
-    from qkv.data.registry import DATASETS
+    from qkv.datasets.cache import DatasetCache
+    from qkv.datasets.config import APPLIES_WHEN
+    from qkv.datasets.registry import DATASETS
 
     if name not in DATASETS:
         raise InputError(f"unknown dataset {name}{nearest(name, DATASETS)}")
@@ -124,7 +125,7 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show the first examples of a dataset or file."""
-    from qkv.data.registry import DATASETS
+    from qkv.datasets.registry import DATASETS
 
     if target is not None and not Path(name).exists():
         raise InputError(f"{name}: no such file; a target file requires a source file")
@@ -141,7 +142,7 @@ def show(
 
 
 def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
-    from qkv.data.registry import infer_kind, load_for_evaluation
+    from qkv.datasets.registry import infer_kind, load_for_evaluation
 
     kind = kind or infer_kind(paths)
     loaded = load_for_evaluation(kind, paths, OWN)
@@ -150,7 +151,7 @@ def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json
 
 
 def _show_set(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
-    from qkv.data.registry import DATASETS, DataConfig, load_data
+    from qkv.datasets.registry import DATASETS, DataConfig, load_data
 
     config: dict[str, Any] = {"name": name, "folder": None if folder is None else str(folder)}
     if languages is not None:
@@ -167,7 +168,7 @@ def _show_set(name: str, split: str, languages: str | None, folder: Path | None,
 
 
 def _show_loaded(name: str, loaded: "LoadedData", split: str, count: int, json: bool) -> None:
-    from qkv.data.pair import Pair
+    from qkv.datasets.pair import Pair
 
     if loaded.texts:
         _show_text(name, loaded.texts[split], count, json)

@@ -33,13 +33,13 @@ def demo(
     """
     from dataclasses import asdict
 
-    from qkv.evaluation.translation import evaluate
-    from qkv.tasks.translator import Translator
+    from qkv.experiments.translation import evaluate
+    from qkv.pipelines.translator import Translator
     from qkv.training import job
-    from qkv.training.manifest import MANIFEST
     from qkv.training.recipe import read_recipe
     from qkv.training.run import Run
-    from qkv.view import heat_map, save_page, save_png
+    from qkv.training.run_manifest import MANIFEST
+    from qkv.visualize import heat_map, save_page, save_png
 
     recipe = read_recipe(RECIPE)
     info("1. Train a GRU with additive attention to normalize dates in ten languages")

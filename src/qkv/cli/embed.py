@@ -50,8 +50,8 @@ def embed(
 
     import torch
 
+    from qkv.pipelines.embedder import Embedder
     from qkv.runtime.files import write_atomically
-    from qkv.tasks.embedder import Embedder
 
     embedder = Embedder(run, device=device)
     embedder.check_pooling(pooling)

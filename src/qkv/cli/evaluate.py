@@ -10,16 +10,16 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.console import info, note, progress_bar, result, result_json
-from qkv.config import shown
 from qkv.errors import InputError
 from qkv.runtime.files import write_atomically
+from qkv.runtime.text import printable
 
 if TYPE_CHECKING:
-    from qkv.data.pair import Pair
-    from qkv.data.registry import LoadedData
-    from qkv.evaluation import pronunciation, translation
-    from qkv.tasks.answer import Answer
-    from qkv.tasks.translator import Search, Translator
+    from qkv.datasets.pair import Pair
+    from qkv.datasets.registry import LoadedData
+    from qkv.experiments import pronunciation, translation
+    from qkv.pipelines.output import Answer
+    from qkv.pipelines.translator import Search, Translator
     from qkv.training.run import Run
 
 ALL_TESTS = "all-tests"
@@ -74,9 +74,9 @@ def evaluate(
     """
     from qkv.cli.evaluate_scored import evaluate_scored, files_to_score
     from qkv.cli.recording import record_result
-    from qkv.evaluation.record import measures
+    from qkv.experiments.results import measures
+    from qkv.pipelines.translator import Search, Translator
     from qkv.tasks.task import ScoredTask
-    from qkv.tasks.translator import Search, Translator
     from qkv.training.recipe import TASKS
 
     if data and split is not None:
@@ -138,7 +138,7 @@ def load_pairs(
 ) -> tuple[str, list["Pair"]]:
     """Return a display name and pairs: the user's files, or a split of the run's dataset."""
     if data:
-        from qkv.data.files import read_pairs
+        from qkv.datasets.text_files import read_pairs
 
         read = read_pairs(data, strict=strict)
         for message in read.notes:
@@ -160,8 +160,8 @@ def open_run(run: Path) -> tuple["Run", "LoadedData"]:
 
 
 def _find_run(run: Path) -> "Run | None":
-    from qkv.training.manifest import MANIFEST
     from qkv.training.run import Run
+    from qkv.training.run_manifest import MANIFEST
 
     if not run.exists():
         raise InputError(f"{run}: no such folder")
@@ -192,7 +192,7 @@ def _score(
 ) -> tuple["translation.Report | pronunciation.Report", list["Answer"]]:
     """Run the model and compute the metrics of the dataset."""
     from qkv.cli.recording import languages
-    from qkv.evaluation import pronunciation, translation
+    from qkv.experiments import pronunciation, translation
 
     began = time.monotonic()
     if run is not None and run.recipe.data.name == "cmudict":
@@ -230,7 +230,7 @@ def _note_unknown_tokens(translator: "Translator", pairs: list["Pair"]) -> None:
     unknown = [tokens for pair in pairs if (tokens := vocabulary.unknown_pieces(vocabulary.encode(pair.source)))]
     if unknown:
         tokens = list(dict.fromkeys(chain.from_iterable(unknown)))[:10]
-        names = ", ".join(shown(repr(token), MAX_TOKEN_SHOWN) for token in tokens)
+        names = ", ".join(printable(repr(token), MAX_TOKEN_SHOWN) for token in tokens)
         note(f"{len(unknown):,} source(s) contain out-of-vocabulary tokens: {names}")
 
 
@@ -243,7 +243,7 @@ def table(report: "translation.Report | pronunciation.Report") -> str:
     rows.append(f"{'speed':28}  {report.answers / report.seconds:8.0f}   texts/s")
     if report.mistakes:
         rows += ["", f"first {len(report.mistakes)} mistake(s):"]
-        mistakes = ([shown(repr(text)) for text in mistake] for mistake in report.mistakes)
+        mistakes = ([printable(repr(text)) for text in mistake] for mistake in report.mistakes)
         rows += [f"  {source}: {text} should be {reference}" for source, text, reference in mistakes]
     return "\n".join(rows)
 

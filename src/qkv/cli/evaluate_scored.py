@@ -6,10 +6,10 @@ from typing import Any
 
 from qkv.cli.console import info, note, result, result_json
 from qkv.cli.recording import record_result
-from qkv.data.registry import EVALUATED_FROM_FILES, LoadedData, load_for_evaluation
+from qkv.datasets.registry import EVALUATED_FROM_FILES, LoadedData, load_for_evaluation
 from qkv.errors import InputError
-from qkv.evaluation.record import measures
-from qkv.interop import load
+from qkv.experiments.results import measures
+from qkv.hub import load
 from qkv.metrics import Score
 from qkv.training.recipe import TASKS
 from qkv.training.run import Run

@@ -8,7 +8,7 @@ from qkv.cli import options, texts
 from qkv.cli.console import result_json, result_line
 
 if TYPE_CHECKING:
-    from qkv.tasks.filler import Filled
+    from qkv.pipelines.mask_filler import Filled
 
 
 def fill(
@@ -28,7 +28,7 @@ def fill(
     """
     lines = texts.read_texts(text, file, strict=strict)
 
-    from qkv.tasks.filler import Filler
+    from qkv.pipelines.mask_filler import Filler
 
     filler = Filler(run, device=device)
     filler.check(lines)

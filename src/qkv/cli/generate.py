@@ -11,7 +11,7 @@ from qkv.cli.console import result, result_json
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.tasks.generator import Generated
+    from qkv.pipelines.generator import Generated
 
 
 def generate(
@@ -54,7 +54,7 @@ def generate(
         raise InputError("--prompt, --file and --input are mutually exclusive")
 
     from qkv.generation import Sampling
-    from qkv.tasks.generator import Generator
+    from qkv.pipelines.generator import Generator
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     generator = Generator(run, device=device)

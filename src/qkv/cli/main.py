@@ -27,10 +27,9 @@ from qkv.cli import (
     view,
 )
 from qkv.cli.options import INTERRUPTED
-from qkv.config import shown
 from qkv.errors import InputError, QkvError, Unsupported
 from qkv.runtime.native import reserve_standard_descriptors
-from qkv.runtime.text import message_line
+from qkv.runtime.text import message_line, printable
 
 BAD_INPUT = 2
 MEMORY_OPTIONS = ("--batch-tokens", "--beam", "--n-best", "--n", "--tokens")  # options whose values scale memory use
@@ -118,7 +117,7 @@ def _run() -> Any:
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     for number, argument in enumerate(sys.argv[1:], start=1):
         if not argument.isascii() and any("\ud800" <= character <= "\udfff" for character in argument):
-            raise InputError(f"argument {number} is not UTF-8: {shown(repr(os.fsencode(argument)))}")
+            raise InputError(f"argument {number} is not UTF-8: {printable(repr(os.fsencode(argument)))}")
     code = app(prog_name="qkv", standalone_mode=False)
     sys.stdout.flush()
     return code

@@ -9,10 +9,10 @@ import torch
 from qkv import __version__
 from qkv.cli.console import info
 from qkv.config import build
-from qkv.evaluation.provenance import closest_recipe
-from qkv.evaluation.record import Record, append_record
-from qkv.interop import Network
-from qkv.interop.manifest import read_manifest
+from qkv.experiments.provenance import closest_recipe
+from qkv.experiments.results import Record, append_record
+from qkv.hub import Network
+from qkv.hub.checkpoint_manifest import read_manifest
 from qkv.runtime import provenance
 from qkv.training.recipe import Recipe, recipe_names, recipe_table
 from qkv.training.run import Run

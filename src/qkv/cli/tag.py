@@ -11,7 +11,7 @@ from qkv.cli import options, texts
 from qkv.cli.console import result_json, result_line
 
 if TYPE_CHECKING:
-    from qkv.tasks.tagger import TaggedText
+    from qkv.pipelines.tagger import TaggedText
 
 
 def tag(
@@ -39,7 +39,7 @@ def tag(
     sentences = texts.read_conllu(text, file)
     lines = [sentence.text for sentence in sentences] or texts.read_texts(text, file, strict=strict)
 
-    from qkv.tasks.tagger import Tagger
+    from qkv.pipelines.tagger import Tagger
 
     tagger, remaining = Tagger(run, device=device), iter(sentences)
     for number, line, answer in texts.predictions(

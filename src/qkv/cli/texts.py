@@ -13,14 +13,14 @@ import typer
 
 from qkv.cli import options
 from qkv.cli.console import info, note, progress_bar
-from qkv.config import shown
 from qkv.errors import InputError
 from qkv.runtime.files import file_kind
+from qkv.runtime.text import printable
 
 if TYPE_CHECKING:
-    from qkv.data.tagged import Tagged
-    from qkv.tasks.attention_probe import AttentionProbe
-    from qkv.tasks.text_pipeline import TextPipeline
+    from qkv.datasets.tagged import Tagged
+    from qkv.interpret.attention_probe import AttentionProbe
+    from qkv.pipelines.text_pipeline import TextPipeline
 
 STDIN = "standard input"
 DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")  # path of a pipe made by shell process substitution
@@ -58,7 +58,7 @@ def read_texts(texts: list[str] | None, file: Path | None, *, strict: bool, opti
 
 def read_conllu(texts: list[str] | None, file: Path | None) -> list["Tagged"]:
     """Return the parsed sentences of `file` if it is CoNLL-U, else an empty list."""
-    from qkv.data.files import is_parsed, read_parsed
+    from qkv.datasets.text_files import is_parsed, read_parsed
 
     return read_parsed(file) if file is not None and is_parsed(file) and not texts else []
 
@@ -86,7 +86,7 @@ def note_unknown_tokens(unknown: Mapping[int, Sequence[str]], what: str = "input
     if not unknown:
         return
     tokens = list(dict.fromkeys(chain.from_iterable(unknown.values())))
-    names = [f"'{shown(t, 20)}' ({' '.join(f'U+{ord(c):04X}' for c in t[:3])})" for t in tokens[:MAX_UNKNOWN_SHOWN]]
+    names = [f"'{printable(t, 20)}' ({' '.join(f'U+{ord(c):04X}' for c in t[:3])})" for t in tokens[:MAX_UNKNOWN_SHOWN]]
     more = f" and {len(tokens) - MAX_UNKNOWN_SHOWN:,} more" if len(tokens) > MAX_UNKNOWN_SHOWN else ""
     first = f"{what} {next(iter(unknown))}"
     where = first if len(unknown) == 1 else f"{len(unknown):,} {what}s, first: {first}"
@@ -118,20 +118,20 @@ def read_stdin(what: str) -> bytes:
 
 def read_lines(file: Path | None) -> list[str]:
     """Return the lines of standard input (None or -), of a pipe or of a regular file."""
-    from qkv.data.files import decode_lines
+    from qkv.datasets.text_files import decode_lines
 
     return decode_lines(_read_once(file, "lines"), _name(file))
 
 
 def read_text(file: Path | None, what: str) -> str:
     """Return the contents of standard input (None or -), of a pipe or of a regular file."""
-    from qkv.data.files import decode_text
+    from qkv.datasets.text_files import decode_text
 
     return decode_text(_read_once(file, what), _name(file))
 
 
 def _read_once(file: Path | None, what: str) -> bytes:
-    from qkv.data.files import read_data
+    from qkv.datasets.text_files import read_data
 
     descriptor = None if file is None else DESCRIPTOR.fullmatch(str(file))
     if file is None or _name(file) == STDIN:

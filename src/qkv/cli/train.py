@@ -104,7 +104,7 @@ def _data_overrides(
     recipe: str | None, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
 ) -> list[str]:
     """Return recipe overrides that train on the user's files, read in the format of the recipe's task."""
-    from qkv.data.registry import DATASETS
+    from qkv.datasets.registry import DATASETS
     from qkv.training.recipe import TASKS, Recipe, recipe_table
 
     files = {"train": data, "valid": valid, "test": test}

@@ -11,13 +11,13 @@ import typer
 from qkv.cli import options
 from qkv.cli.console import info, progress_bar, result, result_json, result_line
 from qkv.cli.texts import CHUNK, note_unknown_tokens, read_conllu, read_texts
-from qkv.config import nearest
 from qkv.errors import InputError
+from qkv.registry import nearest
 
 if TYPE_CHECKING:
-    from qkv.data.tagged import Tagged
-    from qkv.tasks.answer import Answer, AttentionMap
-    from qkv.tasks.translator import Search, Translator
+    from qkv.datasets.tagged import Tagged
+    from qkv.pipelines.output import Answer, AttentionMap
+    from qkv.pipelines.translator import Search, Translator
 
 MAX_PENALTY = 10.0
 ALIGNMENTS = ("pharaoh", "json", "none")
@@ -126,7 +126,7 @@ def translate(
     sources = sentences or lines
 
     from qkv.generation import Sampling
-    from qkv.tasks.translator import Search, Translator
+    from qkv.pipelines.translator import Search, Translator
 
     search = Search(
         beam, n_best, length_penalty, coverage_penalty, min_length, max_length, prefix,
@@ -151,7 +151,7 @@ def translate(
             progress(begin + len(outputs))
     note_unknown_tokens(unknown)
     if attention is not None:
-        from qkv.view import save_page
+        from qkv.visualize import save_page
 
         info(f"attention: {save_page(shown, attention)}")
 
@@ -198,7 +198,7 @@ def _translate(
     translator: "Translator", sources: Sequence["str | Tagged"], search: "Search", attention: bool, begin: int
 ) -> list[list["Answer"]]:
     """Return the outputs for each source (numbered from `begin`); an empty source has none."""
-    from qkv.data.tagged import text_of
+    from qkv.datasets.tagged import text_of
 
     nonempty = {number: source for number, source in enumerate(sources, start=begin) if text_of(source).strip()}
     outputs = translator.translate([*nonempty.values()], search, attention=attention, numbers=[*nonempty])

@@ -9,12 +9,12 @@ import typer
 from qkv.cli import options, texts
 from qkv.cli.console import info, note, result, result_json, result_rich
 from qkv.cli.evaluate import load_pairs, open_run
-from qkv.config import shown
 from qkv.errors import InputError
+from qkv.runtime.text import printable
 
 if TYPE_CHECKING:
-    from qkv.data.tagged import Tagged
-    from qkv.tasks.answer import Answer
+    from qkv.datasets.tagged import Tagged
+    from qkv.pipelines.output import Answer
 
 MAX_HEADING = 200  # characters of the source printed above its heat map
 
@@ -66,17 +66,17 @@ def view(
     --document parsed.conllu.
     """
     from qkv.cli.view_memory import view_memory
-    from qkv.data.tagged import text_of
-    from qkv.interop.folder import locate, network_of
-    from qkv.models.captioner import ShowAttendTell
+    from qkv.datasets.tagged import text_of
+    from qkv.hub.model_folder import locate, network_of
+    from qkv.interpret.image_probe import PictureAnswer
     from qkv.models.han import HAN
+    from qkv.models.show_attend_tell import ShowAttendTell
     from qkv.models.snail import SNAIL, SNAILPolicy
     from qkv.models.vit import ViT
     from qkv.nn.encoder_decoder import EncoderDecoder
     from qkv.nn.transducer import Transducer
-    from qkv.tasks.picture_probe import PictureAnswer
-    from qkv.view import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
-    from qkv.view.selection import pick_head
+    from qkv.visualize import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
+    from qkv.visualize.selection import pick_head
 
     network = network_of(locate(run))
     if issubclass(network, ShowAttendTell):
@@ -134,8 +134,8 @@ def view(
     if json:
         result_json(written)
         return
-    source = shown(" ".join(first.source.split()), MAX_HEADING)
-    info(f"{source}  ->  {shown(first.text)}" if first.text else source)
+    source = printable(" ".join(first.source.split()), MAX_HEADING)
+    info(f"{source}  ->  {printable(first.text)}" if first.text else source)
     result_rich(heat_map(attention, head=head))
     for path in written.values():
         result(path)
@@ -143,7 +143,7 @@ def view(
 
 def _read_documents(paths: Sequence[Path]) -> "list[str | Tagged]":
     """Return the text of each file, or the parsed sentences of *.conllu files."""
-    from qkv.data.files import is_parsed, read_parsed
+    from qkv.datasets.text_files import is_parsed, read_parsed
 
     documents: list[str | Tagged] = []
     for path in paths:
@@ -152,7 +152,7 @@ def _read_documents(paths: Sequence[Path]) -> "list[str | Tagged]":
 
 
 def _translate(run: Path, sources: "Sequence[str | Tagged]", count: int, beam: int, device: str) -> "Sequence[Answer]":
-    from qkv.tasks.translator import Search, Translator
+    from qkv.pipelines.translator import Search, Translator
 
     translator = Translator(run, device=device)
     sources = sources or [pair.source_input for pair in load_pairs(run, None, None)[1][:count]]
@@ -164,8 +164,8 @@ def _translate(run: Path, sources: "Sequence[str | Tagged]", count: int, beam: i
 
 
 def _self_attention(run: Path, sources: "Sequence[str | Tagged]", layer: str | None, device: str) -> "Sequence[Answer]":
-    from qkv.data.tagged import text_of
-    from qkv.tasks.attention_probe import AttentionProbe
+    from qkv.datasets.tagged import text_of
+    from qkv.interpret.attention_probe import AttentionProbe
 
     observer = AttentionProbe(run, device=device)
     texts.note_too_long(observer, [text_of(source) for source in sources])
@@ -175,8 +175,8 @@ def _self_attention(run: Path, sources: "Sequence[str | Tagged]", layer: str | N
 
 
 def _documents(run: Path, sources: list[str], page: Path | None, device: str, json: bool) -> None:
-    from qkv.tasks.document_probe import DocumentProbe
-    from qkv.view.document import document_lines, save_document_page
+    from qkv.interpret.document_probe import DocumentProbe
+    from qkv.visualize.document_page import document_lines, save_document_page
 
     observer = DocumentProbe(run, device=device)
     texts.note_too_long(observer, sources)
@@ -186,7 +186,7 @@ def _documents(run: Path, sources: list[str], page: Path | None, device: str, js
         result_json({"page": str(written)})
         return
     first = documents[0]
-    info(f"{shown(first.label)}  {first.probabilities[first.label]:.1%}")
+    info(f"{printable(first.label)}  {first.probabilities[first.label]:.1%}")
     result_rich(document_lines(first))
     result(str(written))
 
@@ -202,9 +202,9 @@ def _episodes(
     json: bool,
 ) -> None:
     """Show test episodes by number, else the first `count`."""
-    from qkv.tasks.episode_probe import EpisodeProbe
-    from qkv.view import heat_map
-    from qkv.view.episode import save_episode_page, save_episode_png
+    from qkv.interpret.episode_probe import EpisodeProbe
+    from qkv.visualize import heat_map
+    from qkv.visualize.episode_page import save_episode_page, save_episode_png
 
     observer = EpisodeProbe(run, open_run(run)[1].episodes["test"], device=device)
     episodes = observer.probe(_parse_numbers(run, numbers, count, "episodes"), layer)
@@ -223,7 +223,7 @@ def _episodes(
 
 def _games(run: Path, numbers: list[str], count: int, layer: str | None, device: str) -> "Sequence[Answer]":
     """Return the attention in test games by number, else in the first `count`."""
-    from qkv.tasks.game_probe import GameProbe
+    from qkv.interpret.game_probe import GameProbe
 
     games = _parse_numbers(run, numbers, count, "games")
     return GameProbe(run, open_run(run)[1].bandits["test"], device=device).probe(games, layer)
@@ -231,12 +231,12 @@ def _games(run: Path, numbers: list[str], count: int, layer: str | None, device:
 
 def _parse_numbers(run: Path, numbers: list[str], count: int, what: str) -> Sequence[int]:
     if not all(number.isdecimal() and len(number) < 10 for number in numbers):
-        raise InputError(f"{run}: expected numbers of test {what} (from 0), not {shown(str(numbers))}")
+        raise InputError(f"{run}: expected numbers of test {what} (from 0), not {printable(str(numbers))}")
     return [int(number) for number in numbers] or range(count)
 
 
 def _pictures(run: Path, paths: list[str], layer: str | None, device: str) -> "Sequence[Answer]":
-    from qkv.tasks.picture_probe import PictureProbe
+    from qkv.interpret.image_probe import PictureProbe
 
     observer = PictureProbe(run, device=device)
     answers = observer.probe(paths, layer)

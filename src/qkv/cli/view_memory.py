@@ -4,9 +4,9 @@ from pathlib import Path
 
 from qkv.cli.console import info, result, result_json
 from qkv.errors import InputError
-from qkv.tasks.memory_probe import MemoryProbe
+from qkv.interpret.memory_probe import MemoryProbe
 from qkv.training.run import Run
-from qkv.view.memory import save_memory_png
+from qkv.visualize.memory_figure import save_memory_png
 
 
 def view_memory(run: Path, sizes: list[str] | None, png: Path | None, device: str, *, json: bool) -> None:

@@ -1,11 +1,11 @@
 """Evaluation metrics."""
 
-from qkv.metrics.alignment import alignment_accuracy
+from qkv.metrics.alignment_metrics import alignment_accuracy
 from qkv.metrics.metric import Metric
-from qkv.metrics.pronunciation import phoneme_error_rate, word_error_rate
+from qkv.metrics.moses import lowercased_words
+from qkv.metrics.pronunciation_metrics import phoneme_error_rate, word_error_rate
 from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
-from qkv.metrics.text import Score, bleu, character_error_rate, chrf, corpus_scores, exact_match, tokenised_bleu
-from qkv.metrics.words import lowercased_words
+from qkv.metrics.text_metrics import Score, bleu, character_error_rate, chrf, corpus_scores, exact_match, tokenised_bleu
 
 __all__ = [
     "ROUGE_SIGNATURE",

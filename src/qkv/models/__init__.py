@@ -6,7 +6,6 @@ from torch import nn
 
 from qkv.models import (
     bert,
-    captioner,
     conv_seq2seq,
     elmo,
     gpt2,
@@ -18,6 +17,7 @@ from qkv.models import (
     rnn_lm,
     rnn_seq2seq,
     rnn_text,
+    show_attend_tell,
     snail,
     transformer,
     vit,
@@ -33,7 +33,7 @@ MODELS: dict[str, tuple[type[nn.Module], type[Any]]] = {
     "bert": (bert.Bert, bert.Config),
     "linformer": (linformer.Linformer, linformer.Config),
     "vit": (vit.ViT, vit.Config),
-    "captioner": (captioner.ShowAttendTell, captioner.Config),
+    "captioner": (show_attend_tell.ShowAttendTell, show_attend_tell.Config),
     "ntm": (ntm.NTM, ntm.Config),
     "lstm_memory": (lstm_memory.LSTMMemory, lstm_memory.Config),
     "elmo": (elmo.Elmo, elmo.Config),

@@ -31,11 +31,11 @@ from qkv.errors import InputError
 from qkv.nn.block import Block
 from qkv.nn.block_config import ALL_POSITIONS, build_block, build_encoding
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import MAX_RELATIVE_DISTANCE
-from qkv.nn.feedforward import ACTIVATIONS
+from qkv.nn.embedding import MAX_RELATIVE_DISTANCE
+from qkv.nn.feed_forward import ACTIVATIONS
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
-from qkv.nn.trees import TreeConfig, depth_encoding, depth_vectors, tree_position
+from qkv.nn.tree_positions import TreeConfig, depth_encoding, depth_vectors, tree_position
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -66,7 +66,7 @@ class Config(TreeConfig):
     segments: int = 2
     max_length: int = 512  # maximum input length; a hard limit for learned positions
     position: str = "learned"  # one of POSITION_NAMES
-    tree: str = "none"  # one of qkv.nn.trees.TREES
+    tree: str = "none"  # one of qkv.nn.tree_positions.TREES
     score: str = "scaled_dot"
     activation: str = "gelu"
     dropout: float = 0.1  # of embeddings and residual branches

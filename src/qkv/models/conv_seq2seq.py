@@ -9,7 +9,7 @@ x^l = (h + O c) + x^{l-1}                                       residual
 p(y_{i+1}) = softmax(E R x^L_i)
 
 Every sum of two terms is scaled by sqrt(1/2), and every layer is initialised to preserve variance
-(`qkv.nn.convolution`). The encoder receives gradients from all decoder layers, so they are divided by their number,
+(`qkv.nn.conv`). The encoder receives gradients from all decoder layers, so they are divided by their number,
 except for the gradients of the embeddings e in the attention values.
 """
 
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from qkv.attention import SCORES, Attend, Keys, Learned, Padding, Sizes
+from qkv.attention import SCORES, Attend, Keys, Learned, Padding, Sizes, build_score
 from qkv.attention.precision import upcast_dtype
 from qkv.config import require, require_known
-from qkv.nn.convolution import ROOT_HALF, GatedConvolution, init_variance_preserving, pad_same, scale_gradient
+from qkv.nn.conv import ROOT_HALF, GatedConvolution, init_variance_preserving, pad_same, scale_gradient
 from qkv.nn.dropout import Dropout
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.stack import Stack
@@ -173,7 +173,7 @@ class DecoderBlock(nn.Module):
         self.convolve = GatedConvolution(config.hidden, config.kernel, config.dropout)
         self.q_proj = init_variance_preserving(nn.Linear(config.hidden, config.dim))  # W and b
         sizes = Sizes(config.dim, config.dim, config.dim, config.max_length)
-        self.attend = Attend(SCORES[config.score].from_sizes(sizes))
+        self.attend = Attend(build_score(config.score, sizes))
         self.out_proj = init_variance_preserving(nn.Linear(config.dim, config.hidden))  # O
 
     def forward(

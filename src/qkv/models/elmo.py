@@ -28,16 +28,16 @@ from torch.nn import functional as F
 
 from qkv.attention.precision import upcast_dtype
 from qkv.config import require, require_known, require_names
-from qkv.data.characters import BEGIN_SENTENCE, END_SENTENCE, PADDING, add_word_boundaries
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
 from qkv.nn.hashed_words import HashedWords
 from qkv.nn.pooling import POOLINGS
-from qkv.nn.recurrent import BiRNN, gather_time, reverse_index
+from qkv.nn.rnn import BiRNN, gather_time, reverse_index
 from qkv.nn.scalar_mix import ScalarMix
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.word_encoder import WordEncoder
+from qkv.tokenizers.characters import BEGIN_SENTENCE, END_SENTENCE, PADDING, add_word_boundaries
 from qkv.types import Float, Int, Tensor
 
 RELEASED = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))

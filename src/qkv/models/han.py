@@ -20,7 +20,7 @@ from qkv.config import require, require_names
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
 from qkv.nn.pooling import POOLINGS
-from qkv.nn.recurrent import BiRNN, reverse_index
+from qkv.nn.rnn import BiRNN, reverse_index
 from qkv.nn.text_encoder import TextEncoder
 from qkv.types import Float, Int, Tensor
 

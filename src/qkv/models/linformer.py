@@ -23,13 +23,13 @@ from typing import Any
 
 from torch import nn
 
-from qkv.attention import SCORES, Learned, Padding, Sizes
+from qkv.attention import SCORES, Learned, Padding, Sizes, build_score
 from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.block import Block
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import ENCODINGS, PositionedEmbedding
-from qkv.nn.feedforward import ACTIVATIONS, FeedForward
+from qkv.nn.embedding import ENCODINGS, PositionedEmbedding
+from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
 from qkv.nn.low_rank import LengthProjection, LowRankMultiHead
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
@@ -155,7 +155,7 @@ def _mixtures(config: Config) -> Iterator[tuple[LengthProjection, LengthProjecti
 
 def _block(config: Config, keys: LengthProjection, values: LengthProjection) -> Block:
     features = config.dim // config.heads
-    score = SCORES[config.score].from_sizes(Sizes(features, features, features, config.rank, config.heads))
+    score = build_score(config.score, Sizes(features, features, features, config.rank, config.heads))
     attention = LowRankMultiHead(config.dim, config.heads, keys, values, config.attention_dropout, score=score)
     feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)
     return Block(attention, feedforward, config.dropout, norm="post", eps=config.eps)

@@ -11,7 +11,7 @@ from torch import nn
 
 from qkv.config import require
 from qkv.errors import ShapeError
-from qkv.nn.recurrent import Recurrent
+from qkv.nn.rnn import Recurrent
 from qkv.nn.transducer import Transducer
 from qkv.types import Float, Tensor
 

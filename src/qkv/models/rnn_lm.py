@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from qkv.config import require
 from qkv.nn.language_model import LanguageModel
-from qkv.nn.recurrent import CELLS
+from qkv.nn.rnn import CELLS
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 

@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from qkv.attention import SCORES, Sizes
+from qkv.attention import SCORES, Sizes, build_score
 from qkv.attention.hard import BASELINES, ESTIMATORS
 from qkv.config import require, require_known, require_meaning
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import ScaledEmbedding
+from qkv.nn.embedding import ScaledEmbedding
 from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.recurrent import CELLS, BiRNN, Bridge, Recurrent, StepLinear, gather_time, reverse_index
+from qkv.nn.rnn import CELLS, BiRNN, Bridge, Recurrent, StepLinear, gather_time, reverse_index
 from qkv.nn.source_attention import ALIGNMENTS, EncodedSource, SourceAttention, build_alignment
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
@@ -305,7 +305,7 @@ class AttentionDecoder(RNNDecoder):
             config.align, config.hidden, config.window,
             config.estimator, config.baseline, config.entropy, config.discount,
         )  # fmt: skip
-        score = SCORES[config.score].from_sizes(sizes)
+        score = build_score(config.score, sizes)
         self.attention = SourceAttention(score, align, config.encoder_width, coverage=config.coverage)
 
     def precompute(

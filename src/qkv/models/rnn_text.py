@@ -3,7 +3,7 @@
     forward_t = cell(x_t, forward_{t-1}),   backward_t = cell(x_t, backward_{t+1}),   h_t = [forward_t ; backward_t]
                                                                             (Schuster and Paliwal 1997)
 
-with a cell of `qkv.nn.recurrent`, or with one direction h_t = forward_t. Layers are stacked, each on the states of both
+with a cell of `qkv.nn.rnn`, or with one direction h_t = forward_t. Layers are stacked, each on the states of both
 directions below. The heads are:
 
     tagger           W h_t                      the label of each token
@@ -21,7 +21,7 @@ from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.dropout import Dropout
 from qkv.nn.pooling import POOLINGS
-from qkv.nn.recurrent import BiRNN, reverse_index
+from qkv.nn.rnn import BiRNN, reverse_index
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
 from qkv.types import Float, Int, Tensor

@@ -28,16 +28,17 @@ from qkv.attention import (
     Sizes,
     TreePositions,
     TreeRelative,
+    build_score,
 )
 from qkv.config import require, require_known
 from qkv.nn.block import NORMS, Block
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import ENCODINGS, MAX_RELATIVE_DISTANCE, POSITIONS, PositionedEmbedding
+from qkv.nn.embedding import ENCODINGS, MAX_RELATIVE_DISTANCE, POSITIONS, PositionedEmbedding
 from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.feedforward import ACTIVATIONS, FeedForward
-from qkv.nn.heads import MultiHead
+from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
+from qkv.nn.multi_head import MultiHead
 from qkv.nn.stack import Stack
-from qkv.nn.trees import TreeConfig, depth_encoding, depth_vectors, tree_position
+from qkv.nn.tree_positions import TreeConfig, depth_encoding, depth_vectors, tree_position
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -67,7 +68,7 @@ class Config(TreeConfig):
     activation: str = "relu"
     score: str = "scaled_dot"
     position: str = "sinusoidal"
-    tree: str = "none"  # one of qkv.nn.trees.TREES
+    tree: str = "none"  # one of qkv.nn.tree_positions.TREES
     tie_embeddings: bool = True  # tie source, target and output; needs a shared vocabulary
     tie_output: bool = False  # tie target and output only
     scale_embeddings: bool = True  # by sqrt(dim)
@@ -256,7 +257,7 @@ def attention(config: Config, position: Position | None = None) -> MultiHead:
     """Build multi-head attention."""
     features = config.dim // config.heads
     sizes = Sizes(features, features, hidden=features, max_keys=config.max_length + 1, heads=config.heads)
-    score = SCORES[config.score].from_sizes(sizes)
+    score = build_score(config.score, sizes)
     return MultiHead(config.dim, config.heads, config.attention_dropout_p, score=score, position=position)
 
 

@@ -20,15 +20,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import SCORES, Sinusoidal, Sizes
+from qkv.attention import SCORES, Sinusoidal, Sizes, build_score
 from qkv.config import require, require_known
 from qkv.errors import ShapeError
 from qkv.nn.block import Block
 from qkv.nn.dropout import Dropout
-from qkv.nn.embed import POSITIONS
-from qkv.nn.feedforward import ACTIVATIONS, FeedForward
-from qkv.nn.heads import MultiHead
+from qkv.nn.embedding import POSITIONS
+from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
 from qkv.nn.labels import label_names
+from qkv.nn.multi_head import MultiHead
 from qkv.nn.stack import Stack
 from qkv.types import Float, Tensor
 
@@ -232,7 +232,7 @@ def block(config: Config) -> Block:
     position = POSITIONS.get(config.position)
     attention = MultiHead(
         config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias,
-        score=SCORES[config.score].from_sizes(sizes),
+        score=build_score(config.score, sizes),
         position=None if position is None else position(config.dim, config.heads),
     )  # fmt: skip
     feedforward = FeedForward(config.dim, config.feedforward, config.dropout, config.activation)

@@ -4,8 +4,8 @@ from torch import nn
 
 from qkv.attention import Cache, Mask, Position
 from qkv.nn.dropout import Dropout
-from qkv.nn.feedforward import FeedForward
-from qkv.nn.heads import MultiHead
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.multi_head import MultiHead
 from qkv.types import Float, Tensor
 
 NORMS = ("pre", "post")

@@ -2,11 +2,11 @@
 
 from typing import Protocol, runtime_checkable
 
-from qkv.attention import SCORES, Encoding, Score, Sizes
+from qkv.attention import Encoding, Score, Sizes, build_score
 from qkv.nn.block import Block
-from qkv.nn.embed import ENCODINGS, POSITIONS
-from qkv.nn.feedforward import FeedForward
-from qkv.nn.heads import MultiHead
+from qkv.nn.embedding import ENCODINGS, POSITIONS
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.multi_head import MultiHead
 
 ALL_POSITIONS = [*ENCODINGS, *POSITIONS]  # added to embeddings, or applied inside self-attention
 
@@ -53,7 +53,7 @@ def build_block(config: BlockConfig, *, norm: str, score: Score | None = None) -
         config.dim,
         config.heads,
         config.attention_dropout,
-        score=SCORES[config.score].from_sizes(sizes) if score is None else score,
+        score=build_score(config.score, sizes) if score is None else score,
         position=None if position is None else position(config.dim, config.heads),
     )
     feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from qkv.errors import ShapeError
 from qkv.nn.block import Block
-from qkv.nn.feedforward import FeedForward
-from qkv.nn.heads import MultiHead
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.multi_head import MultiHead
 from qkv.nn.stack import Stack
 from qkv.types import Float, Tensor
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from qkv.attention import Cache, KeyValue, Mask, Position, Score, ScoreShape
 from qkv.errors import InputError
-from qkv.nn.heads import MultiHead
+from qkv.nn.multi_head import MultiHead
 from qkv.types import Float, Tensor
 
 

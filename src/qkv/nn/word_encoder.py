@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.data.characters import CHARACTERS, PADDING
 from qkv.nn.stack import Stack
+from qkv.tokenizers.characters import CHARACTERS, PADDING
 from qkv.types import Float, Int, Tensor
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}

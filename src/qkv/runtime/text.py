@@ -30,3 +30,17 @@ def shorten_middle(text: str, longest: int) -> str:
 def message_line(text: str) -> str:
     """Return the text as one line of at most `LONGEST_MESSAGE` characters without control characters."""
     return shorten_middle(escape_controls(" ".join(text.splitlines())), LONGEST_MESSAGE)
+
+
+def printable(text: str, longest: int = 200) -> str:
+    """Return a text truncated and escaped for a one-line error message."""
+    shortened = text if len(text) <= longest else f"{text[:longest]}..."
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shortened)
+
+
+def printable_repr(value: object, longest: int = 200) -> str:
+    """Return the repr of a value, truncated and escaped for a one-line error message."""
+    try:
+        return printable(repr(value), longest)
+    except ValueError:  # Python limits int-to-str conversion; TOML's hexadecimal integers can exceed it
+        return "an integer with thousands of digits"

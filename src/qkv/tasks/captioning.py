@@ -8,22 +8,22 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import IGNORE, round_up
-from qkv.data.captions import Captions
-from qkv.data.registry import DataConfig, LoadedData
-from qkv.data.tensor_batch import TensorBatch
-from qkv.data.vocabulary import PAD, Vocabulary
+from qkv.datasets.batching import IGNORE, round_up
+from qkv.datasets.captions import Captions
+from qkv.datasets.registry import DataConfig, LoadedData
+from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.metrics.captions import caption_bleu, exact_captions, inside
-from qkv.models.captioner import MAX_STRIDE, Config, ShowAttendTell
-from qkv.objectives.attention import alignment_loss
-from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.objectives.doubly_stochastic import doubly_stochastic_loss
-from qkv.tasks.captioner import Captioner
-from qkv.tasks.image_classification import scale_pixels
-from qkv.tasks.special_tokens import SpecialTokenIds
+from qkv.metrics.caption_metrics import caption_bleu, exact_captions, inside
+from qkv.models.show_attend_tell import MAX_STRIDE, Config, ShowAttendTell
+from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses.doubly_stochastic import doubly_stochastic_loss
+from qkv.nn.losses.reinforce import alignment_loss
+from qkv.pipelines.captioner import Captioner
+from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.pipelines.special_tokens import SpecialTokenIds
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tokenizers.vocabulary import PAD, Vocabulary
 from qkv.types import Float, Int, Shaped, Tensor
 
 

@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
-from qkv.data.episodes import FewShotDataset
-from qkv.data.registry import LoadedData
-from qkv.data.tensor_batch import TensorBatch
+from qkv.datasets.episodes import FewShotDataset
+from qkv.datasets.registry import LoadedData
+from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
-from qkv.tasks.image_classification import scale_pixels, shift_crop
+from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.tasks.image_classification import shift_crop
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Int, Shaped, Tensor
 

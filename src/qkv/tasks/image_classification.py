@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
-from qkv.data.images import LabeledImages
-from qkv.data.registry import LoadedData
-from qkv.data.tensor_batch import TensorBatch
+from qkv.datasets.images import LabeledImages
+from qkv.datasets.registry import LoadedData
+from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.vit import ViT
+from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
@@ -147,11 +148,6 @@ class ImageClassificationTask(ScoredTask):
             total = total + F.cross_entropy(logits, labels, reduction="sum")
             right = right + (logits.argmax(dim=-1) == labels).sum()
         return {"loss": float(total) / len(pictures), "accuracy": float(right) / len(pictures)}
-
-
-def scale_pixels(pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Scale bytes to numbers from -1 to 1, as released vision Transformers do."""
-    return pixels.float() / 127.5 - 1
 
 
 def shift_crop(

@@ -3,20 +3,20 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
 
-from qkv.data.registry import LoadedData
-from qkv.data.tagged import Tagged
+from qkv.datasets.registry import LoadedData
+from qkv.datasets.tagged import Tagged
 from qkv.metrics import Metric
-from qkv.metrics.tagging import are_entity_tags, entity_f1, tag_accuracy
+from qkv.metrics.tag_metrics import are_entity_tags, entity_f1, tag_accuracy
 from qkv.nn.text_encoder import TextEncoder
-from qkv.tasks.examples import (
+from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tags, tag_logits
+from qkv.pipelines.text_inputs import (
     IGNORE,
     AnyExampleEncoder,
-    Example,
     TextBatch,
     build_example_encoder,
     collate,
@@ -24,75 +24,9 @@ from qkv.tasks.examples import (
     epoch_batches,
     iter_batches,
 )
+from qkv.pipelines.tree_inputs import reads_trees, require_heads
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
-from qkv.tasks.trees import Tree, reads_trees, require_heads
 from qkv.types import Float, Tensor
-
-
-class Word(NamedTuple):
-    """Location of a word."""
-
-    sentence: int
-    number: int  # in its sentence
-    position: int  # of its first token, in its example
-
-
-@dataclass(frozen=True)
-class EncodedSentences:
-    """Encoded sentences: one example each, or several for a sentence that is too long."""
-
-    examples: list[Example]
-    words: list[list[Word]]  # of each example
-
-
-def encode_sentences(
-    encoder: AnyExampleEncoder,
-    sentences: Sequence[Tagged],
-    labels: dict[str, int],
-    max_length: int,
-    *,
-    trees: bool = False,
-) -> EncodedSentences:
-    """Encode tagged sentences; the first token of each word carries its tag, unknown tags are ignored.
-
-    With `trees`, each example has the tree of its whole sentence, even if it holds only a part of it.
-    """
-    rows: list[tuple[list[int], list[int]]] = []  # the token ids and the targets of each example
-    words: list[list[Word]] = []
-    max_tokens = encoder.max_tokens(max_length)
-    for sentence, tagged in enumerate(sentences):
-        free = 0
-        for index, (token_ids, tag) in enumerate(zip(encoder.encode_words(tagged.words), tagged.tags, strict=True)):
-            token_ids = token_ids[:max_tokens]
-            if len(token_ids) > free:
-                rows.append(([], []))
-                words.append([])
-                free = max_tokens
-            free -= len(token_ids)
-            ids, targets = rows[-1]
-            words[-1].append(Word(sentence, index, encoder.first_position + len(ids)))
-            ids.extend(token_ids)
-            targets.extend([labels.get(tag, IGNORE), *[IGNORE] * (len(token_ids) - 1)])
-    before = [IGNORE] * encoder.first_position
-    examples = [
-        Example(
-            encoder.add_special_tokens(ids),
-            before + targets,
-            _tree(sentences, inside, encoder.first_position + len(ids)) if trees else None,
-        )
-        for (ids, targets), inside in zip(rows, words, strict=True)
-    ]
-    return EncodedSentences(examples, words)
-
-
-def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> Tree:
-    """The tree of the sentence of `words`, and the word of each token before position `end`."""
-    index = words[0].sentence
-    heads = require_heads(sentences[index], f"sentence {index + 1}").heads
-    word_of_token = [0] * words[0].position
-    for word, next_position in zip(words, [*(word.position for word in words[1:]), end], strict=True):
-        word_of_token.extend([word.number + 1] * (next_position - word.position))
-    return Tree(heads, word_of_token)
 
 
 @dataclass
@@ -199,42 +133,9 @@ def tag_scores(predictions: Sequence[Sequence[str]], sentences: Sequence[Tagged]
     return {"accuracy": accuracy, "f1": entity_f1(predictions, targets) if entities else accuracy}
 
 
-@torch.inference_mode()
-def predict_tags(
-    model: TextEncoder,
-    encoder: AnyExampleEncoder,
-    sentences: Sequence[Sequence[str]],
-    budget: int,
-    heads: Sequence[tuple[int, ...] | None] | None = None,
-) -> list[list[str]]:
-    """Predict the tag of each word; models with tree positions need the heads of the words."""
-    names, encoder = model.labels, encoder.fresh_copy()
-    all_heads = heads or [None] * len(sentences)
-    untagged = [
-        Tagged(tuple(words), ("",) * len(words), word_heads)
-        for words, word_heads in zip(sentences, all_heads, strict=True)
-    ]
-    encoded = encode_sentences(encoder, untagged, {}, model.config.max_length, trees=reads_trees(model.config))
-    tags = [[""] * len(words) for words in sentences]
-    for rows, batch in iter_batches(encoded.examples, budget, encoder.pad):
-        batch = batch.to(model.device)
-        best = _logits(model, encoder, batch).argmax(dim=-1).tolist()
-        for row, labels in zip(rows, best, strict=True):
-            for word in encoded.words[row]:
-                tags[word.sentence][word.number] = names[labels[word.position]]
-    return tags
-
-
 def _loss(
     model: TextEncoder, encoder: AnyExampleEncoder, batch: TextBatch, smoothing: float = 0.0
 ) -> Float[Tensor, ""]:
-    logits = _logits(model, encoder, batch).float().flatten(0, 1)
+    logits = tag_logits(model, encoder, batch).float().flatten(0, 1)
     targets = batch.targets.flatten()
     return F.cross_entropy(logits, targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
-
-
-def _logits(model: TextEncoder, encoder: AnyExampleEncoder, batch: TextBatch) -> Float[Tensor, "batch length labels"]:
-    tokens = encoder.lookup(batch.token_ids)
-    if batch.tree is None:
-        return model.predict(tokens, batch.lengths)
-    return model.logits(model(tokens, lengths=batch.lengths, tree=batch.tree))

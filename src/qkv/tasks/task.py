@@ -6,10 +6,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from qkv.data.characters import Characters
-from qkv.data.registry import DataConfig, LoadedData, learn_vocabulary
+from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
+from qkv.tasks.train_tokenizer import learn_vocabulary
+from qkv.tokenizers.characters import Characters
 from qkv.types import Float, Tensor
 
 
@@ -23,7 +24,7 @@ class Batch(Protocol):
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the batch by name; every batch is a `TensorBatch` (qkv.data.tensor_batch)."""
+        """The tensors of the batch by name; every batch is a `TensorBatch` (qkv.datasets.tensor_batch)."""
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on `device`."""

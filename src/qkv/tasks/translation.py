@@ -6,22 +6,30 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.data.batching import IGNORE, Batch, EncodedPair, batch_by_length, collate, collate_to_shape, shuffled_batches
-from qkv.data.pair import Pair
-from qkv.data.registry import LoadedData
-from qkv.data.tokenizer import PretrainedTokenizer
-from qkv.data.vocabulary import Vocabulary
+from qkv.datasets.batching import (
+    IGNORE,
+    Batch,
+    EncodedPair,
+    batch_by_length,
+    collate,
+    collate_to_shape,
+    shuffled_batches,
+)
+from qkv.datasets.pair import Pair
+from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
-from qkv.interop.vocabularies import AnyTokenizer
+from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric, corpus_scores, exact_match, rouge_scores
 from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.objectives.attention import alignment_loss
-from qkv.objectives.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.tasks.parsed import ParsedPair, parsed_ids, tree_inputs, with_trees
-from qkv.tasks.special_tokens import SpecialTokenIds
+from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses.reinforce import alignment_loss
+from qkv.pipelines.parsed_source import ParsedPair, parsed_ids, tree_inputs, with_trees
+from qkv.pipelines.special_tokens import SpecialTokenIds
+from qkv.pipelines.translator import Translator
+from qkv.pipelines.tree_inputs import reads_trees, require_heads
 from qkv.tasks.task import Settings, Task
-from qkv.tasks.translator import Translator
-from qkv.tasks.trees import reads_trees, require_heads
+from qkv.tokenizers.tokenizer import PretrainedTokenizer
+from qkv.tokenizers.vocabulary import Vocabulary
 from qkv.types import Float, Tensor
 
 FEW_PAIRS = 1000  # fewer give poor results when training from scratch

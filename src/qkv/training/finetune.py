@@ -8,9 +8,9 @@ import torch
 
 from qkv.attention import Learned
 from qkv.config import build
-from qkv.data.registry import DataConfig
+from qkv.datasets.registry import DataConfig
 from qkv.errors import InputError
-from qkv.interop import load
+from qkv.hub import load
 from qkv.models import MODELS
 from qkv.models.vit import ViT
 from qkv.nn.low_rank import LengthProjection

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkv.data.characters import Characters
-from qkv.data.registry import load_data
+from qkv.datasets.registry import load_data
 from qkv.errors import CheckpointError
-from qkv.interop.folder import read_config
+from qkv.hub.model_folder import read_config
 from qkv.models import MODELS
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
+from qkv.tokenizers.characters import Characters
 from qkv.training.display import Display
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.loop import train
-from qkv.training.memory import check_memory, explain_out_of_memory
+from qkv.training.memory_estimate import check_memory, explain_out_of_memory
 from qkv.training.recipe import TASKS, Recipe
 from qkv.training.run import Run, TrainState
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from qkv.errors import NotFinite
-from qkv.interop import Network
+from qkv.hub import Network
 from qkv.tasks.task import Batch, Task
 from qkv.training.display import Display
 from qkv.training.ema import EMA

@@ -7,26 +7,28 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from qkv.config import build, merge, nearest, override, read_toml, require, shown_value
-from qkv.data.kinds import KINDS
-from qkv.data.registry import DATASETS, DataConfig
+from qkv.config import build, merge, override, read_toml, require
+from qkv.datasets.registry import DATASETS, DataConfig
 from qkv.errors import InputError
 from qkv.models import MODELS, PRESETS
+from qkv.registry import nearest
 from qkv.runtime.files import absolute_path
-from qkv.tasks.answering import AnsweringTask
+from qkv.runtime.text import printable_repr
+from qkv.tasks.algorithmic import TransductionTask
 from qkv.tasks.bandit import BanditTask
+from qkv.tasks.bilm import TwoWayLanguageModelTask
 from qkv.tasks.captioning import CaptioningTask
-from qkv.tasks.classification import ClassificationTask
-from qkv.tasks.document_language_model import DocumentLanguageModelTask
 from qkv.tasks.few_shot import FewShotTask
 from qkv.tasks.image_classification import ImageClassificationTask
-from qkv.tasks.language_model import LanguageModelTask
-from qkv.tasks.masked_words import MaskedWordsTask
+from qkv.tasks.language_modeling import LanguageModelTask
+from qkv.tasks.masked_lm import MaskedWordsTask
+from qkv.tasks.packed_lm import DocumentLanguageModelTask
+from qkv.tasks.question_answering import AnsweringTask
 from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.task import Task
-from qkv.tasks.transduction import TransductionTask
+from qkv.tasks.text_classification import ClassificationTask
 from qkv.tasks.translation import TranslationTask
-from qkv.tasks.two_way_language_model import TwoWayLanguageModelTask
+from qkv.tokenizers.kinds import KINDS
 
 TASKS: dict[str, type[Task]] = {
     "translate": TranslationTask,
@@ -150,7 +152,7 @@ class Recipe:
         name = table.pop("name", None)
         task = TASKS[self.task]
         if not isinstance(name, str) or name not in MODELS:
-            raise InputError(f"{where}: model.name {shown_value(name)} is not known{nearest(str(name), MODELS)}")
+            raise InputError(f"{where}: model.name {printable_repr(name)} is not known{nearest(str(name), MODELS)}")
         network, config = MODELS[name]
         if not issubclass(network, task.model):
             fitting = " or ".join(_model_names(task))
@@ -162,7 +164,7 @@ class Recipe:
         if preset is not None:
             if not isinstance(preset, str) or preset not in presets:
                 raise InputError(
-                    f"{where}: model.preset {shown_value(preset)} is not known{nearest(str(preset), presets)}"
+                    f"{where}: model.preset {printable_repr(preset)} is not known{nearest(str(preset), presets)}"
                 )
             table = {**presets[preset], **table}
         return build(config, {**table, **(sizes or task.placeholder_sizes(table))}, where, prefix="model.")
@@ -212,7 +214,7 @@ def recipe_table(name: str) -> dict[str, Any]:
     names = recipe_names()
     if base not in names:
         close = nearest(str(base), names)
-        raise InputError(f"recipe {name}: extends {shown_value(base)}, which is not a built-in recipe{close}")
+        raise InputError(f"recipe {name}: extends {printable_repr(base)}, which is not a built-in recipe{close}")
     return merge(recipe_table(base), table)
 
 

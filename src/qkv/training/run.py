@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from qkv.config import build, override
-from qkv.data.registry import LoadedData, load_data
+from qkv.datasets.registry import LoadedData, load_data
 from qkv.errors import CheckpointError, InputError
-from qkv.interop.folder import (
+from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest, write_manifest
+from qkv.hub.model_folder import (
     WEIGHTS,
     Network,
     checkpoint_path,
@@ -23,8 +24,7 @@ from qkv.interop.folder import (
     save_model,
     write_tensors,
 )
-from qkv.interop.manifest import read_manifest, verify_manifest, write_manifest
-from qkv.interop.vocabularies import TOKENIZER, AnyTokenizer
+from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer
 from qkv.runtime.files import (
     atomic_folder,
     check_output_file,
@@ -42,8 +42,8 @@ from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment
-from qkv.training.manifest import MANIFEST, Manifest
 from qkv.training.recipe import Recipe
+from qkv.training.run_manifest import MANIFEST, Manifest
 from qkv.types import Tensor
 
 LOG, TRAINING = "log.jsonl", "training.safetensors"

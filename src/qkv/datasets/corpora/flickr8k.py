@@ -1,0 +1,115 @@
+"""Flickr8k (Hodosh, Young and Hockenmaier 2013), or a folder in the same format.
+
+    Flickr8k.token.txt             a line "1000268201.jpg#0 <tab> A child in a pink dress ." for each caption, or
+    captions.txt                   lines "image,caption", with an optional header
+    Flicker8k_Dataset/, Images/    the images, in one of these folders
+    Flickr_8k.trainImages.txt      the images of the training split, likewise devImages and testImages
+
+Without the last three files, images are split by a hash of their names.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from qkv.datasets.cache import DatasetCache
+from qkv.datasets.captions import Captions, read_captioned_images
+from qkv.datasets.tables import csv_rows
+from qkv.datasets.text_files import digest, read_lines
+from qkv.errors import InputError
+from qkv.runtime.text import printable
+
+TOKENS, TABLE = "Flickr8k.token.txt", "captions.txt"
+HEADER = ["image", "caption"]  # of captions.txt
+IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images", ".")
+LISTS = {"train": "Flickr_8k.trainImages.txt", "valid": "Flickr_8k.devImages.txt", "test": "Flickr_8k.testImages.txt"}
+
+
+def read(cache: DatasetCache, side: int, size: int | None = None, features: Path | None = None) -> dict[str, Captions]:
+    """Read the images and captions of each split, resized to side x side; at most `size` for training."""
+    folder = _find_folder(cache)
+    captions: dict[str, list[str]] = {}
+    for name, caption in _lines(folder):
+        captions.setdefault(name, []).append(caption)
+    images = next(folder / name for name in IMAGE_FOLDERS if (folder / name).is_dir())
+    names_of = _splits(folder, captions)
+    for split in ("train", "valid"):  # first: reading images can take minutes
+        if not names_of[split][0]:
+            raise InputError(f"{folder}: there are no images for the split {split}")
+    splits: dict[str, Captions] = {}
+    for split, (names, notes) in names_of.items():
+        selected = names[:size] if split == "train" else names
+        if selected:
+            examples = read_captioned_images({name: captions[name] for name in selected}, images, side, features)
+            splits[split] = replace(examples, notes=notes)
+    return splits
+
+
+def _find_folder(cache: DatasetCache) -> Path:
+    for folder in cache.folders:
+        for candidate in (folder, folder / "flickr8k"):
+            if any((candidate / name).is_file() for name in (TOKENS, TABLE)):
+                return candidate
+    searched = ", ".join(str(folder) for folder in cache.folders)
+    raise InputError(
+        f"flickr8k: neither {TOKENS} nor {TABLE} is in {searched}, or in a subfolder flickr8k: set the folder of the "
+        "images and captions with --data-dir FOLDER, or in a recipe with --set data.folder=FOLDER"
+    )
+
+
+def _lines(folder: Path) -> Iterator[tuple[str, str]]:
+    if (folder / TOKENS).is_file():
+        for number, line in enumerate(read_lines(folder / TOKENS), start=1):
+            name, tab, caption = line.partition("\t")
+            if not tab or not caption.strip():
+                raise InputError(f"{folder / TOKENS}: line {number} must have an image name, a tab and a caption")
+            yield name.partition("#")[0], caption.strip()
+        return
+    for number, row in csv_rows(read_lines(folder / TABLE), str(folder / TABLE)):
+        if len(row) != 2 or not row[1].strip():
+            raise InputError(f"{folder / TABLE}: line {number} must have an image name, a comma and a caption")
+        name, caption = map(str.strip, row)
+        if number > 1 or [name.lower(), caption.lower()] != HEADER:
+            yield name, caption
+
+
+def _splits(folder: Path, captioned: Collection[str]) -> dict[str, tuple[list[str], tuple[str, ...]]]:
+    """Return the image names of each split, and notes about skipped names."""
+    lists = {split: folder / file for split, file in LISTS.items()}
+    missing = [path.name for path in lists.values() if not path.is_file()]
+    if len(missing) == len(lists):
+        return {split: (names, ()) for split, names in _split_by_hash(captioned).items()}
+    if missing:
+        raise InputError(f"{folder}: {' and '.join(missing)} missing: all three lists of images are needed, or none")
+    splits = {split: _read_list(path, captioned) for split, path in lists.items()}
+    list_of: dict[str, Path] = {}
+    for split, (names, _) in splits.items():
+        for name in names:
+            if name in list_of:
+                raise InputError(
+                    f"{lists[split]}: {printable(name)} is also in {list_of[name].name}: remove it from one of them"
+                )
+        list_of |= dict.fromkeys(names, lists[split])
+    return splits
+
+
+def _read_list(path: Path, captioned: Collection[str]) -> tuple[list[str], tuple[str, ...]]:
+    names: dict[str, None] = {}
+    skipped = []
+    for name in filter(None, map(str.strip, read_lines(path))):
+        if name in captioned and name not in names:
+            names[name] = None
+        else:
+            skipped.append(name)
+    if not names:
+        raise InputError(f"{path}: none of its images has a caption")
+    note = f"{path}: skipped {len(skipped)} name(s) that are repeated or of an image without caption"
+    return list(names), (f"{note}, the first {printable(skipped[0])}",) if skipped else ()
+
+
+def _split_by_hash(names: Collection[str]) -> dict[str, list[str]]:
+    splits: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    for name in names:
+        bucket = int.from_bytes(digest(name)[:4], "big") % 10
+        splits["test" if bucket == 0 else "valid" if bucket == 1 else "train"].append(name)
+    return splits

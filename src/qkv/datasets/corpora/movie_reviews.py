@@ -1,0 +1,41 @@
+"""Movie reviews: 2,000 positive or negative reviews, one sentence per line, in lower case (Pang and Lee 2004).
+
+The ten folds of the paper's cross-validation are in the file names, cv000 to cv099 being the first. One fold is the
+test split, the next the validation split, and the other eight are the training split.
+"""
+
+import re
+
+from qkv.datasets.archive import unpack_members
+from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.pair import Pair
+from qkv.datasets.text_files import decode_text, digest
+
+FOLDS = 10
+LABELS = {"neg": "negative", "pos": "positive"}
+MEMBER = re.compile(r"movie_reviews/(neg|pos)/cv(\d)\d\d_\d+\.txt", re.ASCII)
+
+FILE = DataFile(
+    "movie_reviews/movie_reviews.zip",
+    "a41211ae685019137410268134db6a1a14428c89b671eb83056151a878539008",
+    4004848,
+    ("https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora/movie_reviews.zip",),
+)
+INFO = DatasetInfo(
+    name="movie_reviews",
+    licence="CC BY 4.0, Bo Pang and Lillian Lee",
+    origin="it is the corpus movie_reviews of NLTK's data (https://www.nltk.org/nltk_data).",
+    files=(FILE,),
+)
+
+
+def read(cache: DatasetCache, fold: int) -> dict[str, list[Pair]]:
+    """Read reviews and labels, ordered by hash so that any prefix has both labels."""
+    (path,) = cache.fetch(INFO, [FILE])
+    splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
+    split_of = {fold: "test", (fold + 1) % FOLDS: "valid"}
+    for name, data in unpack_members(path, lambda name: MEMBER.fullmatch(name) is not None).items():
+        text, member = decode_text(data, f"{path}: {name}"), MEMBER.fullmatch(name)
+        assert member is not None
+        splits[split_of.get(int(member[2]), "train")].append(Pair(text.strip(), LABELS[member[1]]))
+    return {split: sorted(pairs, key=lambda pair: digest(pair.source)) for split, pairs in splits.items()}

@@ -1,0 +1,127 @@
+"""Omniglot: 1,623 characters of 50 alphabets, each drawn once by 20 people (Lake, Salakhutdinov and Tenenbaum 2015).
+
+Rotations by 90, 180 and 270 degrees are separate classes (Santoro et al. 2016). The split is that of Vinyals et al.
+(2016): the first 1,200 characters for training, the other 423 for test. Of the 1,200, five alphabets with 172
+characters are held out for validation, as in later work, which leaves 1,028. No alphabet is in two splits except
+Gurmukhi, which contains the 1,200th character.
+"""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkv.datasets.archive import unpack
+from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, UInt8
+    from numpy import ndarray
+
+    from qkv.datasets.episodes import FewShotDataset
+
+SIDE = 28  # pixels, after resizing
+ORIGINAL_SIDE = 105  # pixels
+PER_CLASS = 20  # drawings of a character
+ROTATIONS = ("rot000", "rot090", "rot180", "rot270")  # counterclockwise
+TRAIN_CHARACTERS = 1200
+VALID_ALPHABETS = ("Armenian", "Bengali", "Early_Aramaic", "Hebrew", "Mkhedruli_(Georgian)")
+ALPHABETS = {  # with their numbers of characters
+    "Arcadian": 26, "Armenian": 41, "Asomtavruli_(Georgian)": 40, "Balinese": 24, "Bengali": 46,
+    "Blackfoot_(Canadian_Aboriginal_Syllabics)": 14, "Braille": 26, "Cyrillic": 33, "Early_Aramaic": 22,
+    "Syriac_(Estrangelo)": 23, "Anglo-Saxon_Futhorc": 29, "Futurama": 26, "Grantha": 43, "Greek": 24, "Gujarati": 48,
+    "Hebrew": 22, "Japanese_(hiragana)": 52, "Inuktitut_(Canadian_Aboriginal_Syllabics)": 16,
+    "Malay_(Jawi_-_Arabic)": 40, "Japanese_(katakana)": 47, "Korean": 40, "Latin": 26, "Alphabet_of_the_Magi": 20,
+    "Mkhedruli_(Georgian)": 41, "Burmese_(Myanmar)": 34, "N_Ko": 33, "Ojibwe_(Canadian_Aboriginal_Syllabics)": 14,
+    "Sanskrit": 42, "Tagalog": 17, "Tifinagh": 55,  # end of the first file
+    "Angelic": 20, "Atemayar_Qelisayer": 26, "Atlantean": 26, "Aurek-Besh": 26, "Avesta": 26, "Ge_ez": 26,
+    "Glagolitic": 45, "Gurmukhi": 45, "Kannada": 41, "Keble": 26, "Malayalam": 47, "Manipuri": 40, "Mongolian": 30,
+    "Old_Church_Slavonic_(Cyrillic)": 45, "Oriya": 46, "Syriac_(Serto)": 23, "Sylheti": 28, "Tengwar": 25,
+    "Tibetan": 42, "ULOG": 26,
+}  # fmt: skip
+
+RAW = "https://raw.githubusercontent.com/bitsandscraps/omniglot/b0481240b7eb42393285a93ce7d2f266ff10c62b"
+FILES = (
+    DataFile(
+        "omniglot/images_background.npz",
+        "8bf84167413cd00beacdce3fe582f780ab538d8dbef043a6d688f2527bbce199",
+        3340794,
+        (f"{RAW}/images_background.npz",),
+    ),
+    DataFile(
+        "omniglot/images_evaluation.npz",
+        "0b84c7ffd94c4841c0040e529c86a82eaaccb986d8eadad5673f7991b7475276",
+        2415269,
+        (f"{RAW}/images_evaluation.npz",),
+    ),
+)
+INFO = DatasetInfo(
+    name="omniglot",
+    licence="MIT, Brenden Lake",
+    origin="it is in the repository bitsandscraps/omniglot on GitHub, made of the pictures in brendenlake/omniglot.",
+    files=FILES,
+)
+
+
+def read(cache: DatasetCache, ways: int, shots: int) -> dict[str, "FewShotDataset"]:
+    """Read the classes of each split, for N-way K-shot episodes."""
+    import numpy as np  # slow import
+
+    from qkv.datasets.episodes import FewShotDataset
+
+    paths = cache.fetch(INFO, FILES)
+    drawings = np.concatenate([_resize(_read_drawings(path)) for path in paths])
+    characters = list(_characters())
+    if len(drawings) != len(characters):
+        raise InputError(f"{paths[0].parent}: {len(drawings):,} characters, but Omniglot has {len(characters):,}")
+    indices: dict[str, list[int]] = {"train": [], "valid": [], "test": []}
+    for index, (split, _) in enumerate(characters):
+        indices[split].append(index)
+    return {
+        split: FewShotDataset(
+            np.stack([np.rot90(drawings[of_split], k, axes=(-2, -1)) for k in range(len(ROTATIONS))], axis=1)
+            .reshape(-1, PER_CLASS, 1, SIDE, SIDE),
+            tuple(f"{characters[index][1]}/{rotation}" for index in of_split for rotation in ROTATIONS),
+            ways,
+            shots,
+        )
+        for split, of_split in indices.items()
+    }  # fmt: skip
+
+
+def _characters() -> Iterator[tuple[str, str]]:
+    """Yield the split and the name of each character, in the order of the files."""
+    total = 0
+    for alphabet, count in ALPHABETS.items():
+        for number in range(1, count + 1):
+            total += 1
+            split = "valid" if alphabet in VALID_ALPHABETS else "train"
+            yield split if total <= TRAIN_CHARACTERS else "test", f"{alphabet}/character{number:02}"
+
+
+def _read_drawings(path: Path) -> "Bool[ndarray, 'characters each height width']":
+    """Read the drawings of a file; True is white."""
+    import numpy as np
+
+    images: ndarray = np.load(io.BytesIO(unpack(path, "images.npy")), allow_pickle=False)
+    if images.dtype != bool or images.shape[1:] != (PER_CLASS, ORIGINAL_SIDE, ORIGINAL_SIDE):
+        raise InputError(
+            f"{path}: expected {PER_CLASS} drawings of {ORIGINAL_SIDE} x {ORIGINAL_SIDE} pixels of each character"
+        )
+    return images
+
+
+def _resize(
+    images: "Bool[ndarray, 'characters each height width']",
+) -> "UInt8[ndarray, 'characters each small small']":
+    """Resize by averaging, with bright ink on a dark background."""
+    import numpy as np
+    from PIL import Image
+
+    resized = np.empty((len(images), PER_CLASS, SIDE, SIDE), dtype=np.uint8)
+    for index, drawings in enumerate(images):  # stacked vertically; the box filter does not mix neighbours
+        sheet = Image.fromarray(np.where(drawings, 0, 255).astype(np.uint8).reshape(-1, ORIGINAL_SIDE))
+        small = np.asarray(sheet.resize((SIDE, PER_CLASS * SIDE), Image.Resampling.BOX))
+        resized[index] = small.reshape(PER_CLASS, SIDE, SIDE)
+    return resized

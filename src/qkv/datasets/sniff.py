@@ -1,0 +1,90 @@
+"""Heuristics on the content of user files: binary formats, headers, swapped columns, CoNLL columns."""
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from qkv.errors import InputError
+from qkv.runtime.text import printable
+
+MAX_PLAUSIBLE_LABELS = 20  # distinct labels that are plausible for any number of texts
+MAGIC_NUMBERS = {
+    b"\x89PNG": "PNG image",
+    b"\xff\xd8\xff": "JPEG image",
+    b"GIF8": "GIF image",
+    b"II*\0": "TIFF image",
+    b"MM\0*": "TIFF image",
+    b"RIFF": "RIFF file, such as WebP or WAV",
+    b"%PDF": "PDF document",
+    b"PK\x03\x04": "ZIP archive, such as .docx or .xlsx",
+    b"\xd0\xcf\x11\xe0": "Microsoft Office document",
+    b"\x1f\x8b": "gzip archive",
+    b"BZh": "bzip2 archive",
+    b"\xfd7zXZ": "xz archive",
+    b"(\xb5/\xfd": "zstandard archive",
+    b"7z\xbc\xaf": "7-Zip archive",
+    b"\x7fELF": "executable program",
+    b"SQLite": "SQLite database",
+    b"\x89HDF": "HDF5 file",
+    b"\x93NUMPY": "NumPy array",
+    b"PAR1": "Parquet table",
+    b"ARROW1": "Arrow table",
+}
+COLUMN_NAMES = {  # common headers, in lower case
+    "text", "texts", "sentence", "sentence1", "sentence2", "sentences", "review", "reviews", "comment", "tweet",
+    "document", "doc", "content", "message", "body", "title", "headline", "utterance", "context", "passage", "article",
+    "dialogue", "input", "inputs", "output", "outputs", "source", "sources", "src", "target", "targets", "tgt", "trg",
+    "label", "labels", "class", "classes", "category", "categories", "sentiment", "polarity", "rating", "score",
+    "intent", "topic", "tag", "emotion", "language", "lang", "question", "query", "answer", "premise", "hypothesis",
+    "summary", "highlights", "abstract", "translation", "prompt", "completion", "response", "original", "corrected",
+    "word", "pronunciation", "phonemes", "en", "de", "fr", "es", "it", "pt", "nl", "sv", "da", "fi", "cs", "pl", "ru",
+    "uk", "zh", "ja", "ko", "ar", "hi", "tr", "el", "he", "ro", "hu", "vi", "id", "english", "german", "french",
+    "spanish", "italian", "portuguese", "dutch", "swedish", "danish", "finnish", "czech", "polish", "russian",
+    "ukrainian", "chinese", "japanese", "korean", "arabic", "hindi", "turkish", "greek", "hebrew", "romanian",
+    "hungarian", "vietnamese", "indonesian",
+}  # fmt: skip
+
+
+def binary_kind(data: bytes) -> str | None:
+    """Return the format of binary data by its magic number, or None."""
+    return next((kind for magic, kind in MAGIC_NUMBERS.items() if data.startswith(magic)), None)
+
+
+def is_header(source: str, target: str, targets: Collection[str]) -> bool:
+    """Return whether the first row is a header: two different column names, the second not among the targets."""
+    names = [source.strip().lower(), target.strip().lower()]
+    return names[0] != names[1] and COLUMN_NAMES.issuperset(names) and target not in targets
+
+
+def check_labels(examples: Sequence[str], labels: Sequence[str], where: str, what: str = "text") -> None:
+    """Raise if the labels are not plausible classes: almost one per example, or more labels than distinct examples."""
+    distinct_examples, distinct_labels = len(set(examples)), len(set(labels))
+    label, other = ("label", "pairs") if what == "text" else ("tag", "another kind")
+    if distinct_labels <= MAX_PLAUSIBLE_LABELS:
+        return
+    if distinct_examples * 5 < distinct_labels:
+        raise InputError(
+            f"{where}: there are {distinct_labels:,} different {label}s but only {distinct_examples:,} different "
+            f"{what}s: the columns are swapped; the {what} comes first"
+        )
+    if distinct_labels > len(examples) / 2:
+        raise InputError(
+            f"{where}: {len(examples):,} {what}s have {distinct_labels:,} different {label}s, such as "
+            f"{printable(labels[0], 40)!r}: are the columns swapped, or is this a file of {other}?"
+        )
+
+
+def looks_tagged(lines: Sequence[str]) -> bool:
+    """Return whether lines are CoNLL columns: words with few distinct tags, and empty lines between sentences."""
+    rows = [line.split("\t") if "\t" in line else line.split() for line in lines if line.strip()]
+    gaps = sum(not line.strip() and bool(before.strip()) for before, line in pairwise(lines))
+    if not rows or gaps < 2 or gaps < len(rows) / 100 or len(rows[0]) < 2:
+        return False
+    if any(len(row) != len(rows[0]) or len(row[0].split()) != 1 or len(row[-1].split()) != 1 for row in rows):
+        return False
+    tags = {row[-1] for row in rows}
+    return len(tags) < len(rows) and len(tags) <= max(MAX_PLAUSIBLE_LABELS, len(rows) / 5)
+
+
+def looks_like_texts(words: Sequence[str]) -> bool:
+    """Return whether most of the words contain spaces."""
+    return sum(" " in word.strip() for word in words) > len(words) / 2

@@ -1,0 +1,194 @@
+"""Read user files: pairs from a two-column table or two parallel files, text, and held-out splits."""
+
+import codecs
+import hashlib
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from qkv.datasets.pair import Pair
+from qkv.datasets.sniff import binary_kind, is_header, looks_tagged
+from qkv.datasets.tables import Row, parse_rows
+from qkv.datasets.tagged import Tagged, parse_conllu, text_of
+from qkv.errors import InputError
+from qkv.runtime.files import read_regular
+
+MAX_HELD_OUT = 1000
+CONLLU_SUFFIX = ".conllu"
+
+Example = TypeVar("Example")
+
+
+@dataclass(frozen=True)
+class ReadPairs:
+    """Pairs, and notes about skipped lines."""
+
+    pairs: list[Pair]
+    notes: tuple[str, ...]
+
+
+def read_pairs(paths: Sequence[Path], *, strict: bool = False, labelled: bool = False) -> ReadPairs:
+    """Read pairs from a two-column table (TSV, *.csv, *.jsonl), or from a source and a target file.
+
+    A header and lines with an empty side are skipped with a note; with `strict` they are errors. Sources from
+    a *.conllu file include words and heads. With `labelled` the targets are class labels, stripped of whitespace.
+    """
+    what, keys = ("texts with labels", ("text", "label")) if labelled else ("pairs", ("source", "target"))
+    numbered: Sequence[tuple[int, str | Tagged, str]]
+    notes = []
+    if len(paths) == 1:
+        numbered, name = _table(paths[0], keys), str(paths[0])
+        if looks_tagged([f"{source}\t{target}" if source or target else "" for _, source, target in numbered]):
+            notes.append(f"{name}: looks like words and tags in CoNLL columns, but is read as {what}")
+    elif len(paths) == 2:
+        numbered, name = list(_parallel(*paths)), f"{paths[0]} and {paths[1]}"
+    else:
+        raise InputError(f"{what} come from one TSV file or from two files, not from {len(paths)}")
+    if numbered and is_header(text_of(numbered[0][1]), numbered[0][2], {target for _, _, target in numbered[1:]}):
+        header = f"{name}: line {numbered[0][0]} is a header ({text_of(numbered[0][1])}, {numbered[0][2]})"
+        if strict:
+            raise InputError(f"{header}: remove it")
+        notes.append(f"{header}: skipped")
+        numbered = numbered[1:]
+    pairs, empty = [], []
+    for number, source, target in numbered:
+        text = text_of(source)
+        if text.strip() and target.strip():
+            parsed = source if isinstance(source, Tagged) else None
+            pairs.append(Pair(text, target.strip() if labelled else target, parsed=parsed))
+        else:
+            empty.append(number)
+    if empty and strict:
+        raise InputError(f"{name}: line {empty[0]} has an empty side ({len(empty)} such line(s))")
+    if not pairs:
+        raise InputError(f"{name}: no {what} found")
+    if empty:
+        notes.append(f"{name}: skipped {len(empty)} line(s) with an empty side, the first at line {empty[0]}")
+    return ReadPairs(pairs, tuple(notes))
+
+
+def is_parsed(path: Path) -> bool:
+    """Return whether a file is named *.conllu."""
+    return path.suffix.lower() == CONLLU_SUFFIX
+
+
+def read_data(path: Path) -> bytes:
+    """Read a data file. Pipes are refused, because resuming or evaluating a run reads its data again."""
+    try:
+        piped = stat.S_ISFIFO(path.stat().st_mode)
+    except (OSError, ValueError):
+        piped = False  # read_regular raises the error
+    if piped:
+        raise InputError(f"{path}: is a pipe: save it to a file first")
+    try:
+        return read_regular(path)
+    except MemoryError:
+        raise InputError(f"{path}: does not fit into memory") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a UTF-8 text file."""
+    return decode_lines(read_data(path), str(path))
+
+
+def read_parsed(path: Path) -> list[Tagged]:
+    """Read the sentences of a CoNLL-U file, at least one."""
+    sentences = parse_conllu(read_lines(path), str(path))
+    if not sentences:
+        raise InputError(f"{path}: no sentences found")
+    return sentences
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 text file."""
+    return decode_text(read_data(path), str(path))
+
+
+def decode_lines(data: bytes, name: str) -> list[str]:
+    """Split UTF-8 data into lines; error messages start with `name`.
+
+    Lines end with LF or CR LF, or with CR if the text has no LF.
+    """
+    if not data.removeprefix(codecs.BOM_UTF8).strip():
+        raise InputError(f"{name}: is empty")
+    text = decode_text(data, name)
+    if "\n" not in text:
+        text = text.replace("\r", "\n")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """Decode UTF-8 data; binary data is an InputError that starts with `name`."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if kind := binary_kind(data):
+            raise InputError(f"{name}: is a binary file ({kind}), expected text") from None
+        offset = error.start + (3 if data.startswith(codecs.BOM_UTF8) else 0)
+        line = data.count(b"\n", 0, offset) + 1
+        raise InputError(
+            f"{name}: not UTF-8 at byte {offset} (0x{data[offset]:02x}), line {line}: convert it first, e.g. with iconv"
+        ) from None
+    if (offset := data.find(b"\0")) >= 0:
+        line = data.count(b"\n", 0, offset) + 1
+        kind = binary_kind(data) or f"NUL at byte {offset}, line {line}"
+        raise InputError(f"{name}: is a binary file ({kind}), expected text in UTF-8")
+    return text
+
+
+def _table(path: Path, keys: tuple[str, str]) -> list[Row]:
+    if is_parsed(path):
+        raise InputError(f"{path}: has no targets: add a second file with one target per sentence")
+    return list(parse_rows(read_lines(path), path.suffix, str(path), keys))
+
+
+def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:
+    if is_parsed(target):
+        raise InputError(f"{target}: only the source file can be CoNLL-U: put it before {source}")
+    unit = "sentence" if is_parsed(source) else "line"
+    sources: Sequence[str | Tagged] = read_parsed(source) if unit == "sentence" else read_lines(source)
+    targets = read_lines(target)
+    sides = [(len(sources), source, unit), (len(targets), target, "line")]
+    if len(sources) != len(targets):
+        (fewer, shorter, short_unit), (more, longer, long_unit) = sorted(sides)
+        raise InputError(
+            f"{shorter} has {fewer} {short_unit}s but {longer} has {more}"
+            f"{'' if short_unit == long_unit else f' {long_unit}s'}: {long_unit} {fewer + 1} of {longer} has no partner"
+        )
+    yield from zip(range(1, len(sources) + 1), sources, targets, strict=True)
+
+
+def hold_out(
+    examples: Sequence[Example], share: float, source: Callable[[Example], str]
+) -> tuple[list[Example], list[Example]]:
+    """Split into (kept, held out) by a hash of the source, so that no source is in both.
+
+    A source shared by most examples is held out last, unless the share is that large.
+    """
+    counts = Counter(map(source, examples))
+    sources = sorted(counts, key=lambda text: (counts[text] > max(share, 0.5) * len(examples), digest(text)))
+    if len(sources) < 2:
+        raise InputError("a single distinct source cannot be split: provide a validation file")
+    held_out = set(sources[: max(1, min(MAX_HELD_OUT, round(share * len(sources)), len(sources) - 1))])
+    kept = [example for example in examples if source(example) not in held_out]
+    return kept, [example for example in examples if source(example) in held_out]
+
+
+def split_by_source(pairs: Sequence[Pair], valid: int, test: int) -> dict[str, list[Pair]]:
+    """Hold out sources for valid and test by a hash of the case-folded source, so that no source is in two splits."""
+    sources = sorted({pair.source.casefold() for pair in pairs}, key=digest)
+    if len(sources) <= valid + test:
+        raise InputError(f"cannot hold out {valid} and {test} of {len(sources)} distinct sources")
+    split_of = dict.fromkeys(sources[:valid], "valid") | dict.fromkeys(sources[valid : valid + test], "test")
+    splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
+    for pair in pairs:
+        splits[split_of.get(pair.source.casefold(), "train")].append(pair)
+    return splits
+
+
+def digest(text: str) -> bytes:
+    """SHA-256 of a text, which determines its split."""
+    return hashlib.sha256(text.encode()).digest()

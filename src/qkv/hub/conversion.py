@@ -1,0 +1,117 @@
+"""Convert model directories between formats; the weights keep their values."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from qkv.errors import InputError
+from qkv.hub.families import FAMILIES
+from qkv.hub.families.elmo import write_elmo
+from qkv.hub.model_folder import WEIGHTS, load, locate, network_of, save_model
+from qkv.hub.released import released_dtype, write_released
+from qkv.hub.tensors import Progress
+from qkv.hub.tokenizer_files import SPECIAL, TARGET_TOKENIZER, TOKENIZER
+from qkv.hub.weight_map import Family
+from qkv.models.elmo import Elmo
+from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
+from qkv.tokenizers.pretrained import MAX_FILE_BYTES
+
+# Hugging Face transformers, qkv, or the two files of the original ELMo release.
+Kind = Literal["hf", "qkv", "elmo"]
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+IMAGE_FILES = ("preprocessor_config.json",)  # image preprocessing
+EXTRA_FILES = (  # tokenizer files of the various libraries and generation settings
+    *IMAGE_FILES,
+    TOKENIZER,
+    TARGET_TOKENIZER,
+    SPECIAL,
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "vocab.json",
+    "target_vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "encoder.json",
+    "vocab.bpe",
+    "source.spm",
+    "target.spm",
+    "spiece.model",
+    "generation_config.json",
+)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Summary of a converted model."""
+
+    network: str
+    parameters: int
+    dtype: str
+    size: int  # of the weights, in bytes
+    left_out: int = 0  # weights that the format cannot store
+
+
+def convert(
+    source: str | Path,
+    out: Path,
+    to: Kind = "hf",
+    dtype: torch.dtype | None = None,
+    bar: Callable[[str, int], AbstractContextManager[Progress]] = lambda name, size: nullcontext(lambda done: None),
+) -> Converted:
+    """Convert the model in `source` to a directory `out` in another format, optionally with another dtype.
+
+    The write is atomic: `out` is complete or absent.
+    """
+    check_output_folder(out)
+    folder = locate(source)
+    network = network_of(folder)
+    family = family_for(network) if to == "hf" else None
+    if to == "elmo":
+        if not issubclass(network, Elmo):
+            raise InputError(f"{source} is a {network.__name__}; only ELMo models can be written with --to elmo")
+        if dtype not in (None, torch.float32):
+            raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
+        dtype = torch.float32
+    model = load(folder, dtype=dtype or _stored_dtype(folder))
+    size = sum(weight.nbytes for weight in model.parameters())
+    with atomic_folder(out) as scratch, bar(WEIGHTS, size) as progress:
+        if family is not None:
+            write_released(model, family, scratch, progress)
+        elif to == "elmo":
+            written = write_elmo(model, scratch, progress)
+        else:
+            save_model(model, model.tokenizer, scratch, progress)
+        for name in EXTRA_FILES if family is not None else IMAGE_FILES:
+            _copy(folder / name, scratch / name)
+    weights = list(model.parameters())
+    stored_dtype = str(weights[0].dtype).removeprefix("torch.")
+    parameters = sum(weight.numel() for weight in weights)
+    if to == "elmo":
+        size = written * weights[0].itemsize
+        return Converted(type(model).__name__, written, stored_dtype, size, left_out=parameters - written)
+    return Converted(type(model).__name__, parameters, stored_dtype, size)
+
+
+def family_for(network: type[Any]) -> Family:
+    """Return the released-model family that `network` converts to."""
+    for family in FAMILIES.values():
+        if issubclass(network, family.network):
+            return family
+    supported = ", ".join(f"{family.network.__name__} (as {name})" for name, family in sorted(FAMILIES.items()))
+    hint = " (use --to elmo)" if issubclass(network, Elmo) else ""
+    raise InputError(f"{network.__name__} has no counterpart in transformers{hint}; supported: {supported}")
+
+
+def _stored_dtype(folder: Path) -> torch.dtype | None:
+    """Return the dtype of the weights in a folder, or None for ELMo's HDF5 files (float32)."""
+    return released_dtype(folder) if any(folder.glob("*.safetensors")) else None
+
+
+def _copy(path: Path, to: Path) -> None:
+    if os.path.lexists(path):
+        to.write_bytes(read_regular(path, MAX_FILE_BYTES))

@@ -1,0 +1,176 @@
+"""Marian in the format of Hugging Face transformers (model_type marian): the OPUS-MT translation models.
+
+They are post-norm Transformers (Vaswani et al. 2017) trained with Marian (Junczys-Dowmunt et al. 2018).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from qkv.config import require
+from qkv.hub.families.config_json import from_hf_activation, parse_config, to_hf_activation
+from qkv.hub.weight_map import Family, Weight, WeightMap, pair
+from qkv.models.transformer import Config, Transformer
+
+TERMS = {
+    "norm": "post",
+    "score": "scaled_dot",
+    "position": "sinusoidal_halves",
+    "tree": "none",
+}  # fixed for all Marian models
+
+
+@dataclass(frozen=True)
+class HFConfig:
+    """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
+
+    vocab_size: int = 58101
+    decoder_vocab_size: int | None = None
+    max_position_embeddings: int = 1024
+    d_model: int = 1024
+    encoder_layers: int = 12
+    encoder_ffn_dim: int = 4096
+    encoder_attention_heads: int = 16
+    decoder_layers: int = 12
+    decoder_ffn_dim: int = 4096
+    decoder_attention_heads: int = 16
+    activation_function: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    scale_embedding: bool = False
+    decoder_start_token_id: int = 58100
+    pad_token_id: int | None = 58100
+    eos_token_id: int | None = 0
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: Literal[True] = True
+    is_decoder: Literal[False] = False
+    normalize_before: Literal[False] = False
+    normalize_embedding: Literal[False] = False
+    add_final_layer_norm: Literal[False] = False
+    static_position_embeddings: Literal[True] = True
+
+
+def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
+    """Return our config; the output bias is inferred from the tensor names."""
+    their = parse_config(HFConfig, data, "marian")
+    for part in ("ffn_dim", "attention_heads"):
+        encoder, decoder = getattr(their, f"encoder_{part}"), getattr(their, f"decoder_{part}")
+        require(encoder == decoder, f"marian: encoder_{part} {encoder} must equal decoder_{part} {decoder}")
+    shared = their.share_encoder_decoder_embeddings
+    require(
+        not shared or their.tie_word_embeddings,
+        "marian: share_encoder_decoder_embeddings without tie_word_embeddings is not supported: its meaning depends on "
+        "the version of transformers",
+    )
+    target_size = their.decoder_vocab_size or their.vocab_size
+    require(
+        not shared or target_size == their.vocab_size,
+        f"marian: shared embeddings require equal vocabulary sizes, not {their.vocab_size} and {target_size}",
+    )
+    return Config(
+        their.vocab_size,
+        target_size,
+        dim=their.d_model,
+        heads=their.encoder_attention_heads,
+        encoder_layers=their.encoder_layers,
+        decoder_layers=their.decoder_layers,
+        feedforward=their.encoder_ffn_dim,
+        dropout=their.dropout,
+        attention_dropout=their.attention_dropout,
+        activation_dropout=their.activation_dropout,
+        activation=from_hf_activation(their.activation_function),
+        **TERMS,
+        tie_embeddings=shared,
+        tie_output=their.tie_word_embeddings,
+        scale_embeddings=their.scale_embedding,
+        output_bias="final_logits_bias" in names,
+        max_length=their.max_position_embeddings,
+        pad_token=their.pad_token_id,
+        begin_token=their.decoder_start_token_id,
+        end_token=their.eos_token_id,
+    )
+
+
+def write_config(config: Config) -> dict[str, Any]:
+    _require_terms(config)
+    require(config.begin_token is not None, "transformers' marian requires decoder_start_token_id: set begin_token")
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": config.source_size,
+        "decoder_vocab_size": config.target_size,
+        "max_position_embeddings": config.max_length,
+        "d_model": config.dim,
+        "encoder_layers": config.encoder_layers,
+        "encoder_ffn_dim": config.feedforward,
+        "encoder_attention_heads": config.heads,
+        "decoder_layers": config.decoder_layers,
+        "decoder_ffn_dim": config.feedforward,
+        "decoder_attention_heads": config.heads,
+        "activation_function": to_hf_activation(config.activation),
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout_p,
+        "activation_dropout": config.activation_dropout_p,
+        "scale_embedding": config.scale_embeddings,
+        "share_encoder_decoder_embeddings": config.tie_embeddings,
+        "tie_word_embeddings": config.tie_embeddings or config.tie_output,
+        "pad_token_id": config.pad_token,
+        "decoder_start_token_id": config.begin_token,
+        "eos_token_id": config.end_token,
+        "forced_eos_token_id": config.end_token,
+    }
+
+
+def weights(config: Config) -> WeightMap:
+    """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
+    _require_terms(config)
+    table, copies = _embeddings(config)
+    for number in range(config.encoder_layers):
+        ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
+        table += _attention(f"{ours}.attention", f"{theirs}.self_attn")
+        table += pair(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm")
+        table += _feedforward(ours, theirs)
+    for number in range(config.decoder_layers):
+        ours, theirs = f"decoder.{number}", f"model.decoder.layers.{number}"
+        table += _attention(f"{ours}.self_attention", f"{theirs}.self_attn")
+        table += pair(f"{ours}.self_norm", f"{theirs}.self_attn_layer_norm")
+        table += _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
+        table += pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
+        table += _feedforward(ours, theirs)
+    table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
+    tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # sinusoidal, computed here
+    return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
+
+
+def _require_terms(config: Config) -> None:
+    for key, only in TERMS.items():
+        value = getattr(config, key)
+        require(value == only, f"transformers' marian requires {key} {only!r}, but this model has {value!r}")
+
+
+def _embeddings(config: Config) -> tuple[list[Weight], dict[str, str]]:
+    """Return the source, target and output embeddings after tying, and their aliases in a file."""
+    source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+    shared, output = "model.shared.weight", "lm_head.weight"
+    if config.tie_embeddings:
+        return [Weight("source_embed.tokens.weight", (shared,))], {source: shared, target: shared, output: shared}
+    two = [Weight("source_embed.tokens.weight", (source,)), Weight("target_embed.tokens.weight", (target,))]
+    return (two, {output: target}) if config.tie_output else ([*two, Weight("readout.weight", (output,))], {})
+
+
+def _attention(ours: str, theirs: str) -> list[Weight]:
+    project = pair(f"{ours}.project", *(f"{theirs}.{part}_proj" for part in ("q", "k", "v")))
+    return project + pair(f"{ours}.output", f"{theirs}.out_proj")
+
+
+def _feedforward(ours: str, theirs: str) -> list[Weight]:
+    network = pair(f"{ours}.feedforward.up_proj", f"{theirs}.fc1") + pair(
+        f"{ours}.feedforward.down_proj", f"{theirs}.fc2"
+    )
+    return network + pair(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
+
+
+FAMILY = Family("marian", Transformer, read_config, write_config, weights)

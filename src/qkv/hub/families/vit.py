@@ -1,0 +1,143 @@
+"""ViT in the format of Hugging Face transformers (model_type vit), with a classifier, a pooler or no head."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qkv.config import require
+from qkv.hub.families.config_json import (
+    from_hf_activation,
+    parse_config,
+    read_labels,
+    require_supported,
+    to_hf_activation,
+    write_labels,
+)
+from qkv.hub.weight_map import Family, Weight, WeightMap, pair
+from qkv.models.vit import Config, ViT
+
+
+@dataclass(frozen=True)
+class HFConfig:
+    """Keys of config.json that affect the computation, with their defaults."""
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    head_dim: int | None = None
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    layer_norm_eps: float = 1e-12
+    image_size: tuple[int, ...] = (224, 224)
+    patch_size: tuple[int, ...] = (16, 16)
+    num_channels: int = 3
+    qkv_bias: bool = True
+    pooler_output_size: int | None = None
+    pooler_act: str = "tanh"
+    num_labels: int = 2
+    id2label: dict[str, Any] | None = None
+
+
+def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
+    """Return our config; the head is inferred from the tensor names."""
+    data = {key: _height_width(value) if key in ("image_size", "patch_size") else value for key, value in data.items()}
+    their = parse_config(HFConfig, data, "vit")
+    require(
+        not any(name.startswith("decoder.") for name in names),
+        "vit: masked image modelling heads are not supported",
+    )
+    for key in ("image_size", "patch_size"):
+        require(len(getattr(their, key)) == 2, f"vit: {key} must be an integer or (height, width)")
+    patch, patch_width = their.patch_size
+    require(patch == patch_width, f"vit: patches must be square, not {patch} x {patch_width}")
+    require(
+        their.head_dim is None or their.head_dim * their.num_attention_heads == their.hidden_size,
+        f"vit: head_dim {their.head_dim} must equal hidden_size / num_attention_heads",
+    )
+    classifies = "classifier.weight" in names
+    # The classifier uses the class token directly; transformers ignores a pooler in its files.
+    pooler = not classifies and any(name.removeprefix("vit.").startswith("pooler.") for name in names)
+    require(
+        not pooler or (their.pooler_act == "tanh" and their.pooler_output_size in (None, their.hidden_size)),
+        f"vit: a pooler with output size {their.pooler_output_size} and {their.pooler_act} is not supported; expected "
+        f"{their.hidden_size} and tanh",
+    )
+    label_names = read_labels(their.id2label, "vit") if classifies and their.id2label is not None else ()
+    return Config(
+        classes=(len(label_names) or their.num_labels) if classifies else None,
+        label_names=label_names,
+        height=their.image_size[0],
+        width=their.image_size[1],
+        channels=their.num_channels,
+        patch=patch,
+        dim=their.hidden_size,
+        layers=their.num_hidden_layers,
+        heads=their.num_attention_heads,
+        feedforward=their.intermediate_size,
+        dropout=their.hidden_dropout_prob,
+        attention_dropout=their.attention_probs_dropout_prob,
+        activation=from_hf_activation(their.hidden_act),
+        qkv_bias=their.qkv_bias,
+        pooler=pooler,
+        eps=their.layer_norm_eps,
+    )
+
+
+def _height_width(size: Any) -> Any:
+    """Expand a single size to (height, width)."""
+    return [size, size] if isinstance(size, int) else size
+
+
+def write_config(config: Config) -> dict[str, Any]:
+    require_supported(config, "vit")
+    require(not config.stem, "transformers' vit has no convolutional stem")
+    require(config.classes is None or not config.pooler, "transformers' vit has a classifier or a pooler, not both")
+    return {
+        "architectures": ["ViTModel" if config.classes is None else "ViTForImageClassification"],
+        "model_type": "vit",
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.feedforward,
+        "hidden_act": to_hf_activation(config.activation),
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout_p,
+        "layer_norm_eps": config.eps,
+        "image_size": config.height if config.height == config.width else [config.height, config.width],
+        "patch_size": config.patch,
+        "num_channels": config.channels,
+        "qkv_bias": config.qkv_bias,
+        "encoder_stride": config.patch,
+        **({} if config.classes is None else write_labels(config.label_names, config.classes)),
+    }
+
+
+def weights(config: Config) -> WeightMap:
+    """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
+    table = [
+        Weight("class_token", ("vit.embeddings.cls_token",)),
+        Weight("positions", ("vit.embeddings.position_embeddings",)),
+        *pair("patch_embed", "vit.embeddings.patch_embeddings.projection"),
+    ]
+    for number in range(config.layers):
+        ours, theirs = f"encoder.{number}", f"vit.encoder.layer.{number}"
+        parts = [f"{theirs}.attention.attention.{part}" for part in ("query", "key", "value")]
+        table += pair(f"{ours}.attention.project", *parts)[: 2 if config.qkv_bias else 1]
+        table += pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        table += pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
+        table += pair(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
+        table += pair(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
+        table += pair(f"{ours}.feedforward_norm", f"{theirs}.layernorm_after")
+    table += pair("norm", "vit.layernorm")
+    table += pair("pooler", "vit.pooler.dense") if config.pooler else []
+    table += pair("head", "classifier") if config.classes is not None else []
+    ignored = (
+        r"(vit\.)?pooler\.dense\.(weight|bias)",  # unused next to a classifier
+        r"(vit\.)?embeddings\.mask_token",  # used in masked pre-training only
+    )
+    return WeightMap(tuple(table), ignored=ignored, prefix="vit.")
+
+
+FAMILY = Family("vit", ViT, read_config, write_config, weights)

@@ -1,0 +1,172 @@
+"""Read and write released models in the format of other libraries.
+
+A family's weight map relates our parameters to the tensors of the released files. Each file tensor is a view of one of
+our parameters: a block of rows, transposed if the file stores [in, out]. Loading copies into the views, saving copies
+out of them. Before memory is allocated, the views of a meta model are compared with the file headers: names and shapes
+must match one to one.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.errors import CheckpointError
+from qkv.hub.json_file import read_object, reading
+from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
+from qkv.hub.tensors import (
+    DTYPES,
+    WEIGHT_DTYPES,
+    WEIGHTS,
+    Progress,
+    StoredTensor,
+    check_weight,
+    read_headers,
+    write_tensors,
+)
+from qkv.hub.tokenizer_files import check_vocab_size
+from qkv.hub.weight_map import Family, WeightMap
+from qkv.runtime.device import pick_device
+from qkv.runtime.text import printable
+from qkv.types import Tensor
+
+CONFIG = "config.json"
+MAX_NAMES_SHOWN = 3  # tensor names listed in an error message
+
+
+def load_released(
+    folder: Path, family: Family, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> Any:
+    """Load a released model in eval mode, with `.config` and `.tokenizer`.
+
+    Weights are converted to float32 unless `dtype` is given.
+    """
+    target_device = pick_device(device)
+    stored = read_headers(folder)
+    config = read_released_config(folder, family, stored)
+    table = family.weights(config)
+    sources = _match_tensors(folder, table, stored)
+    meta = checked_meta_model(family.network, config, folder / CONFIG)
+    for name, view in views(table, dict(meta.named_parameters())).items():
+        sources[name].check(view.shape)
+    require_model_memory(meta, folder)
+    model = empty_model(family.network, config, dtype)
+    with torch.no_grad():
+        for name, view in views(table, dict(model.named_parameters())).items():
+            sources[name].copy_into(view)
+    with reading(folder):
+        model.tokenizer = family.read_tokenizer(folder, config)
+        if model.tokenizer is not None:
+            check_vocab_size(folder, model.tokenizer, config)
+    return model.to(device=target_device)
+
+
+def write_released(model: Any, family: Family, folder: Path, progress: Progress = lambda done: None) -> None:
+    """Write config.json and model.safetensors in the family's format into an existing folder."""
+    tensors = views(family.weights(model.config), dict(model.named_parameters()))
+    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    config = {**family.write_config(model.config), "model_type": family.model_type, "torch_dtype": dtype}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_tensors(tensors, folder / WEIGHTS, progress)
+
+
+def views(table: WeightMap, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return every released tensor, by name, as a view of our parameters; the map must be one to one."""
+    ours = Counter(weight.ours for weight in table.weights)
+    names = Counter([*(name for weight in table.weights for name in weight.theirs), *table.copies])
+    duplicates = {name for counts in (ours, names) for name, count in counts.items() if count > 1}
+    assert not duplicates, f"duplicate names in the weight map: {sorted(duplicates)}"
+    assert ours.keys() == parameters.keys(), (
+        f"weight map does not match the model: {sorted(ours.keys() ^ parameters.keys())}"
+    )
+    theirs: dict[str, Tensor] = {}
+    for weight in table.weights:
+        parameter = parameters[weight.ours]
+        rows = parameter.chunk(len(weight.theirs)) if len(weight.theirs) > 1 else (parameter,)
+        for name, part in zip(weight.theirs, rows, strict=True):
+            theirs[name] = part.T if weight.transposed else part
+    return theirs
+
+
+def read_released_config(folder: Path, family: Family, names: Collection[str]) -> Any:
+    """Return our config for a released folder that contains tensors with these names."""
+    data = read_object(folder / CONFIG)
+    with reading(folder / CONFIG):
+        return family.read_config(data, names)
+
+
+def released_dtype(folder: Path) -> torch.dtype:
+    """Return the dtype of a folder's weights; for mixed dtypes, the promoted type."""
+    dtypes = {DTYPES[stored.dtype] for stored in read_headers(folder).values() if stored.dtype in WEIGHT_DTYPES}
+    return reduce(torch.promote_types, dtypes) if dtypes else torch.float32
+
+
+@dataclass(frozen=True)
+class SourceTensor:
+    """A released tensor in the files, and its duplicates under other names."""
+
+    stored: StoredTensor
+    copies: tuple[StoredTensor, ...]
+
+    def check(self, shape: torch.Size) -> None:
+        for tensor in (self.stored, *self.copies):
+            check_weight(tensor, shape)
+
+    def copy_into(self, view: Tensor) -> None:
+        """Copy the stored values into `view`; raise if the duplicates differ."""
+        for copy in self.copies:
+            if not torch.equal(copy.read(), self.stored.read()):
+                raise CheckpointError(f"{copy.where} must equal {printable(self.stored.name)} but differs")
+        self.stored.copy_into(view)
+
+
+def _match_tensors(folder: Path, table: WeightMap, stored: Mapping[str, StoredTensor]) -> dict[str, SourceTensor]:
+    """Map each released name to its stored tensor; compares names only, which is cheap for any model size."""
+    names = [name for weight in table.weights for name in weight.theirs]
+    tensors = _normalize_names(table, names, stored)
+    sources = {}
+    for name in names:
+        copies = [tensors.pop(name)] if name in tensors else []
+        copies += [tensors.pop(copy) for copy, original in table.copies.items() if original == name and copy in tensors]
+        if copies:
+            sources[name] = SourceTensor(copies[0], tuple(copies[1:]))
+    problems = [
+        *_list_names([name for name in names if name not in sources], "missing"),
+        *_list_names([tensor.name for tensor in tensors.values()], "not part of the model"),
+    ]
+    if problems:
+        raise CheckpointError(f"{folder}: {', and '.join(problems)}")
+    return sources
+
+
+def _normalize_names(
+    table: WeightMap, names: Iterable[str], stored: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor]:
+    """Return the stored tensors by their names in the weight map, without ignored ones."""
+    expected = {*names, *table.copies}
+    missing_prefix = "" if any(name.startswith(table.prefix) for name in stored) else table.prefix
+    ignored = [re.compile(pattern) for pattern in table.ignored]
+    tensors: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        key = next((name.removesuffix(old) + new for old, new in table.spellings.items() if name.endswith(old)), name)
+        if missing_prefix + key in expected:
+            key = missing_prefix + key
+        candidates = (name, missing_prefix + name)
+        if key not in expected and any(pattern.fullmatch(text) for pattern in ignored for text in candidates):
+            continue
+        if key in tensors:
+            raise CheckpointError(f"{tensor.where} is the same weight as {printable(tensors[key].name)}")
+        tensors[key] = tensor
+    return tensors
+
+
+def _list_names(names: list[str], what: str) -> Iterable[str]:
+    if names:
+        more = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
+        yield f"{', '.join(map(printable, names[:MAX_NAMES_SHOWN]))}{more} {'is' if len(names) == 1 else 'are'} {what}"

@@ -1,0 +1,214 @@
+"""Attention maps of text encoders and language models, in every layer and head."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from qkv.attention import Attend, TreePositions, watch
+from qkv.attention.layers import Layer, attention_layers
+from qkv.datasets.tagged import Tagged, text_of
+from qkv.errors import InputError
+from qkv.hub import load
+from qkv.nn.language_model import LanguageModel
+from qkv.nn.text_encoder import TextEncoder
+from qkv.pipelines.output import Answer, AttentionMap
+from qkv.pipelines.tagger import encode_sentences
+from qkv.pipelines.text_inputs import (
+    AnyExampleEncoder,
+    SentenceExampleEncoder,
+    WordExampleEncoder,
+    build_example_encoder,
+)
+from qkv.pipelines.tree_inputs import ParsedSentence, Tree, reads_trees, require_heads, tree_positions
+from qkv.runtime.device import pick_device
+from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers.words import split_words
+from qkv.types import Float, Int, Tensor
+
+MAX_WEIGHTS = 2**24  # kept in all: a page stores them in 32 MiB
+POOLED = ("[text]",)  # row name of a query that pools the whole text
+
+
+class Prediction(NamedTuple):
+    """A model's prediction for an input."""
+
+    text: str = ""
+    score: float = math.nan  # log-probability; NaN if there is no prediction
+
+
+class ModelInput(NamedTuple):
+    """Token ids of a text, and their display names."""
+
+    ids: list[int]
+    pieces: tuple[str, ...]  # display text of each token
+    tree: Tree | None = None
+
+
+class AttentionProbe:
+    """A text model: `AttentionProbe("folders/bert-base-uncased")("The cat sat.").maps`.
+
+    A text encoder sees a text with its special tokens, a language model the text alone, both truncated to the model's
+    maximum length. The answer is a classifier's label with its log-probability; for a language model, the score is the
+    mean log-probability of a token given those before it.
+    """
+
+    def __init__(
+        self, model: str | Path | TextEncoder | LanguageModel[Any], tokenizer: Any = None, device: str = "auto"
+    ) -> None:
+        loaded: Any = load(model, pick_device(device)) if isinstance(model, str | Path) else model
+        self.name = str(model) if isinstance(model, str | Path) else type(model).__name__
+        if not isinstance(loaded, TextEncoder | LanguageModel):
+            raise InputError(f"{self.name}: is a {type(loaded).__name__}, not a text encoder or language model")
+        self.model: TextEncoder | LanguageModel[Any] = loaded.eval()
+        self.tokenizer: Any = tokenizer or self.model.tokenizer  # Vocabulary or PretrainedTokenizer
+        self.layers = attention_layers(self.model)
+        if not self.layers:
+            raise InputError(f"{self.name}: {type(self.model).__name__} has no attention layers")
+        if self.tokenizer is None:
+            raise InputError(f"{self.name}: no tokenizer was found next to the weights; pass one")
+        self.encoder: AnyExampleEncoder | None = None  # language models take plain token ids
+        if isinstance(self.model, TextEncoder):
+            self.encoder = build_example_encoder(self.tokenizer, self.model.config)
+        if isinstance(self.encoder, SentenceExampleEncoder):
+            raise InputError(f"{self.name}: is a hierarchical model of sentences: use a DocumentProbe")
+
+    def __call__(self, text: str | Tagged) -> Answer:
+        """Return the attention maps of one text."""
+        return self.probe([text])[0]
+
+    def probe(self, texts: Sequence[str | Tagged], layer: str | None = None) -> list[Answer]:
+        """Return the attention maps of each text, or of each sentence with its heads for models with dependency trees.
+
+        If all layers together exceed MAX_WEIGHTS, the first ones are kept, with `layer` taking precedence.
+        """
+        inputs = [self._encode_input(number, text) for number, text in enumerate(texts, start=1)]
+        budget = MAX_WEIGHTS // max(1, len(texts))
+        return [self._probe(text_of(text), tokens, layer, budget) for text, tokens in zip(texts, inputs, strict=True)]
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Maximum number of tokens of a text, without special tokens; None if unbounded."""
+        max_length: int | None = getattr(self.model.config, "max_length", None)
+        return max_length if max_length is None or self.encoder is None else self.encoder.max_tokens(max_length)
+
+    @property
+    def unit(self) -> str:
+        """Unit that `max_tokens` counts."""
+        return "tokens"
+
+    def too_long(self, texts: Sequence[str]) -> list[int]:
+        """The 1-based numbers of the texts that are truncated to the model's maximum length."""
+        max_tokens = self.max_tokens
+        lengths = [len(self._encode(text)[0]) for text in texts]
+        return [
+            number for number, length in enumerate(lengths, start=1) if max_tokens is not None and length > max_tokens
+        ]
+
+    @torch.inference_mode()
+    def _probe(self, text: str, model_input: "ModelInput", layer: str | None, budget: int) -> Answer:
+        tokens, pieces = torch.tensor([model_input.ids], device=self.model.device), model_input.pieces
+        with watch(self.model, layers=layers_that_fit(self.layers, len(pieces) ** 2, layer, budget)) as records:
+            prediction = (
+                self._scored(tokens)
+                if isinstance(self.model, LanguageModel)
+                else self._labelled(tokens, model_input.tree)
+            )
+        rank = getattr(self.model.config, "rank", None)  # Linformer: keys are projections of all tokens
+        keys = pieces if rank is None else tuple(f"mixture {number}" for number in range(1, rank + 1))
+        maps = (_map(name, record.weights[0].float().cpu(), pieces, keys) for name, record in records.items())
+        return Answer(text, prediction.text, prediction.score, tuple(maps))
+
+    def _scored(self, tokens: Int[Tensor, "1 length"]) -> Prediction:
+        log_p = self.model(tokens)[0, :-1].float().log_softmax(dim=-1).gather(1, tokens[0, 1:, None])
+        return Prediction(score=float(log_p.mean()))  # NaN for a text of one token
+
+    def _labelled(self, tokens: Int[Tensor, "1 length"], tree: Tree | None) -> Prediction:
+        assert isinstance(self.model, TextEncoder)
+        assert self.encoder is not None
+        tree_inputs = (
+            {} if tree is None else {"tree": _to_device(tokens.device, tree_positions([tree], tokens.shape[1]))}
+        )
+        hidden = self.model(self.encoder.lookup(tokens), **tree_inputs)
+        if self.model.config.head != "classifier":
+            return Prediction()
+        score, label = self.model.logits(hidden)[0].float().log_softmax(dim=-1).max(dim=-1)
+        return Prediction(self.model.labels[int(label)], float(score))
+
+    def _encode_input(self, number: int, sentence: str | Tagged) -> "ModelInput":
+        """Encode a text, with the display text of its tokens."""
+        if reads_trees(self.model.config):
+            return self._encode_parsed(require_heads(sentence, f"input {number}"))
+        text = text_of(sentence)
+        ids, pieces = self._encode(text)
+        if not text.strip() or not ids:
+            raise InputError(f"input {number} is empty")
+        ids, pieces = ids[: self.max_tokens], pieces[: self.max_tokens]
+        if self.encoder is None:
+            return ModelInput(ids, tuple(pieces))
+        all_ids, start = self.encoder.add_special_tokens(ids), self.encoder.first_position
+        special = [str(self.tokenizer.piece(token)) for token in (*all_ids[:start], *all_ids[start + len(ids) :])]
+        return ModelInput(all_ids, (*special[:start], *pieces, *special[start:]))
+
+    def _encode_parsed(self, sentence: ParsedSentence) -> "ModelInput":
+        """Encode a sentence with its tree as a tagger does; only the first part of one that is too long."""
+        assert self.encoder is not None
+        untagged = Tagged(sentence.words, ("",) * len(sentence.words), sentence.heads)
+        example = encode_sentences(
+            self.encoder.fresh_copy(), [untagged], {}, self.model.config.max_length, trees=True
+        ).examples[0]
+        return ModelInput(example.ids, tuple(str(self.tokenizer.piece(token)) for token in example.ids), example.tree)
+
+    def _encode(self, text: str) -> tuple[list[int], Sequence[str]]:
+        if isinstance(self.encoder, WordExampleEncoder):
+            return self.encoder.encode([text])[0], [text[begin:end] for begin, end in split_words(text)]
+        if isinstance(self.tokenizer, Vocabulary):
+            tokens: Any = self.tokenizer.encode(text)
+        else:
+            tokens = self.tokenizer.encode(text, specials=self.encoder is None)
+        return tokens.ids, tokens.pieces
+
+
+def _to_device(device: torch.device, positions: TreePositions) -> TreePositions:
+    return TreePositions(positions.depth.to(device), positions.distance.to(device))
+
+
+def _map(
+    layer: str, weights: Float[Tensor, "heads queries keys"], pieces: tuple[str, ...], keys: tuple[str, ...]
+) -> AttentionMap:
+    if keys is not pieces:
+        return AttentionMap(layer, pieces, keys, weights.numpy())
+    if weights.shape[1] == len(pieces):
+        return AttentionMap(layer, pieces, pieces, align_to_tokens(weights).numpy())
+    return AttentionMap(layer, POOLED * weights.shape[1], pieces, weights.numpy())
+
+
+def layers_that_fit(layers: Mapping[str, Attend], weights: int, first: str | None, budget: int) -> list[Layer]:
+    """The layers that fit into `budget` weights at `weights` per head; at least one, `first` before the others."""
+    if first is not None and first not in layers:
+        raise InputError(f"unknown attention layer {first!r}; available: {', '.join(layers)}")
+    chosen: list[Layer] = []
+    for name in sorted(layers, key=lambda name: name != first):
+        budget -= (layers[name].heads or 1) * weights
+        if budget < 0 and chosen:
+            break
+        chosen.append(name)
+    return chosen
+
+
+def align_to_tokens(weights: Float[Tensor, "heads length keys"]) -> Float[Tensor, "heads length length"]:
+    """Move each weight to the column of the token it belongs to.
+
+    Recurrent models may attend to the last few tokens before the current one only: then the keys of row t are the
+    tokens before t.
+    """
+    length, keys = weights.shape[1:]
+    if keys == length:
+        return weights
+    aligned = weights.new_zeros(*weights.shape[:2], length)
+    for row in range(1, length):
+        count = min(row, keys)
+        aligned[:, row, row - count : row] = weights[:, row, :count]
+    return aligned

@@ -1,0 +1,81 @@
+"""Attention maps of a vision Transformer over the patches of a picture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+
+from qkv.attention import watch
+from qkv.attention.layers import attention_layers
+from qkv.datasets.image_files import read_image
+from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
+from qkv.models.vit import ViT
+from qkv.pipelines.image_preprocessing import model_and_scale
+from qkv.pipelines.output import Answer, AttentionMap
+from qkv.types import Float, Tensor
+
+CLASS, MEAN = "[class]", "[mean]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureAnswer(Answer):
+    """The predicted label of a picture, and the attention of the class token and the patches.
+
+    The rows of each map are the class token, the patches in row-major order, and the mean of all these; its columns are
+    the class token and the patches.
+    """
+
+    pixels: UInt8[np.ndarray, "height width colours"]  # the model's input
+    grid: tuple[int, int]  # rows and columns of patches
+
+
+class PictureProbe:
+    """A vision Transformer: `PictureProbe("runs/fashion-vit-0")("boot.png").maps`."""
+
+    def __init__(self, model: str | Path | ViT, device: str = "auto") -> None:
+        loaded, self.scale = model_and_scale(model, device)
+        self.model: ViT = loaded.eval()
+        self.layers = attention_layers(self.model)
+
+    def __call__(self, path: str | Path) -> PictureAnswer:
+        """Return the attention maps of one picture."""
+        return self.probe([path])[0]
+
+    def probe(self, paths: Sequence[str | Path], layer: str | None = None) -> list[PictureAnswer]:
+        """Return the attention maps of each picture, resized to the model's input size."""
+        config = self.model.config
+        pictures = [read_image(Path(path), config.channels, config.height, config.width) for path in paths]
+        return [
+            self._probe(Path(path).name, pixels, layer, MAX_WEIGHTS // max(1, len(paths)))
+            for path, pixels in zip(paths, pictures, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _probe(
+        self, name: str, pixels: UInt8[np.ndarray, "channels height width"], layer: str | None, budget: int
+    ) -> PictureAnswer:
+        tokens = 1 + self.model.config.patches
+        with watch(self.model, layers=layers_that_fit(self.layers, (tokens + 1) * tokens, layer, budget)) as records:
+            output = self.model(self.scale(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
+        rows, columns = self.model.config.grid
+        patches = [f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1)]
+        maps = tuple(
+            AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]).numpy())
+            for name, record in records.items()
+        )
+        rgb = np.moveaxis(pixels.repeat(3, axis=0) if len(pixels) == 1 else pixels, 0, -1)
+        return PictureAnswer(name, *self._predict(output), maps, pixels=rgb, grid=(rows, columns))
+
+    def _predict(self, output: Float[Tensor, "scores"]) -> Prediction:
+        if self.model.config.classes is None:
+            return Prediction()
+        score, label = output.float().log_softmax(dim=-1).max(dim=-1)
+        return Prediction(self.model.labels[int(label)], float(score))
+
+
+def _with_mean(weights: Float[Tensor, "heads tokens tokens"]) -> Float[Tensor, "heads rows tokens"]:
+    weights = weights.float().cpu()
+    return torch.cat((weights, weights.mean(dim=1, keepdim=True)), dim=1)

@@ -1,0 +1,76 @@
+"""Text embedding: one vector per text, close for texts of similar meaning."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn import functional as F
+
+from qkv.errors import InputError
+from qkv.models.bert import Bert
+from qkv.nn.text_encoder import TextEncoder
+from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
+from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
+from qkv.registry import nearest
+from qkv.types import Float, Int, Tensor
+
+
+class Embedder(TextPipeline):
+    """A text encoder with any head or none: `Embedder("folders/all-MiniLM-L6-v2")(["A dog.", "A cat."])`.
+
+    Texts are truncated to the model's max_length tokens.
+    """
+
+    @torch.no_grad()  # not inference_mode, so that the vectors can be used in training
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: str = "mean",
+        normalise: bool = True,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> Float[Tensor, "texts dim"]:
+        """Return one row per text, of unit length if `normalise`, so that dot products are cosine similarities.
+
+        `pooling` reduces the hidden states to one vector: their "mean" (Reimers and Gurevych 2019; special tokens
+        included), the first one ("cls"), or the output of BERT's "pooler".
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        require_text(texts)
+        self.check_pooling(pooling)
+        encoder = self.encoder.fresh_copy()
+        examples = [
+            Example(encoder.add_special_tokens(ids[: self.max_tokens]), [IGNORE]) for ids in encoder.encode(texts)
+        ]
+        vectors = torch.zeros(len(texts), self.dim)
+        for rows, batch in iter_batches(examples, encoder.max_batch(batch_tokens), encoder.pad):
+            batch = batch.to(self.model.device)
+            hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
+            vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()
+        return F.normalize(vectors, dim=-1) if normalise else vectors
+
+    @property
+    def dim(self) -> int:
+        """Embedding dimension."""
+        return self.model.width
+
+    def check_pooling(self, pooling: str) -> None:
+        """Raise if the pooling is unknown or the model does not have it."""
+        if pooling not in POOLINGS:
+            raise InputError(f"pooling {pooling!r} is not known{nearest(pooling, POOLINGS)}")
+        if pooling == "pooler" and (not isinstance(self.model, Bert) or self.model.pooler is None):
+            raise InputError(f"{self.name}: has no pooler: choose pooling 'mean' or 'cls'")
+
+
+def _mean(
+    model: TextEncoder, hidden: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"]
+) -> Float[Tensor, "batch dim"]:
+    inside = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
+    return (hidden.float() * inside[:, :, None]).sum(dim=1) / lengths[:, None]
+
+
+# Reduce hidden states [batch, length, dim] to [batch, dim], given the lengths of the rows.
+POOLINGS: dict[str, Callable[..., Float[Tensor, "batch dim"]]] = {
+    "mean": _mean,
+    "cls": lambda model, hidden, lengths: hidden[:, 0],
+    "pooler": lambda model, hidden, lengths: model.pooled(hidden),
+}

@@ -1,0 +1,118 @@
+"""Mask filling: the most probable tokens for each mask in a text."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from qkv.config import require
+from qkv.errors import InputError
+from qkv.models.bert import MLM_HEADS, Bert
+from qkv.nn.text_encoder import TextEncoder
+from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
+from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
+from qkv.tokenizers.tokenizer import PretrainedTokenizer
+from qkv.tokenizers.wordpiece import CONTINUATION
+
+MASKS = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's own spelling
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A candidate token for a mask; one that begins with ## continues the word before it."""
+
+    word: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text with masks and its predictions."""
+
+    text: str
+    guesses: tuple[tuple[Guess, ...], ...]  # for each mask, most probable first
+    filled: str  # the text with the best guess for each mask
+
+
+class Filler(TextPipeline):
+    """A model with a masked-LM head: `Filler("folders/bert-base-uncased")("The [MASK] sat on the mat.").filled`.
+
+    Masks are written [MASK], <mask>, or as the model's tokenizer spells them. Several masks in a text are predicted
+    independently, p(x_i | all unmasked tokens), so the guesses need not fit together.
+    """
+
+    heads: ClassVar = MLM_HEADS
+    model: Bert
+
+    def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
+        super().__init__(model, tokenizer, device)
+        tokenizer = self.encoder.tokenizer
+        if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.special_tokens.mask is None:
+            raise InputError(f"{self.name}: its tokenizer has no mask token such as [MASK]")
+        self.tokenizer, self.mask = tokenizer, tokenizer.special_tokens.mask
+
+    def __call__(self, text: str, top: int = 5) -> Filled:
+        """Return the `top` most probable tokens for each mask of one text."""
+        return self.fill([text], top)[0]
+
+    @torch.inference_mode()
+    def fill(self, texts: Sequence[str], top: int = 5, *, batch_tokens: int = BATCH_TOKENS) -> list[Filled]:
+        """Return the `top` most probable tokens for each mask of each text."""
+        require(top >= 1, f"top must be at least 1, not {top}")
+        require_text(texts)
+        examples = [self._example(number, text) for number, text in enumerate(texts, start=1)]
+        results: dict[int, Filled] = {}
+        for rows, batch in iter_batches(examples, batch_tokens, self.encoder.pad):
+            batch = batch.to(self.model.device)
+            hidden = self.model(batch.token_ids, lengths=batch.lengths)
+            masked = hidden[batch.token_ids == self.mask]
+            # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
+            probabilities = self.model.mlm_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
+            best = probabilities.topk(min(top, len(self.tokenizer)), dim=-1)
+            predictions = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+            for row in rows:
+                results[row] = self._filled(texts[row], [next(predictions) for _ in self._masks.findall(texts[row])])
+        return [results[row] for row in range(len(texts))]
+
+    def check(self, texts: Sequence[str]) -> None:
+        """Raise for the first text without a mask or too long for the model; blank texts pass."""
+        for number, text in enumerate(texts, start=1):
+            if text.strip():
+                self._example(number, text)
+
+    def _example(self, number: int, text: str) -> Example:
+        """Encode an input, or raise an error that names it."""
+        first, *others = self._masks.split(text)
+        if not others:
+            raise InputError(f"input {number} has no mask to fill: write {self.tokenizer.names['mask']} for a word")
+        ids = [*self._tokens(first)]
+        for part in others:
+            ids += [self.mask, *self._tokens(part)]
+        if len(ids) > self.max_tokens:
+            raise InputError(f"input {number} has {len(ids)} tokens; this model takes at most {self.max_tokens}")
+        return Example(self.encoder.add_special_tokens(ids), [IGNORE])
+
+    def _tokens(self, part: str) -> Iterator[int]:
+        """Tokens of the text between two masks; a mask token in there becomes unknown."""
+        if part.strip():
+            tokens = self.encoder.encode([part])[0]
+            yield from (self.encoder.unknown if token == self.mask else token for token in tokens)
+
+    def _filled(self, text: str, predictions: Sequence[tuple[list[int], list[float]]]) -> Filled:
+        guesses = tuple(
+            tuple(Guess(self.tokenizer.decode([token], specials=True), p) for token, p in zip(*prediction, strict=True))
+            for prediction in predictions
+        )
+        filled, *others = self._masks.split(text)
+        for (best, *_), part in zip(guesses, others, strict=True):
+            inside = best.word.startswith(CONTINUATION)
+            filled = (filled.rstrip() if inside else filled) + best.word.removeprefix(CONTINUATION) + part
+        return Filled(text, guesses, filled)
+
+    @cached_property
+    def _masks(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, sorted({*MASKS, self.tokenizer.names["mask"]}))))

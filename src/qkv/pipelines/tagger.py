@@ -1,0 +1,213 @@
+"""Tagging: a tag for each word of a text, and the entities the tags mark."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from qkv.datasets.tagged import Tagged
+from qkv.errors import InputError
+from qkv.metrics.tag_metrics import are_entity_tags, entities
+from qkv.nn.text_encoder import TextEncoder
+from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, TextBatch, iter_batches
+from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
+from qkv.pipelines.tree_inputs import Tree, reads_trees, require_heads
+from qkv.runtime.text import printable
+from qkv.tokenizers.words import Span, split_words
+from qkv.types import Float, Tensor
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A named entity, e.g. a person."""
+
+    kind: str
+    text: str
+    start: int  # index of its first character
+    end: int  # index after its last character
+
+
+@dataclass(frozen=True)
+class TaggedText:
+    """The words of a text, their offsets and their tags."""
+
+    text: str
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    offsets: tuple[Span, ...]  # [start, end) of each word
+    entities: tuple[Entity, ...] = ()  # for tags B-kind, I-kind and O
+
+
+class Tagger(TextPipeline):
+    """A text encoder with a tagging head: `Tagger("runs/ewt-bert-0")("She reads.").tags`.
+
+    Texts are split by `split_words`; a sequence of words is used as it is, joined by spaces. Models with dependency
+    trees take sentences with heads (`qkv.datasets.tagged.Tagged`), whose tags are ignored. Texts too long for the
+    model are tagged in several parts.
+    """
+
+    heads: ClassVar = ("tagger",)
+
+    def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
+        super().__init__(model, tokenizer, device)
+        if not self.model.config.label_names:
+            raise InputError(f"{self.name}: the tags have no names: set label_names in config.json")
+
+    def __call__(self, text: str | Sequence[str] | Tagged) -> TaggedText:
+        """Tag one text, or one sequence of words."""
+        return self.tag([text])[0]
+
+    def tag(
+        self, texts: Sequence[str | Sequence[str] | Tagged], *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[TaggedText]:
+        """Tag each text."""
+        inputs = [_Words.of(text) for text in texts]
+        require_text([words.text for words in inputs])
+        heads = [words.heads for words in inputs]
+        predictions = predict_tags(self.model, self.encoder, [words.words for words in inputs], batch_tokens, heads)
+        has_entities = are_entity_tags(self.model.config.label_names)
+        return [
+            TaggedText(
+                words.text,
+                words.words,
+                tuple(tags),
+                tuple(words.offsets),
+                tuple(words.entities(tags)) if has_entities else (),
+            )
+            for words, tags in zip(inputs, predictions, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A text, the offsets of its words, and their heads if known."""
+
+    text: str
+    offsets: list[Span]
+    heads: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, text: str | Sequence[str] | Tagged) -> "_Words":
+        if isinstance(text, str):
+            return cls(text, split_words(text))
+        if isinstance(text, Tagged):
+            return replace(cls.of(text.words), heads=text.heads)
+        if not all(word.strip() for word in text):
+            raise InputError(f"words must not be blank, but one of {printable(str(list(text)))} is")
+        ends = accumulate(len(word) + 1 for word in text)
+        return cls(" ".join(text), [(end - 1 - len(word), end - 1) for word, end in zip(text, ends, strict=True)])
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.text[start:end] for start, end in self.offsets)
+
+    def entities(self, tags: Sequence[str]) -> Iterator[Entity]:
+        """Entities marked by the tags, in the order of the text."""
+        for first, after, kind in sorted(entities(tags)):
+            start, end = self.offsets[first][0], self.offsets[after - 1][1]
+            yield Entity(kind, self.text[start:end], start, end)
+
+
+class Word(NamedTuple):
+    """Location of a word."""
+
+    sentence: int
+    number: int  # in its sentence
+    position: int  # of its first token, in its example
+
+
+@dataclass(frozen=True)
+class EncodedSentences:
+    """Encoded sentences: one example each, or several for a sentence that is too long."""
+
+    examples: list[Example]
+    words: list[list[Word]]  # of each example
+
+
+def encode_sentences(
+    encoder: AnyExampleEncoder,
+    sentences: Sequence[Tagged],
+    labels: dict[str, int],
+    max_length: int,
+    *,
+    trees: bool = False,
+) -> EncodedSentences:
+    """Encode tagged sentences; the first token of each word carries its tag, unknown tags are ignored.
+
+    With `trees`, each example has the tree of its whole sentence, even if it holds only a part of it.
+    """
+    rows: list[tuple[list[int], list[int]]] = []  # the token ids and the targets of each example
+    words: list[list[Word]] = []
+    max_tokens = encoder.max_tokens(max_length)
+    for sentence, tagged in enumerate(sentences):
+        free = 0
+        for index, (token_ids, tag) in enumerate(zip(encoder.encode_words(tagged.words), tagged.tags, strict=True)):
+            token_ids = token_ids[:max_tokens]
+            if len(token_ids) > free:
+                rows.append(([], []))
+                words.append([])
+                free = max_tokens
+            free -= len(token_ids)
+            ids, targets = rows[-1]
+            words[-1].append(Word(sentence, index, encoder.first_position + len(ids)))
+            ids.extend(token_ids)
+            targets.extend([labels.get(tag, IGNORE), *[IGNORE] * (len(token_ids) - 1)])
+    before = [IGNORE] * encoder.first_position
+    examples = [
+        Example(
+            encoder.add_special_tokens(ids),
+            before + targets,
+            _tree(sentences, inside, encoder.first_position + len(ids)) if trees else None,
+        )
+        for (ids, targets), inside in zip(rows, words, strict=True)
+    ]
+    return EncodedSentences(examples, words)
+
+
+def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> Tree:
+    """The tree of the sentence of `words`, and the word of each token before position `end`."""
+    index = words[0].sentence
+    heads = require_heads(sentences[index], f"sentence {index + 1}").heads
+    word_of_token = [0] * words[0].position
+    for word, next_position in zip(words, [*(word.position for word in words[1:]), end], strict=True):
+        word_of_token.extend([word.number + 1] * (next_position - word.position))
+    return Tree(heads, word_of_token)
+
+
+@torch.inference_mode()
+def predict_tags(
+    model: TextEncoder,
+    encoder: AnyExampleEncoder,
+    sentences: Sequence[Sequence[str]],
+    budget: int,
+    heads: Sequence[tuple[int, ...] | None] | None = None,
+) -> list[list[str]]:
+    """Predict the tag of each word; models with tree positions need the heads of the words."""
+    names, encoder = model.labels, encoder.fresh_copy()
+    all_heads = heads or [None] * len(sentences)
+    untagged = [
+        Tagged(tuple(words), ("",) * len(words), word_heads)
+        for words, word_heads in zip(sentences, all_heads, strict=True)
+    ]
+    encoded = encode_sentences(encoder, untagged, {}, model.config.max_length, trees=reads_trees(model.config))
+    tags = [[""] * len(words) for words in sentences]
+    for rows, batch in iter_batches(encoded.examples, budget, encoder.pad):
+        batch = batch.to(model.device)
+        best = tag_logits(model, encoder, batch).argmax(dim=-1).tolist()
+        for row, labels in zip(rows, best, strict=True):
+            for word in encoded.words[row]:
+                tags[word.sentence][word.number] = names[labels[word.position]]
+    return tags
+
+
+def tag_logits(
+    model: TextEncoder, encoder: AnyExampleEncoder, batch: TextBatch
+) -> Float[Tensor, "batch length labels"]:
+    """Logits of the tags at every token; only those of the first token of a word are used."""
+    tokens = encoder.lookup(batch.token_ids)
+    if batch.tree is None:
+        return model.predict(tokens, batch.lengths)
+    return model.logits(model(tokens, lengths=batch.lengths, tree=batch.tree))

@@ -1,0 +1,279 @@
+"""Inputs of text encoders: tokenized texts, padded into batches of similar length."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice, pairwise
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+
+from qkv.attention import TreePositions
+from qkv.datasets.batching import batch_by_length, round_up, shuffled_batches
+from qkv.datasets.tensor_batch import TensorBatch
+from qkv.errors import InputError
+from qkv.pipelines.tree_inputs import EMPTY_TREE, Tree, tree_positions
+from qkv.tokenizers.characters import Characters, WordTable
+from qkv.tokenizers.sentences import split_sentences
+from qkv.tokenizers.tokenizer import PretrainedTokenizer
+from qkv.tokenizers.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from qkv.tokenizers.words import split_words
+from qkv.types import Int, Tensor
+
+T = TypeVar("T")
+IGNORE = -1  # target of tokens that do not count in the loss
+
+
+@dataclass(frozen=True)
+class ExampleEncoder:
+    """Encodes texts as token ids, with a vocabulary learned here or a released tokenizer."""
+
+    tokenizer: Vocabulary | PretrainedTokenizer
+
+    first_position: ClassVar[int] = 1  # index of a text's first token, after the begin token
+    unit: ClassVar[str] = "tokens"  # what texts are split into
+
+    @cached_property
+    def special_tokens(self) -> tuple[int, int]:
+        """Ids of the tokens before and after every text."""
+        if isinstance(self.tokenizer, Vocabulary):
+            return BEGIN, END
+        begin, end = self.tokenizer.special_tokens.begin, self.tokenizer.special_tokens.end
+        if begin is None or end is None:
+            raise InputError("the tokenizer has no begin and end tokens ([CLS] and [SEP])")
+        return begin, end
+
+    @cached_property
+    def pad(self) -> int:
+        return PAD if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.special_tokens.pad or 0
+
+    @cached_property
+    def unknown(self) -> int:
+        return UNKNOWN if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.special_tokens.unknown or 0
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, at least one: a text that encodes to nothing becomes the unknown token."""
+        return [ids or [self.unknown] for ids in self.tokenizer.encode_ids(texts)]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Token ids of each word, at least one."""
+        return self.encode(words)
+
+    def max_tokens(self, max_length: int) -> int:
+        """Maximum number of tokens of a text, without special tokens, for a model with this `max_length`."""
+        if max_length < 3:
+            raise InputError(f"model.max_length = {max_length} leaves no token for a text between [CLS] and [SEP]")
+        return max_length - 2
+
+    def max_batch(self, budget: int) -> int:
+        """Maximum number of units in a batch with a budget of `budget` tokens."""
+        return budget
+
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
+        begin, end = self.special_tokens
+        return [begin, *ids, end]
+
+    def lookup(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length *characters"]:
+        """Return the model's input for token ids: the ids themselves."""
+        return ids
+
+    def fresh_copy(self) -> "ExampleEncoder":
+        """Return an encoder of the same kind with empty tables."""
+        return self
+
+
+class WordExampleEncoder:
+    """Encodes texts as words, whose characters are the model's input.
+
+    There are no unknown words: each new word gets an id and a row in a table. The model itself adds the boundaries of a
+    text.
+    """
+
+    first_position = 0
+    pad = 0
+    unit = "tokens"
+
+    def __init__(self, tokenizer: Characters) -> None:
+        self.tokenizer = tokenizer
+        self.table = WordTable(tokenizer)
+        self._cache: dict[str, list[int]] = {}  # word ids of each whitespace-separated chunk
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Word ids of each text, split by `qkv.tokenizers.words`; an empty text becomes the empty word."""
+        return [self._encode(text) or self.table.add([""]) for text in texts]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        return [[number] for number in self.table.add(words)]
+
+    def max_tokens(self, max_length: int) -> int:
+        return max_length
+
+    def max_batch(self, budget: int) -> int:
+        return budget
+
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
+        return list(ids)
+
+    def lookup(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length characters"]:
+        return self.table.rows(ids)
+
+    def fresh_copy(self) -> "WordExampleEncoder":
+        return WordExampleEncoder(self.tokenizer)
+
+    def _encode(self, text: str) -> list[int]:
+        """Split each whitespace-separated chunk once: no word crosses a space."""
+        words: list[int] = []
+        for chunk in text.split():
+            ids = self._cache.get(chunk)
+            if ids is None:
+                ids = self._cache[chunk] = self.table.add(chunk[begin:end] for begin, end in split_words(chunk))
+            words.extend(ids)
+        return words
+
+
+class SentenceExampleEncoder:
+    """Encodes documents as sentences of at most `max_words` tokens, which are the model's input.
+
+    A longer sentence is split into several of about the same length, so that no word is lost. Each sentence gets an id
+    and a row of word ids in a table; row 0 is padding.
+    """
+
+    first_position = 0
+    pad = 0
+    unit = "sentences"
+
+    def __init__(self, tokenizer: Vocabulary | PretrainedTokenizer, max_words: int) -> None:
+        self.tokenizer = tokenizer
+        self.max_words = max_words
+        self._words = ExampleEncoder(tokenizer)
+        self._rows = array("i", [PAD] * max_words)
+        self._tables: dict[torch.device, Int[Tensor, "sentences words"]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows) // self.max_words
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Sentence ids of each text, at least one."""
+        documents = [split_sentences(text) or [""] for text in texts]
+        words = iter(self._words.encode([*chain.from_iterable(documents)]))
+        return [self._add(islice(words, len(sentences))) for sentences in documents]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        raise InputError("a hierarchical model of sentences cannot label single words")
+
+    def max_tokens(self, max_length: int) -> int:
+        return max_length
+
+    def max_batch(self, budget: int) -> int:
+        return max(1, budget // self.max_words)
+
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
+        return list(ids)
+
+    def lookup(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length words"]:
+        """Word ids of sentences. The table is reused until it grows, so that CUDA graphs can refer to it."""
+        device = ids.device
+        if device not in self._tables:
+            table = torch.from_numpy(np.array(self._rows).reshape(len(self), self.max_words))
+            self._tables[device] = table.to(device)
+        words = self._tables[device][ids].long()
+        # Trim to the longest sentence on the CPU only: on a GPU it would need a synchronization.
+        return words[..., : max(1, int((words != PAD).sum(dim=-1).max()))] if device.type == "cpu" else words
+
+    def fresh_copy(self) -> "SentenceExampleEncoder":
+        return SentenceExampleEncoder(self.tokenizer, self.max_words)
+
+    def _add(self, sentences: Iterable[list[int]]) -> list[int]:
+        first = len(self)
+        for ids in sentences:
+            for part in split_evenly(ids, self.max_words):
+                words = [word or self._words.unknown for word in part]  # "[PAD]" in a text is not padding
+                self._rows.extend([*words, *[PAD] * (self.max_words - len(part))])
+        self._tables = {}
+        return [*range(first, len(self))]
+
+
+def split_evenly(words: Sequence[T], max_length: int) -> list[Sequence[T]]:
+    """Split into the fewest parts of at most `max_length` items, all of about the same length."""
+    count = -(-len(words) // max_length)
+    bounds = [number * len(words) // count for number in range(count + 1)]
+    return [words[begin:end] for begin, end in pairwise(bounds)]
+
+
+AnyExampleEncoder = ExampleEncoder | WordExampleEncoder | SentenceExampleEncoder
+
+
+def build_example_encoder(tokenizer: Any, config: Any = None) -> AnyExampleEncoder:
+    """Return the example encoder for a model: character-level models (`max_characters` in the config) use words
+    whatever the tokenizer, hierarchical ones (`max_words`) sentences, and all others tokens.
+    """
+    characters, words = (getattr(config, name, None) for name in ("max_characters", "max_words"))
+    if characters is not None:
+        return WordExampleEncoder(Characters(characters))
+    return ExampleEncoder(tokenizer) if words is None else SentenceExampleEncoder(tokenizer, words)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of a batch: token ids with special tokens, and a target per token or for the whole text."""
+
+    ids: list[int]
+    targets: list[int] | int  # of the first tokens, the rest are ignored; or of the whole text
+    tree: Tree | None = None  # for models with tree positions
+
+
+@dataclass(frozen=True)
+class TextBatch(TensorBatch):
+    """Texts of similar length, padded on the right."""
+
+    token_ids: Int[Tensor, "batch length"]
+    lengths: Int[Tensor, "batch"]
+    targets: Int[Tensor, "batch *targets"]
+    tokens: int  # number of targets
+    depth: Int[Tensor, "batch length"] | None = None  # of each token in its dependency tree
+    distance: Int[Tensor, "batch length length"] | None = None  # between tokens in the tree
+
+    @property
+    def tree(self) -> TreePositions | None:
+        return None if self.depth is None or self.distance is None else TreePositions(self.depth, self.distance)
+
+
+def collate(examples: Sequence[Example], pad: int, rows: int = 0, width: int = 0) -> TextBatch:
+    """Collate examples into a batch of at least `rows` x `width`; empty rows have no targets."""
+    width = max(width, *(len(example.ids) for example in examples))
+    empty = Example([pad], IGNORE if isinstance(examples[0].targets, int) else [IGNORE])
+    padded = [*examples, *[empty] * (rows - len(examples))]
+    targets = torch.tensor([_pad_row(example.targets, width, IGNORE) for example in padded])
+    has_trees = examples[0].tree is not None
+    positions = tree_positions([example.tree or EMPTY_TREE for example in padded], width) if has_trees else None
+    return TextBatch(
+        torch.tensor([_pad_row(example.ids, width, pad) for example in padded]),
+        torch.tensor([len(example.ids) for example in padded]),
+        targets,
+        int((targets != IGNORE).sum()),
+        None if positions is None else positions.depth,
+        None if positions is None else positions.distance,
+    )
+
+
+def _pad_row(row: list[int] | int, width: int, fill: int) -> list[int] | int:
+    return row if isinstance(row, int) else row + [fill] * (width - len(row))
+
+
+def collate_padded(examples: Sequence[Example], pad: int, budget: int, max_length: int) -> TextBatch:
+    """Collate into the one shape that all batches of this width share, at most `max_length` wide."""
+    width = min(round_up(max(len(example.ids) for example in examples)), max_length)
+    return collate(examples, pad, budget // width, width)
+
+
+def epoch_batches(examples: Sequence[Example], budget: int, seed: int, number: int) -> list[list[int]]:
+    """Shuffled batches of an epoch, as lists of example indices."""
+    return shuffled_batches([len(example.ids) for example in examples], budget, seed, number)
+
+
+def iter_batches(examples: Sequence[Example], budget: int, pad: int) -> Iterator[tuple[list[int], TextBatch]]:
+    """Yield all examples in batches of similar length, each with the indices of its examples."""
+    for rows in batch_by_length([len(example.ids) for example in examples], budget):
+        yield rows, collate([examples[row] for row in rows], pad)

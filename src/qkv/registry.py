@@ -1,0 +1,101 @@
+"""The registry of everything that a recipe or a command chooses by name.
+
+    @qkv.register("score", "gaussian")
+    class Gaussian(Score): ...
+
+Built-in classes are registered when their package is imported, which `lookup` does on demand. Classes from outside the
+package are registered by `--plugin FILE` and by installed packages with an entry point in the group `qkv.plugins`. A
+plug-in is chosen by the user, never by a recipe or a checkpoint.
+"""
+
+import difflib
+import importlib.util
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+from qkv.errors import InputError
+
+ENTRY_POINTS = "qkv.plugins"
+PACKAGES = {  # the package whose import registers the built-in classes of a kind
+    "score": "qkv.attention",
+    "align": "qkv.attention",
+    "position": "qkv.attention",
+    "mask": "qkv.attention",
+    "model": "qkv.models",
+    "task": "qkv.tasks",
+    "dataset": "qkv.datasets.corpora",
+    "tokenizer": "qkv.tokenizers",
+    "metric": "qkv.metrics",
+}
+
+C = TypeVar("C", bound=type[Any])
+_classes: dict[str, dict[str, type[Any]]] = {kind: {} for kind in PACKAGES}
+
+
+def register(kind: str, *names: str) -> Callable[[C], C]:
+    """Return a class decorator that registers a class under `names`; the first is the name it is saved under."""
+    if kind not in _classes:
+        raise InputError(f"cannot register a {kind}{nearest(kind, _classes)}")
+
+    def decorate(cls: C) -> C:
+        for name in names:
+            existing = _classes[kind].setdefault(name, cls)
+            if (existing.__module__, existing.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise InputError(f"the {kind} {name} is already registered, by {existing.__module__}")
+            _classes[kind][name] = cls
+        cls.registered_name = names[0]
+        return cls
+
+    return decorate
+
+
+def lookup(kind: str, name: str) -> type[Any]:
+    """Return a registered class; an unknown name raises InputError with the nearest one."""
+    classes = registered(kind)
+    if name not in classes:
+        raise InputError(f"unknown {kind} {name!r:.200}{nearest(name, classes)}")
+    return classes[name]
+
+
+def registered(kind: str) -> dict[str, type[Any]]:
+    """Return the registered classes of a kind by name."""
+    import_module(PACKAGES[kind])
+    _load_entry_points()
+    return _classes[kind]
+
+
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return " (did you mean ...?)" if a known name is close, else the list of known names."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f" (did you mean {prefix}{close[0]}?)"
+    return f" (known: {', '.join(names)})"
+
+
+def load_plugin(path: str | Path) -> None:
+    """Run a Python file of the user that registers classes."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"--plugin {path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"qkv_plugin_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"--plugin {path}: not a Python file (*.py)")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"--plugin {path}: {type(error).__name__}: {error}") from error
+
+
+@cache
+def _load_entry_points() -> None:
+    """Load the plug-ins of installed packages, once."""
+    for entry in entry_points(group=ENTRY_POINTS):
+        entry.load()

@@ -1,0 +1,159 @@
+"""Algorithmic sequence tasks: read an input sequence of bits, then produce the output sequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import functional as F
+
+from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, Recall, RepeatCopy, Sequences, Size, Stream, format_size
+from qkv.datasets.registry import DataConfig, LoadedData
+from qkv.datasets.tensor_batch import TensorBatch
+from qkv.errors import InputError
+from qkv.metrics import Metric
+from qkv.nn.transducer import Transducer
+from qkv.registry import nearest
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.types import Float, Tensor
+
+STEPS = 8  # pad sequences to a multiple of this for CUDA graphs: a few extra steps cost less than more graphs
+PUZZLES: tuple[type[Puzzle], ...] = (Copy, RepeatCopy, Recall)
+
+
+@dataclass(frozen=True)
+class SequenceBatch(TensorBatch):
+    """Sequences of one size."""
+
+    inputs: Float[Tensor, "batch steps channels"]
+    targets: Float[Tensor, "batch steps outputs"]
+    answer_mask: Float[Tensor, "steps"]  # 1 at the steps of the answer, 0 elsewhere
+    tokens: int  # number of target bits
+
+    @classmethod
+    def from_sequences(cls, sequences: Sequences, *, padded_to_shape: bool = False) -> "SequenceBatch":
+        """Convert sequences to tensors; `padded_to_shape` pads them to a multiple of STEPS without targets."""
+        inputs, targets, answer_mask = map(
+            torch.from_numpy, (sequences.inputs, sequences.targets, sequences.answer_mask)
+        )
+        tokens = len(targets) * targets.shape[-1] * int(sequences.answer_mask.sum())
+        if missing := -len(answer_mask) % STEPS if padded_to_shape else 0:
+            inputs, targets = (F.pad(tensor, (0, 0, 0, missing)) for tensor in (inputs, targets))
+            answer_mask = F.pad(answer_mask, (0, missing))
+        return cls(inputs, targets, answer_mask, tokens)
+
+
+def bits_at(size: Size) -> str:
+    """Name of the metric of a size: bits_at_120."""
+    return f"bits_at_{format_size(size)}"
+
+
+@dataclass
+class TransductionTask(ScoredTask):
+    """An endless stream of sequences; each batch has new ones of one random size.
+
+    The metrics count wrong bits per sequence: `bits` averages over the training sizes, `bits_at` measures
+    generalization to single sizes, most of them larger than in training.
+    """
+
+    title = "algorithmic sequences"
+    cli_command = "view"
+    metrics: ClassVar = {
+        "loss": Metric("loss", higher_is_better=False),
+        "bits": Metric("wrong bits", higher_is_better=False),
+        **{
+            bits_at(size): Metric(f"wrong bits at {format_size(size)}", higher_is_better=False)
+            for puzzle in PUZZLES
+            for size in puzzle.eval_sizes
+        },
+    }
+    model = Transducer
+    learns_from = "sequences"
+    from_data = ("inputs", "outputs")
+    capturable = True
+
+    train: Stream
+    valid: Stream
+    settings: Settings
+    seed: int
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.vocabulary = None
+        metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)]
+        if self.settings.best_by not in metrics:
+            raise InputError(
+                f"unknown metric train.best_by {self.settings.best_by!r}{nearest(self.settings.best_by, metrics)}"
+            )
+
+    @classmethod
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> None:
+        return None
+
+    @classmethod
+    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
+        puzzle = data.sequences["train"].puzzle
+        return {"inputs": puzzle.channels, "outputs": puzzle.outputs}
+
+    @classmethod
+    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "TransductionTask":
+        return cls(data.sequences["train"], data.sequences["valid"], train, seed, data.notes)
+
+    def describe(self) -> str:
+        return f"{self.train.count:,} sequences an epoch"
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """Full batches only, because there are always more sequences."""
+        size = self.settings.batch_tokens
+        batches = -(-self.train.count // size)
+        begin = number * batches * size
+        return [list(range(first, first + size)) for first in range(begin, begin + batches * size, size)]
+
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SequenceBatch:
+        return SequenceBatch.from_sequences(
+            self.train.sample(self.seed, rows[0], len(rows)), padded_to_shape=padded_to_shape
+        )
+
+    def loss(self, model: Transducer[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
+        """Cross-entropy per target bit."""
+        return _bit_losses(model(batch.inputs), batch).sum() / (batch.answer_mask.sum() * batch.targets[:, 0].numel())
+
+    def validate(self, model: Transducer[Any]) -> dict[str, float]:
+        return self._scores(model, self.valid)
+
+    @classmethod
+    def splits(cls, data: LoadedData) -> list[str]:
+        return [split for split in data.sequences if split != "train"]  # training data is endless
+
+    def evaluate(self, model: Transducer[Any], data: LoadedData, split: str) -> SplitScores:
+        stream = data.sequences[split]
+        sizes = {*stream.puzzle.train_sizes, *stream.puzzle.eval_sizes}
+        return SplitScores(stream.count * len(sizes), "sequences", self._scores(model, stream))
+
+    @torch.inference_mode()
+    def _scores(self, model: Transducer[Any], stream: Stream) -> dict[str, float]:
+        puzzle = stream.puzzle
+        results = {
+            size: _loss_and_errors(model, SequenceBatch.from_sequences(stream.of_size(size)))
+            for size in dict.fromkeys((*puzzle.train_sizes, *puzzle.eval_sizes))
+        }
+        losses, bits = zip(*(results[size] for size in puzzle.train_sizes), strict=True)
+        return {
+            "loss": sum(losses) / len(losses),
+            "bits": sum(bits) / len(bits),
+            **{bits_at(size): results[size][1] for size in puzzle.eval_sizes},
+        }
+
+
+def _bit_losses(logits: Tensor, batch: SequenceBatch) -> Float[Tensor, "batch steps outputs"]:
+    """Cross-entropy of each bit; 0 outside the answer."""
+    losses = F.binary_cross_entropy_with_logits(logits.float(), batch.targets, reduction="none")
+    return losses * batch.answer_mask[:, None]
+
+
+def _loss_and_errors(model: Transducer[Any], batch: SequenceBatch) -> tuple[float, float]:
+    """Mean cross-entropy per bit, and mean number of wrong bits per sequence."""
+    batch = batch.to(model.device)
+    logits = model(batch.inputs)
+    wrong = ((logits > 0) != (batch.targets > 0.5)) * batch.answer_mask[:, None]
+    return float(_bit_losses(logits, batch).sum()) / batch.tokens, float(wrong.sum()) / len(batch.inputs)

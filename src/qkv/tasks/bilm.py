@@ -1,0 +1,212 @@
+"""Bidirectional language modelling task (Peters et al. 2018): predict the next and the previous word.
+
+    loss = -1/2 mean_t [log p(w_{t+1} | w_0 .. w_t) + log p(w_t | w_{t+1} .. w_{n+1})],   t = 0 .. n
+
+with w_0 and w_{n+1} the sentence boundaries. The inputs are the characters of arbitrary words; the targets are the most
+frequent words, and the unknown token for all others.
+"""
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from qkv.datasets.batching import batch_by_length, round_up, shuffled_batches
+from qkv.datasets.registry import DataConfig, LoadedData
+from qkv.datasets.tensor_batch import TensorBatch
+from qkv.errors import InputError
+from qkv.metrics import Metric
+from qkv.models.elmo import Elmo
+from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.pipelines.text_inputs import WordExampleEncoder
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tokenizers.characters import Characters
+from qkv.tokenizers.frequent_words import frequent_words
+from qkv.tokenizers.sentences import split_sentences
+from qkv.tokenizers.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from qkv.types import Float, Int, Tensor
+
+
+@dataclass(frozen=True)
+class SentenceBatch(TensorBatch):
+    """Sentences of similar length as word ids, with the targets of both directions."""
+
+    words: Int[Tensor, "batch length"]
+    lengths: Int[Tensor, "batch"]
+    forward_targets: Int[Tensor, "batch positions"]  # w_{t+1}, for t = 0 .. n
+    backward_targets: Int[Tensor, "batch positions"]  # w_t
+    tokens: int  # number of positions
+
+
+class SentenceSet:
+    """The sentences of texts as word ids, split at `max_length` words."""
+
+    def __init__(
+        self, texts: Iterable[str], encoder: WordExampleEncoder, predicted: Vocabulary, max_length: int
+    ) -> None:
+        self.encoder = encoder
+        words, lengths = array("i"), array("i")
+        for text in texts:
+            for sentence in encoder.encode(split_sentences(text)):
+                words.extend(sentence)
+                full, rest = divmod(len(sentence), max_length)
+                lengths.extend([max_length] * full + [rest] * (rest > 0))
+        self.words = torch.from_numpy(np.array(words, dtype=np.int64))
+        self.lengths = torch.from_numpy(np.array(lengths, dtype=np.int64))
+        self.starts = self.lengths.cumsum(0) - self.lengths
+        self.predicted = _target_ids(predicted, encoder)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batch(self, rows: Sequence[int], count: int = 0, width: int = 0) -> SentenceBatch:
+        """Collate sentences into a batch of at least `count` x `width`; padding rows are empty."""
+        indices = torch.tensor(rows)
+        lengths = self.lengths[indices]
+        width = max(width, int(lengths.max()))
+        position = torch.arange(width)
+        inside = position < lengths[:, None]
+        words = self.words[(self.starts[indices, None] + position).clamp_(max=len(self.words) - 1)].where(inside, 0)
+        targets = self.predicted[words]
+        forward_targets = F.pad(targets, (0, 1), value=PAD).scatter_(1, lengths[:, None], END)
+        backward_targets = F.pad(targets, (1, 0), value=BEGIN)
+        missing = (0, 0, 0, max(0, count - len(rows)))
+        return SentenceBatch(
+            F.pad(words, missing),
+            F.pad(lengths, missing[2:]),
+            F.pad(forward_targets, missing, value=PAD),
+            F.pad(backward_targets, missing, value=PAD),
+            int(lengths.sum()) + len(rows),
+        )
+
+    def batches(self, budget: int) -> Iterator[SentenceBatch]:
+        """Yield all sentences in batches of similar length."""
+        for rows in batch_by_length(self.lengths.tolist(), budget):
+            yield self.batch(rows)
+
+
+@dataclass
+class TwoWayLanguageModelTask(ScoredTask):
+    """Bidirectional language modelling of single sentences."""
+
+    title = "bidirectional language modelling"
+    cli_command = "embed"
+    metrics: ClassVar = {
+        "loss": Metric("loss", higher_is_better=False),  # nats per word, the mean of both directions
+        "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
+    }
+    model = Elmo
+    learns_from = ("text", "labelled")
+    from_data = ("vocabulary_size", "head")
+    capturable = True
+
+    vocabulary: Vocabulary
+    train: SentenceSet
+    valid: SentenceSet
+    settings: Settings
+    seed: int
+    notes: tuple[str, ...]
+
+    @classmethod
+    def accepts_vocabulary(cls, kind: str) -> bool:
+        return kind == "word"
+
+    @classmethod
+    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> Vocabulary:
+        """Return the most frequent words of the training texts."""
+        encoder = WordExampleEncoder(Characters())
+        word_ids = array("i")
+        for text in data.documents("train"):
+            word_ids.extend(encoder.encode([text])[0])
+        counts = np.bincount(np.array(word_ids, dtype=np.int64), minlength=len(encoder.table)).tolist()
+        words = {word: counts[number] for word, number in encoder.table.ids.items()}
+        return frequent_words(words, config.vocabulary, lowercase=config.lowercase)
+
+    @classmethod
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {"vocabulary_size": 1, "head": "language_model"}
+
+    @classmethod
+    def sizes(cls, data: LoadedData, vocabulary: Vocabulary | Characters) -> dict[str, Any]:
+        return {"vocabulary_size": len(_output_vocabulary(vocabulary)), "head": "language_model"}
+
+    @classmethod
+    def prepare(
+        cls, data: LoadedData, vocabulary: Vocabulary | Characters, model: Any, train: Settings, seed: int
+    ) -> "TwoWayLanguageModelTask":
+        predicted = _output_vocabulary(vocabulary)
+
+        def sentences(texts: Sequence[str]) -> SentenceSet:
+            encoder = WordExampleEncoder(Characters(model.max_characters))
+            sentence_set = SentenceSet(texts, encoder, predicted, train.length)
+            if not len(sentence_set):
+                raise InputError("there are no sentences to train or to validate on")
+            return sentence_set
+
+        valid = sentences(data.documents("valid")[: train.valid_size])
+        return cls(predicted, sentences(data.documents("train")), valid, train, seed, data.notes)
+
+    def describe(self) -> str:
+        return f"{len(self.train):,} sentences, {len(self.train.words):,} words"
+
+    def epoch(self, number: int) -> list[list[int]]:
+        return shuffled_batches(self.train.lengths.tolist(), self.settings.batch_tokens, self.seed, number)
+
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SentenceBatch:
+        if not padded_to_shape:
+            return self.train.batch(rows)
+        width = min(round_up(int(self.train.lengths[torch.tensor(rows)].max())), self.settings.length)
+        return self.train.batch(rows, self.settings.batch_tokens // width, width)
+
+    def loss(self, model: Elmo, batch: SentenceBatch) -> Float[Tensor, ""]:
+        forward_logits, backward_logits = model.bilm_logits(self.train.encoder.lookup(batch.words), batch.lengths)
+        smoothing = self.settings.label_smoothing
+        return 0.5 * (
+            mean_cross_entropy(forward_logits, batch.forward_targets, PAD, smoothing, consume=True)
+            + mean_cross_entropy(backward_logits, batch.backward_targets, PAD, smoothing, consume=True)
+        )
+
+    def validate(self, model: Elmo) -> dict[str, float]:
+        return self._scores(model, self.valid)
+
+    @classmethod
+    def splits(cls, data: LoadedData) -> list[str]:
+        return list(data.texts or data.splits)
+
+    def evaluate(self, model: Elmo, data: LoadedData, split: str) -> SplitScores:
+        sentences = SentenceSet(
+            data.documents(split), self.train.encoder.fresh_copy(), self.vocabulary, self.settings.length
+        )
+        return SplitScores(len(sentences), "sentences", self._scores(model, sentences))
+
+    @torch.inference_mode()
+    def _scores(self, model: Elmo, sentences: SentenceSet) -> dict[str, float]:
+        total, positions = torch.zeros((), dtype=torch.float64, device=model.device), 0
+        for batch in sentences.batches(self.settings.batch_tokens):
+            batch = batch.to(model.device)
+            forward_logits, backward_logits = model.bilm_logits(sentences.encoder.lookup(batch.words), batch.lengths)
+            total += token_cross_entropy(forward_logits, batch.forward_targets, PAD) + token_cross_entropy(
+                backward_logits, batch.backward_targets, PAD
+            )
+            positions += batch.tokens
+        loss = float(total) / (2 * positions)
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
+
+
+def _output_vocabulary(vocabulary: Vocabulary | Characters) -> Vocabulary:
+    """The output vocabulary: learned from the data, or that of the pretrained model."""
+    words = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
+    if words is None:
+        raise InputError("init: this ELMo was released without its output vocabulary, so it cannot be trained further")
+    return words
+
+
+def _target_ids(predicted: Vocabulary, encoder: WordExampleEncoder) -> Int[Tensor, "words"]:
+    """The target id of each row of the word table: padding for row 0, unknown for words not predicted."""
+    encoded = predicted.encode_ids(list(encoder.table.ids))
+    return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNKNOWN for ids in encoded)])

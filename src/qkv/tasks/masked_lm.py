@@ -1,0 +1,336 @@
+"""Masked language modelling task: BERT's pre-training on documents (Devlin et al. 2019).
+
+    [CLS] the film [MASK] long [SEP] but i ##s [MASK] it [SEP]
+
+    loss = mean over masked tokens of -log p(token | all unmasked tokens) - log p(second passage follows the first)
+
+The second term is added for the head "pretraining", not for "masked_lm".
+"""
+
+import math
+import random
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from qkv.config import require
+from qkv.datasets.registry import LoadedData
+from qkv.datasets.tensor_batch import TensorBatch
+from qkv.errors import InputError
+from qkv.metrics import Metric
+from qkv.models.bert import MLM_HEADS, Bert, Pretraining
+from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.tasks.masking import IGNORE, mask_tokens
+from qkv.tasks.next_sentence import sentence_pairs
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tokenizers.sentences import split_sentences
+from qkv.tokenizers.tokenizer import PretrainedTokenizer
+from qkv.tokenizers.wordpiece import CONTINUATION
+from qkv.types import Float, Int, Tensor
+
+MASK_PROB = 0.15  # fraction of tokens that are masked
+MIN_LENGTH = 5  # [CLS] a [SEP] b [SEP]
+ENCODE_BATCH = 2**14  # sentences encoded at a time
+MASK_BATCH = 2**10  # validation rows masked at a time
+VALID_SEED = "the validation data are masked the same way in every run"
+
+
+@dataclass(frozen=True)
+class MaskedBatch(TensorBatch):
+    """Rows of one length with tokens masked, and the same number of predicted positions in every row."""
+
+    token_ids: Int[Tensor, "rows length"]
+    segments: Int[Tensor, "rows length"]
+    lengths: Int[Tensor, "rows"]
+    positions: Int[Tensor, "rows predicted"]  # the first is that of [CLS], the last may be padding
+    targets: Int[Tensor, "rows predicted"]  # the original token, or IGNORE
+    next_sentence: Int[Tensor, "rows"]  # 0: the second passage follows the first; 1: it does not; IGNORE: there is none
+    tokens: int  # number of masked tokens
+
+    def pad_rows(self, rows: int) -> "MaskedBatch":
+        """Return the batch padded to `rows` rows without targets."""
+        padding = (0, rows - len(self.lengths))
+        fills = {"lengths": 1, "targets": IGNORE, "next_sentence": IGNORE}
+        padded = {
+            name: F.pad(tensor, padding if tensor.dim() == 1 else (0, 0, *padding), value=fills.get(name, 0))
+            for name, tensor in self.tensors.items()
+        }
+        return self.with_tensors(padded)
+
+    def split(self, rows: int) -> Iterator["MaskedBatch"]:
+        """Yield the batch in parts of `rows` rows."""
+        for begin in range(0, len(self.lengths), rows):
+            part = {name: tensor[begin : begin + rows] for name, tensor in self.tensors.items()}
+            yield replace(self.with_tensors(part), tokens=int((part["targets"] != IGNORE).sum()))
+
+
+@dataclass(frozen=True)
+class TokenizedCorpus:
+    """Concatenated token ids of documents, and the sentence boundaries of each."""
+
+    tokens: Int[Tensor, "tokens"]
+    documents: list[list[int]]
+
+    @classmethod
+    def from_texts(cls, texts: Sequence[str], tokenizer: PretrainedTokenizer) -> "TokenizedCorpus":
+        split = [split_sentences(text) for text in texts]
+        sentences = _encode_sentences([sentence for text in split for sentence in text], tokenizer)
+        tokens, documents = array("i"), []
+        for text in split:
+            bounds = [len(tokens)]
+            for _ in text:
+                tokens.extend(next(sentences))
+                if len(tokens) > bounds[-1]:  # a sentence of control characters has no tokens
+                    bounds.append(len(tokens))
+            if len(bounds) > 1:
+                documents.append(bounds)
+        return cls(torch.from_numpy(np.array(tokens, dtype=np.int32)), documents)
+
+
+@dataclass
+class MaskedWordsTask(ScoredTask):
+    """Passages of documents, or pairs of them, split differently in every epoch and masked in every batch."""
+
+    title = "masked language modelling"
+    cli_command = "fill"
+    metrics: ClassVar = {
+        "loss": Metric("loss", higher_is_better=False),
+        "perplexity": Metric("perplexity", higher_is_better=False),  # of masked tokens
+        "accuracy": Metric("accuracy", percent=True),  # of masked tokens
+        "next_sentence": Metric("next sentence accuracy", percent=True),
+    }
+    model = Bert
+    learns_from = ("text", "labelled")
+    from_data = ("vocabulary_size",)
+    capturable = True
+
+    vocabulary: PretrainedTokenizer
+    train: list[str]
+    valid: list[str]
+    settings: Settings
+    pairs: bool  # whether the model also predicts the next sentence
+    seed: int
+    notes: tuple[str, ...]
+
+    @classmethod
+    def accepts_vocabulary(cls, kind: str) -> bool:
+        return kind == "wordpiece"
+
+    @classmethod
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        head = table.get("head")
+        require(head in MLM_HEADS, f"model.head {head!r} predicts no tokens: set it to {' or '.join(MLM_HEADS)}")
+        return super().placeholder_sizes(table)
+
+    @classmethod
+    def sizes(cls, data: LoadedData, vocabulary: PretrainedTokenizer) -> dict[str, Any]:
+        return {"vocabulary_size": len(vocabulary)}
+
+    @classmethod
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "MaskedWordsTask":
+        """Validate the settings; the documents are tokenized when the first epoch needs them."""
+        pairs = model.head == "pretraining"
+        roles = vocabulary.special_tokens if isinstance(vocabulary, PretrainedTokenizer) else None
+        if roles is None or None in (roles.mask, roles.begin, roles.end):
+            raise InputError(
+                "masked_words needs a tokenizer with [MASK], [CLS] and [SEP]: set data.vocabulary=wordpiece:N"
+            )
+        if not MIN_LENGTH <= train.length <= min(model.max_length, train.batch_tokens):
+            raise InputError(
+                f"train.length = {train.length} must be between {MIN_LENGTH} and both model.max_length = "
+                f"{model.max_length} and train.batch_tokens = {train.batch_tokens}"
+            )
+        if train.best_by == "next_sentence" and not pairs:
+            raise InputError("train.best_by next_sentence requires model.head = pretraining")
+        documents = {"train": data.documents("train"), "valid": data.documents("valid")[: train.valid_size]}
+        for split, texts in documents.items():
+            if not texts:
+                raise InputError(f"{split}: there are no non-empty documents")
+            if pairs and (len(texts) < 2 or not any(len(split_sentences(text)) > 1 for text in texts)):
+                raise InputError(
+                    f"{split}: sentence pairs need two documents, one of them with several sentences; add some "
+                    "(blank lines separate the documents of a text), or set model.head to masked_lm"
+                )
+        return cls(vocabulary, documents["train"], documents["valid"], train, pairs, seed, data.notes)
+
+    def __post_init__(self) -> None:
+        self.number = 0  # of the current epoch
+        self.spans = torch.empty(0, 5, dtype=torch.long)  # rows of the current epoch, see `_spans`
+        roles = self.vocabulary.special_tokens
+        self.begin, self.end, self.mask, self.pad = (
+            token or 0 for token in (roles.begin, roles.end, roles.mask, roles.pad)
+        )
+        special = [number for number in asdict(roles).values() if number is not None]
+        names = {number: token for token, number in self.vocabulary.tokenizer.get_vocab().items()}
+        self.ordinary = torch.ones(len(self.vocabulary), dtype=torch.bool)
+        self.ordinary[special] = False
+        self.inside = torch.tensor([names.get(n, "").startswith(CONTINUATION) for n in range(len(self.vocabulary))])
+
+    @cached_property
+    def corpus(self) -> TokenizedCorpus:
+        return TokenizedCorpus.from_texts(self.train, self.vocabulary)
+
+    @cached_property
+    def valid_corpus(self) -> TokenizedCorpus:
+        return TokenizedCorpus.from_texts(self.valid, self.vocabulary)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows per batch."""
+        return self.settings.batch_tokens // self.settings.length
+
+    @property
+    def predicted(self) -> int:
+        """Number of predicted positions per row, including [CLS]."""
+        return 1 + math.ceil(MASK_PROB * (self.settings.length - 2))
+
+    def describe(self) -> str:
+        return f"{len(self.corpus.documents):,} documents, {len(self.corpus.tokens):,} tokens"
+
+    def epoch(self, number: int) -> list[list[int]]:
+        self.number = number
+        self.spans = self._spans(self.corpus, random.Random(f"{self.seed} {number}"))
+        if not len(self.spans):
+            raise InputError("no document has two sentences to form a pair: set model.head to masked_lm")
+        rows = list(range(len(self.spans)))
+        return [rows[begin : begin + self.rows] for begin in range(0, len(rows), self.rows)]
+
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> MaskedBatch:
+        batch = self._mask(self.corpus, self.spans[rows], f"{self.seed} {self.number} {rows[0]}")
+        return batch.pad_rows(self.rows) if padded_to_shape else batch
+
+    def loss(self, model: Bert, batch: MaskedBatch) -> Float[Tensor, ""]:
+        token_logits, next_logits = _logits(model, batch)
+        loss = mean_cross_entropy(token_logits, batch.targets, IGNORE, self.settings.label_smoothing, consume=True)
+        return (
+            loss
+            if next_logits is None
+            else loss + F.cross_entropy(next_logits.float(), batch.next_sentence, ignore_index=IGNORE)
+        )
+
+    def validate(self, model: Bert) -> dict[str, float]:
+        return self._scores(model, self.valid_corpus)
+
+    @classmethod
+    def splits(cls, data: LoadedData) -> list[str]:
+        return list(data.texts or data.splits)
+
+    def evaluate(self, model: Bert, data: LoadedData, split: str) -> SplitScores:
+        corpus = TokenizedCorpus.from_texts(data.documents(split), self.vocabulary)
+        return SplitScores(len(corpus.documents), "documents", self._scores(model, corpus))
+
+    def _spans(self, corpus: TokenizedCorpus, rng: random.Random) -> Int[Tensor, "rows 5"]:
+        """Shuffled rows: start and length of the first passage, of the second, and MaskedBatch.next_sentence.
+
+        Without pairs there is no second passage, and the first ones are the documents, split at varying points.
+        """
+        if self.pairs:
+            spans = [
+                (pair.first.start, len(pair.first), pair.second.start, len(pair.second), int(not pair.follows))
+                for pair in sentence_pairs(corpus.documents, self.settings.length - 3, rng)
+            ]
+        else:
+            spans = [
+                (passage.start, len(passage), 0, 0, IGNORE)
+                for document in corpus.documents
+                for passage in _passages(document[0], document[-1], self.settings.length - 2, rng)
+            ]
+        rng.shuffle(spans)
+        return torch.tensor(spans, dtype=torch.long).view(-1, 5)
+
+    def _mask(self, corpus: TokenizedCorpus, spans: Int[Tensor, "rows 5"], seed: str) -> MaskedBatch:
+        """Rows with tokens masked, depending on the seed."""
+        tokens, segments, lengths = self._layout(corpus, spans)
+        maskable = self.ordinary[tokens] & (torch.arange(tokens.shape[1]) < lengths[:, None])
+        masking = mask_tokens(
+            tokens,
+            maskable,
+            self.mask,
+            self.ordinary.nonzero().squeeze(1),
+            torch.Generator().manual_seed(random.Random(seed).getrandbits(32)),
+            mask_prob=MASK_PROB,
+            word_ids=(~self.inside[tokens]).cumsum(dim=1) if self.settings.whole_words else None,
+        )
+        chosen = masking.targets != IGNORE
+        chosen[:, 0] = True  # [CLS] comes first, with target IGNORE
+        positions = chosen.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : self.predicted]
+        targets = masking.targets.gather(1, positions)
+        count = int((targets != IGNORE).sum())
+        return MaskedBatch(masking.tokens, segments, lengths, positions, targets, spans[:, 4], count)
+
+    def _layout(
+        self, corpus: TokenizedCorpus, spans: Int[Tensor, "rows 5"]
+    ) -> tuple[Int[Tensor, "rows length"], Int[Tensor, "rows length"], Int[Tensor, "rows"]]:
+        """Token ids, segments and lengths of the rows [CLS] first [SEP] second [SEP] and padding."""
+        first, size, second, second_size, _ = spans[:, :, None].unbind(dim=1)  # rows 1
+        lengths = size + 2 + torch.where(second_size > 0, second_size + 1, 0)
+        position = torch.arange(self.settings.length)
+        segments = ((position > size + 1) & (position < lengths)).long()
+        in_first, in_second = (position > 0) & (position <= size), (segments == 1) & (position < lengths - 1)
+        source = torch.where(in_first, first + position - 1, torch.where(in_second, second + position - size - 2, 0))
+        ends = (position == size + 1) | (position == lengths - 1)
+        special = torch.where(ends, self.end, torch.where(position == 0, self.begin, self.pad))
+        tokens = torch.where(in_first | in_second, corpus.tokens[source].long(), special)
+        return tokens, segments, lengths.squeeze(1)
+
+    @torch.inference_mode()
+    def _scores(self, model: Bert, corpus: TokenizedCorpus) -> dict[str, float]:
+        """All metrics on all documents, split and masked independently of the run's seed."""
+        spans = self._spans(corpus, random.Random(VALID_SEED))
+        token_loss, right, next_loss, next_right = (
+            torch.zeros((), dtype=torch.float64, device=model.device) for _ in range(4)
+        )
+        count = 0
+        for batch in self._fixed_batches(corpus, spans):
+            batch = batch.to(model.device)
+            logits, next_logits = _logits(model, batch)
+            count += batch.tokens
+            token_loss += token_cross_entropy(logits, batch.targets, IGNORE)
+            right += (logits.argmax(dim=-1) == batch.targets).sum()  # never equal to IGNORE
+            if next_logits is not None:
+                next_loss += F.cross_entropy(next_logits.float(), batch.next_sentence, reduction="sum")
+                next_right += (next_logits.argmax(dim=-1) == batch.next_sentence).sum()
+        loss = float(token_loss) / max(1, count)
+        scores = {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": float(right) / max(1, count)}
+        if not self.pairs:
+            return scores
+        return scores | {
+            "loss": loss + float(next_loss) / max(1, len(spans)),
+            "next_sentence": float(next_right) / max(1, len(spans)),
+        }
+
+    def _fixed_batches(self, corpus: TokenizedCorpus, spans: Int[Tensor, "rows 5"]) -> Iterator[MaskedBatch]:
+        """Yield batches whose masks do not depend on the batch size."""
+        for begin in range(0, len(spans), MASK_BATCH):
+            yield from self._mask(corpus, spans[begin : begin + MASK_BATCH], f"{VALID_SEED} {begin}").split(self.rows)
+
+
+def _encode_sentences(sentences: Sequence[str], tokenizer: PretrainedTokenizer) -> Iterator[list[int]]:
+    for begin in range(0, len(sentences), ENCODE_BATCH):
+        chunk = list(sentences[begin : begin + ENCODE_BATCH])
+        for encoded in tokenizer.tokenizer.encode_batch_fast(chunk, add_special_tokens=False):
+            yield encoded.ids
+
+
+def _passages(begin: int, end: int, length: int, rng: random.Random) -> Iterator[range]:
+    """Split a document into passages of `length` tokens, but for the first, of random length, and the last."""
+    first_end = begin + (length if end - begin <= length else rng.randint(length // 2, length))
+    for start, stop in pairwise([begin, *range(first_end, end, length), end]):
+        yield range(start, stop)
+
+
+def _logits(
+    model: Bert, batch: MaskedBatch
+) -> tuple[Float[Tensor, "rows predicted vocabulary"], Float[Tensor, "rows 2"] | None]:
+    """Logits at the predicted positions, and of the next sentence; the head is applied to these positions only."""
+    hidden = model(batch.token_ids, batch.segments, batch.lengths)
+    predicted = hidden.gather(1, batch.positions[:, :, None].expand(-1, -1, hidden.shape[-1]))
+    logits = model.logits(predicted)  # the first position is still that of [CLS]
+    return (logits.masked_lm, logits.next_sentence) if isinstance(logits, Pretraining) else (logits, None)

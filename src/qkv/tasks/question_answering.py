@@ -1,0 +1,113 @@
+"""Extractive question answering task: predict the answer span of a question in a text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from qkv.config import require
+from qkv.datasets.batching import round_up, shuffled_batches
+from qkv.datasets.registry import LoadedData
+from qkv.datasets.squad import Question
+from qkv.metrics import Metric
+from qkv.metrics.squad_metrics import answer_f1, exact_answers
+from qkv.models.bert import Bert
+from qkv.pipelines.text_inputs import ExampleEncoder
+from qkv.pipelines.windows import (
+    Window,
+    WindowBatch,
+    collate,
+    log_probabilities,
+    make_windows,
+    mean_loss,
+    predict_spans,
+)
+from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.types import Float, Tensor
+
+
+@dataclass
+class AnsweringTask(ScoredTask):
+    """Cross-entropy of the first and the last token of the answer (Devlin et al. 2019)."""
+
+    title = "question answering"
+    cli_command = "answer"
+    metrics: ClassVar = {
+        "loss": Metric("loss", higher_is_better=False),
+        "exact": Metric("exact match", percent=True),
+        "f1": Metric("F1", percent=True),
+    }
+    model = Bert
+    learns_from = "questions"
+    from_data = ("vocabulary_size", "head")
+    capturable = True
+
+    vocabulary: Any
+    train: list[Window]
+    valid: list[Question]
+    questions: int  # number of training questions
+    settings: Settings
+    max_length: int
+    seed: int
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.encoder = ExampleEncoder(self.vocabulary)
+
+    @classmethod
+    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {"vocabulary_size": 1, "head": "span"}
+
+    @classmethod
+    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
+        return {"vocabulary_size": len(vocabulary), "head": "span"}
+
+    @classmethod
+    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "AnsweringTask":
+        require(not train.label_smoothing, "train.label_smoothing cannot be used for answer spans")
+        questions = data.questions["train"]
+        windows = make_windows(ExampleEncoder(vocabulary), questions, model.max_length)
+        valid = data.questions["valid"][: train.valid_size]
+        return cls(vocabulary, windows, valid, len(questions), train, model.max_length, seed, data.notes)
+
+    def describe(self) -> str:
+        return f"{self.questions:,} questions, {len(self.train):,} windows"
+
+    def epoch(self, number: int) -> list[list[int]]:
+        return shuffled_batches(
+            [len(window.ids) for window in self.train], self.settings.batch_tokens, self.seed, number
+        )
+
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> WindowBatch:
+        windows = [self.train[row] for row in rows]
+        if not padded_to_shape:
+            return collate(windows, self.encoder.pad)
+        width = min(round_up(max(len(window.ids) for window in windows)), self.max_length)
+        return collate(windows, self.encoder.pad, self.settings.batch_tokens // width, width)
+
+    def loss(self, model: Bert, batch: WindowBatch) -> Float[Tensor, ""]:
+        return mean_loss(log_probabilities(model, batch), batch.targets)
+
+    def validate(self, model: Bert) -> dict[str, float]:
+        return self._scores(model, self.valid)
+
+    @classmethod
+    def splits(cls, data: LoadedData) -> list[str]:
+        return list(data.questions)
+
+    def evaluate(self, model: Bert, data: LoadedData, split: str) -> SplitScores:
+        return SplitScores(len(data.questions[split]), "questions", self._scores(model, data.questions[split]))
+
+    def _scores(self, model: Bert, questions: Sequence[Question]) -> dict[str, float]:
+        windows = make_windows(self.encoder, questions, self.max_length)
+        predictions = predict_spans(model, windows, self.encoder.pad, self.settings.batch_tokens)
+        passages = [prediction.answer and prediction.answer.passage for prediction in predictions]
+        texts = [
+            "" if passage is None else question.text[passage.begin : passage.end]
+            for question, passage in zip(questions, passages, strict=True)
+        ]
+        references = [question.answer_texts for question in questions]
+        return {
+            "loss": sum(prediction.loss for prediction in predictions) / max(1, len(windows)),
+            "exact": exact_answers(texts, references),
+            "f1": answer_f1(texts, references),
+        }

@@ -1,0 +1,1 @@
+"""Tokenizers: train, load and apply the map between text and token ids."""

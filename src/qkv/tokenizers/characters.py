@@ -1,0 +1,96 @@
+"""Character ids of words for ELMo (Peters et al. 2018): UTF-8 bytes between word boundaries, padded.
+
+    "cat"  ->  BEGIN_WORD c a t END_WORD WORD_PADDING WORD_PADDING ...     each id has 1 added: 0 is padding
+
+No vocabulary is needed, so there are no unknown words.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from qkv.types import Int, Tensor
+
+if TYPE_CHECKING:
+    from qkv.tokenizers.vocabulary import Vocabulary
+
+PADDING = 0  # every character of a padding word, up to the longest sentence of a batch
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, WORD_PADDING = range(257, 262)
+CHARACTERS = 262  # number of ids
+SENTENCE = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}  # as in the released vocabularies
+
+
+class Characters:
+    """Encode words as `longest` character ids each, including boundaries; longer words are truncated.
+
+    A language model takes any word as input, but predicts only the words of the vocabulary `predicted`.
+    """
+
+    def __init__(self, longest: int = 50, predicted: "Vocabulary | None" = None) -> None:
+        self.longest = longest
+        self.predicted = predicted
+
+    def __len__(self) -> int:
+        return CHARACTERS
+
+    def word(self, word: str) -> list[int]:
+        """Return the character ids of a word; <S> and </S> have a special id each."""
+        if word in SENTENCE:
+            return add_word_boundaries([SENTENCE[word]], self.longest)
+        return add_word_boundaries(
+            [1 + byte for byte in word.encode("utf-8", "ignore")[: self.longest - 2]], self.longest
+        )
+
+    def __call__(self, sentences: Sequence[Sequence[str]]) -> Int[Tensor, "sentences words characters"]:
+        """Return the character ids of a batch of sentences, padded to the longest."""
+        words = max(map(len, sentences), default=0)
+        padding = [PADDING] * self.longest
+        rows = [[*map(self.word, sentence), *[padding] * (words - len(sentence))] for sentence in sentences]
+        return torch.tensor(rows, dtype=torch.int64).view(len(sentences), words, self.longest)
+
+
+class WordTable:
+    """Table with the character ids of each distinct word in a row; row 0 is padding.
+
+    Texts are stored as word ids, and the character ids are gathered from the table on the model's device.
+    """
+
+    def __init__(self, characters: Characters) -> None:
+        self.characters = characters
+        self.ids: dict[str, int] = {}
+        self._rows = array("h", [PADDING] * characters.longest)
+        self._tables: dict[torch.device, Int[Tensor, "words characters"]] = {}
+
+    def __len__(self) -> int:
+        return 1 + len(self.ids)
+
+    def add(self, words: Iterable[str]) -> list[int]:
+        """Return the ids of words, adding new words to the table."""
+        ids = []
+        for word in words:
+            index = self.ids.get(word)
+            if index is None:
+                index = self.ids[word] = len(self)
+                self._rows.extend(self.characters.word(word))
+                self._tables = {}
+            ids.append(index)
+        return ids
+
+    def rows(self, ids: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape characters"]:
+        """Return the character ids of words, on the device of `ids`. The table keeps its address until a word is
+        added, so a CUDA graph may read it.
+        """
+        device = ids.device
+        if device not in self._tables:
+            table = torch.from_numpy(np.array(self._rows).reshape(len(self), self.characters.longest))
+            self._tables[device] = table.to(device)
+        return self._tables[device][ids].long()
+
+
+def add_word_boundaries(characters: Sequence[int], longest: int) -> list[int]:
+    """Add the word boundaries to character ids, and pad to `longest`."""
+    word = [BEGIN_WORD, *characters, END_WORD]
+    return word + [WORD_PADDING] * (longest - len(word))

@@ -1,0 +1,207 @@
+"""Load the tokenizers of released models. The files are untrusted data, never code."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from qkv.errors import CheckpointError
+from qkv.runtime.documents import read_bytes, read_text
+from qkv.runtime.text import printable
+from qkv.tokenizers.limits import MAX_TOKEN_CHARS, MAX_TOKENS
+from qkv.tokenizers.sentencepiece import SentencePieces
+from qkv.tokenizers.tokenizer import (
+    Encoded,
+    PretrainedTokenizer,
+    SpecialTokens,
+    TwoTokenizers,
+    check_token_ids,
+    parse_large_json,
+    tokenizer_errors,
+)
+
+__all__ = ["Encoded", "PretrainedTokenizer", "SpecialTokens", "TwoTokenizers", "read_tokenizer"]
+
+TOKENIZER, CONFIG, SPECIAL, ADDED = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+T = TypeVar("T", bound=bool | None)
+
+MAX_FILE_BYTES = 2**26  # Gemma's tokenizer.json, with 262,144 tokens, has 33 million
+MAX_SPM_BYTES = 2**24
+SPECIAL_TOKEN_KEYS = {  # in the files, with the fields of SpecialTokens
+    "pad_token": "pad",
+    "unk_token": "unknown",
+    "bos_token": "begin",
+    "cls_token": "begin",
+    "eos_token": "end",
+    "sep_token": "end",
+    "mask_token": "mask",
+}
+
+
+def read_tokenizer(folder: Path, model_type: str) -> PretrainedTokenizer | TwoTokenizers | None:
+    """Load the tokenizer of a released model, or both of a translator; None if there are no tokenizer files."""
+    if model_type == "marian" and os.path.lexists(folder / "source.spm"):
+        return _marian(folder)
+    if os.path.lexists(folder / TOKENIZER):
+        path = folder / TOKENIZER
+        return PretrainedTokenizer.from_json(read_text(path, MAX_FILE_BYTES), str(path), _names(folder))
+    for files, read in READERS.get(model_type, ()):
+        if all(os.path.lexists(folder / name) for name in files):
+            return read(folder, *(folder / name for name in files))
+    return None
+
+
+def _wordpiece(folder: Path, path: Path) -> PretrainedTokenizer:
+    """Load a WordPiece tokenizer of BERT (Devlin et al. 2019)."""
+    tokens = _lines(path)
+    token_ids = check_token_ids({token: index for index, token in enumerate(tokens)}, str(path))
+    names = {"pad": "[PAD]", "unknown": "[UNK]", "begin": "[CLS]", "end": "[SEP]", "mask": "[MASK]"} | _names(folder)
+    for field in ("unknown", "begin", "end"):
+        if names[field] not in token_ids:
+            raise CheckpointError(f"{path}: has no {names[field]}")
+    config = _object(folder / CONFIG)
+    begin, end = names["begin"], names["end"]
+    with tokenizer_errors(str(path)):
+        tokenizer = Tokenizer(models.WordPiece(token_ids, unk_token=names["unknown"]))
+        tokenizer.normalizer = normalizers.BertNormalizer(
+            lowercase=_flag(config, "do_lower_case", True, folder),
+            strip_accents=_flag(config, "strip_accents", None, folder),  # None: same as lowercase
+            handle_chinese_chars=_flag(config, "tokenize_chinese_chars", True, folder),
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[f"{begin}:0", "$A:0", f"{end}:0"],
+            pair=[f"{begin}:0", "$A:0", f"{end}:0", "$B:1", f"{end}:1"],
+            special_tokens=[(begin, token_ids[begin]), (end, token_ids[end])],
+        )
+        return PretrainedTokenizer(_with_special(tokenizer, names, folder), names)
+
+
+def _bytes_bpe(folder: Path, vocabulary: Path, merges: Path) -> PretrainedTokenizer:
+    """Load a byte-level BPE tokenizer of GPT-2 (Radford et al. 2019)."""
+    token_ids = check_token_ids(_json(vocabulary), str(vocabulary))
+    lines = [line for line in _lines(merges) if line and not line.startswith("#version")]
+    pairs = []
+    for line in lines:
+        first, _, second = line.partition(" ")
+        if not first or not second or " " in second:
+            raise CheckpointError(f"{merges}: {line[:100]!r} must be two tokens separated by a space")
+        pairs.append((first, second))
+    config, names = _object(folder / CONFIG), _names(folder)
+    with tokenizer_errors(str(vocabulary)):
+        tokenizer = Tokenizer(models.BPE(token_ids, pairs))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(_flag(config, "add_prefix_space", False, folder))
+        tokenizer.decoder = decoders.ByteLevel()
+        _with_special(tokenizer, {"end": "<|endoftext|>"} | names, folder)
+    if _flag(config, "add_bos_token", False, folder):
+        pretrained = PretrainedTokenizer(tokenizer, names)
+        if pretrained.special_tokens.begin is None:
+            raise CheckpointError(f"{folder / CONFIG}: add_bos_token is set, but the vocabulary has no such token")
+        begin = pretrained.names["begin"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[begin, "$A"],
+            pair=[begin, "$A", begin, "$B:1"],
+            special_tokens=[(begin, pretrained.special_tokens.begin)],
+        )
+    return PretrainedTokenizer(tokenizer, names)
+
+
+def _marian(folder: Path) -> TwoTokenizers:
+    """Load the tokenizers of Marian: a SentencePiece model per language, with one or two vocabulary files."""
+    separate = _flag(_object(folder / CONFIG), "separate_vocabs", False, folder)
+    source = folder / "vocab.json"
+    target = folder / "target_vocab.json" if separate else source
+    return TwoTokenizers(_spm(folder, folder / "source.spm", source), _spm(folder, folder / "target.spm", target))
+
+
+def _spm(folder: Path, path: Path, vocabulary: Path) -> PretrainedTokenizer:
+    token_ids = check_token_ids(_json(vocabulary), str(vocabulary))
+    names = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>"} | _names(folder)
+    for field in ("unknown", "end"):
+        if names[field] not in token_ids:
+            raise CheckpointError(f"{vocabulary}: has no {names[field]}")
+    end = names["end"]
+    tokenizer = SentencePieces.parse(read_bytes(path, MAX_SPM_BYTES), str(path)).tokenizer(str(path))
+    languages = [token for token in token_ids if token.startswith(">>") and token.endswith("<<")]
+    with tokenizer_errors(str(path)):
+        tokenizer.add_special_tokens([name for name in names.values() if name in token_ids])
+        tokenizer.add_tokens([AddedToken(token, normalized=False) for token in languages])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=["$A", end], pair=["$A", "$B:1", end], special_tokens=[(end, tokenizer.token_to_id(end))]
+        )
+        return PretrainedTokenizer(tokenizer, names, token_ids)
+
+
+# Tokenizer files by model type, in search order.
+READERS: dict[str, tuple[tuple[tuple[str, ...], Callable[..., PretrainedTokenizer]], ...]] = {
+    "bert": ((("vocab.txt",), _wordpiece),),
+    "gpt2": ((("vocab.json", "merges.txt"), _bytes_bpe), (("encoder.json", "vocab.bpe"), _bytes_bpe)),
+}
+
+
+def _with_special(tokenizer: Tokenizer, names: Mapping[str, str], folder: Path) -> Tokenizer:
+    """Register the special tokens, and the tokens of added_tokens.json."""
+    added = _object(folder / ADDED)
+    if added:
+        token_ids = check_token_ids(added, str(folder / ADDED))
+        new = sorted((token_id, token) for token, token_id in token_ids.items() if tokenizer.token_to_id(token) is None)
+        for token_id, token in new:
+            if token_id != tokenizer.get_vocab_size() or not 0 < len(token) <= MAX_TOKEN_CHARS:
+                raise CheckpointError(f"{folder / ADDED}: {token[:100]!r} must have the next free id")
+            tokenizer.add_tokens([AddedToken(token, special=token in names.values(), normalized=False)])
+    tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
+    return tokenizer
+
+
+def _names(folder: Path) -> dict[str, str]:
+    """Read the special tokens from the files of a folder."""
+    names = {}
+    for file in (CONFIG, SPECIAL):  # the second takes precedence
+        data = _object(folder / file)
+        for key, field in SPECIAL_TOKEN_KEYS.items():
+            value = data.get(key)
+            if isinstance(value, dict):
+                value = value.get("content")
+            if value is None:
+                continue
+            if not isinstance(value, str) or not 0 < len(value) <= MAX_TOKEN_CHARS:
+                raise CheckpointError(f"{folder / file}: {key} must be a token")
+            names[field] = value
+    return names
+
+
+def _flag(config: Mapping[str, Any], key: str, default: T, folder: Path) -> bool | T:
+    value = config.get(key)
+    if not isinstance(value, bool | None):
+        raise CheckpointError(f"{folder / CONFIG}: {key} must be true or false, not {printable(repr(value))}")
+    return default if value is None else value
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Read the JSON object of a file; empty if the file does not exist."""
+    if not os.path.lexists(path):
+        return {}
+    data = _json(path)
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: must contain a JSON object")
+    return data
+
+
+def _json(path: Path) -> Any:
+    return parse_large_json(read_text(path, MAX_FILE_BYTES), path)
+
+
+def _lines(path: Path) -> list[str]:
+    """Read the lines of a vocabulary or merges file."""
+    text = read_text(path, MAX_FILE_BYTES).removesuffix("\n")
+    if text.count("\n") >= MAX_TOKENS:
+        raise CheckpointError(f"{path}: has more than {MAX_TOKENS:,} lines")
+    return text.split("\n")

@@ -1,0 +1,114 @@
+"""Few-shot episodes: the support images and the query's attention to each of them."""
+
+import base64
+import html
+import io
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageDraw
+
+from qkv.errors import InputError
+from qkv.interpret.episode_probe import QUERY, EpisodeAnswer
+from qkv.runtime.files import write_atomically
+from qkv.visualize.colormap import ON_LIGHT, shade
+from qkv.visualize.selection import checked_weights
+from qkv.visualize.template import write_page
+
+_SIDE = 112  # longer side of an image in pixels
+_GAP = 12
+_BAR = 14  # height of a layer's cell below an image
+_TEXT = 18
+_RIGHT, _WRONG, _INK = "#1a7f4b", "#b3261e", "#23262f"
+
+
+def save_episode_page(
+    episodes: Sequence[EpisodeAnswer], path: str | os.PathLike[str], *, title: str = "Attention to the support set"
+) -> Path:
+    """Write episodes as one self-contained HTML file without scripts."""
+    if not episodes:
+        raise InputError("no episodes to show")
+    articles = "\n".join(map(_article, episodes))
+    return write_page(path, "episode.html", title, {"episodes": articles}, pictures=True)
+
+
+def save_episode_png(episode: EpisodeAnswer, path: str | os.PathLike[str]) -> Path:
+    """Plot an episode: the query image, then the support images, each with one attention cell per layer."""
+    shares = _shares(episode)
+    across = min(len(episode.labels), 11)
+    height, width = _scaled_size(episode)
+    tile = (width + _GAP, height + _TEXT + len(shares) * _BAR + _GAP)
+    down = math.ceil(len(episode.labels) / across)
+    canvas = Image.new("RGB", (across * tile[0] + _GAP, down * tile[1] + _GAP), "white")
+    draw = ImageDraw.Draw(canvas)
+    for index, number in enumerate((len(episode.labels) - 1, *range(len(episode.labels) - 1))):
+        left, top = _GAP + index % across * tile[0], _GAP + index // across * tile[1]
+        canvas.paste(_picture(episode.pixels[number]).resize((width, height), Image.Resampling.NEAREST), (left, top))
+        text, colour = _caption(episode, number)
+        draw.text((left, top + height + 2), text, fill=colour)
+        for row, weights in enumerate(shares):
+            begin = top + height + _TEXT + row * _BAR
+            weight_colour = shade(ON_LIGHT, float(weights[number]) / (float(weights.max()) or 1.0))
+            draw.rectangle((left, begin, left + width - 1, begin + _BAR - 3), fill=weight_colour)
+    data = io.BytesIO()
+    canvas.save(data, format="PNG")
+    write_atomically(Path(path), data.getvalue())
+    return Path(path)
+
+
+def _article(episode: EpisodeAnswer) -> str:
+    query = len(episode.labels) - 1
+    outcome = "correct" if episode.right else f"wrong: the label is class {episode.labels[-1] + 1}"
+    figures = "\n".join(_figure(episode, number) for number in (query, *range(query)))
+    layers = ", ".join(html.escape(attention.layer) for attention in episode.maps)
+    return (
+        f'<article>\n<h2>{html.escape(episode.source)} <span class="{"right" if episode.right else "wrong"}">predicted '
+        f"class {episode.guess + 1} ({math.exp(episode.score):.1%}), {outcome}</span></h2>\n"
+        f'<p class="meta">Layers from top to bottom: {layers}.</p>\n<div class="row">\n{figures}\n</div>\n</article>'
+    )
+
+
+def _figure(episode: EpisodeAnswer, number: int) -> str:
+    """Return the HTML of an image with its label and one attention bar per layer."""
+    data = io.BytesIO()
+    _picture(episode.pixels[number]).save(data, format="PNG")
+    text, _ = _caption(episode, number)
+    bars = "".join(
+        f'<svg viewBox="0 0 100 8" preserveAspectRatio="none" role="img"><title>{html.escape(attention.layer)}: '
+        f'{weights[number]:.4f}</title><rect class="track" width="100" height="8"/>'
+        f'<rect class="bar" width="{100 * weights[number]:.2f}" height="8"/></svg>'
+        for attention, weights in zip(episode.maps, _shares(episode), strict=True)
+    )
+    same = " same" if episode.labels[number] == episode.labels[-1] else ""
+    asked = " asked" if number == len(episode.labels) - 1 else ""
+    image = base64.b64encode(data.getvalue()).decode()
+    return (
+        f'<figure class="{(same + asked).strip()}"><img alt="" src="data:image/png;base64,{image}">'
+        f"<figcaption>{html.escape(text)}</figcaption>{bars}</figure>"
+    )
+
+
+def _caption(episode: EpisodeAnswer, number: int) -> tuple[str, str]:
+    """Return the caption of an image and its colour; the correct class is green."""
+    if number == len(episode.labels) - 1:
+        return f"{QUERY} -> {episode.guess + 1}", _RIGHT if episode.right else _WRONG
+    same = episode.labels[number] == episode.labels[-1]
+    return f"class {episode.labels[number] + 1}", _RIGHT if same else _INK
+
+
+def _shares(episode: EpisodeAnswer) -> list[np.ndarray]:
+    """Return the attention weights of each layer over the images, averaged over heads."""
+    return [checked_weights(attention).mean(axis=0)[0] for attention in episode.maps]
+
+
+def _picture(pixels: UInt8[np.ndarray, "height width colours"]) -> Image.Image:
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def _scaled_size(episode: EpisodeAnswer) -> tuple[int, int]:
+    height, width = episode.pixels.shape[1:3]
+    return round(height * _SIDE / max(height, width)), round(width * _SIDE / max(height, width))

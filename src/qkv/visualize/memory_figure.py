@@ -1,0 +1,128 @@
+"""Memory access of a neural Turing machine as a PNG figure.
+
+All panels share the time axis: inputs, outputs, and the write and read weights of each head. A model that has learned
+to copy shows the same diagonal twice: it writes consecutive locations and then reads them in the same order.
+"""
+
+import io
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from qkv.errors import InputError
+from qkv.interpret.memory_probe import MemoryTrace
+from qkv.runtime.files import write_atomically
+from qkv.visualize.colormap import ON_LIGHT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_CELL = 0.16  # inches, reduced to keep the figure below its maximum size
+_LONGEST_SIDE = 14.0
+_LEAST_WIDTH = 4.0
+_GAP = 0.42  # inches between panels
+_MARGIN = 2  # locations shown around those in use
+_USED = 0.05  # minimum weight of a location in use
+_LABELS = 8  # maximum number of row labels per panel
+_LABEL_HEIGHT, _LABEL_WIDTH = 0.14, 0.28  # inches; closer labels would overlap
+_DOT = 0.35  # fraction of the cell size
+_POINTS = 72  # per inch
+_TEXT = "#23262f"
+_QUIET = "#767b88"
+_WRONG = "#d55e00"
+
+
+def save_memory_png(remembered: MemoryTrace, path: str | os.PathLike[str]) -> Path:
+    """Plot inputs, outputs, and write and read weights as a PNG."""
+    figure = _draw(remembered)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=160, bbox_inches="tight", pad_inches=0.2)
+    write_atomically(Path(path), image.getvalue())
+    return Path(path)
+
+
+def used_locations(weights: Float[np.ndarray, "heads steps locations"]) -> list[int]:
+    """Return the locations in use and a margin around them, in order.
+
+    Locations are circular; the ring is cut so as to omit the longest unused stretch.
+    """
+    count = weights.shape[-1]
+    used = np.flatnonzero(weights.max(axis=(0, 1)) >= _USED)
+    if not len(used):
+        return list(range(count))
+    unused = np.diff(used, append=used[0] + count)  # distance from each to the next
+    longest = int(unused.argmax())
+    if unused[longest] <= 2 * _MARGIN + 1:
+        return list(range(count))
+    first = int(used[(longest + 1) % len(used)]) - _MARGIN
+    return [location % count for location in range(first, first + count - int(unused[longest]) + 2 * _MARGIN + 1)]
+
+
+def _draw(remembered: MemoryTrace) -> "Figure":
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise InputError("PNG figures need matplotlib: pip install 'qkv[view]'") from missing
+    shown = used_locations(np.concatenate((remembered.write_weights, remembered.read_weights)))
+    answer = remembered.predicted * remembered.answer_mask[:, None]
+    panels = [
+        (name, values.T, list(range(values.shape[1])))
+        for name, values in (("input", remembered.inputs), ("answer", answer))
+    ]
+    for verb, heads in (("written at", remembered.write_weights), ("read at", remembered.read_weights)):
+        for number, weights in enumerate(heads, start=1):
+            name = verb if len(heads) == 1 else f"{verb}, head {number}"
+            panels.append((name, weights.T[shown], shown))
+
+    steps = len(remembered.answer_mask)
+    rows = sum(len(values) for _, values, _ in panels)
+    cell = min(_CELL, (_LONGEST_SIDE - _GAP * len(panels)) / rows, _LONGEST_SIDE / steps)
+    width, height = max(_LEAST_WIDTH, cell * steps), cell * rows + _GAP * len(panels)
+    figure = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    top = height
+    for name, values, numbers in panels:
+        bottom = top - cell * len(values)
+        axes = figure.add_axes((0, bottom / height, 1, (top - bottom) / height))
+        _panel(axes, name, values, numbers, (cell, width / steps))
+        if name == "answer":
+            _mark_wrong(axes, remembered, cell)
+        top = bottom - _GAP
+    axes.set_xlabel("step", fontsize=8, color=_QUIET)
+    axes.tick_params(labelbottom=True, labelsize=7, labelcolor=_QUIET)
+    return figure
+
+
+def _panel(
+    axes: "Axes", name: str, values: Float[np.ndarray, "rows steps"], numbers: list[int], cell: tuple[float, float]
+) -> None:
+    """Draw one heat map over time with row labels; `cell` is the height and width of a cell in inches."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    ramp = LinearSegmentedColormap.from_list("attention", ON_LIGHT)
+    axes.imshow(values, cmap=ramp, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    axes.set_title(name, loc="left", pad=4, fontsize=9, color=_TEXT)
+    high, wide = cell
+    every = max(math.ceil(len(numbers) / _LABELS), math.ceil(_LABEL_HEIGHT / high))
+    axes.set_yticks(range(0, len(numbers), every), [str(number) for number in numbers[::every]])
+    axes.set_xticks(range(0, values.shape[1], 1 if wide >= _LABEL_WIDTH else 5 * math.ceil(_LABEL_WIDTH / wide / 5)))
+    axes.tick_params(length=0, pad=3, labelbottom=False, labelsize=7, labelcolor=_QUIET)
+    axes.spines[:].set_visible(False)
+
+
+def _mark_wrong(axes: "Axes", remembered: MemoryTrace, cell: float) -> None:
+    """Mark wrong output bits with dots that leave the bit visible."""
+    wrong = ((remembered.predicted > 0.5) != (remembered.targets > 0.5)) & (remembered.answer_mask[:, None] > 0)
+    steps, bits = np.nonzero(wrong)
+    axes.plot(
+        steps, bits, linestyle="none", marker="o", markersize=_DOT * cell * _POINTS, markeredgewidth=0, color=_WRONG
+    )
+    total = wrong[remembered.answer_mask > 0].size
+    title = "answer" if not len(steps) else f"answer: {len(steps)} of {total} bits wrong"
+    axes.set_title(title, loc="left", pad=4, fontsize=9, color=_TEXT)

@@ -1,0 +1,168 @@
+"""Attention heat maps in the terminal: queries as rows, keys as columns."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.style import Style
+from rich.text import Text
+
+from qkv.pipelines.output import AttentionMap
+from qkv.visualize.colormap import ON_DARK, Rgb, readable_on, shade
+from qkv.visualize.glyphs import visible
+from qkv.visualize.selection import caption, pick_head
+
+_CHARACTER_WIDTH = 2  # roughly square in most terminal fonts; fits a wide glyph
+_LEAST_WORD_WIDTH = 4  # fits a weight such as .87 and a gap
+_MOST_WORD_WIDTH = 17
+_MOST_LABEL_WIDTH = 20
+_WORTH_A_NUMBER = 0.05
+
+
+def heat_map(attention_map: AttentionMap, *, head: int | None = None) -> RenderableType:
+    """Return a rich renderable of a layer's attention, for one head or averaged over heads."""
+    return _HeatMap(
+        caption(attention_map, head),
+        tuple(visible(token) for token in attention_map.rows),
+        tuple(visible(token) for token in attention_map.columns),
+        pick_head(attention_map, head),
+    )
+
+
+@runtime_checkable
+class _Brush(Protocol):
+    """Draws a weight, also given as a fraction of the maximum, with `levels` distinct levels."""
+
+    @property
+    def levels(self) -> int: ...
+
+    def cell(self, weight: float, fraction: float, width: int) -> Text: ...
+
+
+@dataclass(frozen=True)
+class _Colours:
+    """Coloured cells with explicit foreground and background, for dark and light terminals."""
+
+    levels: int = len(ON_DARK)
+
+    def cell(self, weight: float, fraction: float, width: int) -> Text:
+        number = f"{weight:.2f}".removeprefix("0")[:3]
+        fits = width >= _LEAST_WORD_WIDTH and weight >= _WORTH_A_NUMBER
+        background = shade(ON_DARK, fraction)
+        style = Style(color=_colour(readable_on(background)), bgcolor=_colour(background))
+        return Text((number if fits else "").center(width), style=style)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Block characters of increasing density, for output without colour (pipe, file, NO_COLOR)."""
+
+    steps: str
+
+    @property
+    def levels(self) -> int:
+        return len(self.steps)
+
+    def cell(self, weight: float, fraction: float, width: int) -> Text:
+        return Text(self.steps[round(fraction * (self.levels - 1))] * width)
+
+
+@dataclass(frozen=True)
+class _HeatMap:
+    caption: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    weights: Float[np.ndarray, "rows columns"]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.weights.size == 0:
+            yield Text(f"{self.caption}: no tokens to show")
+            return
+        # Replace tokens first, since a replacement may be narrower; then the symbols added by the lines.
+        rows, columns = (tuple(_encodable(t, options.encoding) for t in tokens) for tokens in (self.rows, self.columns))
+        for line in replace(self, rows=rows, columns=columns)._lines(_brush(console, options), options.max_width):
+            line.plain = _encodable(line.plain, options.encoding)
+            line.no_wrap = True
+            yield line
+
+    def _lines(self, brush: _Brush, width: int) -> Iterator[Text]:
+        peak = float(self.weights.max())
+        label_width = min(_MOST_LABEL_WIDTH, max(map(cell_len, self.rows)), width // 3)
+        panels = list(_panels(_column_widths(self.columns), width - label_width - 1))
+        yield Text(self.caption, style="bold", overflow="ellipsis")
+        for panel in panels:
+            if len(panels) > 1:
+                yield Text()
+                yield Text(f"columns {min(panel) + 1}–{max(panel) + 1} of {len(self.columns)}", style="dim")
+            yield _heading(self.columns, panel, label_width)
+            for row, weights in zip(self.rows, self.weights, strict=True):
+                label = Text(_flush_right(row, label_width) + " ")
+                cells = (brush.cell(float(weights[j]), float(weights[j]) / (peak or 1.0), panel[j]) for j in panel)
+                yield label.append_text(Text().join(cells))
+        yield Text()
+        yield _legend(brush, peak, label_width)
+
+
+def _brush(console: Console, options: ConsoleOptions) -> _Brush:
+    # 16-colour terminals have no ordered shades of one hue.
+    if console.color_system in {"256", "truecolor"} and not console.no_color:
+        return _Colours()
+    return _Blocks(" .:*#" if options.ascii_only else " ░▒▓█")
+
+
+def _column_widths(headings: Iterable[str]) -> list[int]:
+    """Return column widths: square cells for characters, cells that fit a number for words."""
+    lengths = [cell_len(heading) for heading in headings]
+    words = sum(length > _CHARACTER_WIDTH for length in lengths) > len(lengths) / 3
+    least = _LEAST_WORD_WIDTH if words else _CHARACTER_WIDTH
+    return [
+        least if length <= _CHARACTER_WIDTH else min(max(length + 1, least), _MOST_WORD_WIDTH) for length in lengths
+    ]
+
+
+def _panels(widths: list[int], max_width: int) -> Iterator[dict[int, int]]:
+    """Split the columns into panels that fit `max_width`; yields column index -> width."""
+    panel: dict[int, int] = {}
+    for j, width in enumerate(widths):
+        if panel and sum(panel.values()) + width > max_width:
+            yield panel
+            panel = {}
+        panel[j] = width
+    yield panel
+
+
+def _heading(headings: tuple[str, ...], panel: dict[int, int], label_width: int) -> Text:
+    gaps = {j: 0 if width == _CHARACTER_WIDTH else 1 for j, width in panel.items()}
+    cells = (_fit(headings[j], width - gaps[j]) + " " * gaps[j] for j, width in panel.items())
+    return Text(" " * (label_width + 1) + "".join(cells))
+
+
+def _legend(brush: _Brush, peak: float, label_width: int) -> Text:
+    steps = (brush.cell(0.0, level / (brush.levels - 1), 2) for level in range(brush.levels))
+    return Text(" " * (label_width + 1) + "0 ").append_text(Text().join(steps)).append(f" {peak:.2f}")
+
+
+def _fit(text: str, width: int) -> str:
+    """Pad or truncate a text to exactly `width` terminal cells."""
+    return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+
+
+def _flush_right(text: str, width: int) -> str:
+    return " " * (width - cell_len(text)) + _fit(text, min(width, cell_len(text)))
+
+
+def _encodable(text: str, encoding: str) -> str:
+    """Replace characters that `encoding` cannot represent, one for one."""
+    if encoding.startswith("utf"):
+        return text
+    plain = text.translate(str.maketrans("␣…·", "_~-"))
+    return plain.encode(encoding, "replace").decode(encoding)
+
+
+def _colour(rgb: Rgb) -> Color:
+    return Color.from_rgb(*rgb)

@@ -1,0 +1,497 @@
+"""Saved models: bit-exact round trips, and errors that name any corruption."""
+
+import json
+import pickle
+import re
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import qkv
+from qkv.errors import CheckpointError, InputError
+from qkv.hub import Network, convert, load, load_as, save_model
+from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest, write_manifest
+from qkv.hub.families import FAMILIES
+from qkv.hub.families.elmo import save_elmo
+from qkv.hub.model_folder import CONFIG, TARGET_TOKENIZER, TOKENIZER, WEIGHTS, resolve
+from qkv.models import MODELS
+from qkv.models.bert import Bert
+from qkv.models.elmo import Elmo
+from qkv.models.han import HAN
+from qkv.models.linformer import Linformer
+from qkv.models.rnn_text import RNNText
+from qkv.models.show_attend_tell import ShowAttendTell
+from qkv.models.snail import SNAIL, SNAILPolicy
+from qkv.models.vit import ViT
+from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.language_model import LanguageModel
+from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.transducer import Transducer
+from qkv.tokenizers.characters import Characters
+from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
+from qkv.tokenizers.vocabulary import TwoVocabularies, Vocabulary
+
+VOCABULARY = Vocabulary.train(["abc def"], "char")
+SMALL = {
+    "captioner": {"height": 8, "width": 8, "filters": (4,), "features": 4, "embedding": 4, "hidden": 6},
+    "linformer": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6, "rank": 2},
+    "lstm_memory": {"inputs": 3, "outputs": 2, "hidden": 4},
+    "ntm": {"inputs": 3, "outputs": 2, "hidden": 4, "locations": 5, "width": 3},
+    "snail": {
+        "ways": 2, "shots": 1, "height": 8, "width": 8, "maps": 4, "stages": 2, "features": 4, "keys": (4, 4, 4),
+        "values": (4, 4, 4), "filters": 4,
+    },
+    "snail_policy": {"actions": 3, "length": 4, "keys": (4, 4), "values": (4, 4), "filters": 4},
+    "bert": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6},
+    "conv_seq2seq": {"dim": 8, "hidden": 8, "encoder_layers": 1, "decoder_layers": 2},
+    "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden": 6},
+    "gpt2": {"dim": 8, "heads": 2, "layers": 1, "max_length": 6},
+    "han": {"embedding": 4, "hidden": 3},
+    "lstmn": {"embedding": 4, "hidden": 6},
+    "rnn_lm": {"embedding": 4, "hidden": 6},
+    "rnn_seq2seq": {"embedding": 4, "hidden": 6},
+    "rnn_text": {"embedding": 4, "hidden": 3},
+    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
+    "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "feedforward": 8},
+}  # fmt: skip
+
+
+def build_model(name: str, **options: Any) -> Network:
+    torch.manual_seed(3)
+    network, config = MODELS[name]
+    sizes = {field.name: len(VOCABULARY) for field in fields(config) if field.name.endswith("_size")}
+    return network(config(**sizes | options, **SMALL[name])).eval()
+
+
+def logits(model: Network) -> torch.Tensor:
+    tokens, lengths = torch.tensor([[4, 5, 6], [7, 4, 0]]), torch.tensor([3, 2])
+    match model:
+        case LanguageModel():
+            return model(tokens)
+        case Bert() | RNNText() | Linformer():
+            return model(tokens, lengths=lengths)
+        case ShowAttendTell():
+            return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8), tokens)
+        case Transducer():
+            return model(torch.linspace(0, 1, 2 * 4 * 3).view(2, 4, 3))
+        case SNAIL():
+            return model(torch.linspace(-1, 1, 3 * 8 * 8).view(1, 3, 1, 8, 8), torch.tensor([[0, 1]]))
+        case SNAILPolicy():
+            return model(torch.tensor([[0, 1]]), torch.ones(1, 2))[0]
+        case HAN():
+            return model(tokens[None], lengths=torch.tensor([2]))
+        case ViT():
+            return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8))
+        case Elmo():
+            return model(Characters(50)([["abc", "d"]]))
+        case _:
+            return model(tokens, tokens, lengths)
+
+
+@pytest.fixture(params=sorted(MODELS))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    save_model(build_model(request.param), VOCABULARY, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_model(build_model("rnn_seq2seq"), VOCABULARY, tmp_path)
+    return tmp_path
+
+
+def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
+    """Return the error of loading, after checking that it is quick, one line and names a path in the folder."""
+    began = time.monotonic()
+    with pytest.raises(kind) as caught:
+        load(folder)
+    assert time.monotonic() - began < 2.0
+    assert str(caught.value).startswith(str(folder))
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(str(folder)).lstrip("/")
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    path = folder / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_round_trip_is_bit_exact(name: str, tmp_path: Path) -> None:
+    model = build_model(name)
+    save_model(model, VOCABULARY, tmp_path)
+    again = qkv.load(tmp_path)
+    assert type(again) is type(model)
+    assert again.config == model.config
+    assert not again.training
+    tokenizer = again.tokenizer.predicted if name == "elmo" else again.tokenizer
+    assert tokenizer.to_json() == VOCABULARY.to_json()
+    before, after = dict(model.named_parameters()), dict(again.named_parameters())
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert torch.equal(logits(model), logits(again))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_outputs_depend_only_on_the_saved_weights(name: str, tmp_path: Path) -> None:
+    options = {"align": "hard", "estimator": "reinforce"} if name == "rnn_seq2seq" else {}
+    model = build_model(name, **options)
+    weights = {key for key, _ in model.named_parameters(remove_duplicate=False)}
+    training_state = [value for key, value in model.state_dict().items() if key not in weights]
+    assert len(training_state) == (2 if options else 0)
+    for value in training_state:
+        value.fill_(7.0)
+    save_model(model, VOCABULARY, tmp_path)
+    assert torch.equal(logits(model), logits(load(tmp_path)))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_model_without_a_vocabulary_has_no_tokenizer(name: str, tmp_path: Path) -> None:
+    save_model(build_model(name), None, tmp_path)
+    assert load(tmp_path).tokenizer is None or name == "elmo"  # has a character vocabulary
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
+
+
+def test_load_with_a_dtype(folder: Path) -> None:
+    assert {parameter.dtype for parameter in load(folder, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
+    save_file({name: tensor.half() for name, tensor in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS)
+    assert {parameter.dtype for parameter in load(folder).parameters()} == {torch.float32}
+
+
+def test_an_unavailable_device_is_an_error(folder: Path) -> None:
+    with pytest.raises(InputError, match="cuda:99"):
+        load(folder, device="cuda:99")
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> str:
+    """Modify the weights and return the name of the first tensor."""
+    tensors = load_file(folder / WEIGHTS)
+    name = sorted(tensors)[0]
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+    return name
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    name = change_weights(folder, lambda tensors: tensors.pop(sorted(tensors)[0]))
+    assert refused(folder) == f"{WEIGHTS}: {name} is missing"
+
+
+def test_an_unexpected_tensor_is_named(folder: Path) -> None:
+    change_weights(folder, lambda tensors: tensors.update(extra=torch.ones(2)))
+    assert refused(folder) == f"{WEIGHTS}: extra is not part of the model"
+
+
+def test_a_wrong_shape_is_named_with_the_expected_one(folder: Path) -> None:
+    def widen(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[sorted(tensors)[0]] = torch.ones(2, 3, 5)
+
+    name = change_weights(folder, widen)
+    assert refused(folder).startswith(f"{WEIGHTS}: {name} has shape [2, 3, 5], expected [")
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_non_finite_values_are_named(folder: Path, value: float) -> None:
+    name = change_weights(folder, lambda tensors: tensors[sorted(tensors)[0]].view(-1)[-1].fill_(value))
+    assert refused(folder) == f"{WEIGHTS}: {name} contains non-finite values"
+
+
+def test_integer_weights_are_named(folder: Path) -> None:
+    def to_integers(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[sorted(tensors)[0]] = tensors[sorted(tensors)[0]].long()
+
+    name = change_weights(folder, to_integers)
+    assert refused(folder).startswith(f"{WEIGHTS}: {name} has dtype I64")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.9, 0.9999])
+def test_truncated_weights_are_detected(folder: Path, share: float) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[: int(share * len(data))])
+    assert refused(folder).startswith(f"{WEIGHTS}: truncated or corrupt")
+
+
+@pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
+def test_a_missing_file_is_named(saved: Path, file: str) -> None:
+    (saved / file).unlink()
+    assert file in refused(saved, InputError)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden": 10**12}, "hidden must"),
+        ({"hidden": -2}, "hidden must"),
+        ({"hidden": "16"}, "hidden must be an integer"),
+        ({"hidden": 7}, "hidden must"),
+        ({"dropout": float("nan")}, "dropout must"),
+        ({"scroe": "dot"}, "unknown key scroe (did you mean score?)"),
+        ({"score": "os.system"}, "score 'os.system'"),
+        ({"model_type": "transfromer"}, "unknown model_type 'transfromer' (did you mean transformer?)"),
+        ({"model_type": "os.system"}, "unknown model_type 'os.system'"),
+        ({"model_type": None}, "unknown model_type None"),
+        ({"model_type": ["transformer"]}, "unknown model_type ['transformer']"),
+        ({"model_type": "transformer"}, "unknown key cell"),
+    ],
+)
+def test_an_invalid_config_is_an_error(saved: Path, changes: dict[str, Any], words: str) -> None:
+    edit_config(saved, **changes)
+    assert refused(saved).startswith(f"{CONFIG}: {words}")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("rnn_seq2seq", {"hidden": 2**24, "embedding": 2**24, "source_size": 2**24, "target_size": 2**24}),
+        ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_size": 2**24, "target_size": 2**24}),
+        ("rnn_lm", {"hidden": 2**24, "embedding": 2**24, "vocabulary_size": 2**24}),
+    ],
+)
+def test_a_model_larger_than_memory_is_an_error_before_allocation(
+    tmp_path: Path, name: str, changes: dict[str, Any]
+) -> None:
+    save_model(build_model(name), None, tmp_path)
+    edit_config(tmp_path, **changes)
+    refused(tmp_path)  # warm up the meta device
+    began = time.monotonic()
+    shape, matrix = rf"{WEIGHTS}: \S+ has shape .* expected .*16777216", rf"{CONFIG}: .* more than 2\^36"
+    assert re.match(f"{shape}|{matrix}", refused(tmp_path))
+    assert time.monotonic() - began < 0.2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[]", "must be a JSON object"),
+        (b'"transformer"', "must be a JSON object"),
+        (b"", "truncated or corrupt: invalid JSON"),
+        (b'{"model_type": "rnn_seq2seq", "hid', "truncated or corrupt: invalid JSON"),
+        (b'{"hidden": 4, "hidden": 8}', "truncated or corrupt: invalid JSON: duplicate key"),
+        (b'{"hidden": ' + b"[" * 100_000, "truncated or corrupt: invalid JSON"),
+        (b'{"hidden": ' + b"9" * 5000 + b"}", "truncated or corrupt: invalid JSON"),
+        (b'{"model_type": "\xff"}', "not UTF-8 at byte 16"),
+        (b" " * (2**20 + 1), "larger than 1 MiB"),
+    ],
+)
+def test_a_config_that_is_not_a_json_object_is_an_error(saved: Path, content: bytes, words: str) -> None:
+    (saved / CONFIG).write_bytes(content)
+    assert refused(saved).startswith(f"{CONFIG}: {words}")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth"])
+def test_a_pickle_is_not_loaded(saved: Path, name: str) -> None:
+    (saved / WEIGHTS).unlink()
+    (saved / name).write_bytes(pickle.dumps({"a": 1}))
+    assert f"{name} is a pickle" in refused(saved)
+    (saved / CONFIG).unlink()
+    assert f"{name} is a pickle" in refused(saved, InputError)
+    assert f"{name} is a pickle" in refused(saved / name, InputError)
+
+
+def test_a_pickle_named_safetensors_is_detected(saved: Path) -> None:
+    (saved / WEIGHTS).write_bytes(pickle.dumps({"a": list(range(100))}))
+    assert refused(saved).startswith(f"{WEIGHTS}: truncated or corrupt")
+
+
+def test_a_tokenizer_larger_than_the_model_is_an_error(saved: Path) -> None:
+    larger = Vocabulary.train(["abc def and many more"], "char")
+    (saved / TOKENIZER).write_text(larger.to_json(), encoding="utf-8")
+    assert refused(saved).startswith(f"{TOKENIZER}: {len(larger)} tokens")
+    (saved / TOKENIZER).write_text("{}")
+    assert refused(saved).startswith(f"{TOKENIZER}: ")
+
+
+def test_round_trip_of_two_vocabularies(tmp_path: Path) -> None:
+    letters, sounds = Vocabulary.train(["abc"], "char"), Vocabulary.train(["AH B S K"], "word")
+    model = build_model("rnn_seq2seq", source_size=len(letters), target_size=len(sounds))
+    save_model(model, TwoVocabularies(letters, sounds), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS, TOKENIZER, TARGET_TOKENIZER])
+    again = load(tmp_path).tokenizer
+    assert (again.source.to_json(), again.target.to_json()) == (letters.to_json(), sounds.to_json())
+    assert again.target.encode("S AH K").ids == sounds.encode("S AH K").ids
+
+
+def released_tokenizer() -> PretrainedTokenizer:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "<stop>"]
+    tokenizer = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.WordPiece()
+    return PretrainedTokenizer(tokenizer, {"end": "<stop>"})
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_round_trip_of_a_released_tokenizer(name: str, tmp_path: Path) -> None:
+    tokenizer = released_tokenizer()
+    save_model(build_model(name), tokenizer, tmp_path)
+    again = load(tmp_path).tokenizer
+    assert isinstance(again, PretrainedTokenizer)
+    assert again.to_json() == tokenizer.to_json()
+    assert again.special_tokens == tokenizer.special_tokens == SpecialTokens(pad=0, unknown=1, begin=2, end=7, mask=4)
+    assert again.encode("b a c").ids == [6, 5, 1]
+    save_model(build_model(name, vocabulary_size=7), tokenizer, tmp_path)
+    assert refused(tmp_path).startswith(f"{TOKENIZER}: 8 tokens")
+    (tmp_path / TOKENIZER).write_text("{}")
+    assert refused(tmp_path).startswith(f"{TOKENIZER}: ")
+
+
+def test_round_trip_of_two_released_tokenizers(tmp_path: Path) -> None:
+    source, target = released_tokenizer(), PretrainedTokenizer(released_tokenizer().tokenizer, {"end": "[SEP]"})
+    target.token_ids = {"[UNK]": 3, "a": 1}
+    save_model(build_model("transformer"), TwoTokenizers(source, target), tmp_path)
+    again = load(tmp_path).tokenizer
+    assert isinstance(again, TwoTokenizers)
+    assert again.source.encode("a b").ids == [5, 6]
+    assert again.target.encode("a b").ids == [1, 3]
+
+
+def test_folders_without_a_library_key_still_load(tmp_path: Path) -> None:
+    for name in sorted(MODELS):
+        folder = tmp_path / name
+        folder.mkdir()
+        save_model(build_model(name), None, folder)
+        config = json.loads((folder / CONFIG).read_text())
+        assert (config.pop("library"), config["model_type"]) == ("qkv", name)
+        (folder / CONFIG).write_text(json.dumps(config))
+        if name not in FAMILIES:
+            assert type(load(folder)) is MODELS[name][0]
+        else:  # read as a transformers folder
+            refused(folder)
+
+
+def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    model = build_model("elmo", vocabulary_size=None)
+    save_elmo(model, tmp_path / "elmo")
+    again = load(tmp_path / "elmo")
+    assert torch.equal(logits(again), logits(model))
+    assert type(load_as(Elmo, tmp_path / "elmo")) is Elmo
+    convert(tmp_path / "elmo", tmp_path / "own", "qkv")
+    assert torch.equal(logits(load(tmp_path / "own")), logits(model))
+
+
+def test_each_vocabulary_must_fit_its_side(tmp_path: Path) -> None:
+    few, many = Vocabulary.train(["ab"], "char"), Vocabulary.train(["abcdef"], "char")
+    for sizes, file in (
+        ({"source_size": len(many), "target_size": len(few)}, TARGET_TOKENIZER),
+        ({"source_size": len(few), "target_size": len(many)}, TOKENIZER),
+    ):
+        save_model(
+            build_model("rnn_seq2seq", **sizes), TwoVocabularies(many, many.from_json(many.to_json(), "")), tmp_path
+        )
+        assert refused(tmp_path).startswith(f"{file}: {len(many)} tokens")
+
+
+def test_the_vocabulary_of_a_language_model_must_fit(tmp_path: Path) -> None:
+    save_model(build_model("rnn_lm", vocabulary_size=5), VOCABULARY, tmp_path)
+    assert refused(tmp_path).startswith(f"{TOKENIZER}: {len(VOCABULARY)} tokens")
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_the_model_kind_is_checked_before_the_weights_are_read(name: str, tmp_path: Path) -> None:
+    model = build_model(name)
+    save_model(model, VOCABULARY, tmp_path)
+    kinds = {
+        EncoderDecoder: r"\(for qkv translate\)",
+        LanguageModel: r"\(for qkv generate\)",
+        TextEncoder: r"text encoder \(for .*\)",
+        ViT: "ViT",
+        ShowAttendTell: r"captioner \(for qkv caption\)",
+        Transducer: r"sequence model \(for .*\)",
+        SNAIL: "SNAIL",
+        SNAILPolicy: "SNAILPolicy",
+    }
+    own = next(kind for kind in kinds if isinstance(model, kind))
+    assert type(load_as(own, tmp_path)) is type(model)
+    (tmp_path / WEIGHTS).unlink()
+    for other in kinds.keys() - {own}:
+        with pytest.raises(InputError, match=rf"is an? .*{kinds[own]}, but an? .*{kinds[other]} is required"):
+            load_as(other, tmp_path)
+
+
+def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none: no such folder"):
+        load(tmp_path / "none")
+    with pytest.raises(InputError, match=r"not a saved model \(no config.json\)"):
+        load(tmp_path)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="file: is a file"):
+        load(tmp_path / "file")
+
+
+def checkpoint(folder: Path, name: str, best: Any) -> Path:
+    path = folder / name
+    path.mkdir()
+    save_model(build_model("rnn_seq2seq"), VOCABULARY, path)
+    write_manifest(path, {"state": {"step": 12, "best": best}})
+    return path
+
+
+def test_a_run_resolves_to_its_best_or_newest_checkpoint(tmp_path: Path) -> None:
+    first = checkpoint(tmp_path, "step-00000001", {"step": 1})
+    (tmp_path / "step-notes.txt").write_text("a user's own")
+    checkpoint(tmp_path, "step-00000009-mine", {"step": 9})
+    assert resolve(tmp_path) == first
+    checkpoint(tmp_path, "step-00000002", {"step": 1})
+    assert resolve(tmp_path) == first
+    newest = checkpoint(tmp_path, "step-00000003", None)
+    assert resolve(tmp_path) == newest
+    for step, best in enumerate([{"step": 99}, {"step": "../x"}, ["step"], 7], start=4):
+        newest = checkpoint(tmp_path, f"step-{step:08d}", best)
+        assert resolve(tmp_path) == newest
+
+
+def test_the_manifest_round_trips(tmp_path: Path) -> None:
+    record = verify_manifest(checkpoint(tmp_path, "step-00000001", {"step": 1, "value": 0.1 + 0.2}))
+    assert record["state"]["best"] == {"step": 1, "value": 0.1 + 0.2}
+    assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER]
+
+
+@pytest.mark.parametrize("file", [CONFIG, WEIGHTS, TOKENIZER, MANIFEST_FILE])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path, file: str, share: float) -> None:
+    path = checkpoint(tmp_path, "step-00000001", {"step": 1}) / file
+    data = bytearray(path.read_bytes())
+    position = next(p for p in range(int(share * len(data)), len(data)) if not chr(data[p]).isspace())
+    data[position] ^= 1
+    path.write_bytes(data)
+    assert refused(tmp_path).startswith(f"step-00000001/{file}: truncated or ")
+
+
+@pytest.mark.parametrize("file", [CONFIG, WEIGHTS, TOKENIZER, MANIFEST_FILE])
+def test_a_truncated_checkpoint_is_detected(tmp_path: Path, file: str) -> None:
+    path = checkpoint(tmp_path, "step-00000001", {"step": 1}) / file
+    path.write_bytes(path.read_bytes()[:-10])
+    assert refused(tmp_path).startswith(f"step-00000001/{file}: truncated or ")
+
+
+def test_a_missing_file_of_a_checkpoint_is_detected(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, "step-00000001", {"step": 1})
+    (path / TOKENIZER).unlink()
+    assert refused(tmp_path) == f"step-00000001/{TOKENIZER}: missing from the checkpoint"
+    (path / MANIFEST_FILE).unlink()
+    with pytest.raises(CheckpointError, match=f"no {MANIFEST_FILE}"):
+        read_manifest(path)
+
+
+def test_an_edited_manifest_is_detected(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, "step-00000001", {"step": 1}) / MANIFEST_FILE
+    text = path.read_text()
+    for change in (text.replace('"step": 12', '"step": 13'), "[]", "{}", text.replace('"sha256"', '"sha255"')):
+        path.write_text(change)
+        with pytest.raises(CheckpointError):
+            read_manifest(path.parent)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_loading_draws_no_random_numbers(name: str, tmp_path: Path) -> None:
+    save_model(build_model(name), None, tmp_path)
+    before = torch.get_rng_state()
+    load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)

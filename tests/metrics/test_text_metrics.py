@@ -1,0 +1,120 @@
+"""Text metrics against other implementations, and on examples."""
+
+import math
+from collections import Counter
+from functools import cache
+
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.metrics import bleu, character_error_rate, corpus_scores, exact_match, lowercased_words, tokenised_bleu
+from qkv.metrics.text_metrics import edit_distance
+
+words = st.text("abcä", max_size=8)
+
+
+@cache
+def slow_distance(left: str, right: str) -> int:
+    """Return the edit distance by its recursive definition."""
+    if not left or not right:
+        return len(left) + len(right)
+    return min(
+        slow_distance(left[:-1], right) + 1,
+        slow_distance(left, right[:-1]) + 1,
+        slow_distance(left[:-1], right[:-1]) + (left[-1] != right[-1]),
+    )
+
+
+@given(words, words)
+def test_edit_distance_matches_its_definition(left: str, right: str) -> None:
+    assert edit_distance(left, right) == slow_distance(left, right) == edit_distance(right, left)
+
+
+def test_edit_distance_of_any_sequences() -> None:
+    assert edit_distance("kitten", "sitting") == 3
+    assert edit_distance([1, 2, 3], [2, 3, 4]) == 2
+    assert edit_distance([], []) == 0
+
+
+def test_exact_match_is_the_fraction_of_equal_texts() -> None:
+    assert exact_match(["a", "b", "c", "d"], ["a", "B", "c", "d "]) == 0.5
+    assert math.isnan(exact_match([], []))
+
+
+def test_character_error_rate_counts_errors_over_all_reference_characters() -> None:
+    # 2026-03-05 has two wrong characters of ten, the other text is missing two of six: (2 + 2) / 16
+    assert character_error_rate(["2026-05-06", "abcd"], ["2026-03-05", "abcdef"]) == 4 / 16
+    assert character_error_rate(["abcabc"], ["abc"]) == 1.0
+    assert character_error_rate(["abc"], ["abc"]) == 0.0
+    assert math.isnan(character_error_rate(["abc"], [""]))
+
+
+@pytest.mark.parametrize("metric", [exact_match, character_error_rate])
+def test_the_number_of_references_must_match(metric: object) -> None:
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        metric(["a", "b"], ["a"])
+
+
+def test_bleu_and_chrf_match_sacrebleu() -> None:
+    texts = ["Zwei Hunde spielen im Schnee .", "Ein Mann fährt Rad.", "Das ist ein Test."]
+    references = ["Zwei Hunde spielen im Schnee.", "Ein Mann fährt Fahrrad.", "Dies ist nur ein Test."]
+    scores = corpus_scores(texts, references)
+    assert scores["bleu"] == sacrebleu.corpus_bleu(texts, [references]).score
+    assert scores["chrf"] == sacrebleu.corpus_chrf(texts, [references]).score
+    assert 0 < scores["bleu"] < 100
+    version = f"version:{sacrebleu.__version__}"
+    assert scores["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
+    assert scores["chrf_signature"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{version}"
+
+
+def test_perfect_texts_score_100_and_empty_ones_0() -> None:
+    references = ["Two dogs play in the snow.", "A man rides a bicycle."]
+    assert corpus_scores(references, references)["bleu"] == pytest.approx(100)
+    assert corpus_scores(references, references)["chrf"] == pytest.approx(100)
+    assert corpus_scores(["", ""], references)["bleu"] == 0
+
+
+GERMAN = ["Zwei Hunde spielen im Schnee .", "Ein Mann fährt Rad.", "Die 20-jährige sagt: „Das ist ein Test.“"]
+REFERENCES = [
+    "zwei Hunde spielen im schnee.",
+    "Ein Mann fährt Fahrrad.",
+    "Die 20-jährige sagt: „Dies ist nur ein Test.“",
+]
+
+
+def test_lowercased_bleu_matches_sacrebleu() -> None:
+    score = bleu(GERMAN, REFERENCES, lowercase=True)
+    assert score.value == sacrebleu.corpus_bleu(GERMAN, [REFERENCES], lowercase=True).score
+    assert score.value > bleu(GERMAN, REFERENCES).value
+    assert score.signature == f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+
+
+def reference_bleu(texts: list[list[str]], references: list[list[str]]) -> float:
+    """Return BLEU as in Papineni et al. (2002): clipped n-gram precisions and brevity penalty."""
+
+    def ngrams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
+        return Counter(tuple(words[start : start + n]) for start in range(len(words) - n + 1))
+
+    total = 0.0
+    for n in range(1, 5):
+        hits = sum(
+            (ngrams(text, n) & ngrams(reference, n)).total() for text, reference in zip(texts, references, strict=True)
+        )
+        total += math.log(hits / sum(ngrams(text, n).total() for text in texts)) / 4
+    length, reference_length = (sum(map(len, side)) for side in (texts, references))
+    return 100 * math.exp(total + min(0.0, 1 - reference_length / length))
+
+
+def test_tokenised_bleu_is_bleu_of_lowercased_words() -> None:
+    words = [[lowercased_words(text, "de") for text in side] for side in (GERMAN, REFERENCES)]
+    score = tokenised_bleu(GERMAN, REFERENCES, "de")
+    assert score.value == pytest.approx(reference_bleu(*words), abs=1e-9)
+    assert score.value != pytest.approx(bleu(GERMAN, REFERENCES, lowercase=True).value)  # 13a splits 20-jährige
+    version = f"version:{sacrebleu.__version__}"
+    assert score.signature == f"nrefs:1|case:lc|eff:no|tok:none|smooth:exp|{version}|words:moses-de"
+
+
+def test_tokenised_bleu_ignores_case_and_the_space_before_a_full_stop() -> None:
+    assert tokenised_bleu(["Ein Mann fährt Rad ."], ["ein mann FÄHRT rad."], "de").value == pytest.approx(100)

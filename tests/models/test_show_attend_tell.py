@@ -1,0 +1,316 @@
+"""Show and tell, and show, attend and tell: equations, gradients, search, saving, and invalid inputs."""
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from qkv.attention import hard, watch
+from qkv.datasets.batching import IGNORE
+from qkv.errors import InputError, ShapeError
+from qkv.generation import DecodingConstraints, beam_search, greedy_search
+from qkv.hub.model_folder import load, save_model
+from qkv.models.show_attend_tell import Config, ShowAttendTell
+from qkv.nn.losses.reinforce import alignment_loss
+from qkv.nn.state import select
+
+VOCABULARY = 9
+SMALL = {"height": 8, "width": 12, "channels": 2, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7}
+KINDS = {
+    "soft": {},
+    "none": {"attention": "none"},
+    "hard": {"attention": "hard", "estimator": "reinforce"},
+    "patches": {"encoder": "patches", "patch": 4, "encoder_layers": 1, "encoder_heads": 2, "filters": (32, 64, 128)},
+    "given": {"encoder": "given", "filters": (32, 64, 128)},
+}
+
+
+def make(kind: str = "soft", **changes: object) -> ShowAttendTell:
+    torch.manual_seed(0)
+    return ShowAttendTell(Config(VOCABULARY, **SMALL | KINDS[kind] | changes))
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(3, 2, 8, 12, generator=generator), torch.randint(VOCABULARY, (3, 5), generator=generator)
+
+
+def lstm(model: ShowAttendTell, x: list[float], h: list[float], c: list[float]) -> tuple[list[float], list[float]]:
+    """One step of an LSTM in plain Python, with PyTorch's order of gates: i, f, g, o."""
+    rnn, size = model.decoder.cells.rnn, len(h)
+    w, u, b, d = (parameter.tolist() for parameter in rnn.parameters())
+    gates = [b[k] + d[k] + dot(w[k], x) + dot(u[k], h) for k in range(4 * size)]
+    after = []
+    for k in range(size):
+        i, f, g, o = gates[k], gates[size + k], gates[2 * size + k], gates[3 * size + k]
+        cell = sigmoid(f) * c[k] + sigmoid(i) * math.tanh(g)
+        after.append((sigmoid(o) * math.tanh(cell), cell))
+    return [item[0] for item in after], [item[1] for item in after]
+
+
+def dot(left: list[float], right: list[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def linear(layer: torch.nn.Linear, x: list[float]) -> list[float]:
+    return [dot(row, x) + b for row, b in zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)]
+
+
+def additive(model: ShowAttendTell, h: list[float], a: list[float]) -> float:
+    """v . tanh(W h + U a)."""
+    score = model.decoder.attend.score
+    w, u = (list(zip(*weight[0].tolist(), strict=True)) for weight in (score.query_weight, score.key_weight))
+    return sum(v * math.tanh(dot(w[k], h) + dot(u[k], a)) for k, v in enumerate(score.vector[0].tolist()))
+
+
+def test_show_attend_and_tell_matches_its_equations(batch):
+    images, target = batch[0][:2].double(), batch[1][:2, :3]
+    model = make().double().eval()
+    decoder = model.decoder
+    logits, weights = model.forward_with_weights(images, target)
+    for row in range(2):
+        a = model.encoder(images[row : row + 1])[0].tolist()
+        mean = [sum(column) / len(a) for column in zip(*a, strict=True)]
+        first = [math.tanh(x) for x in linear(decoder.bridge.project, mean)]
+        h, c = first[:7], first[7:]
+        for t in range(3):
+            y = model.embed.weight[target[row, t]].tolist()
+            e = [math.exp(additive(model, h, item)) for item in a]
+            alpha = [x / sum(e) for x in e]
+            gate = sigmoid(linear(decoder.gate, h)[0])
+            z = [gate * sum(alpha[i] * a[i][k] for i in range(len(a))) for k in range(6)]
+            h, c = lstm(model, y + z, h, c)
+            readout = [p + q for p, q in zip(y, linear(decoder.readout, h + z), strict=True)]
+            torch.testing.assert_close(weights[row, t].tolist(), alpha, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(logits[row, t].tolist(), linear(model.output, readout), rtol=1e-9, atol=1e-9)
+
+
+def test_show_and_tell_matches_its_equations(batch):
+    images, target = batch[0][:2].double(), batch[1][:2, :3]
+    model = make("none").double().eval()
+    logits = model(images, target)
+    for row in range(2):
+        a = model.encoder(images[row : row + 1])[0].tolist()
+        mean = [sum(column) / len(a) for column in zip(*a, strict=True)]
+        h, c = lstm(model, linear(model.decoder.image_proj, mean), [0.0] * 7, [0.0] * 7)
+        for t in range(3):
+            h, c = lstm(model, model.embed.weight[target[row, t]].tolist(), h, c)
+            torch.testing.assert_close(logits[row, t].tolist(), linear(model.output, h), rtol=1e-9, atol=1e-9)
+
+
+def test_returned_weights_match_watch(batch):
+    model = make().eval()
+    with watch(model) as seen:
+        _, weights = model.forward_with_weights(*batch)
+    assert model.alignment_layers == ("decoder",)
+    torch.testing.assert_close(weights, seen["decoder"].weights[:, 0])
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(3, 5))
+
+
+@pytest.mark.parametrize("kind", ["soft", "none"])
+def test_gradients_match_finite_differences(kind, batch):
+    model = make(kind, filters=(2,), height=4, width=2).double().eval()
+    images, target = batch[0][:2, :, :4, :2].double(), batch[1][:2, :3]
+
+    def loss() -> torch.Tensor:
+        logits, weights = model.forward_with_weights(images, target)
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten()) + weights.square().sum()
+
+    loss().backward()
+    for name, parameter in model.named_parameters():
+        position = int(parameter.grad.abs().argmax())
+        numbers, grad = parameter.data.view(-1), parameter.grad.view(-1)[position].item()
+        before, losses = numbers[position].item(), []
+        for step in (1e-5, -1e-5):
+            numbers[position] = before + step
+            losses.append(loss().item())
+        numbers[position] = before
+        assert grad == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-5, abs=1e-9), name
+
+
+def logits_with_draws(
+    model: ShowAttendTell, inputs: tuple[torch.Tensor, torch.Tensor], draws: Iterable[int]
+) -> torch.Tensor:
+    """Logits of a training pass whose hard attention samples the given positions, one per token."""
+    remaining = iter(draws)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            hard, "_gumbel_noise", lambda scores: 1e9 * F.one_hot(torch.tensor(next(remaining)), scores.shape[-1])
+        )
+        return model(*inputs)
+
+
+def test_expected_gradients_of_hard_attention_match_finite_differences(batch):
+    model = make("hard", baseline="learned", filters=(2,), height=4, width=2, dropout=0.0).double().train()
+    weights = [weight for name, weight in model.named_parameters() if "baseline" not in name]
+    for weight in weights:
+        torch.nn.init.normal_(weight)  # so that a sample affects all later steps
+    inputs, target = (batch[0][:1, :, :4, :2].double(), batch[1][:1, :3]), batch[1][:1, 1:4]
+
+    def losses() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """For all position sequences z of three tokens: p(z), the loss, and the estimator's term."""
+        for draws in product(range(2), repeat=3):
+            logits = logits_with_draws(model, inputs, draws)
+            p = sum(draw.log_probability.sum() for draw in model.decoder.attend.align._draws).exp()
+            yield p.detach(), F.cross_entropy(logits[0], target[0]), alignment_loss(model, logits, target, IGNORE)
+
+    sum(p * (loss + reward) for p, loss, reward in losses()).backward()
+    for _ in range(2):
+        directions, expected = [torch.randn_like(weight) for weight in weights], []
+        for step in (1e-5, -2e-5):
+            for weight, direction in zip(weights, directions, strict=True):
+                weight.data.add_(direction, alpha=step)
+            expected.append(sum((p * loss).item() for p, loss, _ in losses()))
+        for weight, direction in zip(weights, directions, strict=True):
+            weight.data.add_(direction, alpha=1e-5)
+        grad = sum(
+            float((weight.grad * direction).sum()) for weight, direction in zip(weights, directions, strict=True)
+        )
+        assert grad == pytest.approx((expected[0] - expected[1]) / 2e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_match_teacher_forcing_and_states_can_be_selected(kind, batch):
+    model = make(kind).eval()
+    images, target = batch
+    full = model(images, target)
+    state = model.init_state(model.encode(images))
+    for t in range(5):
+        logits, state = model.step(target[:, t], state)
+        torch.testing.assert_close(logits, full[:, t], rtol=0, atol=1e-5)
+        if t == 1:
+            rows = torch.tensor([2, 0, 0])
+            again, _ = model.step(target[rows, 2], select(state, rows))
+            torch.testing.assert_close(again, full[rows, 2], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_gets_a_gradient_also_under_autocast(kind, batch):
+    images, target = batch
+    for precision in (torch.float32, torch.bfloat16):
+        model = make(kind).train()
+        with torch.autocast("cpu", dtype=precision, enabled=precision != torch.float32):
+            logits, weights = model.forward_with_weights(images, target)
+            loss = F.cross_entropy(logits.float().flatten(0, 1), target.flatten()) + weights.float().square().sum()
+        if kind == "hard":
+            loss = loss + model.decoder.attend.align.loss(-loss.detach().expand(3)).loss
+        loss.backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert parameter.grad.abs().sum() > 0, name
+
+
+def test_an_exhaustive_beam_finds_the_most_probable_caption(batch):
+    """Compare with an enumeration of all captions of at most two tokens."""
+    model = make().eval()
+    images, end = batch[0], 3
+    rules = DecodingConstraints(batch=3, begin=2, end=end, max_length=2)
+    state = model.init_state(model.encode(images))
+    actual = beam_search(model, state, rules, beam=60, length_penalty=0.0, exact=True)
+    greedy = greedy_search(model, state, rules, length_penalty=0.0)
+    others = [token for token in range(VOCABULARY) if token != end]
+    full = [(), *((a,) for a in others), *((a, b) for a in others for b in others)]
+    inputs = torch.tensor([[2, *tokens, *[end] * (2 - len(tokens))] for tokens in full])
+    for row in range(3):
+        with torch.no_grad():
+            log_p = model(images[row : row + 1].expand(len(full), -1, -1, -1), inputs).log_softmax(dim=-1).tolist()
+        scores = {
+            tokens: sum(log_p[number][t][token] for t, token in enumerate((*tokens, end)))
+            for number, tokens in enumerate(full)
+        }
+        best = max(scores, key=scores.__getitem__)
+        assert actual[row][0].tokens == best
+        assert actual[row][0].score == pytest.approx(scores[best], abs=1e-4)
+        assert greedy[row].score <= actual[row][0].score + 1e-5
+
+
+def test_hard_attention_selects_one_position_except_for_softened_images(batch):
+    expected = make(dropout=0.0)
+    for share in (0.0, 0.5, 1.0):
+        model = make("hard", dropout=0.0, softened=share).train()
+        model.load_state_dict(expected.state_dict(), strict=False)
+        torch.manual_seed(3)
+        logits, weights = model.forward_with_weights(batch[0].repeat(8, 1, 1, 1), batch[1].repeat(8, 1))
+        single = (weights == 1).any(dim=-1).all(dim=-1)
+        assert single.float().mean() == pytest.approx(1 - share, abs=0.25 if share == 0.5 else 0)
+        if share == 1.0:
+            torch.testing.assert_close(logits[:3], expected(*batch))
+        _, weights = model.eval().forward_with_weights(*batch)
+        assert (weights == 1).any(dim=-1).all()
+
+
+def test_a_frozen_encoder_gets_no_gradient(batch):
+    model = make(frozen=True).train()
+    F.cross_entropy(model(*batch).flatten(0, 1), batch[1].flatten()).backward()
+    assert all(parameter.grad is None for parameter in model.encoder.parameters())
+    assert model.embed.weight.grad is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_saved_and_loaded_bit_for_bit(kind, batch, tmp_path: Path):
+    model = make(kind).eval()
+    save_model(model, None, tmp_path)
+    again = load(tmp_path)
+    assert again.config == model.config
+    assert again(*batch).equal(model(*batch))
+
+
+@pytest.mark.parametrize("kind", ["soft", "none", "hard"])
+def test_it_overfits_eight_pictures(kind):
+    model = make(kind, dropout=0.0, hidden=32, features=16).train()
+    generator = torch.Generator().manual_seed(2)
+    images = torch.randn(8, 2, 8, 12, generator=generator)
+    target = torch.randint(4, VOCABULARY, (8, 6), generator=generator)
+    decoder_input = torch.cat((torch.full((8, 1), 2), target[:, :-1]), dim=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    for _ in range(100):
+        optimizer.zero_grad()
+        logits = model(images, decoder_input)
+        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
+        reward = alignment_loss(model, logits, target, IGNORE)
+        (loss if reward is None else loss + reward).backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+    assert model.eval()(images, decoder_input).argmax(-1).equal(target)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attention": "sot"}, r"attention 'sot' is not known \(did you mean soft\?\)"),
+        ({"encoder": "vit"}, "encoder 'vit' is not known"),
+        ({"height": 66}, r"height 66 must be a multiple of 2\^3"),
+        ({"encoder": "patches", "width": 60}, "width 60 must be a multiple of patch 8"),
+        ({"encoder": "patches", "features": 126}, "features 126 must be a multiple of encoder_heads 4"),
+        ({"patch": 4}, "patch = 4 does not apply with encoder = 'cnn'"),
+        ({"attention": "none", "score": "dot"}, "score = 'dot' does not apply with attention = 'none'"),
+        ({"attention": "none", "spread": 1.0}, "spread = 1.0 does not apply with attention = 'none'"),
+        ({"attention": "hard", "softened": 0.5}, "softened = 0.5 does not apply with estimator = 'straight-through'"),
+        ({"estimator": "reinforce"}, "estimator = 'reinforce' does not apply with attention = 'soft'"),
+        ({"score": "dot"}, "set score to bilinear"),
+        ({"filters": ()}, "filters must"),
+        ({"height": 2048, "width": 2048}, "65,536 positions"),
+        ({"filters": (0,)}, "filters must"),
+        ({"spread": math.nan}, "spread must be"),
+        ({"vocabulary_size": 0}, "vocabulary_size must be"),
+        ({"vocabulary_size": 2**20, "hidden": 2**20, "features": 2**20}, "more than"),
+    ],
+)
+def test_invalid_configs_raise(changes, words):
+    with pytest.raises(InputError, match=words):
+        Config(**{"vocabulary_size": 9} | changes)
+
+
+def test_an_image_of_another_size_raises(batch):
+    with pytest.raises(ShapeError, match=r"\[batch, 2, 8, 12\]"):
+        make()(batch[0][:, :, :, :8], batch[1])

@@ -1,0 +1,286 @@
+"""Multi-head attention against PyTorch's, and against separate heads."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import qkv
+from qkv.attention import Additive, ALiBi, Causal, Cosine, LocalMonotonic, Padding, Position, Rotary, Softmax
+from qkv.errors import InputError
+from qkv.nn.multi_head import MultiHead
+from qkv.nn.state import select
+
+
+class Turn(Position):
+    """Multiplies queries and keys by cos(position / 3), which differs for any two positions."""
+
+    rotates_qk = True
+    extrapolates = True
+
+    def apply_to_qk(self, x, places):
+        return x * torch.cos(places.to(x.dtype) / 3)[:, None, :, None]
+
+
+def twin(ours: MultiHead) -> nn.MultiheadAttention:
+    """PyTorch's layer with our weights."""
+    theirs = nn.MultiheadAttention(ours.output.in_features, ours.heads, batch_first=True).eval()
+    with torch.no_grad():
+        nn.init.normal_(ours.project.bias)
+        nn.init.normal_(ours.output.bias)
+        theirs.in_proj_weight.copy_(ours.project.weight)
+        theirs.in_proj_bias.copy_(ours.project.bias)
+        theirs.out_proj.load_state_dict(ours.output.state_dict())
+    return theirs
+
+
+def test_self_attention_matches_pytorch():
+    torch.manual_seed(0)
+    ours, x = MultiHead(12, 3), torch.randn(3, 6, 12)
+    theirs = twin(ours)
+    lengths = torch.tensor([6, 4, 1])
+    padding = torch.arange(6) >= lengths[:, None]
+    later = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    for mask, kwargs in (
+        (None, {}),
+        (Causal(), {"attn_mask": later}),
+        (Padding(lengths), {"key_padding_mask": padding}),
+        (Causal() & Padding(lengths), {"attn_mask": later, "key_padding_mask": padding}),
+    ):
+        expected, _ = theirs(x, x, x, need_weights=False, **kwargs)
+        torch.testing.assert_close(ours(x, mask)[0], expected, rtol=0, atol=1e-6)
+
+
+def test_cross_attention_matches_pytorch():
+    torch.manual_seed(0)
+    ours, x, memory = MultiHead(12, 3), torch.randn(3, 4, 12), torch.randn(3, 6, 12)
+    lengths = torch.tensor([6, 4, 1])
+    expected, _ = twin(ours)(x, memory, memory, key_padding_mask=torch.arange(6) >= lengths[:, None])
+    prepared = ours.keys_values(memory)
+    torch.testing.assert_close(ours.cross(x, prepared, Padding(lengths)), expected, rtol=0, atol=1e-6)
+    each = torch.cat([ours.cross(x[:, t : t + 1], prepared, Padding(lengths)) for t in range(4)], dim=1)
+    torch.testing.assert_close(each, expected, rtol=0, atol=1e-6)
+
+
+def reference_heads(layer: MultiHead, x, score, turn=lambda x: x):
+    """Compute each head separately from its slices of the weights."""
+    d, groups = layer.head_dim, layer.heads // layer.kv_heads
+    ends = [layer.heads * d, (layer.heads + layer.kv_heads) * d]
+    query, key, value = torch.tensor_split(x @ layer.project.weight.T + layer.project.bias, ends, dim=-1)
+    read = layer.output.bias
+    for head in range(layer.heads):
+        own, shared = slice(head * d, (head + 1) * d), slice(head // groups * d, (head // groups + 1) * d)
+        weights = score(head, turn(query[..., own]), turn(key[..., shared])).softmax(-1)
+        read = read + weights @ value[..., shared] @ layer.output.weight[:, own].T
+    return read
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_it_matches_separate_heads_for_any_number_of_kv_heads(kv_heads):
+    layer, x = MultiHead(12, 4, kv_heads=kv_heads).double(), torch.randn(2, 5, 12, dtype=torch.float64)
+    assert layer.project.weight.shape == (12 + 2 * 3 * kv_heads, 12)
+    expected = reference_heads(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3))
+    torch.testing.assert_close(layer(x)[0], expected)
+
+
+def test_scores_positions_and_alignments_match_separate_heads():
+    x = torch.randn(2, 5, 12, dtype=torch.float64)
+    additive = Additive(3, 3, 7, heads=4)
+
+    def hidden(head, q, k):
+        q, k = q @ additive.query_weight[head], k @ additive.key_weight[head]
+        return torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ additive.vector[head] / 0.5
+
+    layer = MultiHead(12, 4, score=additive, align=Softmax(0.5), position=Turn()).double()
+    turns = torch.cos(torch.arange(5) / 3)[:, None].double()
+    torch.testing.assert_close(layer(x)[0], reference_heads(layer, x, hidden, lambda x: x * turns))
+
+    layer = MultiHead(12, 4).double()  # the position passed with the call
+    expected = reference_heads(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3), lambda x: x * turns)
+    torch.testing.assert_close(layer(x, position=Turn())[0], expected)
+    torch.testing.assert_close(layer.cross(x, layer.keys_values(x, position=Turn()), position=Turn()), expected)
+
+
+def test_grouped_query_attention_matches_repeated_keys_and_values():
+    grouped, full, x = MultiHead(12, 4, kv_heads=2), MultiHead(12, 4), torch.randn(2, 5, 12)
+    query, key, value = grouped.project.weight.split((12, 6, 6))
+    repeated = [part.unflatten(0, (2, 3)).repeat_interleave(2, dim=0).flatten(0, 1) for part in (key, value)]
+    full.load_state_dict(
+        grouped.state_dict() | {"project.weight": torch.cat((query, *repeated)), "project.bias": torch.zeros(36)}
+    )
+    torch.testing.assert_close(grouped(x, Causal())[0], full(x, Causal())[0])
+
+
+@pytest.mark.parametrize("position", [None, Turn()])
+@pytest.mark.parametrize("score", [None, Cosine(heads=4), Additive(3, 3, 5)])
+@pytest.mark.parametrize("kind", ["growing", "number", "tensor"])
+def test_stepwise_attention_with_a_cache_matches_the_full_sequence(kind, score, position):
+    torch.manual_seed(0)
+    layer, x = MultiHead(12, 4, kv_heads=2, score=score, position=position), torch.randn(3, 7, 12)
+    expected, _ = layer(x, Causal())
+    cache = None if kind == "growing" else layer.static_cache(3, 9, torch.tensor(0) if kind == "tensor" else 0)
+    actual = []
+    for first, last in ((0, 3), (3, 4), (4, 5), (5, 7)):
+        read, cache = layer(x[:, first:last], Causal(), cache)
+        actual.append(read)
+    torch.testing.assert_close(torch.cat(actual, dim=1), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["growing", "number", "tensor"])
+def test_rows_of_a_cache_can_be_reordered_between_steps(kind):
+    torch.manual_seed(0)
+    layer, x = MultiHead(12, 4), torch.randn(3, 5, 12)
+    cache = None if kind == "growing" else layer.static_cache(3, 5, torch.tensor(0) if kind == "tensor" else 0)
+    _, cache = layer(x[:, :3], Causal(), cache)
+    rows = torch.tensor([2, 2, 0, 1])
+    read, _ = layer(x[rows, 3:], Causal(), select(cache, rows))
+    torch.testing.assert_close(read, layer(x[rows], Causal())[0][:, 3:], rtol=0, atol=1e-5)
+
+
+def test_many_heads_cost_the_same_flops_as_one():
+    x, counts = torch.randn(2, 16, 32), []
+    for heads in (1, 4, 8):
+        layer = MultiHead(32, heads)
+        layer.attend.backend = "reference"  # whose products are all counted
+        with FlopCounterMode(display=False) as counter:
+            layer(x, Causal())
+        counts.append(counter.get_total_flops())
+    tokens, width, length = 32, 32, 16
+    assert counts == [2 * tokens * width * (3 * width + width) + 2 * 2 * tokens * length * width] * 3
+
+
+def test_keys_of_a_memory_are_computed_once():
+    calls = []
+
+    class Counted(Position):
+        rotates_qk = True
+        extrapolates = True
+
+        def apply_to_qk(self, x, places):
+            calls.append(x.shape[2])
+            return x
+
+    layer, x = MultiHead(12, 4, position=Counted()), torch.randn(1, 1, 12)
+    memory = layer.keys_values(torch.randn(1, 9, 12))
+    for _ in range(3):
+        layer.cross(x, memory)
+    assert calls == [9, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [((12, 5), "divisible"), ((12, 4, 3), "divisible")],
+)
+def test_indivisible_sizes_raise(sizes, words):
+    dim, heads, *kv_heads = sizes
+    with pytest.raises(InputError, match=words):
+        MultiHead(dim, heads, kv_heads=kv_heads[0] if kv_heads else None)
+
+
+def test_watch_records_attention_over_a_static_cache():
+    layer, x = MultiHead(12, 4), torch.randn(2, 5, 12)
+    with qkv.watch(layer) as expected:
+        layer(x, Causal())
+    model = nn.ModuleDict({"layer": layer})
+    for length in (0, torch.tensor(0)):
+        cache = layer.static_cache(2, 5, length)
+        with qkv.watch(model) as seen:
+            for t in range(5):
+                _, cache = layer(x[:, t : t + 1], Causal(), cache)
+        torch.testing.assert_close(seen["layer"].weights, expected[""].weights)
+
+
+# The shape checks of the test suite cannot be compiled: this runs in a separate process.
+COMPILED = """
+import torch
+from torch import nn
+
+import qkv
+from qkv.attention import Causal, Padding
+from qkv.nn.multi_head import MultiHead
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own = nn.ModuleList([MultiHead(12, 4, kv_heads=2), MultiHead(12, 4)])
+        self.cross = MultiHead(12, 3)
+
+    def forward(self, x, memory, lengths, caches=(None, None)):
+        after = []
+        for layer, cache in zip(self.own, caches):
+            read, cache = layer(x, Causal(), cache)
+            x = x + read
+            after.append(cache)
+        return x + self.cross.cross(x, self.cross.keys_values(memory), Padding(lengths)), tuple(after)
+
+
+torch.manual_seed(0)
+model, x, memory, lengths = Decoder(), torch.randn(2, 6, 12), torch.randn(2, 5, 12), torch.tensor([5, 3])
+compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+with qkv.watch(model) as expected:
+    output, _ = model(x, memory, lengths)
+torch.testing.assert_close(compiled(x, memory, lengths)[0], output)
+with qkv.watch(compiled) as seen:
+    torch.testing.assert_close(compiled(x, memory, lengths)[0], output)
+assert list(seen) == ["own.0", "own.1", "cross"]
+for layer in seen:
+    torch.testing.assert_close(seen[layer].weights, expected[layer].weights)
+
+caches, actual = tuple(layer.static_cache(2, 6, torch.tensor(0)) for layer in model.own), []
+with torch.no_grad():
+    for t in range(6):
+        read, caches = compiled(x[:, t : t + 1], memory, lengths, caches)
+        actual.append(read)
+torch.testing.assert_close(torch.cat(actual, dim=1), output, rtol=0, atol=1e-5)
+"""
+
+
+def test_two_layers_compile_into_one_graph_with_and_without_watch():
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.gpu
+def test_one_cuda_graph_decodes_every_token():
+    torch.manual_seed(0)
+    layer, x = MultiHead(64, 4, kv_heads=2, position=Turn()).cuda(), torch.randn(2, 9, 64, device="cuda")
+    with torch.no_grad():
+        expected, _ = layer(x, Causal())
+        length, token = torch.zeros((), dtype=torch.long, device="cuda"), x[:, :1].clone()
+        cache = layer.static_cache(2, 9, length)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            layer(token, Causal(), cache)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            read, after = layer(token, Causal(), cache)
+            length.copy_(after.length)
+        actual = []
+        for t in range(9):
+            token.copy_(x[:, t : t + 1])
+            graph.replay()
+            actual.append(read.clone())
+    torch.testing.assert_close(torch.cat(actual, dim=1), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("position", [None, Rotary(4), ALiBi(2)])
+@pytest.mark.parametrize("align", [None, LocalMonotonic(1)])
+def test_positions_are_the_same_stepwise_and_at_once(align, position):
+    torch.manual_seed(0)
+    heads, x, memory = MultiHead(8, 2, align=align, position=position), torch.randn(2, 5, 8), torch.randn(2, 6, 8)
+    full, _ = heads(x, Causal())
+    source = heads.keys_values(memory)
+    expected_cross = heads.cross(x, source, start=0)
+    for cache in (None, heads.static_cache(2, 5), heads.static_cache(2, 5, torch.tensor(0))):
+        with torch.no_grad():
+            for t in range(5):
+                step, cache = heads(x[:, t : t + 1], Causal(), cache)
+                torch.testing.assert_close(step, full[:, t : t + 1], rtol=0, atol=1e-5)
+                cross = heads.cross(x[:, t : t + 1], source, start=t)
+                torch.testing.assert_close(cross, expected_cross[:, t : t + 1], rtol=0, atol=1e-5)

@@ -1,0 +1,105 @@
+"""Captions of picture files and features, their attention maps, and errors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import save_file
+
+from qkv.errors import InputError
+from qkv.generation import Sampling
+from qkv.hub.model_folder import save_model
+from qkv.models.show_attend_tell import Config, ShowAttendTell
+from qkv.pipelines.captioner import Captioner
+from qkv.pipelines.translator import Translator
+from qkv.tokenizers.vocabulary import END, Vocabulary
+from qkv.visualize.caption_page import save_captions
+
+VOCABULARY = Vocabulary.train(["a red circle above a small blue square"], "word")
+SMALL = {"height": 8, "width": 12, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7, "max_length": 9}
+
+
+def make_captioner(**changes: object) -> Captioner:
+    torch.manual_seed(0)
+    return Captioner(ShowAttendTell(Config(len(VOCABULARY), **SMALL | changes)), VOCABULARY)
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "scene.png")
+    return tmp_path / "scene.png"
+
+
+def test_a_caption_has_a_map_from_its_tokens_to_the_grid(picture):
+    caption = make_captioner()(picture)
+    assert caption.source == "scene.png"
+    assert "".join(caption.maps[0].rows).strip() == caption.text
+    assert 0 < len(caption.maps[0].rows) < 9
+    assert caption.grid == (2, 3)
+    assert caption.maps[0].columns == ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
+    assert caption.pixels.shape == (8, 12, 3)
+    np.testing.assert_allclose(caption.maps[0].average.sum(axis=1), 1, atol=1e-5)
+
+
+def test_captions_do_not_depend_on_the_batch(picture, tmp_path):
+    Image.new("L", (5, 5), 200).save(tmp_path / "grey.png")
+    captioner = make_captioner()
+    together = captioner.caption([tmp_path / "grey.png", picture, picture])
+    assert [caption.text for caption in together[1:]] == [captioner(picture).text] * 2
+    np.testing.assert_allclose(together[1].alignment, captioner(picture).alignment, atol=1e-5)
+
+
+def test_beam_search_beats_greedy_and_samples_depend_on_the_seed(picture):
+    captioner = make_captioner()
+    assert captioner(picture, beam=20).score >= captioner(picture).score - 1e-6
+    samples = [captioner(picture, sampling=Sampling(temperature=5.0, seed=seed)).text for seed in (1, 1, 2, 3, 4)]
+    assert samples[0] == samples[1]
+    assert len(set(samples)) > 1
+
+
+def test_a_model_without_attention_has_no_map(picture):
+    caption = make_captioner(attention="none")(picture)
+    assert caption.maps == ()
+    assert caption.text
+
+
+def test_a_caption_can_be_empty(picture, tmp_path):
+    captioner = make_captioner()
+    with torch.no_grad():
+        captioner.model.output.bias[END] = 1e3
+    caption = captioner(picture)
+    assert caption.text == ""
+    assert caption.maps[0].weights.shape == (1, 0, 6)
+    assert "(empty)" in save_captions([caption], tmp_path / "page.html").read_text()
+    assert captioner.caption([]) == []
+
+
+def test_grey_pictures_are_shown_in_grey(picture):
+    caption = make_captioner(channels=1)(picture)
+    assert (caption.pixels == caption.pixels[..., :1]).all()
+
+
+def test_each_tensor_of_a_feature_file_gets_a_caption(tmp_path, picture):
+    captioner = make_captioner(encoder="given", channels=5, height=2, width=3, filters=(32, 64, 128))
+    rng = np.random.default_rng(0)
+    save_file({name: rng.standard_normal((5, 2, 3)) for name in ("b.jpg", "a.jpg")}, tmp_path / "found.safetensors")
+    captions = captioner.caption([tmp_path / "found.safetensors"])
+    assert [caption.source for caption in captions] == ["a.jpg", "b.jpg"]
+    assert captions[0].pixels.shape == (2, 3, 3)
+    with pytest.raises(InputError, match=r"scene\.png: .*features \[5, 2, 3\]"):
+        captioner(picture)
+    with pytest.raises(InputError, match=r"a\.jpg is \[5, 2, 3\]"):
+        make_captioner()(tmp_path / "found.safetensors")
+
+
+def test_a_saved_captioner_is_loaded_and_is_not_a_translator(tmp_path, picture):
+    captioner = make_captioner()
+    save_model(captioner.model, VOCABULARY, tmp_path)
+    assert Captioner(tmp_path, device="cpu")(picture).text == captioner(picture).text
+    with pytest.raises(InputError, match=r"is a captioner"):
+        Translator(tmp_path, device="cpu")
+    with pytest.raises(InputError, match="vocabulary"):
+        Captioner(captioner.model)

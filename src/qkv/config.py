@@ -120,7 +120,7 @@ def parse_term(kind: str, data: Any) -> Term:
     options = {key: value for key, value in data.items() if key != "name"}
     try:
         cls = lookup(kind, data["name"])
-        config = build(options_of(cls), options, "", prefix="")
+        config = build(options_of(cls), options, "")  # type: ignore[arg-type]
     except InputError as error:
         raise ValueError(str(error).removeprefix(": ")) from None
     return Term(kind, data["name"], {key: value for key, value in config if key in options})
@@ -224,7 +224,7 @@ def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
     `where` opens each error message; `prefix` precedes each key in it (e.g. "model.").
     """
     try:
-        return _adapter(cls).validate_json(json.dumps(data, default=str))  # type: ignore[no-any-return]
+        return _adapter(cls).validate_json(json.dumps(data, default=str))  # type: ignore[arg-type]
     except ValidationError as error:
         raise InputError(f"{where}: {_message(error, cls, prefix)}") from None
     except (ValueError, RecursionError):  # an integer with thousands of digits

@@ -21,7 +21,6 @@ from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_man
 from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import save_elmo
 from qkv.hub.model_folder import CONFIG, TARGET_TOKENIZER, TOKENIZER, WEIGHTS, resolve
-from qkv.models import MODELS
 from qkv.models.bert import Bert
 from qkv.models.elmo import Elmo
 from qkv.models.han import HAN
@@ -34,6 +33,7 @@ from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.transducer import Transducer
+from qkv.registry import lookup, registered
 from qkv.tokenizers.characters import Characters
 from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
 from qkv.tokenizers.vocabulary import TwoVocabularies, Vocabulary
@@ -65,7 +65,8 @@ SMALL = {
 
 def build_model(name: str, **options: Any) -> Network:
     torch.manual_seed(3)
-    network, config = MODELS[name]
+    network = lookup("model", name)
+    config = network.config_class
     sizes = {field.name: len(VOCABULARY) for field in fields(config) if field.name.endswith("_size")}
     return network(config(**sizes | options, **SMALL[name])).eval()
 
@@ -95,7 +96,7 @@ def logits(model: Network) -> torch.Tensor:
             return model(tokens, tokens, lengths)
 
 
-@pytest.fixture(params=sorted(MODELS))
+@pytest.fixture(params=sorted(registered("model")))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     save_model(build_model(request.param), VOCABULARY, tmp_path)
     return tmp_path
@@ -123,7 +124,7 @@ def edit_config(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(registered("model")))
 def test_round_trip_is_bit_exact(name: str, tmp_path: Path) -> None:
     model = build_model(name)
     save_model(model, VOCABULARY, tmp_path)
@@ -139,7 +140,7 @@ def test_round_trip_is_bit_exact(name: str, tmp_path: Path) -> None:
     assert torch.equal(logits(model), logits(again))
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(registered("model")))
 def test_outputs_depend_only_on_the_saved_weights(name: str, tmp_path: Path) -> None:
     options = {"align": "hard", "estimator": "reinforce"} if name == "rnn_seq2seq" else {}
     model = build_model(name, **options)
@@ -152,7 +153,7 @@ def test_outputs_depend_only_on_the_saved_weights(name: str, tmp_path: Path) -> 
     assert torch.equal(logits(model), logits(load(tmp_path)))
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(registered("model")))
 def test_a_model_without_a_vocabulary_has_no_tokenizer(name: str, tmp_path: Path) -> None:
     save_model(build_model(name), None, tmp_path)
     assert load(tmp_path).tokenizer is None or name == "elmo"  # has a character vocabulary
@@ -352,7 +353,7 @@ def test_round_trip_of_two_released_tokenizers(tmp_path: Path) -> None:
 
 
 def test_folders_without_a_library_key_still_load(tmp_path: Path) -> None:
-    for name in sorted(MODELS):
+    for name in sorted(registered("model")):
         folder = tmp_path / name
         folder.mkdir()
         save_model(build_model(name), None, folder)
@@ -360,7 +361,7 @@ def test_folders_without_a_library_key_still_load(tmp_path: Path) -> None:
         assert (config.pop("library"), config["model_type"]) == ("qkv", name)
         (folder / CONFIG).write_text(json.dumps(config))
         if name not in FAMILIES:
-            assert type(load(folder)) is MODELS[name][0]
+            assert type(load(folder)) is lookup("model", name)
         else:  # read as a transformers folder
             refused(folder)
 
@@ -393,7 +394,7 @@ def test_the_vocabulary_of_a_language_model_must_fit(tmp_path: Path) -> None:
     assert refused(tmp_path).startswith(f"{TOKENIZER}: {len(VOCABULARY)} tokens")
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(registered("model")))
 def test_the_model_kind_is_checked_before_the_weights_are_read(name: str, tmp_path: Path) -> None:
     model = build_model(name)
     save_model(model, VOCABULARY, tmp_path)
@@ -489,7 +490,7 @@ def test_an_edited_manifest_is_detected(tmp_path: Path) -> None:
             read_manifest(path.parent)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(registered("model")))
 def test_loading_draws_no_random_numbers(name: str, tmp_path: Path) -> None:
     save_model(build_model(name), None, tmp_path)
     before = torch.get_rng_state()

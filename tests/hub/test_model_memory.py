@@ -9,13 +9,14 @@ import torch
 
 from qkv.errors import InputError
 from qkv.hub import load
-from qkv.models import MODELS
+from qkv.registry import lookup
 from qkv.runtime import memory
 
 
 def write_sparse_model(folder: Path) -> int:
     """Write a config.json and a weights file that fits it, all zeros and no blocks on the disk; gives its size."""
-    network, config = MODELS["gpt2"]
+    network = lookup("model", "gpt2")
+    config = network.config_class
     sizes = config(vocabulary_size=2**20, dim=2**14, heads=16, layers=2)
     with torch.device("meta"):
         parameters = dict(network(sizes).named_parameters())

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.models import MODELS
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.state import select
+from qkv.registry import lookup, registered
 
-ENCODER_DECODERS = [name for name, (network, _) in MODELS.items() if issubclass(network, EncoderDecoder)]
+ENCODER_DECODERS = [name for name, network in registered("model").items() if issubclass(network, EncoderDecoder)]
 SIZES = {
     "rnn_seq2seq": {"embedding": 12, "hidden": 16},
     "conv_seq2seq": {"dim": 16, "hidden": 16, "encoder_layers": 2, "decoder_layers": 2},
@@ -18,7 +18,8 @@ VOCABULARY = 11
 
 
 def make(name: str, **changes: object):
-    network, config = MODELS[name]
+    network = lookup("model", name)
+    config = network.config_class
     torch.manual_seed(0)
     return network(config(VOCABULARY, VOCABULARY, **SIZES[name] | changes))
 

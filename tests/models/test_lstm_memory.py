@@ -7,8 +7,8 @@ from torch import nn
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.hub.model_folder import save_model
-from qkv.models import MODELS
 from qkv.models.lstm_memory import Config, LSTMMemory
+from qkv.registry import lookup
 from qkv.training.recipe import read_recipe
 
 
@@ -49,7 +49,7 @@ def test_recipes_give_lstm_and_ntm_similar_parameter_counts():
     counts = {}
     for name in ("copy-lstm", "copy-ntm-lstm", "copy-ntm"):
         recipe = read_recipe(name)
-        model = MODELS[recipe.model["name"]][0](recipe.model_config({"inputs": 10, "outputs": 8}))
+        model = lookup("model", recipe.model["name"])(recipe.model_config({"inputs": 10, "outputs": 8}))
         counts[name] = sum(weight.numel() for weight in model.parameters())
     assert counts["copy-lstm"] == pytest.approx(counts["copy-ntm-lstm"], rel=0.05)
     assert counts["copy-lstm"] > 4 * counts["copy-ntm"]

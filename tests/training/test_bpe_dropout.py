@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from qkv.datasets.registry import load_data
-from qkv.models import MODELS
+from qkv.registry import lookup
 from qkv.tasks.train_tokenizer import learn_vocabulary
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
@@ -31,7 +31,7 @@ def subwords(tiny: Recipe) -> Recipe:
 def prepare(recipe: Recipe) -> TranslationTask:
     data = load_data(recipe.data)
     vocabulary = learn_vocabulary(data, recipe.data)
-    _, config = MODELS[recipe.model["name"]]
+    config = lookup("model", recipe.model["name"]).config_class
     model = config(**TranslationTask.sizes(data, vocabulary), max_length=MAX_LENGTH)
     return TranslationTask.prepare(data, vocabulary, model, recipe.train, recipe.seed)
 

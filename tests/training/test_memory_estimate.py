@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from qkv.errors import InputError, OutOfMemory
-from qkv.models import MODELS
+from qkv.registry import lookup
 from qkv.runtime import memory
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
@@ -26,7 +26,7 @@ from .stopping import assert_bit_equal
 MEASURE = """
 import json, re, sys, torch
 from qkv.datasets.registry import load_data
-from qkv.models import MODELS
+from qkv.registry import lookup, registered
 from qkv.training.memory_estimate import activation_memory
 from qkv.training.recipe import TASKS, read_recipe
 
@@ -39,7 +39,7 @@ kind, data = TASKS[recipe.task], load_data(recipe.data)
 vocabulary = kind.learn_vocabulary(data, recipe.data, recipe.model_config())
 config = recipe.model_config(kind.sizes(data, vocabulary))
 task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
-network = MODELS[recipe.model["name"]][0]
+network = lookup("model", recipe.model["name"])
 estimate = activation_memory(network, config, task, torch.device("cpu"))
 model = network(config).train()
 batch = task.batch(max(task.epoch(0), key=len))
@@ -70,7 +70,8 @@ def test_the_estimate_of_activations_is_within_a_factor_of_two(recipe: str, assi
 
 
 def test_the_state_of_training_is_counted_without_allocating_it() -> None:
-    network, config = MODELS["transformer"]
+    network = lookup("model", "transformer")
+    config = network.config_class
     sizes = config(source_size=50, target_size=50, dim=32, heads=2, feedforward=64)
     model = network(sizes)
     optimizer, ema = adamw(model, TrainConfig()), EMA(model, 0.9)

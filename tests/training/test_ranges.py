@@ -11,7 +11,7 @@ import pytest
 from qkv.config import build
 from qkv.datasets.registry import DataConfig
 from qkv.errors import InputError, NotFinite
-from qkv.models import MODELS
+from qkv.registry import lookup, registered
 from qkv.training import job
 from qkv.training.recipe import Recipe, TrainConfig, read_recipe
 
@@ -48,9 +48,9 @@ def edges(config: type) -> list[tuple[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", registered("model"))
 def test_every_number_in_a_model_config_is_in_range_or_an_input_error(name: str) -> None:
-    _, config = MODELS[name]
+    config = lookup("model", name).config_class
     required = {
         field.name: 4 for field in fields(config) if field.default is MISSING and field.default_factory is MISSING
     }

@@ -31,7 +31,6 @@ from qkv.hub.tokenizer_files import TARGET_TOKENIZER as TARGET_TOKENIZER
 from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer, check_vocab_size, write_vocabulary
 from qkv.hub.tokenizer_files import read_vocabulary as read_vocabulary
 from qkv.hub.weight_map import Family
-from qkv.models import MODELS
 from qkv.models.elmo import Elmo
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.snail import SNAIL, SNAILPolicy
@@ -40,7 +39,7 @@ from qkv.nn.encoder_decoder import Decoder, EncoderDecoder
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.transducer import Transducer
-from qkv.registry import nearest
+from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
@@ -71,11 +70,11 @@ def save_model(
 
     The character vocabulary is fixed and not saved; tokenizer.json of a character model has its output vocabulary.
     """
-    name = next((name for name, (network, _) in MODELS.items() if isinstance(model, network)), None)
+    name = getattr(type(model), "registered_name", None)
     if name is None:
-        raise InputError(f"{type(model).__name__} cannot be saved; supported: {', '.join(sorted(MODELS))}")
+        raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
     folder = Path(folder)
-    config = {"library": LIBRARY, "model_type": name, **asdict(model.config)}
+    config = {"library": LIBRARY, "model_type": name, **_to_dict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
@@ -83,6 +82,10 @@ def save_model(
     tokenizer = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
     if tokenizer is not None:
         write_vocabulary(tokenizer, folder)
+
+
+def _to_dict(config: Any) -> dict[str, Any]:
+    return config.to_dict() if hasattr(config, "to_dict") else asdict(config)
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Any:
@@ -168,7 +171,7 @@ def family_of(folder: Path) -> Family | None:
     name = data.get("model_type")
     if data.get("library") == LIBRARY:
         return None
-    model_types = {*MODELS, *FAMILIES}
+    model_types = {*registered("model"), *FAMILIES}
     if not isinstance(name, str) or name not in model_types:
         raise CheckpointError(
             f"{folder / CONFIG}: unknown model_type {printable(repr(name))}{nearest(str(name), model_types)}"
@@ -241,10 +244,11 @@ def read_config(folder: Path) -> tuple[type[Any], Any]:
     data = read_object(folder / CONFIG)
     data.pop("library", None)
     name = data.pop("model_type", None)
-    if not isinstance(name, str) or name not in MODELS:
+    models = registered("model")
+    if not isinstance(name, str) or name not in models:
         raise CheckpointError(
-            f"{folder / CONFIG}: unknown model_type {printable(repr(name))}{nearest(str(name), MODELS)}"
+            f"{folder / CONFIG}: unknown model_type {printable(repr(name))}{nearest(str(name), models)}"
         )
-    network, config = MODELS[name]
+    network = models[name]
     with reading(folder / CONFIG):
-        return network, build(config, data, str(folder / CONFIG))
+        return network, build(network.config_class, data, str(folder / CONFIG))

@@ -21,7 +21,7 @@ information about the labels: the head of a word reveals much about its role.
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
@@ -36,6 +36,7 @@ from qkv.nn.feed_forward import ACTIVATIONS
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.tree_positions import TreeConfig, depth_encoding, depth_vectors, tree_position
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -118,8 +119,12 @@ class Pretraining(NamedTuple):
     next_sentence: Float[Tensor, "batch 2"]  # the second segment follows the first, or does not
 
 
+@register("model", "bert")
 class Bert(TextEncoder):
     """Bidirectional Transformer encoder with an optional head: `bert.logits(bert(tokens))`."""
+
+    config_class = Config
+    presets: ClassVar = PRESETS
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -25,6 +25,7 @@ from qkv.nn.conv import ROOT_HALF, GatedConvolution, init_variance_preserving, p
 from qkv.nn.dropout import Dropout
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.stack import Stack
+from qkv.registry import register
 from qkv.types import Bool, Float, Int, Tensor
 
 
@@ -77,8 +78,11 @@ class State:
     position: int
 
 
+@register("model", "conv_seq2seq")
 class ConvSeq2Seq(EncoderDecoder[Memory, State]):
     """Encoder and decoder of gated convolutions, with attention in every decoder layer."""
+
+    config_class = Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ f, o, and 1 is added to f.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -37,6 +37,7 @@ from qkv.nn.scalar_mix import ScalarMix
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.word_encoder import WordEncoder
+from qkv.registry import register
 from qkv.tokenizers.characters import BEGIN_SENTENCE, END_SENTENCE, PADDING, add_word_boundaries
 from qkv.types import Float, Int, Tensor
 
@@ -143,8 +144,12 @@ class State:
     cell: Float[Tensor, "batch layers directions hidden"]  # c
 
 
+@register("model", "elmo")
 class Elmo(TextEncoder):
     """Character-based bidirectional language model, with an optional head."""
+
+    config_class = Config
+    presets: ClassVar = PRESETS
 
     markers: Tensor
 

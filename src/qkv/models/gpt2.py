@@ -10,7 +10,7 @@ residual projections, W_O and W_2, with deviation 0.02 / sqrt(2L), which keeps t
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -34,6 +34,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.stack import Stack
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -105,8 +106,12 @@ class State:
     padding: Int[Tensor, "batch"] | None = None  # number of left-padding positions per row
 
 
+@register("model", "gpt2")
 class GPT2(LanguageModel[State]):
     """Decoder-only Transformer language model."""
+
+    config_class = Config
+    presets: ClassVar = PRESETS
 
     def __init__(self, config: Config) -> None:
         super().__init__()

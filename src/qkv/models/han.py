@@ -22,6 +22,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.pooling import POOLINGS
 from qkv.nn.rnn import BiRNN, reverse_index
 from qkv.nn.text_encoder import TextEncoder
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 NOTHING = 0  # padding id of words
@@ -65,11 +66,14 @@ class Config:
         return 2 * self.hidden
 
 
+@register("model", "han")
 class HAN(TextEncoder):
     """BiGRU with attention over the words of each sentence, and over the sentences of a document.
 
     Under `qkv.watch` the layers are called "words", with a row for each sentence of the batch, and "sentences".
     """
+
+    config_class = Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ Padding is excluded from the projections. `qkv.watch` records the weights over t
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -33,6 +33,7 @@ from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
 from qkv.nn.low_rank import LengthProjection, LowRankMultiHead
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -93,8 +94,12 @@ class Config:
         return 4 * self.dim if self.feedforward is None else self.feedforward
 
 
+@register("model", "linformer")
 class Linformer(TextEncoder):
     """Bidirectional encoder with low-rank attention, with an optional head."""
+
+    config_class = Config
+    presets: ClassVar = PRESETS
 
     def __init__(self, config: Config) -> None:
         super().__init__()

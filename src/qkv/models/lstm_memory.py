@@ -13,6 +13,7 @@ from qkv.config import require
 from qkv.errors import ShapeError
 from qkv.nn.rnn import Recurrent
 from qkv.nn.transducer import Transducer
+from qkv.registry import register
 from qkv.types import Float, Tensor
 
 
@@ -38,8 +39,11 @@ class State:
     hidden: Float[Tensor, "batch layers both"]  # h_t and c_t
 
 
+@register("model", "lstm_memory")
 class LSTMMemory(Transducer[State]):
     """Stacked LSTM with a linear readout."""
+
+    config_class = Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ from qkv.config import require
 from qkv.nn.dropout import Dropout
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.stack import Stack
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 
@@ -64,8 +65,11 @@ class State:
     tapes: tuple[Tape, ...]  # of each layer
 
 
+@register("model", "lstmn")
 class LSTMN(LanguageModel[State]):
     """Language model of stacked memory-network layers."""
+
+    config_class = Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()

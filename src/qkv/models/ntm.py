@@ -23,6 +23,7 @@ from qkv.errors import ShapeError
 from qkv.nn.memory import BLANK, ReadHeads, WriteHeads, one_hot_locations
 from qkv.nn.rnn import Layer, Recurrent, StepLinear
 from qkv.nn.transducer import Transducer
+from qkv.registry import register
 from qkv.types import Float, Tensor
 
 CONTROLLERS = ("feedforward", "lstm")
@@ -71,8 +72,11 @@ class State:
     read_at: Float[Tensor, "batch heads locations"]  # v_t
 
 
+@register("model", "ntm")
 class NTM(Transducer[State]):
     """Controller with read and write heads on a memory."""
+
+    config_class = Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()

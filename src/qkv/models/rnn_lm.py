@@ -23,6 +23,7 @@ from qkv.config import require
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.rnn import CELLS
 from qkv.nn.stack import Stack
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 # Functions that run a layer over all steps with explicit weights (cuDNN on a GPU).
@@ -67,8 +68,11 @@ class State:
     cell: Float[Tensor, "batch layers hidden"] | None  # c_t of an LSTM
 
 
+@register("model", "rnn_lm")
 class RNNLM(LanguageModel[State]):
     """Embedding, stacked recurrent layers and output layer."""
+
+    config_class = Config
 
     initial_state: Tensor  # of shape [parts, 1, layers, hidden]
 

@@ -31,6 +31,7 @@ from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.rnn import CELLS, BiRNN, Bridge, Recurrent, StepLinear, gather_time, reverse_index
 from qkv.nn.source_attention import ALIGNMENTS, EncodedSource, SourceAttention, build_alignment
 from qkv.nn.stack import Stack
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 CHOICES = {  # allowed values of string options
@@ -169,8 +170,11 @@ class State:
     coverage: Float[Tensor, "batch source"] | None = None  # sum of the weights so far, with coverage
 
 
+@register("model", "rnn_seq2seq")
 class RNNSeq2Seq(EncoderDecoder[Memory, State]):
     """Recurrent encoder-decoder."""
+
+    config_class = Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -24,6 +24,7 @@ from qkv.nn.pooling import POOLINGS
 from qkv.nn.rnn import BiRNN, reverse_index
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 HEADS = ("tagger", "classifier")
@@ -68,8 +69,11 @@ class Config:
         return self.directions * self.hidden
 
 
+@register("model", "rnn_text")
 class RNNText(TextEncoder):
     """Embedding and stacked recurrent layers, with an optional head."""
+
+    config_class = Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()

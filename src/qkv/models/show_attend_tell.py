@@ -27,6 +27,7 @@ from qkv.nn.encoder_decoder import Decoder
 from qkv.nn.image_encoder import Convolutions, ImageEncoder, PatchTransformer
 from qkv.nn.rnn import Bridge, Recurrent, StepLinear
 from qkv.nn.source_attention import build_alignment
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 ATTENTIONS = ("soft", "hard", "sparsemax", "entmax")
@@ -161,8 +162,11 @@ class State:
 DecoderOutput = tuple[Float[Tensor, "batch target readout_dim"], Float[Tensor, "batch target positions"], State]
 
 
+@register("model", "captioner")
 class ShowAttendTell(Decoder[Memory, State]):
     """Image encoder and recurrent decoder."""
+
+    config_class = Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()

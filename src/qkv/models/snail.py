@@ -29,6 +29,7 @@ from qkv.config import require
 from qkv.errors import ShapeError
 from qkv.nn.stack import Stack
 from qkv.nn.temporal_convolution import TemporalConvolution, dilated_layers
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 MAX_SIZE = 2**16  # of classes, features and positions
@@ -91,8 +92,11 @@ def check_trunk(keys: tuple[int, ...], values: tuple[int, ...], filters: int, le
     require(length <= 2**24, "an episode must have at most 2^24 positions")
 
 
+@register("model", "snail")
 class SNAIL(nn.Module):
     """Few-shot classification: classify the last image given labelled ones."""
+
+    config_class = Config
 
     tokenizer: Any = None  # not used
 
@@ -130,8 +134,11 @@ class SNAIL(nn.Module):
         return self.output.weight.device
 
 
+@register("model", "snail_policy")
 class SNAILPolicy(nn.Module):
     """Reinforcement learning: the next action given past actions and rewards."""
+
+    config_class = PolicyConfig
 
     tokenizer: Any = None
 

@@ -13,6 +13,7 @@ distance between two words along the tree, or both. The trees are inputs; the mo
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -39,6 +40,7 @@ from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
 from qkv.nn.multi_head import MultiHead
 from qkv.nn.stack import Stack
 from qkv.nn.tree_positions import TreeConfig, depth_encoding, depth_vectors, tree_position
+from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -137,8 +139,12 @@ class State:
     position: int
 
 
+@register("model", "transformer")
 class Transformer(EncoderDecoder[Memory, State]):
     """The encoder-decoder Transformer."""
+
+    config_class = Config
+    presets: ClassVar = PRESETS
 
     def __init__(self, config: Config) -> None:
         super().__init__()

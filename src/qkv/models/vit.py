@@ -14,7 +14,7 @@ al. 2021): their locality otherwise takes a Transformer many images to learn.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
 from qkv.nn.labels import label_names
 from qkv.nn.multi_head import MultiHead
 from qkv.nn.stack import Stack
+from qkv.registry import register
 from qkv.types import Float, Tensor
 
 _SIZES: dict[str, dict[str, int]] = {
@@ -117,8 +118,12 @@ class Config:
         return self.grid[0] * self.grid[1]
 
 
+@register("model", "vit")
 class ViT(nn.Module):
     """Vision Transformer."""
+
+    config_class = Config
+    presets: ClassVar = PRESETS
 
     tokenizer: Any = None  # not used
 

@@ -11,9 +11,9 @@ from qkv.config import build
 from qkv.datasets.registry import DataConfig
 from qkv.errors import InputError
 from qkv.hub import load
-from qkv.models import MODELS
 from qkv.models.vit import ViT
 from qkv.nn.low_rank import LengthProjection
+from qkv.registry import lookup
 from qkv.training.recipe import TASKS, Recipe
 
 VOCAB_SIZES = ("vocabulary_size", "source_size", "target_size")  # a pretrained model keeps its own
@@ -33,7 +33,7 @@ def load_pretrained(recipe: Recipe) -> Any:
     if recipe.init is None:
         return None
     model = load(recipe.init)
-    network, _ = MODELS[recipe.model["name"]]
+    network = lookup("model", recipe.model["name"])
     if not isinstance(model, network):
         raise InputError(
             f"init: {recipe.init} holds a {type(model).__name__}, but model.name is {recipe.model['name']!r}"
@@ -52,7 +52,9 @@ def pretrained_config(recipe: Recipe, pretrained: Any, sizes: dict[str, Any]) ->
     overrides = {key: value for key, value in recipe.model.items() if key not in ("name", "preset", *_fixed(recipe))}
     kept = {field.name: getattr(pretrained.config, field.name) for field in fields(pretrained.config)}
     from_data = {key: value for key, value in sizes.items() if key not in VOCAB_SIZES}
-    return build(MODELS[name][1], {**kept, **overrides, **from_data}, f"init {recipe.init}", prefix="model.")
+    return build(
+        lookup("model", name).config_class, {**kept, **overrides, **from_data}, f"init {recipe.init}", prefix="model."
+    )
 
 
 def ignored_keys(recipe: Recipe, pretrained: Any) -> tuple[str, ...]:
@@ -78,7 +80,7 @@ def ignored_keys(recipe: Recipe, pretrained: Any) -> tuple[str, ...]:
 
 def _fixed(recipe: Recipe) -> list[str]:
     """Return the keys of the model table that the weights determine: their sizes, and ARCHITECTURE_KEYS."""
-    hints = get_type_hints(MODELS[recipe.model["name"]][1])
+    hints = get_type_hints(lookup("model", recipe.model["name"]).config_class)
     sizes = [key for key in recipe.model if key in hints and key not in FREE_SIZES and _is_size(hints[key])]
     return sizes + [key for key in recipe.model if key in ARCHITECTURE_KEYS]
 

@@ -8,7 +8,7 @@ from typing import Any
 from qkv.datasets.registry import load_data
 from qkv.errors import CheckpointError
 from qkv.hub.model_folder import read_config
-from qkv.models import MODELS
+from qkv.registry import lookup
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
 from qkv.tokenizers.characters import Characters
@@ -52,7 +52,7 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     recipe = run.recipe
     torch_device = pick_device(device)
     task_class = TASKS[recipe.task]
-    network = MODELS[recipe.model["name"]][0]
+    network = lookup("model", recipe.model["name"])
     data = load_data(recipe.data)
     resumed = bool(run.checkpoints)
     pretrained = None if resumed else load_pretrained(recipe)

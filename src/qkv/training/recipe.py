@@ -10,8 +10,7 @@ from typing import Any, Literal
 from qkv.config import build, merge, override, read_toml, require
 from qkv.datasets.registry import DATASETS, DataConfig
 from qkv.errors import InputError
-from qkv.models import MODELS, PRESETS
-from qkv.registry import nearest
+from qkv.registry import nearest, registered
 from qkv.runtime.files import absolute_path
 from qkv.runtime.text import printable_repr
 from qkv.tasks.algorithmic import TransductionTask
@@ -151,16 +150,18 @@ class Recipe:
         table = dict(self.model)
         name = table.pop("name", None)
         task = TASKS[self.task]
-        if not isinstance(name, str) or name not in MODELS:
-            raise InputError(f"{where}: model.name {printable_repr(name)} is not known{nearest(str(name), MODELS)}")
-        network, config = MODELS[name]
+        models = registered("model")
+        if not isinstance(name, str) or name not in models:
+            raise InputError(f"{where}: model.name {printable_repr(name)} is not known{nearest(str(name), models)}")
+        network = models[name]
+        config = network.config_class
         if not issubclass(network, task.model):
             fitting = " or ".join(_model_names(task))
             raise InputError(f"{where}: model.name {name!r} does not support {task.title}; use {fitting}")
         for key in task.from_data:
             if key in table:
                 raise InputError(f"{where}: model.{key} is set by the data; remove it")
-        preset, presets = table.pop("preset", None), PRESETS.get(name, {})
+        preset, presets = table.pop("preset", None), getattr(network, "presets", {})
         if preset is not None:
             if not isinstance(preset, str) or preset not in presets:
                 raise InputError(
@@ -202,7 +203,7 @@ def _data_names(task: type[Task]) -> list[str]:
 
 
 def _model_names(task: type[Task]) -> list[str]:
-    return sorted(name for name, (network, _) in MODELS.items() if issubclass(network, task.model))
+    return sorted(name for name, network in registered("model").items() if issubclass(network, task.model))
 
 
 def recipe_table(name: str) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from qkv.hub import load, save_model
 from qkv.models.elmo import HEADS, LABEL_HEADS, PRESETS, Config, Elmo
 from qkv.nn.scalar_mix import ScalarMix
 from qkv.nn.state import select
-from qkv.tasks.bilm import TwoWayLanguageModelTask
+from qkv.tasks.bilm import BiLMTask
 from qkv.tasks.tagging import TaggingTask
-from qkv.tasks.text_classification import ClassificationTask
+from qkv.tasks.text_classification import TextClassificationTask
 from qkv.tokenizers.characters import CHARACTERS, Characters
 from qkv.training.recipe import TrainConfig
 
@@ -419,7 +419,7 @@ def test_a_small_model_learns_a_language_of_two_sentences():
 
 def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
     """Train on eight sentences and return the validation scores."""
-    kind = {"language_model": TwoWayLanguageModelTask, "tagger": TaggingTask, "classifier": ClassificationTask}[head]
+    kind = {"language_model": BiLMTask, "tagger": TaggingTask, "classifier": TextClassificationTask}[head]
     texts = [Pair(" ".join(words), str(row % 2)) for row, words in enumerate(EIGHT)]
     tagged = [
         Tagged(words, tuple(str((row + position) % 3) for position in range(3))) for row, words in enumerate(EIGHT)

@@ -17,8 +17,8 @@ from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError, ShapeError
 from qkv.hub import load, save_model
 from qkv.models.elmo import HEADS, LABEL_HEADS, PRESETS, Config, Elmo
+from qkv.nn.interfaces import select
 from qkv.nn.scalar_mix import ScalarMix
-from qkv.nn.state import select
 from qkv.tasks.bilm import TwoWayLanguageModelTask
 from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.text_classification import ClassificationTask

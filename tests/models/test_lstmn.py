@@ -9,8 +9,7 @@ import qkv
 from qkv.attention import Additive, attend
 from qkv.errors import InputError
 from qkv.models.lstmn import LSTMN, Config, ProjectedAdditive
-from qkv.nn.language_model import detach_state, state_tensors
-from qkv.nn.state import select
+from qkv.nn.interfaces import detach_state, select, state_tensors
 
 VOCABULARY = 9
 SIZES = {"embedding": 5, "hidden": 6, "layers": 2}

@@ -15,8 +15,8 @@ from qkv.hub.model_folder import save_model
 from qkv.models.lstm_memory import Config as LSTMConfig
 from qkv.models.lstm_memory import LSTMMemory
 from qkv.models.ntm import NTM, Config
+from qkv.nn.interfaces import select
 from qkv.nn.memory import BLANK
-from qkv.nn.state import select
 
 SIZES = {
     "inputs": 3, "outputs": 2, "controller": "lstm", "hidden": 5, "locations": 6, "width": 4,

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from qkv.errors import InputError
 from qkv.models.rnn_lm import RNNLM, Config, SequenceDropout
-from qkv.nn.state import select
+from qkv.nn.interfaces import select
 
 CELLS = ["rnn", "gru", "lstm"]
 SIZES = {"vocabulary_size": 11, "layers": 2, "embedding": 5, "hidden": 7}

@@ -31,11 +31,11 @@ from qkv.config import require, require_known, require_names
 from qkv.errors import InputError, ShapeError
 from qkv.nn.dropout import Dropout
 from qkv.nn.hashed_words import HashedWords
+from qkv.nn.interfaces import TextEncoder
 from qkv.nn.pooling import POOLINGS
 from qkv.nn.rnn import BiRNN, gather_time, reverse_index
 from qkv.nn.scalar_mix import ScalarMix
 from qkv.nn.stack import Stack
-from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.word_encoder import WordEncoder
 from qkv.registry import register
 from qkv.tokenizers.characters import BEGIN_SENTENCE, END_SENTENCE, PADDING, add_word_boundaries

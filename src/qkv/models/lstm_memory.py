@@ -11,8 +11,8 @@ from torch import nn
 
 from qkv.config import require
 from qkv.errors import ShapeError
+from qkv.nn.interfaces import SequenceModel
 from qkv.nn.rnn import Recurrent
-from qkv.nn.transducer import Transducer
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
@@ -40,7 +40,7 @@ class State:
 
 
 @register("model", "lstm_memory")
-class LSTMMemory(Transducer[State]):
+class LSTMMemory(SequenceModel[State]):
     """Stacked LSTM with a linear readout."""
 
     config_class = Config

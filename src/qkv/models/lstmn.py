@@ -21,7 +21,7 @@ from qkv.attention import Attend, Keys
 from qkv.attention.score import HiddenLayer
 from qkv.config import require
 from qkv.nn.dropout import Dropout
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import LanguageModel
 from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor

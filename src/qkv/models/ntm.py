@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from qkv.config import require, require_known
 from qkv.errors import ShapeError
+from qkv.nn.interfaces import SequenceModel
 from qkv.nn.memory import BLANK, ReadHeads, WriteHeads, one_hot_locations
 from qkv.nn.rnn import Layer, Recurrent, StepLinear
-from qkv.nn.transducer import Transducer
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
@@ -73,7 +73,7 @@ class State:
 
 
 @register("model", "ntm")
-class NTM(Transducer[State]):
+class NTM(SequenceModel[State]):
     """Controller with read and write heads on a memory."""
 
     config_class = Config

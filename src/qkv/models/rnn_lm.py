@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.config import require
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import LanguageModel
 from qkv.nn.rnn import CELLS
 from qkv.nn.stack import Stack
 from qkv.registry import register

@@ -18,7 +18,6 @@ next action and the expected return.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -27,6 +26,7 @@ from torch.nn import functional as F
 from qkv.attention import Attend, Causal
 from qkv.config import require
 from qkv.errors import ShapeError
+from qkv.nn.interfaces import Model
 from qkv.nn.stack import Stack
 from qkv.nn.temporal_convolution import TemporalConvolution, dilated_layers
 from qkv.registry import register
@@ -93,12 +93,10 @@ def check_trunk(keys: tuple[int, ...], values: tuple[int, ...], filters: int, le
 
 
 @register("model", "snail")
-class SNAIL(nn.Module):
+class SNAIL(Model):
     """Few-shot classification: classify the last image given labelled ones."""
 
     config_class = Config
-
-    tokenizer: Any = None  # not used
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -129,18 +127,12 @@ class SNAIL(nn.Module):
         x = torch.cat((features, one_hot.to(features.dtype)), dim=-1)
         return self.output(self.trunk(x)[:, -1])
 
-    @property
-    def device(self) -> torch.device:
-        return self.output.weight.device
-
 
 @register("model", "snail_policy")
-class SNAILPolicy(nn.Module):
+class SNAILPolicy(Model):
     """Reinforcement learning: the next action given past actions and rewards."""
 
     config_class = PolicyConfig
-
-    tokenizer: Any = None
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -165,10 +157,6 @@ class SNAILPolicy(nn.Module):
         x = torch.cat((taken, rewards[..., None], torch.ones_like(rewards[..., None])), dim=-1)
         y = self.output(self.trunk(F.pad(x, (0, 0, 1, 0))))
         return y[..., :-1], y[..., -1]
-
-    @property
-    def device(self) -> torch.device:
-        return self.output.weight.device
 
 
 class Trunk(Stack["AttentionBlock | TemporalConvolution"]):

@@ -11,7 +11,7 @@ from qkv.config import require
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, Sampling, sample
 from qkv.hub import load_as
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import LanguageModel
 from qkv.pipelines.special_tokens import suppressed_tokens
 from qkv.runtime.device import pick_device
 from qkv.tokenizers.tokenizer import Encoded, PretrainedTokenizer

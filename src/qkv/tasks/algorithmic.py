@@ -12,7 +12,7 @@ from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.nn.transducer import Transducer
+from qkv.nn.interfaces import SequenceModel
 from qkv.registry import nearest
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Tensor
@@ -67,7 +67,7 @@ class TransductionTask(ScoredTask):
             for size in puzzle.eval_sizes
         },
     }
-    model = Transducer
+    model = SequenceModel
     learns_from = "sequences"
     from_data = ("inputs", "outputs")
     capturable = True
@@ -114,24 +114,24 @@ class TransductionTask(ScoredTask):
             self.train.sample(self.seed, rows[0], len(rows)), padded_to_shape=padded_to_shape
         )
 
-    def loss(self, model: Transducer[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
+    def loss(self, model: SequenceModel[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
         """Cross-entropy per target bit."""
         return _bit_losses(model(batch.inputs), batch).sum() / (batch.answer_mask.sum() * batch.targets[:, 0].numel())
 
-    def validate(self, model: Transducer[Any]) -> dict[str, float]:
+    def validate(self, model: SequenceModel[Any]) -> dict[str, float]:
         return self._scores(model, self.valid)
 
     @classmethod
     def splits(cls, data: LoadedData) -> list[str]:
         return [split for split in data.sequences if split != "train"]  # training data is endless
 
-    def evaluate(self, model: Transducer[Any], data: LoadedData, split: str) -> SplitScores:
+    def evaluate(self, model: SequenceModel[Any], data: LoadedData, split: str) -> SplitScores:
         stream = data.sequences[split]
         sizes = {*stream.puzzle.train_sizes, *stream.puzzle.eval_sizes}
         return SplitScores(stream.count * len(sizes), "sequences", self._scores(model, stream))
 
     @torch.inference_mode()
-    def _scores(self, model: Transducer[Any], stream: Stream) -> dict[str, float]:
+    def _scores(self, model: SequenceModel[Any], stream: Stream) -> dict[str, float]:
         puzzle = stream.puzzle
         results = {
             size: _loss_and_errors(model, SequenceBatch.from_sequences(stream.of_size(size)))
@@ -151,7 +151,7 @@ def _bit_losses(logits: Tensor, batch: SequenceBatch) -> Float[Tensor, "batch st
     return losses * batch.answer_mask[:, None]
 
 
-def _loss_and_errors(model: Transducer[Any], batch: SequenceBatch) -> tuple[float, float]:
+def _loss_and_errors(model: SequenceModel[Any], batch: SequenceBatch) -> tuple[float, float]:
     """Mean cross-entropy per bit, and mean number of wrong bits per sequence."""
     batch = batch.to(model.device)
     logits = model(batch.inputs)

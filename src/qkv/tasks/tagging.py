@@ -12,7 +12,7 @@ from qkv.datasets.registry import LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.metrics import Metric
 from qkv.metrics.tag_metrics import are_entity_tags, entity_f1, tag_accuracy
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tags, tag_logits
 from qkv.pipelines.text_inputs import (
     IGNORE,

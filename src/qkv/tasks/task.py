@@ -8,7 +8,7 @@ import torch
 
 from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.metrics import Metric
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.tasks.train_tokenizer import learn_vocabulary
 from qkv.tokenizers.characters import Characters
 from qkv.types import Float, Tensor

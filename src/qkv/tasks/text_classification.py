@@ -11,7 +11,7 @@ from qkv.datasets.pair import Pair
 from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import (
     IGNORE,

@@ -20,7 +20,7 @@ from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric, corpus_scores, exact_match, rouge_scores
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.nn.losses.reinforce import alignment_loss
 from qkv.pipelines.parsed_source import ParsedPair, parsed_ids, tree_inputs, with_trees

@@ -44,7 +44,7 @@ class MemoryProbe:
             raise InputError(f"{model}: {type(loaded).__name__} has no addressable memory")
         self.model = loaded.eval()
         self.puzzle = puzzle
-        actual, expected = (loaded.config.inputs, loaded.config.outputs), (puzzle.channels, puzzle.outputs)
+        actual, expected = (loaded.config.input_dim, loaded.config.output_dim), (puzzle.channels, puzzle.outputs)
         if actual != expected:
             raise InputError(
                 f"the model has {actual[0]} inputs and {actual[1]} outputs per step, but this puzzle has "

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from qkv.attention.layers import attention_layers
+from qkv.errors import ShapeError
 from qkv.nn.labels import label_names
 from qkv.types import Float, Int, Tensor
 
@@ -173,7 +174,7 @@ class SequenceModel(Model, ABC, Generic[State]):
 
     kind_description: ClassVar[str] = "an algorithmic sequence model (for qkv evaluate, view)"
 
-    config: Any  # has `inputs` and `outputs`: the sizes of a step's input and output
+    config: Any  # has `input_dim` and `output_dim`: the sizes of a step's input and output
 
     @abstractmethod
     def init_state(self, batch: int) -> State:
@@ -181,13 +182,20 @@ class SequenceModel(Model, ABC, Generic[State]):
 
     @abstractmethod
     def forward_from(
-        self, x: Float[Tensor, "batch steps inputs"], state: State
-    ) -> tuple[Float[Tensor, "batch steps outputs"], State]:
+        self, x: Float[Tensor, "batch steps input_dim"], state: State
+    ) -> tuple[Float[Tensor, "batch steps output_dim"], State]:
         """Return the logits of each step, and the state after the last."""
 
-    def forward(self, x: Float[Tensor, "batch steps inputs"]) -> Float[Tensor, "batch steps outputs"]:
+    def forward(self, x: Float[Tensor, "batch steps input_dim"]) -> Float[Tensor, "batch steps output_dim"]:
         logits, _ = self.forward_from(x, self.init_state(x.shape[0]))
         return logits
+
+    def check_input(self, x: Float[Tensor, "..."]) -> None:
+        """Raise ShapeError unless x is [batch, steps, input_dim] with at least one step."""
+        if x.ndim != 3 or x.shape[-1] != self.config.input_dim or x.shape[1] < 1:
+            raise ShapeError(
+                f"expected [batch, steps, {self.config.input_dim}] with at least one step, got {list(x.shape)}"
+            )
 
 
 def select(state: State, rows: Int[Tensor, "rows"], *, shared: Any = ()) -> State:

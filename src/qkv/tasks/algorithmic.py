@@ -69,7 +69,7 @@ class TransductionTask(ScoredTask):
     }
     model = SequenceModel
     learns_from = "sequences"
-    from_data = ("inputs", "outputs")
+    from_data = ("input_dim", "output_dim")
     capturable = True
 
     train: Stream
@@ -93,7 +93,7 @@ class TransductionTask(ScoredTask):
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
         puzzle = data.sequences["train"].puzzle
-        return {"inputs": puzzle.channels, "outputs": puzzle.outputs}
+        return {"input_dim": puzzle.channels, "output_dim": puzzle.outputs}
 
     @classmethod
     def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "TransductionTask":

@@ -102,7 +102,7 @@ class TwoWayLanguageModelTask(ScoredTask):
     }
     model = Elmo
     learns_from = ("text", "labelled")
-    from_data = ("vocabulary_size", "head")
+    from_data = ("vocab_size", "head")
     capturable = True
 
     vocabulary: Vocabulary
@@ -129,11 +129,11 @@ class TwoWayLanguageModelTask(ScoredTask):
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "head": "language_model"}
+        return {"vocab_size": 1, "head": "language_model"}
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: Vocabulary | Characters) -> dict[str, Any]:
-        return {"vocabulary_size": len(_output_vocabulary(vocabulary)), "head": "language_model"}
+        return {"vocab_size": len(_output_vocabulary(vocabulary)), "head": "language_model"}
 
     @classmethod
     def prepare(

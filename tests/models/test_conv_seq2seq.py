@@ -12,7 +12,7 @@ import qkv
 from qkv.attention import SCORES
 from qkv.errors import InputError
 from qkv.models.conv_seq2seq import Config, ConvSeq2Seq
-from qkv.nn.state import select
+from qkv.nn.interfaces import select
 
 SIZES = {"dim": 6, "hidden": 8, "encoder_layers": 2, "decoder_layers": 3, "max_length": 12}
 VOCABULARY = 11

@@ -12,7 +12,7 @@ import qkv
 from qkv.attention import SCORES
 from qkv.errors import InputError
 from qkv.models.rnn_seq2seq import APPLIES_WHEN, CHOICES, Config, RNNSeq2Seq
-from qkv.nn.state import select
+from qkv.nn.interfaces import select
 
 VOCABULARY = 11
 LENGTHS = torch.tensor([7, 4, 1, 0])

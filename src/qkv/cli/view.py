@@ -73,15 +73,14 @@ def view(
     from qkv.models.show_attend_tell import ShowAttendTell
     from qkv.models.snail import SNAIL, SNAILPolicy
     from qkv.models.vit import ViT
-    from qkv.nn.encoder_decoder import EncoderDecoder
-    from qkv.nn.transducer import Transducer
+    from qkv.nn.interfaces import EncoderDecoder, SequenceModel
     from qkv.visualize import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
     from qkv.visualize.selection import pick_head
 
     network = network_of(locate(run))
     if issubclass(network, ShowAttendTell):
         raise InputError(f"{run} is a captioning model: use qkv caption {run} PICTURE --out PAGE.html")
-    if issubclass(network, Transducer):
+    if issubclass(network, SequenceModel):
         if page is not None or layer is not None or head is not None or beam > 1 or document:
             raise InputError(
                 f"{run} is a {network.__name__}, which supports only --png: --out, --layer, --head, --beam and "

@@ -33,8 +33,8 @@ from qkv.nn.block_config import ALL_POSITIONS, build_block, build_encoding
 from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import MAX_RELATIVE_DISTANCE
 from qkv.nn.feed_forward import ACTIVATIONS
+from qkv.nn.interfaces import TextEncoder
 from qkv.nn.stack import Stack
-from qkv.nn.text_encoder import TextEncoder
 from qkv.nn.tree_positions import TreeConfig, depth_encoding, depth_vectors, tree_position
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor

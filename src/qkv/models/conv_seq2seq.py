@@ -23,7 +23,7 @@ from qkv.attention.precision import upcast_dtype
 from qkv.config import require, require_known
 from qkv.nn.conv import ROOT_HALF, GatedConvolution, init_variance_preserving, pad_same, scale_gradient
 from qkv.nn.dropout import Dropout
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Bool, Float, Int, Tensor

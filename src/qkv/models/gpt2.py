@@ -32,7 +32,7 @@ from qkv.errors import InputError
 from qkv.nn.block_config import ALL_POSITIONS, build_block, build_encoding
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import LanguageModel
 from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor

@@ -30,9 +30,9 @@ from qkv.nn.block import Block
 from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import ENCODINGS, PositionedEmbedding
 from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
+from qkv.nn.interfaces import TextEncoder
 from qkv.nn.low_rank import LengthProjection, LowRankMultiHead
 from qkv.nn.stack import Stack
-from qkv.nn.text_encoder import TextEncoder
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 

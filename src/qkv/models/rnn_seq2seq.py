@@ -27,7 +27,7 @@ from qkv.attention.hard import BASELINES, ESTIMATORS
 from qkv.config import require, require_known, require_meaning
 from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import ScaledEmbedding
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.rnn import CELLS, BiRNN, Bridge, Recurrent, StepLinear, gather_time, reverse_index
 from qkv.nn.source_attention import ALIGNMENTS, EncodedSource, SourceAttention, build_alignment
 from qkv.nn.stack import Stack

@@ -23,8 +23,8 @@ from qkv.attention import SCORES, Attend, Keys, Sizes, Softmax, build_score
 from qkv.attention.hard import BASELINES, ESTIMATORS
 from qkv.config import require, require_known, require_meaning
 from qkv.nn.dropout import Dropout
-from qkv.nn.encoder_decoder import Decoder
 from qkv.nn.image_encoder import Convolutions, ImageEncoder, PatchTransformer
+from qkv.nn.interfaces import Decoder
 from qkv.nn.rnn import Bridge, Recurrent, StepLinear
 from qkv.nn.source_attention import build_alignment
 from qkv.registry import register
@@ -167,6 +167,7 @@ class ShowAttendTell(Decoder[Memory, State]):
     """Image encoder and recurrent decoder."""
 
     config_class = Config
+    kind_description = "a captioner (for qkv caption)"
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -35,8 +35,8 @@ from qkv.config import require, require_known
 from qkv.nn.block import NORMS, Block
 from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import ENCODINGS, MAX_RELATIVE_DISTANCE, POSITIONS, PositionedEmbedding
-from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.multi_head import MultiHead
 from qkv.nn.stack import Stack
 from qkv.nn.tree_positions import TreeConfig, depth_encoding, depth_vectors, tree_position

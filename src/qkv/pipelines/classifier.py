@@ -8,7 +8,7 @@ import torch
 
 from qkv.datasets.batching import BatchSize
 from qkv.datasets.pair import Pair
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, iter_batches
 from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 from qkv.types import Float, Tensor

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from qkv.datasets.batching import BatchSize
 from qkv.errors import InputError
 from qkv.models.bert import Bert
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
 from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 from qkv.registry import nearest

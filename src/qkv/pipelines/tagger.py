@@ -12,7 +12,7 @@ from qkv.datasets.batching import BatchSize
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.metrics.tag_metrics import are_entity_tags, entities
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, TextBatch, iter_batches
 from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 from qkv.pipelines.tree_inputs import Tree, reads_trees, require_heads

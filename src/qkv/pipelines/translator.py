@@ -24,7 +24,7 @@ from qkv.generation import (
     sample,
 )
 from qkv.hub import load_as
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.parsed_source import ParsedPair, ParsedTokens, parsed_tokens, tree_inputs, with_trees
 from qkv.pipelines.special_tokens import SpecialTokenIds, encode_plain

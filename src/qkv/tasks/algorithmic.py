@@ -12,7 +12,7 @@ from qkv.datasets.dataset import DatasetConfig, SequenceDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.nn.transducer import Transducer
+from qkv.nn.interfaces import SequenceModel
 from qkv.registry import nearest, register
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
@@ -73,11 +73,11 @@ class AlgorithmicTask(Task):
             for size in puzzle.eval_sizes
         },
     }
-    model = Transducer
+    model = SequenceModel
     datasets = (SequenceDataset,)
     batch_units = ("examples",)
     config_class = AlgorithmicConfig
-    from_data = ("inputs", "outputs")
+    from_data = ("input_dim", "output_dim")
     capturable = True
 
     train: Stream
@@ -101,7 +101,7 @@ class AlgorithmicTask(Task):
     @classmethod
     def sizes(cls, data: SequenceDataset, vocabulary: None) -> dict[str, Any]:
         puzzle = data.splits["train"].puzzle
-        return {"inputs": puzzle.channels, "outputs": puzzle.outputs}
+        return {"input_dim": puzzle.channels, "output_dim": puzzle.outputs}
 
     @classmethod
     def prepare(
@@ -130,24 +130,24 @@ class AlgorithmicTask(Task):
             self.train.sample(self.seed, rows[0], len(rows)), padded_to_shape=padded_to_shape
         )
 
-    def loss(self, model: Transducer[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
+    def loss(self, model: SequenceModel[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
         """Cross-entropy per target bit."""
         return _bit_losses(model(batch.inputs), batch).sum() / (batch.answer_mask.sum() * batch.targets[:, 0].numel())
 
-    def validate(self, model: Transducer[Any]) -> dict[str, float]:
+    def validate(self, model: SequenceModel[Any]) -> dict[str, float]:
         return self._scores(model, self.valid)
 
     @classmethod
     def splits(cls, data: Any) -> list[str]:
         return [split for split in data.splits if split != "train"]  # training data is endless
 
-    def evaluate(self, model: Transducer[Any], data: SequenceDataset, split: str) -> Evaluation:
+    def evaluate(self, model: SequenceModel[Any], data: SequenceDataset, split: str) -> Evaluation:
         stream = data.splits[split]
         sizes = {*stream.puzzle.train_sizes, *stream.puzzle.eval_sizes}
         return Evaluation(stream.count * len(sizes), "sequences", self._scores(model, stream))
 
     @torch.inference_mode()
-    def _scores(self, model: Transducer[Any], stream: Stream) -> dict[str, float]:
+    def _scores(self, model: SequenceModel[Any], stream: Stream) -> dict[str, float]:
         puzzle = stream.puzzle
         results = {
             size: _loss_and_errors(model, SequenceBatch.from_sequences(stream.of_size(size)))
@@ -167,7 +167,7 @@ def _bit_losses(logits: Tensor, batch: SequenceBatch) -> Float[Tensor, "batch st
     return losses * batch.answer_mask[:, None]
 
 
-def _loss_and_errors(model: Transducer[Any], batch: SequenceBatch) -> tuple[float, float]:
+def _loss_and_errors(model: SequenceModel[Any], batch: SequenceBatch) -> tuple[float, float]:
     """Mean cross-entropy per bit, and mean number of wrong bits per sequence."""
     batch = batch.to(model.device)
     logits = model(batch.inputs)

@@ -121,7 +121,7 @@ class BiLMTask(Task):
     config_class = BiLMConfig
     model_options: ClassVar = {"head": "language_model"}
     columns = (PERPLEXITY,)
-    from_data = ("vocabulary_size",)
+    from_data = ("vocab_size",)
     capturable = True
 
     vocabulary: Vocabulary
@@ -149,7 +149,7 @@ class BiLMTask(Task):
 
     @classmethod
     def sizes(cls, data: Dataset[Any], vocabulary: Vocabulary | Characters) -> dict[str, Any]:
-        return {"vocabulary_size": len(_output_vocabulary(vocabulary))}
+        return {"vocab_size": len(_output_vocabulary(vocabulary))}
 
     @classmethod
     def prepare(

@@ -77,7 +77,7 @@ class CaptioningTask(Task):
     datasets = (CaptionDataset,)
     batch_units = ("examples",)
     config_class = CaptioningConfig
-    from_data = ("vocabulary_size", "channels", "height", "width")
+    from_data = ("vocab_size", "channels", "height", "width")
     capturable = True
 
     vocabulary: Vocabulary
@@ -97,7 +97,7 @@ class CaptioningTask(Task):
     @classmethod
     def sizes(cls, data: CaptionDataset, vocabulary: Vocabulary) -> dict[str, Any]:
         _, channels, height, width = data.splits["train"].images.shape
-        return {"vocabulary_size": len(vocabulary), "channels": channels, "height": height, "width": width}
+        return {"vocab_size": len(vocabulary), "channels": channels, "height": height, "width": width}
 
     @classmethod
     def prepare(

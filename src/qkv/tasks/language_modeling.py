@@ -15,9 +15,8 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric
-from qkv.nn.language_model import LanguageModel, detach_state, replace_tensors, state_tensors
+from qkv.nn.interfaces import LanguageModel, detach_state, replace_tensors, select, state_tensors
 from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.nn.state import select
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
@@ -69,7 +68,7 @@ class LanguageModelingTask(Task):
     model = LanguageModel
     datasets = (TextDataset,)
     config_class = LanguageModelingConfig
-    from_data = ("vocabulary_size",)
+    from_data = ("vocab_size",)
 
     vocabulary: AnyTokenizer
     text: Int[Tensor, "tokens"]
@@ -87,7 +86,7 @@ class LanguageModelingTask(Task):
 
     @classmethod
     def sizes(cls, data: TextDataset, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary.target)}
+        return {"vocab_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(

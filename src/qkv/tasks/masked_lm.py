@@ -129,7 +129,7 @@ class MaskedLMTask(Task):
         Column("accuracy", "masked words, %", 100),
         Column("next_sentence", "next sentence, %", 100),
     )
-    from_data = ("vocabulary_size",)
+    from_data = ("vocab_size",)
     capturable = True
 
     vocabulary: PretrainedTokenizer
@@ -153,7 +153,7 @@ class MaskedLMTask(Task):
 
     @classmethod
     def sizes(cls, data: Dataset[Any], vocabulary: PretrainedTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary)}
+        return {"vocab_size": len(vocabulary)}
 
     @classmethod
     def prepare(

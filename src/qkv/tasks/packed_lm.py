@@ -75,7 +75,7 @@ class PackedLMTask(Task):
     config_class = PackedLMConfig
     model_options: ClassVar = {"ends": True}
     columns = (PERPLEXITY,)
-    from_data = ("vocabulary_size",)
+    from_data = ("vocab_size",)
     capturable = True
 
     vocabulary: AnyTokenizer
@@ -91,7 +91,7 @@ class PackedLMTask(Task):
 
     @classmethod
     def sizes(cls, data: Dataset[Any], vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary.target)}
+        return {"vocab_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(

@@ -46,7 +46,7 @@ class QuestionAnsweringTask(Task):
     datasets = (QuestionDataset,)
     config_class = QuestionAnsweringConfig
     model_options: ClassVar = {"head": "span"}
-    from_data = ("vocabulary_size",)
+    from_data = ("vocab_size",)
     capturable = True
 
     vocabulary: Any
@@ -64,7 +64,7 @@ class QuestionAnsweringTask(Task):
 
     @classmethod
     def sizes(cls, data: QuestionDataset, vocabulary: Any) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary)}
+        return {"vocab_size": len(vocabulary)}
 
     @classmethod
     def prepare(

@@ -13,7 +13,7 @@ from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.metrics import Metric
 from qkv.metrics.tag_metrics import are_entity_tags, entity_f1, tag_accuracy
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tags, tag_logits
 from qkv.pipelines.text_inputs import (
     IGNORE,
@@ -55,7 +55,7 @@ class TaggingTask(Task):
     datasets = (TaggedDataset,)
     config_class = TaggingConfig
     model_options: ClassVar = {"head": "tagger"}
-    from_data = ("vocabulary_size", "labels", "label_names")
+    from_data = ("vocab_size", "labels", "label_names")
     capturable = True
 
     encoder: AnyExampleEncoder  # with a table of the training sentences only
@@ -71,7 +71,7 @@ class TaggingTask(Task):
     @classmethod
     def sizes(cls, data: TaggedDataset, vocabulary: Any) -> dict[str, Any]:
         names = tuple(sorted({tag for sentence in data.splits["train"] for tag in sentence.tags}))
-        return {"vocabulary_size": len(vocabulary), "labels": len(names), "label_names": names}
+        return {"vocab_size": len(vocabulary), "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(

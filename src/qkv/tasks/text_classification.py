@@ -13,7 +13,7 @@ from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import (
     IGNORE,
@@ -56,7 +56,7 @@ class TextClassificationTask(Task):
     datasets = (LabeledTextDataset,)
     config_class = TextClassificationConfig
     model_options: ClassVar = {"head": "classifier"}
-    from_data = ("vocabulary_size", "labels", "label_names")
+    from_data = ("vocab_size", "labels", "label_names")
     capturable = True
 
     encoder: AnyExampleEncoder  # with a table of the training texts only
@@ -78,7 +78,7 @@ class TextClassificationTask(Task):
         if len(names) < 2:
             label = printable(repr(names[0]), MAX_LABEL)
             raise InputError(f"all training texts have one label, {label}: at least two labels are required")
-        return {"vocabulary_size": len(vocabulary), "labels": len(names), "label_names": names}
+        return {"vocab_size": len(vocabulary), "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(

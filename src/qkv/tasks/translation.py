@@ -24,7 +24,7 @@ from qkv.errors import InputError
 from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric, Score, alignment_accuracy, corpus_scores, exact_match, rouge_scores
 from qkv.metrics.pair_scores import bleu_by_length, pair_scores, pronunciation_scores
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.nn.losses.reinforce import alignment_loss
 from qkv.pipelines.output import Answer
@@ -122,7 +122,7 @@ class TranslationTask(Task):
     model = EncoderDecoder
     datasets = (PairDataset,)
     config_class = TranslationConfig
-    from_data = ("source_size", "target_size")
+    from_data = ("source_vocab_size", "target_vocab_size")
     capturable = True
 
     vocabulary: AnyTokenizer
@@ -148,7 +148,7 @@ class TranslationTask(Task):
 
     @classmethod
     def sizes(cls, data: PairDataset, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
+        return {"source_vocab_size": len(vocabulary.source), "target_vocab_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(

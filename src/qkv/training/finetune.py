@@ -14,10 +14,12 @@ from qkv.models.vit import ViT
 from qkv.nn.low_rank import LengthProjection
 from qkv.training.recipe import Recipe
 
-VOCAB_SIZES = ("vocabulary_size", "source_size", "target_size")  # a pretrained model keeps its own
+VOCAB_SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # a pretrained model keeps its own
 
-FREE_SIZES = ("max_length", "max_words", "reader_hidden", "own_words")  # sizes that a recipe may still change
-ARCHITECTURE_KEYS = ("normalise_words",)  # not sizes, but the weights are only valid with the values they had
+# Sizes that a recipe may still change.
+FREE_SIZES = ("max_length", "max_words", "task_hidden_dim", "task_embedding_dim")
+# Not sizes, but the weights are only valid with the values they had.
+ARCHITECTURE_KEYS = ("bidirectional", "encoder", "normalize_words")
 POSITION_AXES = {
     Learned: 0,
     LengthProjection: 2,

@@ -27,6 +27,7 @@ from pydantic import (
     ValidationError,
     create_model,
 )
+from pydantic._internal._model_construction import ModelMetaclass
 from pydantic_core import ErrorDetails
 
 from qkv.errors import ConfigError, InputError
@@ -53,7 +54,7 @@ SizeList = Annotated[tuple[Size, ...], Strict(False)]
 T = TypeVar("T")
 
 
-class _OneLineErrors(type(BaseModel)):  # type: ignore[misc]
+class _OneLineErrors(ModelMetaclass):
     """Raises the errors of a config built in Python as an InputError of one line, as `build` does."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:

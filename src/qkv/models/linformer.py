@@ -145,8 +145,8 @@ class Embedding(nn.Module):
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
-        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E
         self.positions = build_encoding(config.position, config.sizes._replace(max_keys=config.max_length))  # P
+        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 

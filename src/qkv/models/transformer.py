@@ -184,8 +184,8 @@ class Embedding(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreePosition = "none") -> None:
         super().__init__()
-        self.tokens = ScaledEmbedding(vocab_size, config.dim, None if config.scale_embeddings else 1.0)  # E
         self.positions = build_encoding(config.position, config.sizes)  # PE
+        self.tokens = ScaledEmbedding(vocab_size, config.dim, None if config.scale_embeddings else 1.0)  # E
         self.depths = TreeDepth(tree, config.dim)  # D
         self.dropout = Dropout(config.dropout)
 

@@ -106,7 +106,7 @@ class Generator:
             _, state = self.model.forward_from(torch.tensor([first], device=self.model.device), state)
         suppress = [
             token
-            for token in suppressed_tokens(self.vocabulary, self.model.config.vocabulary_size)
+            for token in suppressed_tokens(self.vocabulary, self.model.config.vocab_size)
             if token != self.end
         ]
         rules = DecodingConstraints(batch=1, begin=last, end=self.end, max_length=tokens, suppress_tokens=suppress)

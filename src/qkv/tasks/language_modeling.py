@@ -56,7 +56,7 @@ class LanguageModelTask(ScoredTask):
     }
     model = LanguageModel
     learns_from = "text"
-    from_data = ("vocabulary_size",)
+    from_data = ("vocab_size",)
 
     vocabulary: AnyTokenizer
     text: Int[Tensor, "tokens"]
@@ -73,7 +73,7 @@ class LanguageModelTask(ScoredTask):
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary.target)}
+        return {"vocab_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(

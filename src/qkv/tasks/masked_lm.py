@@ -108,7 +108,7 @@ class MaskedWordsTask(ScoredTask):
     }
     model = Bert
     learns_from = ("text", "labelled")
-    from_data = ("vocabulary_size",)
+    from_data = ("vocab_size",)
     capturable = True
 
     vocabulary: PretrainedTokenizer
@@ -131,7 +131,7 @@ class MaskedWordsTask(ScoredTask):
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: PretrainedTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary)}
+        return {"vocab_size": len(vocabulary)}
 
     @classmethod
     def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "MaskedWordsTask":

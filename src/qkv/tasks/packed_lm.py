@@ -56,7 +56,7 @@ class DocumentLanguageModelTask(ScoredTask):
     }
     model = GPT2
     learns_from = ("text", "labelled")
-    from_data = ("vocabulary_size", "ends")
+    from_data = ("vocab_size", "ends")
     capturable = True
 
     vocabulary: AnyTokenizer
@@ -71,11 +71,11 @@ class DocumentLanguageModelTask(ScoredTask):
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "ends": True}
+        return {"vocab_size": 1, "ends": True}
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary.target), "ends": True}
+        return {"vocab_size": len(vocabulary.target), "ends": True}
 
     @classmethod
     def prepare(

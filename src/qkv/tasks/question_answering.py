@@ -38,7 +38,7 @@ class AnsweringTask(ScoredTask):
     }
     model = Bert
     learns_from = "questions"
-    from_data = ("vocabulary_size", "head")
+    from_data = ("vocab_size", "head")
     capturable = True
 
     vocabulary: Any
@@ -55,11 +55,11 @@ class AnsweringTask(ScoredTask):
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "head": "span"}
+        return {"vocab_size": 1, "head": "span"}
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary), "head": "span"}
+        return {"vocab_size": len(vocabulary), "head": "span"}
 
     @classmethod
     def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "AnsweringTask":

@@ -43,7 +43,7 @@ class TaggingTask(ScoredTask):
     }
     model = TextEncoder
     learns_from = "tagged"
-    from_data = ("vocabulary_size", "head", "labels", "label_names")
+    from_data = ("vocab_size", "head", "labels", "label_names")
     capturable = True
 
     encoder: AnyExampleEncoder  # with a table of the training sentences only
@@ -57,12 +57,12 @@ class TaggingTask(ScoredTask):
 
     @classmethod
     def placeholder_sizes(cls, table: Any) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "head": "tagger", "labels": 1, "label_names": ()}
+        return {"vocab_size": 1, "head": "tagger", "labels": 1, "label_names": ()}
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
         names = tuple(sorted({tag for sentence in data.tagged["train"] for tag in sentence.tags}))
-        return {"vocabulary_size": len(vocabulary), "head": "tagger", "labels": len(names), "label_names": names}
+        return {"vocab_size": len(vocabulary), "head": "tagger", "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "TaggingTask":

@@ -43,7 +43,7 @@ class ClassificationTask(ScoredTask):
     }
     model = TextEncoder
     learns_from = "labelled"
-    from_data = ("vocabulary_size", "head", "labels", "label_names")
+    from_data = ("vocab_size", "head", "labels", "label_names")
     capturable = True
 
     encoder: AnyExampleEncoder  # with a table of the training texts only
@@ -60,7 +60,7 @@ class ClassificationTask(ScoredTask):
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "head": "classifier", "labels": 1, "label_names": ()}
+        return {"vocab_size": 1, "head": "classifier", "labels": 1, "label_names": ()}
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class ClassificationTask(ScoredTask):
         if len(names) < 2:
             label = printable(repr(names[0]), MAX_LABEL)
             raise InputError(f"all training texts have one label, {label}: at least two labels are required")
-        return {"vocabulary_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
+        return {"vocab_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":

@@ -91,7 +91,7 @@ class TranslationTask(Task):
     }
     model = EncoderDecoder
     learns_from = "pairs"
-    from_data = ("source_size", "target_size")
+    from_data = ("source_vocab_size", "target_vocab_size")
     capturable = True
 
     vocabulary: AnyTokenizer
@@ -108,7 +108,7 @@ class TranslationTask(Task):
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
+        return {"source_vocab_size": len(vocabulary.source), "target_vocab_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(

@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.errors import ShapeError
-from qkv.nn.block import Block
 from qkv.nn.feed_forward import FeedForward
-from qkv.nn.multi_head import MultiHead
+from qkv.nn.multi_head import MultiHeadAttention
 from qkv.nn.stack import Stack
 from qkv.types import Float, Tensor
 
@@ -78,15 +77,30 @@ class PatchTransformer(nn.Module):
         self.patch, self.grid = patch, grid
         self.embed = nn.Linear(channels * patch**2, dim)  # E
         self.positions = position_embedding(grid, dim)
-        self.blocks = Stack(Block(MultiHead(dim, heads), FeedForward(dim, 4 * dim, 0.0, "gelu")) for _ in range(layers))
+        self.blocks = Stack(Block(dim, heads) for _ in range(layers))
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim rows columns"]:
         # b c (row y) (column x) -> b (row column) (c y x)
         patches = x.unflatten(3, (-1, self.patch)).unflatten(2, (-1, self.patch))
         z = self.embed(patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)) + self.positions
         for block in self.blocks:
-            z, _ = block(z)
+            z = block(z)
         return z.transpose(1, 2).unflatten(2, self.grid)
+
+
+class Block(nn.Module):
+    """z = z + SelfAttention(LN(z)),   z = z + FFN(LN(z))   (pre-norm)."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(dim, heads)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.ffn = FeedForward(dim, 4 * dim, activation="gelu")
+        self.ffn_norm = nn.LayerNorm(dim)
+
+    def forward(self, z: Float[Tensor, "batch patches dim"]) -> Float[Tensor, "batch patches dim"]:
+        z = z + self.attention(self.attention_norm(z))[0]
+        return z + self.ffn(self.ffn_norm(z))
 
 
 def position_embedding(grid: tuple[int, int], features: int) -> nn.Parameter:

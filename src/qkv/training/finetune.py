@@ -5,13 +5,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
-from qkv.attention import Learned
 from qkv.config import Config
 from qkv.datasets.dataset import TextDatasetConfig
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.models.vit import ViT
-from qkv.nn.low_rank import LengthProjection
 from qkv.training.recipe import Recipe
 
 VOCAB_SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # a pretrained model keeps its own
@@ -20,10 +18,6 @@ VOCAB_SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # a pret
 FREE_SIZES = ("max_length", "max_words", "task_hidden_dim", "task_embedding_dim")
 # Not sizes, but the weights are only valid with the values they had.
 ARCHITECTURE_KEYS = ("bidirectional", "encoder", "normalize_words")
-POSITION_AXES = {
-    Learned: 0,
-    LengthProjection: 2,
-}  # modules with one parameter slice per position, and the axis of the positions
 LABEL_PREFIXES = ("label.", "task.label.", "head.")  # parameter names of label heads
 
 
@@ -100,15 +94,15 @@ def copy_matching_weights(model: torch.nn.Module, pretrained: torch.nn.Module) -
         if same_head or not name.startswith(LABEL_PREFIXES)
     }
     position_axes = {
-        f"{name}.weight": POSITION_AXES[type(module)]
+        f"{name}.weight": axis
         for name, module in model.named_modules()
-        if type(module) in POSITION_AXES
+        if isinstance(axis := getattr(module, "position_axis", None), int)
     }
     grid_differs = getattr(model.config, "grid", None) != getattr(pretrained.config, "grid", None)
     fresh = []
     for name, parameter in model.named_parameters():
         weight, axis = weights.get(name), position_axes.get(name)
-        if weight is not None and grid_differs and name.endswith("positions"):
+        if weight is not None and grid_differs and name.endswith(("positions", "positions.weight")):
             if isinstance(model, ViT) and isinstance(pretrained, ViT):
                 parameter.copy_(pretrained.interpolate_positions(weight, model.config.grid))
             else:

@@ -86,6 +86,7 @@ def train(
 
 def _check_same_recipe(recipe: str | None, folder: Path) -> None:
     """Raise if `recipe`, given with --resume, is not the run's recipe; numbers may differ through --set."""
+    from qkv.config import Config
     from qkv.training.recipe import read_recipe
     from qkv.training.run import Run
 
@@ -94,7 +95,10 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
     requested, actual = read_recipe(recipe), Run.open(folder).recipe
     if (requested.data.name, requested.model["name"]) != (actual.data.name, actual.model["name"]):
         raise InputError(f"{folder} is not a run of {recipe}: it trains {actual.model['name']} on {actual.data.name}")
-    expected, config = asdict(requested.model_config()), asdict(actual.model_config())
+    expected, config = (
+        config.to_dict() if isinstance(config, Config) else asdict(config)
+        for config in (requested.model_config(), actual.model_config())
+    )
     for key, value in expected.items():
         if isinstance(value, str) and value != config[key]:
             raise InputError(f"{folder} is not a run of {recipe}: its model.{key} is {config[key]!r}, not {value!r}")

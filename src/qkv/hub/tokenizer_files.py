@@ -55,8 +55,9 @@ def check_vocab_size(folder: Path, tokenizer: AnyTokenizer, config: Any) -> None
     source, target = _sides(tokenizer)
     target_file = TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).exists() else TOKENIZER
     sizes = {
-        "source_size": (source, TOKENIZER),
-        "target_size": (target, target_file),
+        "source_vocab_size": (source, TOKENIZER),
+        "target_vocab_size": (target, target_file),
+        "vocab_size": (source, TOKENIZER),
         "vocabulary_size": (source, TOKENIZER),
     }
     for key, (side, file) in sizes.items():

@@ -30,8 +30,8 @@ from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.block import Block
 from qkv.nn.block_config import ALL_POSITIONS, build_block, build_encoding
-from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import MAX_RELATIVE_DISTANCE
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS
 from qkv.nn.stack import Stack
 from qkv.nn.text_encoder import TextEncoder

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from qkv.attention.precision import upcast_dtype
 from qkv.config import require, require_known, require_names
 from qkv.errors import InputError, ShapeError
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.nn.hashed_words import HashedWords
 from qkv.nn.pooling import POOLINGS
 from qkv.nn.rnn import BiRNN, gather_time, reverse_index

@@ -30,7 +30,7 @@ from qkv.attention.mask import Not
 from qkv.config import require, require_known
 from qkv.errors import InputError
 from qkv.nn.block_config import ALL_POSITIONS, build_block, build_encoding
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.stack import Stack

@@ -18,7 +18,7 @@ from torch import nn
 
 from qkv.config import require, require_names
 from qkv.errors import InputError, ShapeError
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.nn.pooling import POOLINGS
 from qkv.nn.rnn import BiRNN, reverse_index
 from qkv.nn.text_encoder import TextEncoder

@@ -27,8 +27,8 @@ from qkv.attention import SCORES, Learned, Padding, Sizes, build_score
 from qkv.config import require, require_known, require_names
 from qkv.errors import InputError
 from qkv.nn.block import Block
-from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import ENCODINGS, PositionedEmbedding
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
 from qkv.nn.low_rank import LengthProjection, LowRankMultiHead
 from qkv.nn.stack import Stack

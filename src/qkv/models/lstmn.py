@@ -20,7 +20,7 @@ from torch import nn
 from qkv.attention import Attend, Keys
 from qkv.attention.score import HiddenLayer
 from qkv.config import require
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.nn.language_model import LanguageModel
 from qkv.nn.stack import Stack
 from qkv.registry import register

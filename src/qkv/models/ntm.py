@@ -20,8 +20,9 @@ from torch.nn import functional as F
 
 from qkv.config import require, require_known
 from qkv.errors import ShapeError
+from qkv.nn.fast import StepLinear
 from qkv.nn.memory import BLANK, ReadHeads, WriteHeads, one_hot_locations
-from qkv.nn.rnn import Layer, Recurrent, StepLinear
+from qkv.nn.rnn import Layer, Recurrent
 from qkv.nn.transducer import Transducer
 from qkv.registry import register
 from qkv.types import Float, Tensor

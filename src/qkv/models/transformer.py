@@ -33,9 +33,9 @@ from qkv.attention import (
 )
 from qkv.config import require, require_known
 from qkv.nn.block import NORMS, Block
-from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import ENCODINGS, MAX_RELATIVE_DISTANCE, POSITIONS, PositionedEmbedding
 from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
 from qkv.nn.multi_head import MultiHead
 from qkv.nn.stack import Stack
@@ -56,8 +56,8 @@ PRESETS: dict[str, dict[str, int]] = {
 class Config(TreeConfig):
     """Sizes and terms of the model; the vocabulary sizes come from the data."""
 
-    source_size: int
-    target_size: int
+    source_vocab_size: int
+    target_vocab_size: int
     dim: int = 256
     heads: int = 4
     encoder_layers: int = 3
@@ -82,14 +82,14 @@ class Config(TreeConfig):
     end_token: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("source_size", "target_size", "dim", "heads", "encoder_layers", "decoder_layers", "feedforward"):
+        for name in ("source_vocab_size", "target_vocab_size", "dim", "heads", "encoder_layers", "decoder_layers", "feedforward"):
             require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
         require(1 <= self.max_length <= 2**24, "max_length must be between 1 and 2^24")
         require(
             max(self.encoder_layers, self.decoder_layers) <= 1024,
             "encoder_layers and decoder_layers must be at most 1,024",
         )
-        widest = max(3 * self.dim, self.source_size, self.target_size, self.feedforward, self.max_length)
+        widest = max(3 * self.dim, self.source_vocab_size, self.target_vocab_size, self.feedforward, self.max_length)
         require(self.dim * widest <= 2**36, f"dim {self.dim} gives a matrix of more than 2^36 elements")
         require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
@@ -102,12 +102,12 @@ class Config(TreeConfig):
         )
         self.check_tree()
         require(
-            not self.tie_embeddings or self.source_size == self.target_size,
+            not self.tie_embeddings or self.source_vocab_size == self.target_vocab_size,
             "tie_embeddings needs a shared vocabulary for source and target",
         )
         for name in ("pad_token", "begin_token", "end_token"):
             token = getattr(self, name)
-            size = min(self.source_size, self.target_size) if name == "pad_token" else self.target_size
+            size = min(self.source_vocab_size, self.target_vocab_size) if name == "pad_token" else self.target_vocab_size
             require(token is None or 0 <= token < size, f"{name} {token} is not one of {size} tokens")
 
     @property
@@ -149,15 +149,15 @@ class Transformer(EncoderDecoder[Memory, State]):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.source_embed = embedding(config, config.source_size)
+        self.source_embed = embedding(config, config.source_vocab_size)
         self.source_depths = depth_encoding(config, config.dim)  # D
-        self.target_embed = embedding(config, config.target_size)
+        self.target_embed = embedding(config, config.target_vocab_size)
         self.encoder = Stack(encoder_block(config) for _ in range(config.encoder_layers))
         self.encoder_norm = final_norm(config)
         self.decoder = Stack(DecoderBlock(config) for _ in range(config.decoder_layers))
         self.decoder_norm = final_norm(config)
-        self.readout = nn.Linear(config.dim, config.target_size, bias=False)  # E
-        self.readout_bias = nn.Parameter(torch.zeros(1, config.target_size)) if config.output_bias else None  # b
+        self.readout = nn.Linear(config.dim, config.target_vocab_size, bias=False)  # E
+        self.readout_bias = nn.Parameter(torch.zeros(1, config.target_vocab_size)) if config.output_bias else None  # b
         if config.tie_embeddings:
             self.target_embed.tokens.weight = self.source_embed.tokens.weight
         if config.tie_embeddings or config.tie_output:

@@ -24,8 +24,8 @@ from qkv.attention import SCORES, Sinusoidal, Sizes, build_score
 from qkv.config import require, require_known
 from qkv.errors import ShapeError
 from qkv.nn.block import Block
-from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import POSITIONS
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
 from qkv.nn.labels import label_names
 from qkv.nn.multi_head import MultiHead

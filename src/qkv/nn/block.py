@@ -3,7 +3,7 @@
 from torch import nn
 
 from qkv.attention import Cache, Mask, Position
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multi_head import MultiHead
 from qkv.types import Float, Tensor

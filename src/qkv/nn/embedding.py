@@ -7,7 +7,7 @@ from torch import nn
 
 from qkv.attention import ALiBi, Encoding, Learned, Position, Relative, Rotary, Sinusoidal
 from qkv.attention.encoding import SinusoidalHalves as SinusoidalHalves
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.types import Float, Int, Tensor
 
 MAX_RELATIVE_DISTANCE = 16  # relative positions are clipped to this distance, as in Shaw et al. 2018

@@ -1,7 +1,9 @@
-"""Interfaces of autoregressive decoders and encoder-decoders, as used by search, training and tasks."""
+"""Interfaces of source encoders, autoregressive decoders and encoder-decoders."""
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +13,35 @@ from qkv.types import Float, Int, Tensor
 
 Memory = TypeVar("Memory")
 State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class EncodedStates:
+    """Output of a source encoder."""
+
+    values: Float[Tensor, "batch source dim"]  # h_i
+    final: Float[Tensor, "batch layers dim"]  # final state of each layer, or the mean of h_i as one layer
+    embedded: Float[Tensor, "batch source embedding_dim"]  # e_i: the embedded tokens, input of the first layer
+
+
+class SourceEncoder(nn.Module, ABC):
+    """Encodes a source text for any decoder.
+
+    Each encoder has the option `dim`, the size of h_i, which defaults to that of the model.
+    """
+
+    has_final_states: ClassVar[bool] = False  # whether `final` has a state per layer, and not the mean of h_i
+    final_layers: int = 1  # layers of `final`
+    dim: int  # of h_i
+    embed: nn.Embedding  # of the tokens; a model may tie its weight
+
+    @abstractmethod
+    def forward(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"]) -> EncodedStates:
+        """Encode padded sentences."""
+
+    @classmethod
+    def check_options(cls, dim: int, options: Mapping[str, Any]) -> None:
+        """Raise ConfigError if the options of an encoder do not fit `dim`."""
 
 
 class Decoder(nn.Module, ABC, Generic[Memory, State]):
@@ -43,6 +74,23 @@ class Decoder(nn.Module, ABC, Generic[Memory, State]):
         """Return the logits after each token of `target` (teacher forcing)."""
         logits, _ = self.advance(target, self.init_state(memory))
         return logits
+
+    def decode_with_sampling(
+        self, target: Int[Tensor, "batch target"], memory: Memory, probability: float
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        """`decode` with scheduled sampling: feed the model's own argmax token with some probability.
+
+        From Bengio, Vinyals, Jaitly and Shazeer (2015).
+        """
+        state = self.init_state(memory)
+        steps: list[Tensor] = []
+        for token in target.unbind(1):
+            if steps:
+                sampled = torch.rand_like(token, dtype=torch.float32) < probability
+                token = torch.where(sampled, steps[-1].argmax(dim=-1), token)
+            logits, state = self.step(token, state)
+            steps.append(logits)
+        return torch.stack(steps, dim=1)
 
     def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
         """Return the logits after one more token, and the new state."""

@@ -6,7 +6,7 @@ from functools import partial
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.types import Float, Tensor
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

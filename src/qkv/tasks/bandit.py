@@ -16,7 +16,7 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.metrics.bandit_policies import baselines, play
 from qkv.models.snail import SNAILPolicy
-from qkv.nn.losses.policy_gradient import gumbel, policy_gradient
+from qkv.nn.losses import gumbel, policy_gradient
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Int, Tensor
 

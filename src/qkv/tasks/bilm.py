@@ -22,7 +22,7 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.elmo import Elmo
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.text_inputs import WordExampleEncoder
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.tokenizers.characters import Characters

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from qkv.config import parse_term
 from qkv.datasets.batching import IGNORE, round_up
 from qkv.datasets.captions import Captions
 from qkv.datasets.registry import DataConfig, LoadedData
@@ -15,10 +16,8 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.metrics.caption_metrics import caption_bleu, exact_captions, inside
-from qkv.models.show_attend_tell import MAX_STRIDE, Config, ShowAttendTell
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.nn.losses.doubly_stochastic import doubly_stochastic_loss
-from qkv.nn.losses.reinforce import alignment_loss
+from qkv.models.show_attend_tell import ShowAttendTell
+from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.pipelines.special_tokens import SpecialTokenIds
@@ -64,7 +63,7 @@ class CaptioningTask(ScoredTask):
     }
     model = ShowAttendTell
     learns_from = "captions"
-    from_data = ("vocabulary_size", "channels", "height", "width")
+    from_data = ("vocab_size", "channels", "height", "width")
     capturable = True
 
     vocabulary: Vocabulary
@@ -87,14 +86,17 @@ class CaptioningTask(ScoredTask):
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        cells = {"patches": table.get("patch", Config.patch), "given": 1}
-        side = cells.get(str(table.get("encoder")), MAX_STRIDE)
-        return {"vocabulary_size": 1, "channels": 3, "height": side, "width": side}
+        try:
+            encoder = parse_term("image_encoder", table.get("encoder", "cnn"))
+        except ValueError:
+            return {}  # reported when the config is built
+        side = encoder.cls.stride(encoder.options)
+        return {"vocab_size": 1, "channels": 3, "height": side, "width": side}
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: Vocabulary) -> dict[str, Any]:
         _, channels, height, width = data.captions["train"].images.shape
-        return {"vocabulary_size": len(vocabulary), "channels": channels, "height": height, "width": width}
+        return {"vocab_size": len(vocabulary), "channels": channels, "height": height, "width": width}
 
     @classmethod
     def prepare(
@@ -107,7 +109,7 @@ class CaptioningTask(ScoredTask):
         kept = [example for example in examples if len(example.tokens) < model.max_length]
         if not kept:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
-        if train.best_by == "pointing" and not (data.captions["valid"].objects and model.attention != "none"):
+        if train.best_by == "pointing" and not (data.captions["valid"].objects and model.decoder == "attend"):
             raise InputError(
                 "train.best_by 'pointing' requires a model with attention and data with object boxes: shapes"
             )

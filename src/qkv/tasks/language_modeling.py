@@ -15,7 +15,7 @@ from qkv.errors import CheckpointError, InputError
 from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric
 from qkv.nn.language_model import LanguageModel, detach_state, replace_tensors, state_tensors
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.nn.state import select
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.tokenizers.tokenizer import PretrainedTokenizer

@@ -21,7 +21,7 @@ from qkv.errors import InputError
 from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.tokenizers.tokenizer import PretrainedTokenizer
 from qkv.tokenizers.vocabulary import END, PAD, Vocabulary

@@ -21,8 +21,7 @@ from qkv.errors import InputError
 from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric, corpus_scores, exact_match, rouge_scores
 from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.nn.losses.reinforce import alignment_loss
+from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.parsed_source import ParsedPair, parsed_ids, tree_inputs, with_trees
 from qkv.pipelines.special_tokens import SpecialTokenIds
 from qkv.pipelines.translator import Translator
@@ -91,7 +90,7 @@ class TranslationTask(Task):
     }
     model = EncoderDecoder
     learns_from = "pairs"
-    from_data = ("source_size", "target_size")
+    from_data = ("source_vocab_size", "target_vocab_size")
     capturable = True
 
     vocabulary: AnyTokenizer
@@ -108,7 +107,7 @@ class TranslationTask(Task):
 
     @classmethod
     def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
+        return {"source_vocab_size": len(vocabulary.source), "target_vocab_size": len(vocabulary.target)}
 
     @classmethod
     def prepare(

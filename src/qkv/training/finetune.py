@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import torch
 
 from qkv.attention import Learned
-from qkv.config import build
+from qkv.config import Config, build
 from qkv.datasets.registry import DataConfig
 from qkv.errors import InputError
 from qkv.hub import load
@@ -16,10 +16,10 @@ from qkv.nn.low_rank import LengthProjection
 from qkv.registry import lookup
 from qkv.training.recipe import TASKS, Recipe
 
-VOCAB_SIZES = ("vocabulary_size", "source_size", "target_size")  # a pretrained model keeps its own
+VOCAB_SIZES = ("vocab_size", "vocabulary_size", "source_vocab_size", "target_vocab_size")  # a pretrained model keeps its own
 
 FREE_SIZES = ("max_length", "max_words", "reader_hidden", "own_words")  # sizes that a recipe may still change
-ARCHITECTURE_KEYS = ("normalise_words",)  # not sizes, but the weights are only valid with the values they had
+ARCHITECTURE_KEYS = ("normalise_words", "encoder")  # not sizes, but the weights are only valid with the values they had
 NO_TOKENIZER = {"pictures", "episodes", "bandits", "sequences"}  # kinds of data without text
 POSITION_AXES = {
     Learned: 0,
@@ -50,7 +50,7 @@ def pretrained_config(recipe: Recipe, pretrained: Any, sizes: dict[str, Any]) ->
     """
     name = recipe.model["name"]
     overrides = {key: value for key, value in recipe.model.items() if key not in ("name", "preset", *_fixed(recipe))}
-    kept = {field.name: getattr(pretrained.config, field.name) for field in fields(pretrained.config)}
+    kept = _to_dict(pretrained.config)
     from_data = {key: value for key, value in sizes.items() if key not in VOCAB_SIZES}
     return build(
         lookup("model", name).config_class, {**kept, **overrides, **from_data}, f"init {recipe.init}", prefix="model."
@@ -61,10 +61,8 @@ def ignored_keys(recipe: Recipe, pretrained: Any) -> tuple[str, ...]:
     """Return notes on recipe keys that have no effect, because `init` fixes the sizes and the tokenizer."""
     if pretrained is None:
         return ()
-    table = recipe.model
-    keys = [
-        f"model.{key}" for key in _fixed(recipe) if _as_lists(table[key]) != _as_lists(getattr(pretrained.config, key))
-    ]
+    table, config = recipe.model, _to_dict(pretrained.config)
+    keys = [f"model.{key}" for key in _fixed(recipe) if _as_lists(table[key]) != _as_lists(config[key])]
     if "preset" in table:
         keys.append(f"model.preset = {table['preset']!r}")
     notes = [f"{' and '.join(keys)} ignored: fixed by the checkpoint"] if keys else []
@@ -83,6 +81,12 @@ def _fixed(recipe: Recipe) -> list[str]:
     hints = get_type_hints(lookup("model", recipe.model["name"]).config_class)
     sizes = [key for key in recipe.model if key in hints and key not in FREE_SIZES and _is_size(hints[key])]
     return sizes + [key for key in recipe.model if key in ARCHITECTURE_KEYS]
+
+
+def _to_dict(config: Any) -> dict[str, Any]:
+    if isinstance(config, Config):
+        return config.to_dict()
+    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 def _is_size(hint: Any) -> bool:

@@ -9,13 +9,14 @@ import copy
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from qkv.config import Config
 from qkv.errors import InputError, OutOfMemory
 from qkv.hub.meta_model import empty_model, meta_model
 from qkv.runtime.device import autocast
@@ -143,15 +144,17 @@ def explain_out_of_memory(run: Run) -> Iterator[None]:
 def _size_to_lower(recipe: Recipe, network: Any, config: Any) -> str:
     """Name the size, with its value, that shrinks the model most when halved."""
     sizes: dict[str, int] = {}
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if type(value) is not int or value < 2 or field.name in TASKS[recipe.task].from_data:
+    for name, value in config if isinstance(config, Config) else vars(config).items():
+        if type(value) is not int or value < 2 or name in TASKS[recipe.task].from_data:
             continue
+        half = {name: value // 2}
         try:
-            smaller = meta_model(network, replace(config, **{field.name: value // 2}), "model")
+            smaller = meta_model(
+                network, config.replace(**half) if isinstance(config, Config) else replace(config, **half), "model"
+            )
         except InputError:  # half is not allowed
             continue
-        sizes[field.name] = sum(parameter.nbytes for parameter in smaller.parameters())
+        sizes[name] = sum(parameter.nbytes for parameter in smaller.parameters())
     if not sizes:
         return "lower the sizes of the model"
     name = min(sizes, key=sizes.__getitem__)

@@ -64,14 +64,14 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         "marian: share_encoder_decoder_embeddings without tie_word_embeddings is not supported: its meaning depends on "
         "the version of transformers",
     )
-    target_size = their.decoder_vocab_size or their.vocab_size
+    target_vocab_size = their.decoder_vocab_size or their.vocab_size
     require(
-        not shared or target_size == their.vocab_size,
-        f"marian: shared embeddings require equal vocabulary sizes, not {their.vocab_size} and {target_size}",
+        not shared or target_vocab_size == their.vocab_size,
+        f"marian: shared embeddings require equal vocabulary sizes, not {their.vocab_size} and {target_vocab_size}",
     )
     return Config(
         their.vocab_size,
-        target_size,
+        target_vocab_size,
         dim=their.d_model,
         heads=their.encoder_attention_heads,
         encoder_layers=their.encoder_layers,
@@ -100,8 +100,8 @@ def write_config(config: Config) -> dict[str, Any]:
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
         "is_encoder_decoder": True,
-        "vocab_size": config.source_size,
-        "decoder_vocab_size": config.target_size,
+        "vocab_size": config.source_vocab_size,
+        "decoder_vocab_size": config.target_vocab_size,
         "max_position_embeddings": config.max_length,
         "d_model": config.dim,
         "encoder_layers": config.encoder_layers,

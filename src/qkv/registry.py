@@ -25,6 +25,8 @@ PACKAGES = {  # the package whose import registers the built-in classes of a kin
     "align": "qkv.attention",
     "position": "qkv.attention",
     "mask": "qkv.attention",
+    "encoder": "qkv.nn.encoders",
+    "image_encoder": "qkv.nn.image_encoder",
     "model": "qkv.models",
     "task": "qkv.tasks",
     "dataset": "qkv.datasets.corpora",

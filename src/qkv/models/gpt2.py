@@ -20,8 +20,8 @@ from qkv.attention import Cache, Causal, Documents, Mask, Prefix, ScaledDot, Siz
 from qkv.attention.mask import Not
 from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, Term, require
 from qkv.errors import InputError
-from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import build_encoding, build_position, positions_within
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import LanguageModel
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes

@@ -27,8 +27,8 @@ from torch import nn
 from qkv.attention import LocalMonotonic, LocalPredictive, Sizes
 from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
 from qkv.errors import InputError
-from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import ScaledEmbedding, build_encoding, is_encoding
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes

@@ -19,8 +19,8 @@ from torch import nn
 
 from qkv.attention import Cache, Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, PositionTerm, Rate, ScoreTerm, Size, Term, require
-from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import ScaledEmbedding, build_encoding, build_position
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes

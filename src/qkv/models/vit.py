@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from qkv.attention import Learned, Sizes
 from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
 from qkv.errors import ShapeError
-from qkv.nn.dropout import Dropout
 from qkv.nn.embedding import build_encoding, build_position
+from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import Model
 from qkv.nn.labels import label_names

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.types import Float, Tensor
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]

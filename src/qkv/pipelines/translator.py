@@ -176,7 +176,7 @@ class Translator:
         if not self.model.alignment_layers:
             raise InputError(
                 f"{self.name}: {what} requires attention over the source, which this model lacks; models that have it: "
-                'rnn_seq2seq with model.attention = "bahdanau" or "luong", conv_seq2seq, transformer'
+                'rnn_seq2seq with model.decoder = "bahdanau" or "luong", conv_seq2seq, transformer'
             )
 
     @torch.inference_mode()

@@ -16,7 +16,7 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.metrics.bandit_policies import baselines, play
 from qkv.models.snail import SNAILPolicy
-from qkv.nn.losses.policy_gradient import gumbel, policy_gradient
+from qkv.nn.losses import gumbel, policy_gradient
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig

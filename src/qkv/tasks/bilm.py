@@ -24,7 +24,7 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.elmo import Elmo
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.text_inputs import WordExampleEncoder
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Task, TaskConfig

@@ -17,9 +17,7 @@ from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.metrics.caption_metrics import caption_bleu, exact_captions, inside
 from qkv.models.show_attend_tell import ShowAttendTell
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.nn.losses.doubly_stochastic import doubly_stochastic_loss
-from qkv.nn.losses.reinforce import alignment_loss
+from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.pipelines.special_tokens import SpecialTokenIds

@@ -27,7 +27,7 @@ from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.bert import MLM_HEADS, Bert, Pretraining
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
 from qkv.tasks.masking import IGNORE, mask_tokens
 from qkv.tasks.next_sentence import sentence_pairs

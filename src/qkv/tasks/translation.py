@@ -25,8 +25,7 @@ from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric, Score, alignment_accuracy, corpus_scores, exact_match, rouge_scores
 from qkv.metrics.pair_scores import bleu_by_length, pair_scores, pronunciation_scores
 from qkv.nn.interfaces import EncoderDecoder
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.nn.losses.reinforce import alignment_loss
+from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.output import Answer
 from qkv.pipelines.parsed_source import ParsedPair, parsed_ids, tree_inputs, with_trees
 from qkv.pipelines.special_tokens import SpecialTokenIds

@@ -98,6 +98,8 @@ class Recipe(Config):
             section: {"name": config.registered_name, **config.to_dict()}
             for section, config in (("task", self.task), ("data", self.data), ("model", self.model))
         }
+        for key in self.task_class.from_data:  # part of the checkpoint's config.json
+            sections["model"].pop(key, None)
         head = {key: getattr(self, key) for key in ("name", "overrides", "seed", "init")}
         return {**head, "overrides": list(self.overrides), **sections, "train": self.train.to_dict()}
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.datasets.registry import LoadedData
+from qkv.datasets.dataset import TextDataset
 from qkv.errors import CheckpointError, InputError
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
@@ -22,12 +22,12 @@ from qkv.training.recipe import TrainConfig
 
 TEXT = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=1000))
 VALID = TEXT[137:300]
-LOADED = LoadedData({}, texts={"train": TEXT, "valid": VALID})
+LOADED = TextDataset({"train": TEXT, "valid": VALID})
 
 
 def prepared(text: str = TEXT, valid: str = VALID, seed: int = 0, **train: Any) -> LanguageModelingTask:
-    data = LoadedData({}, texts={"train": text, "valid": valid}, notes=("a note",))
-    settings = TrainConfig(**{"batch_tokens": 80, "length": 20, **train})
+    data = TextDataset({"train": text, "valid": valid}, notes=("a note",))
+    settings = TrainConfig(**{"batch_size": 80, "length": 20, **train})
     return LanguageModelingTask.prepare(data, Vocabulary.train([text], "char"), None, settings, seed)
 
 
@@ -109,7 +109,7 @@ def nats_one_by_one(model: RNNLM, tokens: list[int]) -> float:
 
 @pytest.mark.parametrize("budget", [1, 7, 80, 10_000])
 def test_validation_loss_equals_a_loop_over_the_text(budget):
-    task = prepared(batch_tokens=80)
+    task = prepared(batch_size=80)
     model = small(task).eval()
     with torch.no_grad():
         nats = nats_one_by_one(model, task.valid.tokens.tolist())
@@ -184,7 +184,7 @@ def bounded_context(task: LanguageModelingTask) -> GPT2:
 @pytest.mark.parametrize("valid", [VALID, VALID[:161]], ids=["remainder", "whole chunks"])
 @pytest.mark.parametrize("budget", [20, 60, 200])
 def test_bounded_context_is_validated_chunk_by_chunk_without_losing_tokens(valid, budget):
-    task = prepared(valid=valid, batch_tokens=budget)
+    task = prepared(valid=valid, batch_size=budget)
     model = bounded_context(task).eval()
     tokens = task.valid.tokens
     total = 0.0
@@ -195,8 +195,8 @@ def test_bounded_context_is_validated_chunk_by_chunk_without_losing_tokens(valid
 
 
 def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
-    data = LoadedData({}, texts={"train": TEXT, "valid": VALID})
-    settings = TrainConfig(batch_tokens=80, length=20)
+    data = TextDataset({"train": TEXT, "valid": VALID})
+    settings = TrainConfig(batch_size=80, length=20)
     vocabulary = Vocabulary.train([TEXT], "char")
     task = LanguageModelingTask.prepare(data, vocabulary, GPT2Config(30, max_length=24), settings, 0)
     model = bounded_context(task)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
@@ -25,9 +25,9 @@ NUMBERS = {"negative": 0, "positive": 1}
 
 
 def prepared(longest: int = 64, **train: Any) -> TextClassificationTask:
-    data = LoadedData({"train": PAIRS, "valid": PAIRS})
+    data = LabeledTextDataset({"train": PAIRS, "valid": PAIRS})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
-    return TextClassificationTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_tokens": 40, **train}), 0)
+    return TextClassificationTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_size": 40, **train}), 0)
 
 
 def test_texts_get_special_tokens_and_are_truncated():
@@ -43,13 +43,13 @@ def test_texts_get_special_tokens_and_are_truncated():
 
 
 def test_labels_come_from_the_data():
-    sizes = TextClassificationTask.sizes(LoadedData({"train": PAIRS}), VOCABULARY)
+    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "classifier", "labels": 2, "label_names": LABELS}
 
 
 def test_a_single_label_is_an_error():
     with pytest.raises(InputError, match="one label, 'negative'"):
-        TextClassificationTask.sizes(LoadedData({"train": PAIRS[1:2]}), VOCABULARY)
+        TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS[1:2]}), VOCABULARY)
 
 
 def test_loss_is_the_mean_over_texts_and_ignores_padding():

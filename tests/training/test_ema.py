@@ -90,10 +90,9 @@ def test_averaged_weights_are_validated_saved_and_loaded(tiny_text, tmp_path):
 
 
 def load_task(recipe: Recipe, model: qkv.hub.Network) -> loop.Task:
-    from qkv.datasets.registry import load_data
-    from qkv.training.recipe import TASKS
+        from qkv.training.recipe import TASKS
 
-    return TASKS[recipe.task].prepare(load_data(recipe.data), model.tokenizer, model.config, recipe.train, recipe.seed)
+    return TASKS[recipe.task].prepare(recipe.data.load(), model.tokenizer, model.config, recipe.train, recipe.seed)
 
 
 def test_ema_does_not_change_training(tiny_text, tmp_path):

@@ -14,9 +14,9 @@ from qkv.datasets.corpora.bandits import Bandits
 from qkv.datasets.registry import LoadedData
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
-from qkv.metrics.bandit_policies import baselines, play
 from qkv.models.snail import SNAILPolicy
 from qkv.nn.losses.policy_gradient import gumbel, policy_gradient
+from qkv.tasks.bandit_policies import baselines, play
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
 from qkv.types import Float, Int, Tensor
 

@@ -14,7 +14,8 @@ from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.metrics.caption_metrics import caption_bleu, exact_captions, inside
+from qkv.metrics.alignment_metrics import inside
+from qkv.metrics.text_metrics import caption_bleu, exact_captions
 from qkv.models.show_attend_tell import MAX_STRIDE, Config, ShowAttendTell
 from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.nn.losses.doubly_stochastic import doubly_stochastic_loss

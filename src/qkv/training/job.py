@@ -7,7 +7,7 @@ from typing import Any
 
 from qkv.datasets.registry import load_data
 from qkv.errors import CheckpointError
-from qkv.hub.model_folder import read_config
+from qkv.hub.model_folder import ModelFolder
 from qkv.registry import lookup
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
@@ -62,10 +62,11 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
         else pretrained.tokenizer
     )
     if resumed:
-        saved_network, config = read_config(run.checkpoints[-1])
-        if saved_network is not network:
+        saved = ModelFolder(run.checkpoints[-1])
+        config = saved.config
+        if saved.network is not network:
             raise CheckpointError(
-                f"{run.checkpoints[-1]}: holds a {saved_network.__name__}, but the run trains a {network.__name__}"
+                f"{run.checkpoints[-1]}: holds a {saved.network.__name__}, but the run trains a {network.__name__}"
             )
     elif pretrained is not None:
         config = pretrained_config(recipe, pretrained, task_class.sizes(data, vocabulary))

@@ -13,18 +13,9 @@ from qkv.config import build, override
 from qkv.datasets.registry import LoadedData, load_data
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest, write_manifest
-from qkv.hub.model_folder import (
-    WEIGHTS,
-    Network,
-    checkpoint_path,
-    checkpoint_step,
-    checkpoints_in,
-    read_tensors,
-    read_vocabulary,
-    save_model,
-    write_tensors,
-)
-from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer
+from qkv.hub.model_folder import Network, checkpoint_path, checkpoint_step, checkpoints_in, save_model
+from qkv.hub.tensors import WEIGHTS, read_tensors, write_tensors
+from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer, read_vocabulary
 from qkv.runtime.files import (
     atomic_folder,
     check_output_file,

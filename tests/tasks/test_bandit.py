@@ -12,11 +12,11 @@ from torch import Tensor
 from qkv.datasets.corpora.bandits import Bandits
 from qkv.datasets.dataset import BanditDataset
 from qkv.errors import InputError
-from qkv.metrics.bandit_policies import baselines, gittins_index, play
 from qkv.models.snail import PolicyConfig, SNAILPolicy
 from qkv.nn.losses import gumbel, policy_gradient
 from qkv.tasks import bandit
 from qkv.tasks.bandit import TEST_SEED, VALID_SEED, BanditTask, GameBatch, draw_games, rollout, scores
+from qkv.tasks.bandit_policies import baselines, gittins_index, play
 from qkv.training.recipe import TrainConfig
 from tests.datasets.build import load
 

@@ -67,7 +67,7 @@ def view(
     """
     from qkv.cli.view_memory import view_memory
     from qkv.datasets.tagged import text_of
-    from qkv.hub.model_folder import locate, network_of
+    from qkv.hub.model_folder import ModelFolder, locate
     from qkv.interpret.image_probe import PictureAnswer
     from qkv.models.han import HAN
     from qkv.models.show_attend_tell import ShowAttendTell
@@ -77,7 +77,7 @@ def view(
     from qkv.visualize import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
     from qkv.visualize.selection import pick_head
 
-    network = network_of(locate(run))
+    network = ModelFolder(locate(run)).network
     if issubclass(network, ShowAttendTell):
         raise InputError(f"{run} is a captioning model: use qkv caption {run} PICTURE --out PAGE.html")
     if issubclass(network, SequenceModel):

@@ -14,10 +14,10 @@ from qkv.datasets.corpora.bandits import Bandits
 from qkv.datasets.dataset import BanditDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
-from qkv.metrics.bandit_policies import baselines, play
 from qkv.models.snail import SNAILPolicy
 from qkv.nn.losses import gumbel, policy_gradient
 from qkv.registry import register
+from qkv.tasks.bandit_policies import baselines, play
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 from qkv.types import Float, Int, Tensor

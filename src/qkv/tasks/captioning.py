@@ -15,7 +15,8 @@ from qkv.datasets.dataset import CaptionDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.metrics.caption_metrics import caption_bleu, exact_captions, inside
+from qkv.metrics.alignment_metrics import inside
+from qkv.metrics.text_metrics import caption_bleu, exact_captions
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import Captioner

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import CheckpointError
-from qkv.hub.model_folder import read_config
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
 from qkv.tokenizers.characters import Characters
@@ -57,10 +56,11 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
         task_class.learn_vocabulary(data, recipe.data, recipe.model) if pretrained is None else pretrained.tokenizer
     )
     if resumed:
-        saved_network, config = read_config(run.checkpoints[-1])
-        if saved_network is not network:
+        saved = ModelFolder(run.checkpoints[-1])
+        config = saved.config
+        if saved.network is not network:
             raise CheckpointError(
-                f"{run.checkpoints[-1]}: holds a {saved_network.__name__}, but the run trains a {network.__name__}"
+                f"{run.checkpoints[-1]}: holds a {saved.network.__name__}, but the run trains a {network.__name__}"
             )
     elif pretrained is not None:
         config = pretrained_config(recipe, pretrained, task_class.sizes(data, vocabulary))

@@ -82,7 +82,15 @@ class Config(TreeConfig):
     end_token: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("source_vocab_size", "target_vocab_size", "dim", "heads", "encoder_layers", "decoder_layers", "feedforward"):
+        for name in (
+            "source_vocab_size",
+            "target_vocab_size",
+            "dim",
+            "heads",
+            "encoder_layers",
+            "decoder_layers",
+            "feedforward",
+        ):
             require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
         require(1 <= self.max_length <= 2**24, "max_length must be between 1 and 2^24")
         require(
@@ -107,7 +115,9 @@ class Config(TreeConfig):
         )
         for name in ("pad_token", "begin_token", "end_token"):
             token = getattr(self, name)
-            size = min(self.source_vocab_size, self.target_vocab_size) if name == "pad_token" else self.target_vocab_size
+            size = (
+                min(self.source_vocab_size, self.target_vocab_size) if name == "pad_token" else self.target_vocab_size
+            )
             require(token is None or 0 <= token < size, f"{name} {token} is not one of {size} tokens")
 
     @property

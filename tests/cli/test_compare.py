@@ -157,7 +157,7 @@ def test_a_user_recipe_gets_no_reproduction_command(
     Path("pairs.tsv").write_text(PAIRS)
     Path("mine.toml").write_text(
         'data = { name = "pairs", train = ["pairs.tsv"], test = ["pairs.tsv"] }\ntrain = { epochs = 1 }\n'
-        'model = { name = "rnn_seq2seq", hidden_dim = 4, embedding_dim = 4 }\n'  # no dropout, unlike the built-in recipes
+        'model = { name = "rnn_seq2seq", hidden_dim = 4, embedding_dim = 4 }\n'  # no dropout, unlike built-in ones
     )
     assert qkv("train", "mine.toml", "--out", "mine", "--device", "cpu").code == 0
     assert qkv("evaluate", "mine", "--beam", 2).code == 0

@@ -50,6 +50,8 @@ def register(kind: str, *names: str) -> Callable[[C], C]:
                 raise InputError(f"the {kind} {name} is already registered, by {existing.__module__}")
             _classes[kind][name] = cls
         cls.registered_name = names[0]
+        if hasattr(cls, "config_class"):
+            cls.config_class.registered_name = names[0]
         return cls
 
     return decorate

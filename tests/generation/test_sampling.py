@@ -13,8 +13,7 @@ from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, Sampling, sample
 from qkv.generation.sampling import sample_from
 from qkv.models import conv_seq2seq, rnn_seq2seq, transformer
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import EncoderDecoder, LanguageModel
 
 BEGIN, END, VOCABULARY = 0, 1, 6
 LOGITS = torch.tensor([0.3, -0.5, 1.2, 0.0, 2.0, -2.0])

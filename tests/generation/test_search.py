@@ -16,7 +16,7 @@ import qkv
 from qkv.errors import InputError
 from qkv.generation import Coverage, DecodingConstraints, beam_search, greedy_search, sample
 from qkv.models import conv_seq2seq, rnn_seq2seq, transformer
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder
 
 BEGIN, END, VOCABULARY, MAX_LENGTH = 0, 1, 4, 4
 

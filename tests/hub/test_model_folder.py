@@ -29,10 +29,7 @@ from qkv.models.rnn_text import RNNText
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.language_model import LanguageModel
-from qkv.nn.text_encoder import TextEncoder
-from qkv.nn.transducer import Transducer
+from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel, TextEncoder
 from qkv.registry import lookup, registered
 from qkv.tokenizers.characters import Characters
 from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
@@ -82,7 +79,7 @@ def logits(model: Network) -> torch.Tensor:
             return model(tokens, lengths=lengths)
         case ShowAttendTell():
             return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8), tokens)
-        case Transducer():
+        case SequenceModel():
             return model(torch.linspace(0, 1, 2 * 4 * 3).view(2, 4, 3))
         case SNAIL():
             return model(torch.linspace(-1, 1, 3 * 8 * 8).view(1, 3, 1, 8, 8), torch.tensor([[0, 1]]))
@@ -409,7 +406,7 @@ def test_the_model_kind_is_checked_before_the_weights_are_read(name: str, tmp_pa
         TextEncoder: r"text encoder \(for .*\)",
         ViT: "ViT",
         ShowAttendTell: r"captioner \(for qkv caption\)",
-        Transducer: r"sequence model \(for .*\)",
+        SequenceModel: r"sequence model \(for .*\)",
         SNAIL: "SNAIL",
         SNAILPolicy: "SNAILPolicy",
     }

@@ -22,8 +22,7 @@ from qkv.hub.model_folder import load_as
 from qkv.hub.released import load_released, released_dtype, write_released
 from qkv.hub.tensors import INDEX, WEIGHTS
 from qkv.hub.weight_map import Weight, WeightMap
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import EncoderDecoder, LanguageModel
 
 from .toy import TOY, Config, Toy, config_json, made, same, theirs
 

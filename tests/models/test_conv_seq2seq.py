@@ -12,7 +12,7 @@ import qkv
 from qkv.config import build, describe_fields
 from qkv.errors import InputError
 from qkv.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
-from qkv.nn.state import select
+from qkv.nn.interfaces import select
 from qkv.registry import registered
 
 VOCABULARY = 11

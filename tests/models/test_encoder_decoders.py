@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.attention import watch
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.state import select
+from qkv.nn.interfaces import EncoderDecoder, select
 from qkv.registry import lookup, registered
 
 ENCODER_DECODERS = [name for name, network in registered("model").items() if issubclass(network, EncoderDecoder)]

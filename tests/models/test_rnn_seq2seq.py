@@ -11,7 +11,7 @@ import qkv
 from qkv.config import build, describe_fields
 from qkv.errors import InputError
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
-from qkv.nn.state import select
+from qkv.nn.interfaces import select
 from qkv.registry import registered
 
 VOCABULARY = 11

@@ -16,8 +16,8 @@ from qkv.errors import InputError, ShapeError
 from qkv.generation import DecodingConstraints, beam_search, greedy_search
 from qkv.hub.model_folder import load, save_model
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
+from qkv.nn.interfaces import select
 from qkv.nn.losses import alignment_loss
-from qkv.nn.state import select
 
 VOCABULARY = 9
 SMALL = {

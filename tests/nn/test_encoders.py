@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from qkv.config import Term, parse_term
 from qkv.errors import ConfigError
-from qkv.nn.encoder_decoder import SourceEncoder
 from qkv.nn.encoders import ConvEncoder, EncoderSizes, RNNEncoder, TransformerEncoder
+from qkv.nn.interfaces import SourceEncoder
 from qkv.registry import registered
 
 VOCABULARY, EMBEDDING, DIM, LAYERS = 11, 6, 8, 2

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.nn import fast
-from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.fast import Dropout, StepLinear, dropout
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.registry import lookup
 
 BATCH, LENGTH, INPUTS, HIDDEN = 3, 4, 5, 6

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-
 from qkv.cli.evaluate_scored import evaluate_scored
-from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
 from qkv.datasets.registry import DataConfig, LoadedData, load_data
+
+from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
 from qkv.errors import InputError
 from qkv.models.lstm_memory import Config as LSTMConfig
 from qkv.models.lstm_memory import LSTMMemory
 from qkv.models.ntm import NTM, Config
-from qkv.tasks.algorithmic import SequenceBatch, TransductionTask
+from qkv.tasks.algorithmic import AlgorithmicTask, SequenceBatch
 from qkv.training import job
 from qkv.training.loop import adamw
 from qkv.training.recipe import TrainConfig, read_recipe
@@ -38,14 +38,14 @@ def short() -> LoadedData:
     return LoadedData({}, sequences={split: Stream(puzzle, split, 9) for split in ("train", "valid", "test")})
 
 
-def prepared(data: LoadedData | None = None, **train: Any) -> TransductionTask:
+def prepared(data: LoadedData | None = None, **train: Any) -> AlgorithmicTask:
     settings = TrainConfig(**{"batch_tokens": 4, **train})
-    return TransductionTask.prepare(data or short(), None, None, settings, 0)
+    return AlgorithmicTask.prepare(data or short(), None, None, settings, 0)
 
 
-def small(task: TransductionTask, **changes: Any) -> NTM:
+def small(task: AlgorithmicTask, **changes: Any) -> NTM:
     torch.manual_seed(0)
-    sizes = TransductionTask.sizes(LoadedData({}, sequences={"train": task.train}), None)
+    sizes = AlgorithmicTask.sizes(LoadedData({}, sequences={"train": task.train}), None)
     return NTM(Config(**{**sizes, "hidden": 16, "locations": 8, "width": 6, **changes}))
 
 
@@ -112,7 +112,7 @@ def test_loss_and_wrong_bits_equal_a_loop_over_the_answer():
     assert task.loss(model, batch).item() == pytest.approx(losses_by_size[2,], rel=1e-5)
 
 
-def train(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
+def train(model: Any, task: AlgorithmicTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
     """Train for `steps` steps and return their losses."""
     optimizer = adamw(model, TrainConfig(lr=lr, weight_decay=0.0))
     passes: TrainStep[SequenceBatch] = TrainStep(model, lambda batch: task.loss(model, batch), "float32", 0.1)
@@ -127,7 +127,7 @@ def eight() -> SequenceBatch:
     return SequenceBatch.from_sequences(Short(bits=3).generate("eight", 8, (2,)))
 
 
-def build_model(kind: str, task: TransductionTask) -> Any:
+def build_model(kind: str, task: AlgorithmicTask) -> Any:
     torch.manual_seed(0)
     return LSTMMemory(LSTMConfig(5, 3, hidden=24)) if kind == "baseline" else small(task, controller=kind)
 

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 
 import qkv
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.document_probe import DocumentProbe
 from qkv.models.han import HAN, Config
 from qkv.pipelines.classifier import label_log_probabilities
 from qkv.pipelines.text_inputs import SentenceExampleEncoder
-from qkv.tasks.text_classification import ClassificationTask
+from qkv.tasks.text_classification import TextClassificationTask
 from qkv.tokenizers.vocabulary import Vocabulary
 from qkv.tokenizers.wordpiece import learn_wordpieces
 from qkv.training.recipe import TrainConfig
@@ -43,9 +43,9 @@ def network(**changes: Any) -> HAN:
     return model.eval()
 
 
-def prepared(model: HAN, **train: Any) -> ClassificationTask:
+def prepared(model: HAN, **train: Any) -> TextClassificationTask:
     data = LoadedData({"train": PAIRS, "valid": PAIRS})
-    return ClassificationTask.prepare(data, VOCABULARY, model.config, TrainConfig(**{"batch_tokens": 80, **train}), 0)
+    return TextClassificationTask.prepare(data, VOCABULARY, model.config, TrainConfig(**{"batch_tokens": 80, **train}), 0)
 
 
 def test_documents_are_examples_and_truncation_is_noted():

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
-from qkv.tasks.masked_lm import MaskedWordsTask, TokenizedCorpus
+from qkv.tasks.masked_lm import MaskedLMTask, TokenizedCorpus
 from qkv.tasks.masking import IGNORE
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.vocabulary import Vocabulary
@@ -30,10 +30,10 @@ TOKENIZER = learn_wordpieces(TEXTS, 60, lowercase=True)
 DATA = LoadedData({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(text, "x") for text in TEXTS[:9]]})
 
 
-def prepared(head: str = "pretraining", longest: int = 64, data: LoadedData = DATA, **train: Any) -> MaskedWordsTask:
+def prepared(head: str = "pretraining", longest: int = 64, data: LoadedData = DATA, **train: Any) -> MaskedLMTask:
     settings = TrainConfig(**{"batch_tokens": 8 * 24, "length": 24, **train})
     model = SimpleNamespace(head=head, max_length=longest)
-    return MaskedWordsTask.prepare(data, TOKENIZER, model, settings, 3)
+    return MaskedLMTask.prepare(data, TOKENIZER, model, settings, 3)
 
 
 def tiny(head: str) -> Bert:
@@ -51,7 +51,7 @@ def unmasked(batch: Any) -> torch.Tensor:
     return tokens
 
 
-def batches(task: MaskedWordsTask, epoch: int = 0) -> list[Any]:
+def batches(task: MaskedLMTask, epoch: int = 0) -> list[Any]:
     return [task.batch(rows) for rows in task.epoch(epoch)]
 
 
@@ -213,7 +213,7 @@ def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
     sentences = [s for text in ["\x00. .", *data.documents("train")] for s in split_sentences(text)]
     assert corpus.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s, specials=False).ids]
     assert [len(document) - 1 for document in corpus.documents] == [len(split_sentences("\x00. .")), 2, 1]
-    assert MaskedWordsTask.splits(data) == ["train", "valid"]
+    assert MaskedLMTask.splits(data) == ["train", "valid"]
     assert prepared("masked_lm", data=data).describe() == f"2 documents, {len(corpus.tokens) - 2} tokens"
 
 
@@ -236,4 +236,4 @@ def test_invalid_settings_and_data_are_errors(change, words):
 
 def test_a_tokenizer_without_a_mask_is_an_error():
     with pytest.raises(InputError, match=r"\[MASK\]"):
-        MaskedWordsTask.prepare(DATA, Vocabulary.train(TEXTS, "char"), Config(9, "masked_lm"), TrainConfig(), 0)
+        MaskedLMTask.prepare(DATA, Vocabulary.train(TEXTS, "char"), Config(9, "masked_lm"), TrainConfig(), 0)

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.models.gpt2 import GPT2, Config
 from qkv.pipelines.generator import Generator
-from qkv.tasks.packed_lm import DocumentLanguageModelTask
+from qkv.tasks.packed_lm import PackedLMTask
 from qkv.tokenizers.vocabulary import END, Vocabulary
 from qkv.training.recipe import TrainConfig
 
@@ -29,8 +29,8 @@ def data(texts: list[str] = TEXTS) -> LoadedData:
     return LoadedData({"train": pairs, "valid": pairs[:4], "test": pairs[:3]})
 
 
-def prepared(settings: TrainConfig = SETTINGS, texts: list[str] = TEXTS) -> DocumentLanguageModelTask:
-    return DocumentLanguageModelTask.prepare(data(texts), VOCABULARY, CONFIG, settings, seed=0)
+def prepared(settings: TrainConfig = SETTINGS, texts: list[str] = TEXTS) -> PackedLMTask:
+    return PackedLMTask.prepare(data(texts), VOCABULARY, CONFIG, settings, seed=0)
 
 
 @pytest.fixture

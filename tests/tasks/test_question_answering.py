@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-
 from qkv.datasets.registry import LoadedData
+
 from qkv.datasets.squad import Passage, Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.pipelines.windows import CLS, make_windows
-from qkv.tasks.question_answering import AnsweringTask
+from qkv.tasks.question_answering import QuestionAnsweringTask
 from qkv.tokenizers.vocabulary import Vocabulary
 from qkv.training.recipe import TrainConfig
 from tests.tasks.tiny_bert import tiny_tokenizer
@@ -37,10 +37,10 @@ QUESTIONS = [
 VOCABULARY = Vocabulary.train([TEXT, *(one.question for one in QUESTIONS)], "word")
 
 
-def prepared(longest: int, questions: list[Question] = QUESTIONS, **train: Any) -> AnsweringTask:
+def prepared(longest: int, questions: list[Question] = QUESTIONS, **train: Any) -> QuestionAnsweringTask:
     data = LoadedData({}, questions={"train": questions, "valid": questions})
     settings = TrainConfig(**{"batch_tokens": 200, **train})
-    return AnsweringTask.prepare(data, VOCABULARY, SimpleNamespace(max_length=longest), settings, 0)
+    return QuestionAnsweringTask.prepare(data, VOCABULARY, SimpleNamespace(max_length=longest), settings, 0)
 
 
 def tiny(longest: int) -> Bert:
@@ -129,8 +129,8 @@ def test_an_epoch_has_every_window_once_and_sizes_come_from_the_data():
     assert sorted(row for rows in task.epoch(0) for row in rows) == [*range(len(task.train))]
     assert task.describe() == f"8 questions, {len(task.train)} windows"
     data = LoadedData({}, questions={"train": QUESTIONS})
-    assert AnsweringTask.sizes(data, VOCABULARY) == {"vocabulary_size": len(VOCABULARY), "head": "span"}
-    assert AnsweringTask.splits(data) == ["train"]
+    assert QuestionAnsweringTask.sizes(data, VOCABULARY) == {"vocabulary_size": len(VOCABULARY), "head": "span"}
+    assert QuestionAnsweringTask.splits(data) == ["train"]
     assert task.evaluate(tiny(16).eval(), data, "train")[:2] == (8, "questions")
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from qkv.datasets.registry import DATASETS, LoadedData, load_data
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 
 import qkv
-from qkv.datasets.registry import DATASETS, LoadedData, load_data
 from qkv.errors import InputError
 from qkv.generation import Sampling
-from qkv.tasks.language_modeling import LanguageModelTask
+from qkv.tasks.language_modeling import LanguageModelingTask
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.finetune import load_pretrained
@@ -82,7 +82,7 @@ def test_a_released_language_model_can_be_finetuned(gpt2: Path, tmp_path: Path, 
     wanted = sum(theirs(w[None], labels=w[None]).loss * (len(w) - 1) for w in windows) / (len(ids) - 1)
     table = ["train.batch_tokens=128", "train.length=32", "train.warmup=0", f'init="{gpt2}"']
     recipe = replace(read_recipe("shakespeare-gpt", table), model={"name": "gpt2"})
-    task = LanguageModelTask.prepare(
+    task = LanguageModelingTask.prepare(
         loaded, (start := load_pretrained(recipe)).tokenizer, start.config, recipe.train, 0
     )
     assert task.validate(start)["loss"] == pytest.approx(wanted.item(), abs=1e-5)

@@ -32,30 +32,17 @@ from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer, check_vocab_size, w
 from qkv.hub.tokenizer_files import read_vocabulary as read_vocabulary
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
-from qkv.models.show_attend_tell import ShowAttendTell
-from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
-from qkv.nn.encoder_decoder import Decoder, EncoderDecoder
-from qkv.nn.language_model import LanguageModel
-from qkv.nn.text_encoder import TextEncoder
-from qkv.nn.transducer import Transducer
+from qkv.nn.interfaces import Model
 from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
 from qkv.tokenizers.characters import Characters
 
-# Any model of this package.
-Network = Decoder[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
+Network = Model | ViT
 
 LIBRARY = "qkv"  # "library" in config.json: model_type alone is ambiguous
-KINDS: dict[type[Any], str] = {
-    LanguageModel: "a language model (for qkv generate)",
-    EncoderDecoder: "an encoder-decoder (for qkv translate)",
-    ShowAttendTell: "a captioner (for qkv caption)",
-    TextEncoder: "a text encoder (for qkv classify, tag, answer, fill, embed)",
-    Transducer: "an algorithmic sequence model (for qkv evaluate, view)",
-}
 T = TypeVar("T")
 CHECKPOINT = re.compile(r"step-\d{8,}")
 
@@ -180,10 +167,7 @@ def family_of(folder: Path) -> Family | None:
 
 
 def _describe(kind: type[Any]) -> str:
-    for base, description in KINDS.items():
-        if issubclass(kind, base):
-            return description
-    return f"a {kind.__name__}"
+    return getattr(kind, "kind_description", f"a {kind.__name__}")
 
 
 def locate(folder: str | Path) -> Path:

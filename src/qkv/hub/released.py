@@ -90,7 +90,7 @@ def views(table: WeightMap, parameters: Mapping[str, Tensor]) -> dict[str, Tenso
         parameter = parameters[weight.ours]
         rows = parameter.chunk(len(weight.theirs)) if len(weight.theirs) > 1 else (parameter,)
         for name, part in zip(weight.theirs, rows, strict=True):
-            theirs[name] = part.T if weight.transposed else part
+            theirs[name] = part.T if weight.transposed else part[None] if weight.batched else part
     return theirs
 
 

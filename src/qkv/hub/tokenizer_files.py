@@ -58,7 +58,6 @@ def check_vocab_size(folder: Path, tokenizer: AnyTokenizer, config: Any) -> None
         "source_vocab_size": (source, TOKENIZER),
         "target_vocab_size": (target, target_file),
         "vocab_size": (source, TOKENIZER),
-        "vocabulary_size": (source, TOKENIZER),
     }
     for key, (side, file) in sizes.items():
         vocab_size = getattr(config, key, None)

@@ -31,9 +31,9 @@ from qkv.nn.conv import (
     scale_gradient,
     scaled_residual,
 )
-from qkv.nn.encoder_decoder import EncoderDecoder, SourceEncoder
 from qkv.nn.encoders import EncoderSizes
 from qkv.nn.fast import Dropout
+from qkv.nn.interfaces import EncoderDecoder, SourceEncoder
 from qkv.nn.source_attention import BackendName, check_attention
 from qkv.nn.stack import Stack
 from qkv.registry import register

@@ -36,9 +36,9 @@ from torch import nn
 from qkv.attention import Sizes
 from qkv.config import AlignTerm, Config, Count, EncoderTerm, Probability, Rate, ScoreTerm, Size, Term, require
 from qkv.nn.embedding import ScaledEmbedding
-from qkv.nn.encoder_decoder import EncoderDecoder, SourceEncoder
 from qkv.nn.encoders import EncoderSizes
 from qkv.nn.fast import Dropout, StepLinear
+from qkv.nn.interfaces import EncoderDecoder, SourceEncoder
 from qkv.nn.rnn import Bridge, Cell, Recurrent
 from qkv.nn.source_attention import BackendName, CoverageAttention, EncodedSource, SourceAttention, check_attention
 from qkv.registry import register

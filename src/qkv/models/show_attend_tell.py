@@ -37,9 +37,9 @@ from qkv.config import (
     Term,
     require,
 )
-from qkv.nn.encoder_decoder import Decoder
 from qkv.nn.fast import Dropout, StepLinear
 from qkv.nn.image_encoder import ImageEncoder, ImageSizes
+from qkv.nn.interfaces import Decoder
 from qkv.nn.rnn import Bridge, Recurrent
 from qkv.nn.source_attention import BackendName, append_one_hot, check_attention
 from qkv.registry import register

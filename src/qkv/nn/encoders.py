@@ -20,10 +20,10 @@ from qkv.nn.conv import (
     scaled_residual,
 )
 from qkv.nn.embedding import ScaledEmbedding
-from qkv.nn.encoder_decoder import EncodedStates, SourceEncoder
 from qkv.nn.fast import Dropout
-from qkv.nn.feed_forward import FeedForward
-from qkv.nn.multi_head import MultiHead
+from qkv.nn.feed_forward import Activation, FeedForward
+from qkv.nn.interfaces import EncodedStates, SourceEncoder
+from qkv.nn.multi_head import MultiHeadAttention
 from qkv.nn.rnn import BiRNN, Cell, gather_time, reverse_index
 from qkv.nn.stack import Stack
 from qkv.registry import register
@@ -224,9 +224,9 @@ class TransformerEncoder(SourceEncoder):
 class TransformerBlock(nn.Module):
     """x = x + MultiHead(norm(x)),   x = x + FeedForward(norm(x))."""
 
-    def __init__(self, dim: int, heads: int, ffn_dim: int, dropout: float, activation: str) -> None:
+    def __init__(self, dim: int, heads: int, ffn_dim: int, dropout: float, activation: Activation) -> None:
         super().__init__()
-        self.attention = MultiHead(dim, heads, dropout)
+        self.attention = MultiHeadAttention(dim, heads, dropout)
         self.feed_forward = FeedForward(dim, ffn_dim, dropout, activation)
         self.attention_norm = nn.LayerNorm(dim)
         self.feed_forward_norm = nn.LayerNorm(dim)

@@ -13,12 +13,12 @@ from torch import nn
 from qkv.errors import NotFinite
 from qkv.hub import Network
 from qkv.tasks.task import Batch, Task
+from qkv.tasks.train_config import TrainConfig
 from qkv.training.display import Display
 from qkv.training.ema import EMA
 from qkv.training.environment import current_environment
 from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
-from qkv.training.recipe import TrainConfig
 from qkv.training.run import LOG, Best, Run, TrainState
 from qkv.training.schedule import learning_rate
 from qkv.training.step import CudaGraphTrainStep, TrainStep

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from qkv.config import build, override
-from qkv.datasets.registry import LoadedData, load_data
+from qkv.datasets.dataset import Dataset
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest, write_manifest
 from qkv.hub.model_folder import (
@@ -49,20 +49,20 @@ from qkv.types import Tensor
 LOG, TRAINING = "log.jsonl", "training.safetensors"
 # Keys that can change on resume. The others define the model, the data or how an epoch is divided into batches.
 CHANGEABLE = (
-    "epochs",
-    "lr",
-    "warmup",
-    "decay",
-    "weight_decay",
-    "clip",
-    "label_smoothing",
-    "precision",
-    "graphs",
-    "validate_every",
-    "valid_size",
-    "save_every",
-    "keep",
-    "patience",
+    "task.label_smoothing",
+    "train.epochs",
+    "train.lr",
+    "train.warmup",
+    "train.decay",
+    "train.weight_decay",
+    "train.clip",
+    "train.precision",
+    "train.graphs",
+    "train.validate_every",
+    "train.valid_size",
+    "train.save_every",
+    "train.keep",
+    "train.patience",
 )
 
 
@@ -110,19 +110,21 @@ class Run:
         if not (folder / MANIFEST).exists():
             raise InputError(f"{folder}: not a training run (no {MANIFEST} there)")
         manifest = Manifest.read(folder)
-        recipe = replace(manifest.recipe, data=manifest.recipe.data.without_missing_folder())
+        recipe = manifest.recipe
+        if recipe.data.folder is not None and not Path(recipe.data.folder).is_dir():
+            # The files are identified by hash and may be elsewhere.
+            recipe = recipe.replace(data=recipe.data.replace(folder=None))
         return cls(folder, recipe, manifest, manifest)
 
     def with_overrides(self, assignments: Sequence[str]) -> "Run":
         """Return the run with keys of `train` changed from the newest checkpoint on."""
         for assignment in assignments:
-            table, _, key = assignment.partition("=")[0].strip().partition(".")
-            if table != "train" or key not in CHANGEABLE:
+            if assignment.partition("=")[0].strip() not in CHANGEABLE:
                 raise InputError(
-                    f"--set {assignment}: cannot be changed on resume (train.{', train.'.join(CHANGEABLE)} can); "
+                    f"--set {assignment}: cannot be changed on resume ({', '.join(CHANGEABLE)} can); "
                     f"a new run can start from these weights with --set init={self.folder}"
                 )
-        recipe = build(Recipe, override(self.manifest.recipe.to_dict(), assignments), "--set")
+        recipe = Recipe.from_table(override(self.manifest.recipe.to_dict(), assignments), "--set")
         step = checkpoint_step(self.checkpoints[-1]) if self.checkpoints else 0
         return replace(self, recipe=recipe, manifest=self.manifest.with_version(recipe, step, assignments))
 
@@ -146,9 +148,9 @@ class Run:
         """Return the complete checkpoints, oldest first."""
         return checkpoints_in(self.folder)
 
-    def data(self) -> LoadedData:
+    def data(self) -> Dataset[Any]:
         """Load the data that the run was trained on; raise if they have changed."""
-        loaded = load_data(self.recipe.data)
+        loaded = self.recipe.data.load()
         if self.checkpoints and read_manifest(self.checkpoints[-1]).get("data") != loaded.fingerprint:
             raise InputError(f"{self.folder}: its data have changed since it was trained: give --data")
         return loaded

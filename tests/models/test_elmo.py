@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.datasets.registry import DataConfig, LoadedData
 from torch import Tensor
 from torch.nn import functional as F
 

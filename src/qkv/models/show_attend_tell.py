@@ -102,7 +102,7 @@ class ShowAttendTellConfig(Config):
     @property
     def stride(self) -> int:
         """Side of one position in pixels."""
-        return self.encoder.cls.stride(self.encoder.options)  # type: ignore[no-any-return]
+        return self.encoder.cls.stride(self.encoder.options)
 
     @property
     def grid(self) -> tuple[int, int]:

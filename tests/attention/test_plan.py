@@ -28,11 +28,10 @@ from qkv.attention import (
 )  # fmt: skip
 from qkv.attention.backends import BACKENDS
 from qkv.errors import InputError, ShapeError, Unsupported
-from tests.attention.terms import ALIGNS, MASKS, POSITIONS, SCORES, Make, Sizes
+from tests.attention.terms import ALIGNS, DOT_PRODUCTS, MASKS, POSITIONS, SCORES, Make, Sizes
 
 SIZES = Sizes(batch=2, heads=2, kv_heads=2, queries=4, keys=5, dim=6, value_dim=3)
 MAKE = Make(SIZES, torch.float64, torch.float64)
-FUSED = ("dot", "scaled dot", "bilinear", "low-rank bilinear", "cosine")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -172,7 +171,7 @@ class TestExplain:
                 "position": POSITIONS[position](MAKE),
                 "mask": MASKS[mask](MAKE),
             }
-            fused = score in FUSED and align == "softmax"
+            fused = score in DOT_PRODUCTS and align == "softmax"
             assert explain(*inputs(), **terms).backend == ("sdpa" if fused else "reference")
             assert plan(*inputs(), **terms).backend.name == explain(*inputs(), **terms).backend
 

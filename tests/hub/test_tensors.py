@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from qkv.hub.tensors import (
     read_tensors,
     write_tensors,
 )
+from tests.limits import cpu_limit, memory_limit
 
 
 def every_kind() -> dict[str, torch.Tensor]:
@@ -123,11 +123,9 @@ NOT_JSON = CORRUPT + "invalid JSON: "
 )
 def test_an_inconsistent_header_is_an_error(tmp_path: Path, header: Any, data: bytes, words: str) -> None:
     path = raw(tmp_path / "x", header, data)
-    began = time.monotonic()
-    with pytest.raises(CheckpointError, match=re.escape(f"{path}: {words}")) as caught:
+    with memory_limit(2**25), pytest.raises(CheckpointError, match=re.escape(f"{path}: {words}")) as caught:
         read_header(path)
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - began < 1
 
 
 def test_truncation_at_any_byte_is_detected(tmp_path: Path) -> None:
@@ -141,21 +139,19 @@ def test_truncation_at_any_byte_is_detected(tmp_path: Path) -> None:
 
 def test_a_huge_header_length_allocates_no_memory(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xff" * 8 + b"{}")
-    with pytest.raises(CheckpointError, match="the file ends inside its header"):
+    with memory_limit(2**25), pytest.raises(CheckpointError, match="the file ends inside its header"):
         read_header(tmp_path / "x")
     with (tmp_path / "x").open("wb") as file:
         file.write((2**30).to_bytes(8, "little"))
         file.truncate(2**31)  # a hole, which takes no disk
-    with pytest.raises(CheckpointError, match="header larger than 16 MiB"):
+    with memory_limit(2**25), pytest.raises(CheckpointError, match="header larger than 16 MiB"):
         read_header(tmp_path / "x")
 
 
-def test_a_duplicate_among_many_keys_is_found_quickly(tmp_path: Path) -> None:
+def test_a_duplicate_among_many_keys_is_found_in_linear_time(tmp_path: Path) -> None:
     keys = ", ".join(f'"{number}": 0' for number in range(200_000))
-    began = time.monotonic()
-    with pytest.raises(CheckpointError, match="duplicate key '0'"):
+    with cpu_limit(30), pytest.raises(CheckpointError, match="duplicate key '0'"):  # quadratic time takes minutes
         read_header(raw(tmp_path / "x", f'{{{keys}, "0": 0}}'.encode()))
-    assert time.monotonic() - began < 2
 
 
 def test_truncation_after_reading_the_header_is_detected(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import pickle
 import re
-import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -37,6 +36,7 @@ from qkv.runtime.documents import read_object
 from qkv.tokenizers.characters import Characters
 from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
 from qkv.tokenizers.vocabulary import TwoVocabularies, Vocabulary
+from tests.limits import cpu_limit, memory_limit
 
 VOCABULARY = Vocabulary.train(["abc def"], "char")
 SMALL = {
@@ -111,11 +111,9 @@ def saved(tmp_path: Path) -> Path:
 
 
 def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
-    """Return the error of loading, after checking that it is quick, one line and names a path in the folder."""
-    began = time.monotonic()
-    with pytest.raises(kind) as caught:
+    """Return the error of loading, after checking that it is one line and names a path in the folder."""
+    with cpu_limit(30), pytest.raises(kind) as caught:
         load(folder)
-    assert time.monotonic() - began < 2.0
     assert str(caught.value).startswith(str(folder))
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(str(folder)).lstrip("/")
@@ -265,11 +263,9 @@ def test_a_model_larger_than_memory_is_an_error_before_allocation(
 ) -> None:
     save_model(build_model(name), None, tmp_path)
     edit_config(tmp_path, **changes)
-    refused(tmp_path)  # warm up the meta device
-    began = time.monotonic()
     shape, matrix = rf"{WEIGHTS}: \S+ has shape .* expected .*16777216", rf"{CONFIG}: .* more than 2\^36"
-    assert re.match(f"{shape}|{matrix}", refused(tmp_path))
-    assert time.monotonic() - began < 0.2
+    with memory_limit(2**25):  # half of one vector of 2^24 float32
+        assert re.match(f"{shape}|{matrix}", refused(tmp_path))
 
 
 @pytest.mark.parametrize(

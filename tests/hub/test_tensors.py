@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from qkv.errors import CheckpointError
 from qkv.hub.tensors import INDEX, WEIGHTS, read_header, read_headers, read_tensors, write_tensors
+from tests.limits import cpu_limit
 
 DTYPES = {
     "F16": torch.float16,
@@ -115,12 +115,10 @@ def test_a_handwritten_file(tmp_path: Path) -> None:
 )
 def test_an_inconsistent_header_is_an_error(tmp_path: Path, header: Any, data: bytes) -> None:
     path = raw(tmp_path / "x", header, data)
-    began = time.monotonic()
-    with pytest.raises(CheckpointError, match=re.escape(f"{path}: truncated or corrupt: ")) as caught:
+    with cpu_limit(30), pytest.raises(CheckpointError, match=re.escape(f"{path}: truncated or corrupt: ")) as caught:
         read_header(path)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
-    assert time.monotonic() - began < 1
 
 
 def test_an_absurd_number_of_dimensions_is_a_short_error(tmp_path: Path) -> None:
@@ -152,10 +150,8 @@ def test_a_huge_header_length_allocates_no_memory(tmp_path: Path) -> None:
 
 def test_many_keys_are_read_quickly(tmp_path: Path) -> None:
     keys = ", ".join(f'"{number}": 0' for number in range(200_000))
-    began = time.monotonic()
-    with pytest.raises(CheckpointError, match="truncated or corrupt"):
+    with cpu_limit(30), pytest.raises(CheckpointError, match="truncated or corrupt"):
         read_header(raw(tmp_path / "x", f'{{{keys}, "0": 0}}'.encode()))
-    assert time.monotonic() - began < 2
 
 
 def test_truncation_after_reading_the_header_is_detected(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from qkv.errors import CheckpointError, InputError
 from qkv.hub.families.elmo import elmo_files, load_elmo, save_elmo
 from qkv.models.elmo import Config, Elmo
 from qkv.tokenizers.characters import Characters
+from tests.limits import cpu_limit
 
 h5py = pytest.importorskip("h5py", reason="ELMo's released files need h5py")
 
@@ -185,11 +185,9 @@ def altered(folder: Path, change: Callable[[Any], object]) -> None:
 
 
 def refused(folder: Path) -> str:
-    """Return the error of loading, after checking that it is quick, one line and names a file."""
-    began = time.monotonic()
-    with pytest.raises(CheckpointError) as caught:
+    """Return the error of loading, after checking that it is one line and names a file."""
+    with cpu_limit(30), pytest.raises(CheckpointError) as caught:
         load_elmo(folder)
-    assert time.monotonic() - began < 2.0
     message = str(caught.value)
     assert message.startswith(str(folder))
     assert "\n" not in message

@@ -45,7 +45,9 @@ def network(**changes: Any) -> HAN:
 
 def prepared(model: HAN, **train: Any) -> TextClassificationTask:
     data = LoadedData({"train": PAIRS, "valid": PAIRS})
-    return TextClassificationTask.prepare(data, VOCABULARY, model.config, TrainConfig(**{"batch_tokens": 80, **train}), 0)
+    return TextClassificationTask.prepare(
+        data, VOCABULARY, model.config, TrainConfig(**{"batch_tokens": 80, **train}), 0
+    )
 
 
 def test_documents_are_examples_and_truncation_is_noted():

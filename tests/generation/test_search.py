@@ -341,7 +341,7 @@ def test_only_exact_stopping_finds_a_longer_and_better_hypothesis():
 SIZES = {
     rnn_seq2seq: {"embedding_dim": 12, "hidden_dim": 16},
     conv_seq2seq: {"dim": 12, "hidden_dim": 16, "layers": 2},
-    transformer: {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 24},
+    transformer: {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 24},
 }
 NETWORKS = {
     rnn_seq2seq: rnn_seq2seq.RNNSeq2Seq, conv_seq2seq: conv_seq2seq.ConvSeq2Seq, transformer: transformer.Transformer

@@ -12,7 +12,7 @@ ENCODER_DECODERS = [name for name, network in registered("model").items() if iss
 SIZES = {
     "rnn_seq2seq": {"embedding_dim": 12, "hidden_dim": 16},
     "conv_seq2seq": {"dim": 16, "hidden_dim": 16, "layers": 2},
-    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 24},
+    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ffn_dim": 24},
 }
 VOCABULARY = 11
 COMPOSED = [  # models with every source encoder

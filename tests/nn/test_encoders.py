@@ -76,7 +76,7 @@ def test_a_reversed_encoder_returns_its_states_in_the_order_of_the_source(source
 def test_a_transformer_layer_matches_pytorch(source):
     encoder = make("transformer", heads=2, ffn_dim=12, layers=1)
     block = encoder.blocks[0]
-    project, output = block.attention.project, block.attention.output
+    project, output = block.attention.qkv_proj, block.attention.out_proj
     theirs = torch.nn.TransformerEncoderLayer(DIM, 2, 12, 0.0, F.relu, batch_first=True, norm_first=True).double()
     ours = {
         "self_attn.in_proj_weight": project.weight, "self_attn.in_proj_bias": project.bias,

@@ -55,7 +55,7 @@ class ConvSeq2SeqConfig(Config):
     align: AlignTerm = Term("align", "softmax")  # attention weights from scores
     tie_embeddings: bool = True  # tie source, target and output embeddings; needs a shared vocabulary
     max_length: Size = 512  # maximum source and target length
-    backend: BackendName = "auto"  # attention backend
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "ConvSeq2SeqConfig":

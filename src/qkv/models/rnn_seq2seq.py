@@ -67,7 +67,7 @@ class RNNSeq2SeqConfig(Config):
     dropout: Rate = 0.1  # dropout of embeddings, between layers, of encoder states and of t_t
     context_dropout: Rate | None = None  # dropout of the encoder states for attention; default: dropout
     max_length: Size = 512  # maximum source and target length
-    backend: BackendName = "auto"  # attention backend
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "RNNSeq2SeqConfig":

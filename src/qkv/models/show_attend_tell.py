@@ -68,7 +68,7 @@ class ShowAttendTellConfig(Config):
     spread: NonNegativeFloat = 0.0  # soft attention: weight lambda of the penalty sum_i (1 - sum_t alpha_ti)^2
     dropout: Rate = 0.1  # dropout of embeddings and of the output layer's input
     max_length: Size = 64  # maximum caption length in tokens
-    backend: BackendName = "auto"  # attention backend
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "ShowAttendTellConfig":

@@ -14,7 +14,7 @@ from qkv.datasets.registry import LoadedData
 from qkv.errors import CheckpointError, InputError
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
-from qkv.models.rnn_lm import RNNLM, Config
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tasks import language_modeling as language_model
 from qkv.tasks.language_modeling import Chunk, EncodedText, LanguageModelTask
 from qkv.tokenizers.vocabulary import Vocabulary
@@ -33,8 +33,8 @@ def prepared(text: str = TEXT, valid: str = VALID, seed: int = 0, **train: Any) 
 
 def small(task: LanguageModelTask, **changes: Any) -> RNNLM:
     torch.manual_seed(1)
-    sizes = {"layers": 2, "embedding": 6, "hidden": 8, "dropout": 0.0, **changes}
-    return RNNLM(Config(**task.sizes(LOADED, task.vocabulary), **sizes)).double()
+    sizes = {"layers": 2, "embedding_dim": 6, "hidden_dim": 8, "dropout": 0.0, **changes}
+    return RNNLM(RNNLMConfig(**task.sizes(LOADED, task.vocabulary), **sizes)).double()
 
 
 def chunks(task: LanguageModelTask, epoch: int) -> Iterator[Chunk]:
@@ -142,7 +142,7 @@ def test_characters_are_counted_for_subword_tokens():
     assert text.startswith(first)
     assert encoded.characters == len(text) - len(first)
     torch.manual_seed(0)
-    scores = encoded.scores(RNNLM(Config(len(vocabulary), hidden=8)).eval(), 100)
+    scores = encoded.scores(RNNLM(RNNLMConfig(vocab_size=len(vocabulary), hidden_dim=8)).eval(), 100)
     assert scores["nats"] * encoded.characters == pytest.approx(scores["loss"] * (len(encoded.tokens) - 1))
 
 
@@ -150,7 +150,7 @@ def test_description_notes_and_sizes():
     task = prepared()
     assert task.describe() == "1,000 tokens"
     assert task.notes == ("a note",)
-    assert task.sizes(LOADED, task.vocabulary) == {"vocabulary_size": len(task.vocabulary)}
+    assert task.sizes(LOADED, task.vocabulary) == {"vocab_size": len(task.vocabulary)}
     assert task.carried_state() == {}
 
 

@@ -464,8 +464,9 @@ def test_both_language_models_overfit_eight_sentences():
     ("changes", "words"),
     [
         ({"filters": ()}, "filters"),
-        ({"filters": ((8, 4),)}, "width"),
-        ({"filters": ((1, 4, 2),)}, "filters"),
+        ({"filters": ((8, 4),)}, "wider"),
+        ({"filters": ((1, 4, 2),)}, "pairs"),
+        ({"filters": ((1, 2**20),) * 1000}, "features"),
         ({"max_characters": 2}, "max_characters"),
         ({"cell_clip": 0.0}, "cell_clip"),
         ({"projection_clip": float("nan")}, "projection_clip"),

@@ -50,7 +50,7 @@ def small(task: TransductionTask, **changes: Any) -> NTM:
 
 def test_model_sizes_come_from_the_data():
     config = small(prepared(load_data(DataConfig(name="repeat_copy")))).config
-    assert (config.inputs, config.outputs) == (10, 9)
+    assert (config.input_dim, config.output_dim) == (10, 9)
 
 
 def test_epochs_are_consecutive_full_batches():

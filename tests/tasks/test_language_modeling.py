@@ -74,7 +74,7 @@ def test_seed_and_epoch_determine_the_offset_of_the_chunks():
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_chunks_with_carried_state_have_the_loss_of_one_pass(cell):
     task = prepared()
-    model = small(task, cell=cell, learned_start=True)
+    model = small(task, cell=cell, learned_initial_state=True)
     batches = list(chunks(task, 0))
     inputs, targets = (torch.cat([getattr(c, name) for c in batches], dim=1) for name in ("inputs", "targets"))
     losses = F.cross_entropy(model(inputs).transpose(1, 2).float(), targets, reduction="none").double()

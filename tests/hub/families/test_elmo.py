@@ -112,7 +112,9 @@ def same_datasets(one: Path, other: Path) -> int:
     return len(names[0])
 
 
-@pytest.mark.parametrize("changes", [{}, {"skip": False, "cell_clip": None, "activation": "tanh", "highway_layers": 0}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"skip_connections": False, "cell_clip": None, "activation": "tanh", "highway_layers": 0}]
+)
 def test_round_trip_is_bit_exact(tmp_path, changes):
     model = Elmo(CONFIG.replace(**changes)).eval()
     save_elmo(model, tmp_path / "elmo")
@@ -309,12 +311,12 @@ def test_a_corrupted_file_loads_or_is_an_error(saved):
         ("lstm", "n_layers", 10**9, "layers"),
         ("lstm", "n_layers", "two", "layers must be an integer"),
         ("lstm", "cell_clip", -1, "cell_clip"),
-        ("lstm", "use_skip_connections", "yes", "skip must be true or false"),
+        ("lstm", "use_skip_connections", "yes", "skip_connections must be true or false"),
         ("lstm", "peepholes", True, r"lstm\.peepholes"),
         ("char_cnn", "activation", "selu", "activation"),
         ("char_cnn", "activation", "__import__('os')", "activation"),
         ("char_cnn", "filters", [[1, 10**6]] * 1000, "features"),
-        ("char_cnn", "filters", [[1, 2], [10, 4]], "width"),
+        ("char_cnn", "filters", [[1, 2], [10, 4]], "wider"),
         ("char_cnn", "filters", [[1]], "pairs"),
         ("char_cnn", "filters", "x", "filters"),
         ("char_cnn", "n_characters", 300, "n_characters"),

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from benchmarks.timing import GPU, tell
 from qkv.datasets.batching import IGNORE, Batch
 from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
-from qkv.nn.losses.cross_entropy import mean_cross_entropy
+from qkv.nn.losses import mean_cross_entropy
 from qkv.runtime.device import autocast
 from qkv.tokenizers.vocabulary import BEGIN, END, PAD, SPECIAL
 from qkv.training.loop import adamw

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from qkv.datasets.dataset import PairDataset, TextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.experiments.results import RESULTS, append_record, read_records
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_manifest
+from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 from tests.experiments.records import record
@@ -203,8 +204,8 @@ def test_a_dictionary_is_scored_by_phoneme_and_word_error_rate(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [Pair("ab", "K AE1"), Pair("ba", "T K"), Pair("ab", "T AE1")]
-    loaded = LoadedData({"train": entries, "valid": entries, "test": entries})
-    monkeypatch.setitem(DATASETS, "cmudict", replace(DATASETS["cmudict"], load=lambda _: loaded))
+    loaded = PairDataset({"train": entries, "valid": entries, "test": entries})
+    monkeypatch.setattr(lookup("dataset", "cmudict"), "read", lambda _: loaded)
     sizes = [*SIZES, "data.name=cmudict", "data.target_vocabulary=word"]
     job.begin(read_recipe("pairs-gru", sizes), tmp_path / "run", "cpu")
     ended = qkv("evaluate", tmp_path / "run", "--json")
@@ -219,7 +220,7 @@ def test_a_dictionary_is_scored_by_phoneme_and_word_error_rate(
 def test_a_language_model_is_scored_on_held_out_text(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = LoadedData({}, texts={"train": "to be or not to be " * 8, "valid": "to be or not to be " * 4})
+    loaded = TextDataset({"train": "to be or not to be " * 8, "valid": "to be or not to be " * 4})
     shakespeare = replace(DATASETS["tinyshakespeare"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "tinyshakespeare", shakespeare)
     sizes = ["model.layers=1", "model.embedding_dim=4", "model.hidden_dim=8", "train.epochs=1", "train.batch_tokens=64",
@@ -241,7 +242,7 @@ def test_a_language_model_is_scored_on_held_out_text(
 def test_a_checkpoint_is_scored_itself_and_not_recorded(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = LoadedData({}, texts={"train": "to be or not to be " * 20, "valid": "to be or not to be " * 4})
+    loaded = TextDataset({"train": "to be or not to be " * 20, "valid": "to be or not to be " * 4})
     shakespeare = replace(DATASETS["tinyshakespeare"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "tinyshakespeare", shakespeare)
     sizes = ["model.layers=1", "model.embedding_dim=4", "model.hidden_dim=8", "train.epochs=1", "train.batch_tokens=64",

@@ -16,11 +16,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import qkv
 from qkv.errors import CheckpointError, InputError
-from qkv.hub import Network, convert, load, load_as, save_model
+from qkv.hub import Network, convert, load, load_as, model_folder, save_model
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest, write_manifest
-from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import save_elmo
-from qkv.hub.model_folder import CONFIG, TARGET_TOKENIZER, TOKENIZER, WEIGHTS, resolve
+from qkv.hub.model_folder import resolve
+from qkv.hub.released import CONFIG
+from qkv.hub.tensors import WEIGHTS
+from qkv.hub.tokenizer_files import TARGET_TOKENIZER, TOKENIZER
 from qkv.models.bert import Bert
 from qkv.models.elmo import Elmo
 from qkv.models.han import HAN
@@ -31,6 +33,7 @@ from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel, TextEncoder
 from qkv.registry import lookup, registered
+from qkv.runtime.documents import read_object
 from qkv.tokenizers.characters import Characters
 from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
 from qkv.tokenizers.vocabulary import TwoVocabularies, Vocabulary
@@ -350,18 +353,20 @@ def test_round_trip_of_two_released_tokenizers(tmp_path: Path) -> None:
     assert again.target.encode("a b").ids == [1, 3]
 
 
-def test_folders_without_a_library_key_still_load(tmp_path: Path) -> None:
-    for name in sorted(registered("model")):
-        folder = tmp_path / name
-        folder.mkdir()
-        save_model(build_model(name), None, folder)
-        config = json.loads((folder / CONFIG).read_text())
+def test_the_library_decides_how_a_model_type_is_read(tmp_path: Path) -> None:
+    for name in ("gpt2", "rnn_lm"):
+        save_model(build_model(name), None, tmp_path)
+        config = json.loads((tmp_path / CONFIG).read_text())
         assert (config.pop("library"), config["model_type"]) == ("qkv", name)
-        (folder / CONFIG).write_text(json.dumps(config))
-        if name not in FAMILIES:
-            assert type(load(folder)) is lookup("model", name)
-        else:  # read as a transformers folder
-            refused(folder)
+        (tmp_path / CONFIG).write_text(json.dumps(config))
+        refused(tmp_path)  # read as a folder of transformers
+
+
+def test_config_json_is_parsed_once(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Path] = []
+    monkeypatch.setattr(model_folder, "read_object", lambda path: parsed.append(path) or read_object(path))
+    load_as(EncoderDecoder, saved)
+    assert parsed == [saved / CONFIG]
 
 
 def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:

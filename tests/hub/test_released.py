@@ -239,7 +239,7 @@ def test_sizes_that_overflow_are_an_error(folder: Path) -> None:
         return torch.nn.Linear(2**40, 2**40)
 
     with pytest.raises(CheckpointError, match=r"config.json: .*overflow"):
-        load_released(folder, replace(TOY, network=huge))
+        load_released(folder, replace(TOY, network=huge), config_json(made()), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

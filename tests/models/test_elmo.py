@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.config import build
+from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError, ShapeError
 from qkv.hub import load, save_model
@@ -22,6 +22,7 @@ from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.text_classification import ClassificationTask
 from qkv.tokenizers.characters import CHARACTERS, Characters
 from qkv.training.recipe import TrainConfig
+from tests.datasets.build import dataset
 
 SIZES: dict[str, Any] = {
     "max_characters": 7, "character_dim": 3, "filters": ((1, 2), (3, 4)), "highway_layers": 2,
@@ -425,13 +426,13 @@ def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
         Tagged(words, tuple(str((row + position) % 3) for position in range(3))) for row, words in enumerate(EIGHT)
     ]
     both = ("train", "valid")
-    data = LoadedData(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
+    data = LabeledTextDataset(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
     tokenizer: Any = Characters(SIZES["max_characters"])
     if head == "language_model":
-        tokenizer = kind.learn_vocabulary(data, DataConfig(name="labelled", vocabulary="word"), None)
+        tokenizer = kind.learn_vocabulary(data, dataset("labelled", vocabulary="word"), None)
     sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden_dim": 32, "projection_clip": 3.0, "task_dropout": 0.0}
     config = ElmoConfig(**{**SIZES, **sizes, "layers": 2, **kind.sizes(data, tokenizer)})
-    task = kind.prepare(data, tokenizer, config, TrainConfig(batch_tokens=64, length=10), 0)
+    task = kind.prepare(data, tokenizer, config, TrainConfig(batch_size=64, length=10), 0)
     torch.manual_seed(0)
     model = Elmo(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)

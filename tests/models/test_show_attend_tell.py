@@ -16,7 +16,7 @@ from qkv.generation import DecodingConstraints, beam_search, greedy_search
 from qkv.hub.model_folder import load, save_model
 from qkv.models.show_attend_tell import Config, ShowAttendTell
 from qkv.nn.interfaces import select
-from qkv.nn.losses.reinforce import alignment_loss
+from qkv.nn.losses import alignment_loss
 
 VOCABULARY = 9
 SMALL = {"height": 8, "width": 12, "channels": 2, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.nn.dropout import Dropout, dropout
+from qkv.nn.fast import Dropout, dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from qkv.nn.dropout import dropout
+from qkv.nn.fast import dropout
 from qkv.nn.rnn import CELLS, BiRNN, Bridge, Recurrent, StepLinear, gather_time, reverse_index
 
 BATCH, LENGTH, INPUTS, EXTRA, HIDDEN = 3, 5, 4, 2, 6

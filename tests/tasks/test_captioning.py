@@ -12,14 +12,16 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.captions import Captions
-from qkv.datasets.registry import DATASETS, DataConfig, LoadedData
+from qkv.datasets.dataset import CaptionDataset, Dataset
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.models.show_attend_tell import Config, ShowAttendTell
+from qkv.registry import lookup
 from qkv.tasks.captioning import CaptioningTask, shift_with_edge
 from qkv.tokenizers.vocabulary import BEGIN, END, PAD
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
+from tests.datasets.build import dataset
 
 from .scenes import loaded, scenes
 
@@ -34,17 +36,17 @@ GOLDEN = {"soft": 0.8863, "hard": 4.2696, "straight-through": 0.8584, "none": 0.
 
 
 def prepared(
-    data: LoadedData | None = None, vocabulary: str = "word", longest: int = 64, **train: Any
+    data: Dataset[Any] | None = None, vocabulary: str = "word", longest: int = 64, **train: Any
 ) -> CaptioningTask:
     data = data or loaded()
-    learned = CaptioningTask.learn_vocabulary(data, DataConfig(name="shapes", vocabulary=vocabulary), None)
-    settings = TrainConfig(**{"batch_tokens": 16, **train})
+    learned = CaptioningTask.learn_vocabulary(data, dataset("shapes", vocabulary=vocabulary), None)
+    settings = TrainConfig(**{"batch_size": 16, **train})
     return CaptioningTask.prepare(data, learned, Config(9, max_length=longest), settings, 0)
 
 
 def small(task: CaptioningTask, **changes: Any) -> ShowAttendTell:
     torch.manual_seed(0)
-    sizes = CaptioningTask.sizes(LoadedData({}, captions={"train": task.train}), task.vocabulary)
+    sizes = CaptioningTask.sizes(CaptionDataset({"train": task.train}), task.vocabulary)
     return ShowAttendTell(Config(**sizes, **{**SMALL, **changes}))
 
 
@@ -56,7 +58,7 @@ def test_model_sizes_come_from_the_data():
 def test_an_epoch_has_every_caption_once_in_a_new_order():
     several = scenes(20, 0)
     twice = Captions(several.images, tuple((*texts, "something") for texts in several.texts))
-    task = prepared(LoadedData({}, captions={"train": twice, "valid": several}))
+    task = prepared(CaptionDataset({"train": twice, "valid": several}))
     first, second, again = (task.epoch(number) for number in (0, 1, 0))
     assert sorted(row for rows in first for row in rows) == list(range(40))
     assert first == again != second
@@ -157,7 +159,7 @@ def test_a_space_belongs_to_the_word_after_it():
 
 
 def test_validation_loss_is_the_mean_over_tokens():
-    task = prepared(batch_tokens=5)
+    task = prepared(batch_size=5)
     model = small(task).eval()
     losses = []
     for picture, (text,) in zip(task.valid.images, task.valid.texts, strict=True):
@@ -214,7 +216,7 @@ def test_notes_of_all_splits_are_reported():
 def test_features_are_used_unchanged():
     rng = np.random.default_rng(0)
     given = Captions(rng.standard_normal((6, 10, 3, 2)).astype(np.float32), (("a dog",),) * 6)
-    task = prepared(LoadedData({}, captions={"train": given, "valid": given}))
+    task = prepared(CaptionDataset({"train": given, "valid": given}))
     model = small(task, encoder="given", filters=(32, 64, 128))
     assert model.config.grid == (3, 2)
     assert task.batch([2]).images.equal(torch.from_numpy(given.images[2:3]))
@@ -223,8 +225,8 @@ def test_features_are_used_unchanged():
 
 def test_a_run_can_be_resumed_and_its_encoder_reused_frozen(tmp_path: Path, monkeypatch):
     data = loaded()
-    monkeypatch.setitem(DATASETS, "shapes", replace(DATASETS["shapes"], load=lambda _: data))
-    sizes = ["model.filters=[8]", "model.features=8", "model.hidden=8", "train.batch_tokens=20", "train.epochs=2"]
+    monkeypatch.setattr(lookup("dataset", "shapes"), "read", lambda _: data)
+    sizes = ["model.filters=[8]", "model.features=8", "model.hidden=8", "train.batch_size=20", "train.epochs=2"]
     whole = job.begin(read_recipe("shapes-attend", [*sizes, "train.save_every=1"]), tmp_path / "run", "cpu")
     assert whole.state.finished
     shutil.rmtree(whole.run.checkpoints[-1])

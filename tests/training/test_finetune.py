@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load, save_model
@@ -33,7 +33,7 @@ SIZES = {"dim": 8, "heads": 2, "layers": 1, "max_length": 12, "dropout": 0.0, "a
 @pytest.fixture
 def pretrained_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A BERT with another head, and a vocabulary larger than its tokenizer's."""
-    loaded = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2], "test": SENTENCES[:3]})
+    loaded = TaggedDataset({"train": SENTENCES, "valid": SENTENCES[:2], "test": SENTENCES[:3]})
     entry = replace(DATASETS["ud_english_ewt"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "ud_english_ewt", entry)
     torch.manual_seed(5)
@@ -45,7 +45,7 @@ def pretrained_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def recipe(folder: Path | None, *changes: str):
     init = [] if folder is None else [f'init="{folder}"']
-    return read_recipe("ewt-bert", [*init, "train.epochs=2", "train.batch_tokens=64", "train.save_every=1", *changes])
+    return read_recipe("ewt-bert", [*init, "train.epochs=2", "train.batch_size=64", "train.save_every=1", *changes])
 
 
 def test_the_body_is_copied_and_the_head_is_new(pretrained_folder: Path, tmp_path: Path, capsys):

@@ -9,7 +9,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from qkv.config import build
-from qkv.datasets.registry import DataConfig
 from qkv.errors import InputError, NotFinite
 from qkv.registry import lookup, registered
 from qkv.training import job

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from qkv.datasets.registry import load_data
 from qkv.errors import CheckpointError, InputError, NotFinite
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.runtime import provenance
@@ -284,5 +283,5 @@ def test_the_log_is_written_as_json_and_for_tensorboard(whole):
 
 
 def test_different_data_have_different_fingerprints(tiny):
-    data, larger = load_data(tiny.data), load_data(read_recipe("dates-gru", ["data.size=121"]).data)
-    assert data.fingerprint == load_data(tiny.data).fingerprint != larger.fingerprint
+    data, larger = tiny.data.load(), load_data(read_recipe("dates-gru", ["data.size=121"]).data)
+    assert data.fingerprint == tiny.data.load().fingerprint != larger.fingerprint

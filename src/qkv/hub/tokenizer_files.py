@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import CheckpointError
-from qkv.hub.json_file import read_object, read_text, reading
+from qkv.runtime.documents import read_object, read_text, reading
 from qkv.tokenizers.pretrained import MAX_FILE_BYTES, PretrainedTokenizer, TwoTokenizers
 from qkv.tokenizers.vocabulary import AnyVocabulary, TwoVocabularies, Vocabulary
 

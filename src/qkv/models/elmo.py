@@ -31,7 +31,7 @@ from qkv.attention.precision import upcast_dtype
 from qkv.config import Config, Count, PositiveFloat, Rate, Size, SizeList, StringList, require, require_names
 from qkv.errors import InputError, ShapeError
 from qkv.nn.char_cnn import PADDING, CharCNN, HashEmbedding
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.pooling import POOLINGS, full_lengths
 from qkv.nn.rnn import BiRNN, gather_time, reverse_index

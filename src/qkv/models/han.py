@@ -19,7 +19,7 @@ from torch import nn
 from qkv.attention import Attend, Sizes
 from qkv.config import AlignTerm, Config, Rate, ScoreTerm, Size, StringList, Term, require_names
 from qkv.errors import InputError, ShapeError
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.pooling import POOLINGS, Pooling, full_lengths
 from qkv.nn.rnn import BiRNN, reverse_index

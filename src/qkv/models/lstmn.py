@@ -21,7 +21,7 @@ from torch import nn
 from qkv.attention import Attend, Keys, Score, Sizes
 from qkv.attention.score import HiddenLayer
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, Rate, ScoreTerm, Size, Term
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import LanguageModel
 from qkv.nn.stack import Stack
 from qkv.registry import register

@@ -23,8 +23,9 @@ from torch.nn import functional as F
 
 from qkv.attention import Addressing, Attend, Cosine
 from qkv.config import Config, Count, NonNegativeInt, Size, require
+from qkv.nn.fast import StepLinear
 from qkv.nn.interfaces import SequenceModel
-from qkv.nn.rnn import Layer, Recurrent, StepLinear
+from qkv.nn.rnn import Layer, Recurrent
 from qkv.registry import register
 from qkv.types import Float, Tensor
 

@@ -8,6 +8,7 @@ for all rows.
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -36,6 +37,35 @@ class Model(nn.Module):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+@dataclass(frozen=True)
+class EncodedStates:
+    """Output of a source encoder."""
+
+    values: Float[Tensor, "batch source dim"]  # h_i
+    final: Float[Tensor, "batch layers dim"]  # final state of each layer, or the mean of h_i as one layer
+    embedded: Float[Tensor, "batch source embedding_dim"]  # e_i: the embedded tokens, input of the first layer
+
+
+class SourceEncoder(nn.Module, ABC):
+    """Encodes a source text for any decoder.
+
+    Each encoder has the option `dim`, the size of h_i, which defaults to that of the model.
+    """
+
+    has_final_states: ClassVar[bool] = False  # whether `final` has a state per layer, and not the mean of h_i
+    final_layers: int = 1  # layers of `final`
+    dim: int  # of h_i
+    embed: nn.Embedding  # of the tokens; a model may tie its weight
+
+    @abstractmethod
+    def forward(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"]) -> EncodedStates:
+        """Encode padded sentences."""
+
+    @classmethod
+    def check_options(cls, dim: int, options: Mapping[str, Any]) -> None:
+        """Raise ConfigError if the options of an encoder do not fit `dim`."""
 
 
 class Decoder(Model, ABC, Generic[Memory, State]):
@@ -76,6 +106,23 @@ class Decoder(Model, ABC, Generic[Memory, State]):
         """
         layers = (layer for layer in attention_layers(self) if not layer.startswith("encoder"))
         return tuple(layer for layer in reversed([*layers]) if not layer.endswith(".self"))
+
+    def decode_with_sampling(
+        self, target: Int[Tensor, "batch target"], memory: Memory, probability: float
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        """`decode` with scheduled sampling: feed the model's own argmax token with some probability.
+
+        From Bengio, Vinyals, Jaitly and Shazeer (2015).
+        """
+        state = self.init_state(memory)
+        steps: list[Tensor] = []
+        for token in target.unbind(1):
+            if steps:
+                sampled = torch.rand_like(token, dtype=torch.float32) < probability
+                token = torch.where(sampled, steps[-1].argmax(dim=-1), token)
+            logits, state = self.step(token, state)
+            steps.append(logits)
+        return torch.stack(steps, dim=1)
 
 
 class EncoderDecoder(Decoder[Memory, State]):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.nn.losses import cross_entropy
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import cross_entropy, mean_cross_entropy, token_cross_entropy
 from qkv.types import Tensor
 
 IGNORE = 0

@@ -2,7 +2,7 @@
 
 import torch
 
-from qkv.nn.losses.doubly_stochastic import doubly_stochastic_loss
+from qkv.nn.losses import doubly_stochastic_loss
 
 
 def test_loss_matches_an_explicit_loop():

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from qkv.attention import Attend, Dot, Hard, hard
 from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
-from qkv.nn.losses.reinforce import alignment_loss
+from qkv.nn.losses import alignment_loss
 
 PAD = 0
 

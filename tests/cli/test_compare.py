@@ -22,7 +22,7 @@ from .command import Ended
 
 Command = Callable[..., Ended]
 PAIRS = "".join(f"{word} {number}\t{number} {word}\n" for word in ("eins", "zwei") for number in range(6))
-SIZES = ["data.name=pairs", "model.hidden=4", "model.embedding=4", "model.max_length=12", "train.epochs=1"]
+SIZES = ["data.name=pairs", "model.hidden_dim=4", "model.embedding_dim=4", "model.max_length=12", "train.epochs=1"]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_split_is_recorded_with_everything_needed_to_reproduce_it(qkv: Command
     report = json.loads(ended.out)
     (kept,) = read_records(run)
     assert (kept.recipe, kept.seed, kept.task, kept.model) == ("pairs-gru", 1, "translate", "rnn_seq2seq")
-    assert "model.hidden=4" in kept.changes
+    assert "model.hidden_dim=4" in kept.changes
     assert (kept.data, kept.split, kept.size, kept.left_out) == ("pairs", "test", 12, 0)
     assert (kept.beam, kept.length_penalty, kept.finished) == (2, 0.5, True)
     assert len(kept.data_hash) == len(kept.source_hash) == 64
@@ -158,7 +158,7 @@ def test_a_user_recipe_gets_no_reproduction_command(
     Path("pairs.tsv").write_text(PAIRS)
     Path("mine.toml").write_text(
         'data = { name = "pairs", train = ["pairs.tsv"], test = ["pairs.tsv"] }\ntrain = { epochs = 1 }\n'
-        'model = { name = "rnn_seq2seq", hidden = 4, embedding = 4 }\n'  # without dropout, unlike every shipped recipe
+        'model = { name = "rnn_seq2seq", hidden_dim = 4, embedding_dim = 4 }\n'  # no dropout, unlike built-in ones
     )
     assert qkv("train", "mine.toml", "--out", "mine", "--device", "cpu").code == 0
     assert qkv("evaluate", "mine", "--beam", 2).code == 0

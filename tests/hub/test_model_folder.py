@@ -40,7 +40,8 @@ from qkv.tokenizers.vocabulary import TwoVocabularies, Vocabulary
 
 VOCABULARY = Vocabulary.train(["abc def"], "char")
 SMALL = {
-    "captioner": {"height": 8, "width": 8, "filters": (4,), "features": 4, "embedding": 4, "hidden": 6},
+    "captioner": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
+                  "embedding_dim": 4, "hidden_dim": 6},
     "linformer": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6, "rank": 2},
     "lstm_memory": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
     "ntm": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4, "locations": 5, "location_dim": 3},
@@ -50,13 +51,13 @@ SMALL = {
     },
     "snail_policy": {"actions": 3, "length": 4, "key_dims": (4, 4), "value_dims": (4, 4), "filters": 4},
     "bert": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6},
-    "conv_seq2seq": {"dim": 8, "hidden": 8, "encoder_layers": 1, "decoder_layers": 2},
+    "conv_seq2seq": {"dim": 8, "hidden_dim": 8, "layers": 2},
     "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6},
     "gpt2": {"dim": 8, "heads": 2, "layers": 1, "max_length": 6},
     "han": {"embedding_dim": 4, "hidden_dim": 3},
     "lstmn": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_lm": {"embedding_dim": 4, "hidden_dim": 6},
-    "rnn_seq2seq": {"embedding": 4, "hidden": 6},
+    "rnn_seq2seq": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_text": {"embedding_dim": 4, "hidden_dim": 3},
     "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
     "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "feedforward": 8},
@@ -67,8 +68,8 @@ def build_model(name: str, **options: Any) -> Network:
     torch.manual_seed(3)
     network = lookup("model", name)
     config = network.config_class
-    keys = getattr(config, "model_fields", None) or [field.name for field in fields(config)]
-    sizes = {key: len(VOCABULARY) for key in keys if key.endswith("_size")}
+    names = getattr(config, "model_fields", None) or [field.name for field in fields(config)]
+    sizes = {name: len(VOCABULARY) for name in names if name.endswith("_size")}
     return network(config(**sizes | options, **SMALL[name])).eval()
 
 
@@ -143,7 +144,7 @@ def test_round_trip_is_bit_exact(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(registered("model")))
 def test_outputs_depend_only_on_the_saved_weights(name: str, tmp_path: Path) -> None:
-    options = {"align": "hard", "estimator": "reinforce"} if name == "rnn_seq2seq" else {}
+    options = {"align": {"name": "hard", "estimator": "reinforce"}} if name == "rnn_seq2seq" else {}
     model = build_model(name, **options)
     weights = {key for key, _ in model.named_parameters(remove_duplicate=False)}
     training_state = [value for key, value in model.state_dict().items() if key not in weights]
@@ -229,13 +230,13 @@ def test_a_missing_file_is_named(saved: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden": 10**12}, "hidden must"),
-        ({"hidden": -2}, "hidden must"),
-        ({"hidden": "16"}, "hidden must be an integer"),
-        ({"hidden": 7}, "hidden must"),
+        ({"hidden_dim": 10**12}, "hidden_dim must"),
+        ({"hidden_dim": -2}, "hidden_dim must"),
+        ({"hidden_dim": "16"}, "hidden_dim must be an integer"),
+        ({"hidden_dim": 7}, "encoder.dim 7 must be even"),
         ({"dropout": float("nan")}, "dropout must"),
         ({"scroe": "dot"}, "unknown key scroe (did you mean score?)"),
-        ({"score": "os.system"}, "score 'os.system'"),
+        ({"score": "os.system"}, "score: unknown score 'os.system'"),
         ({"model_type": "transfromer"}, "unknown model_type 'transfromer' (did you mean transformer?)"),
         ({"model_type": "os.system"}, "unknown model_type 'os.system'"),
         ({"model_type": None}, "unknown model_type None"),
@@ -251,8 +252,11 @@ def test_an_invalid_config_is_an_error(saved: Path, changes: dict[str, Any], wor
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("rnn_seq2seq", {"hidden": 2**24, "embedding": 2**24, "source_size": 2**24, "target_size": 2**24}),
-        ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_size": 2**24, "target_size": 2**24}),
+        (
+            "rnn_seq2seq",
+            {"hidden_dim": 2**24, "embedding_dim": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24},
+        ),
+        ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24}),
         ("rnn_lm", {"hidden_dim": 2**24, "embedding_dim": 2**24, "vocab_size": 2**24}),
     ],
 )
@@ -312,7 +316,7 @@ def test_a_tokenizer_larger_than_the_model_is_an_error(saved: Path) -> None:
 
 def test_round_trip_of_two_vocabularies(tmp_path: Path) -> None:
     letters, sounds = Vocabulary.train(["abc"], "char"), Vocabulary.train(["AH B S K"], "word")
-    model = build_model("rnn_seq2seq", source_size=len(letters), target_size=len(sounds))
+    model = build_model("rnn_seq2seq", source_vocab_size=len(letters), target_vocab_size=len(sounds))
     save_model(model, TwoVocabularies(letters, sounds), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS, TOKENIZER, TARGET_TOKENIZER])
     again = load(tmp_path).tokenizer
@@ -383,8 +387,8 @@ def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
 def test_each_vocabulary_must_fit_its_side(tmp_path: Path) -> None:
     few, many = Vocabulary.train(["ab"], "char"), Vocabulary.train(["abcdef"], "char")
     for sizes, file in (
-        ({"source_size": len(many), "target_size": len(few)}, TARGET_TOKENIZER),
-        ({"source_size": len(few), "target_size": len(many)}, TOKENIZER),
+        ({"source_vocab_size": len(many), "target_vocab_size": len(few)}, TARGET_TOKENIZER),
+        ({"source_vocab_size": len(few), "target_vocab_size": len(many)}, TOKENIZER),
     ):
         save_model(
             build_model("rnn_seq2seq", **sizes), TwoVocabularies(many, many.from_json(many.to_json(), "")), tmp_path

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.datasets.registry import DataConfig, LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import LabeledTextDataset

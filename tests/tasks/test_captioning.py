@@ -25,12 +25,18 @@ from tests.datasets.build import dataset
 
 from .scenes import loaded, scenes
 
-SMALL = {"filters": (8,), "features": 8, "embedding": 8, "hidden": 16, "dropout": 0.0}
+SMALL = {
+    "encoder": {"name": "cnn", "filters": [8]},
+    "feature_dim": 8,
+    "embedding_dim": 8,
+    "hidden_dim": 16,
+    "dropout": 0.0,
+}
 KINDS = {
     "soft": {},
-    "hard": {"attention": "hard", "estimator": "reinforce"},
-    "straight-through": {"attention": "hard"},
-    "none": {"attention": "none"},
+    "hard": {"align": {"name": "hard", "estimator": "reinforce"}},
+    "straight-through": {"align": "hard"},
+    "none": {"decoder": "tell"},
 }
 GOLDEN = {"soft": 0.8863, "hard": 4.2696, "straight-through": 0.8584, "none": 0.9305}  # losses after 20 steps
 
@@ -52,7 +58,7 @@ def small(task: CaptioningTask, **changes: Any) -> ShowAttendTell:
 
 def test_model_sizes_come_from_the_data():
     config = small(prepared()).config
-    assert (config.vocabulary_size, config.channels, config.height, config.width) == (4 + 6, 3, 8, 8)
+    assert (config.vocab_size, config.channels, config.height, config.width) == (4 + 6, 3, 8, 8)
 
 
 def test_an_epoch_has_every_caption_once_in_a_new_order():
@@ -76,7 +82,7 @@ def test_batch_targets_have_begin_and_end_tokens():
     np.testing.assert_allclose(batch.images[0].numpy(), task.train.images[3] / 127.5 - 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{"spread": 0.1}, {"attention": "none"}], ids=str)
+@pytest.mark.parametrize("changes", [{"spread": 0.1}, {"decoder": "tell"}], ids=str)
 def test_a_padded_batch_has_the_same_loss(changes):
     task = prepared(label_smoothing=0.1)
     model = small(task, **changes).eval()
@@ -93,7 +99,7 @@ def test_a_padded_batch_has_the_same_loss(changes):
 
 def test_hard_attention_gets_a_gradient_from_its_rewards():
     task = prepared()
-    model = small(task, attention="hard", estimator="reinforce").train()
+    model = small(task, align={"name": "hard", "estimator": "reinforce"}).train()
     task.loss(model, task.batch(range(16))).backward()
     assert model.decoder.attend.score.vector.grad.abs().sum() > 0  # only reached by the REINFORCE gradient
 
@@ -140,7 +146,7 @@ def test_pointing_is_scored_on_the_words_of_an_object(vocabulary, monkeypatch):
 def test_pointing_needs_attention_and_object_boxes():
     task = prepared()
     assert "pointing" in task.validate(small(task).eval())
-    assert "pointing" not in task.validate(small(task, attention="none").eval())
+    assert "pointing" not in task.validate(small(task, decoder="tell").eval())
     task.valid = replace(task.valid, objects=())
     assert "pointing" not in task.validate(small(task).eval())
 
@@ -240,18 +246,18 @@ def test_a_run_can_be_resumed_and_its_encoder_reused_frozen(tmp_path: Path, monk
 
 def test_recipes_are_validated_before_the_pictures_are_known():
     for changes in (
-        ["model.encoder=patches", "model.patch=14"],
-        ["model.encoder=given"],
-        ["model.filters=[8, 8, 8, 8]"],
+        ["model.encoder.name=patches", "model.encoder.patch=14"],
+        ["model.encoder=features"],
+        ["model.encoder.name=cnn", "model.encoder.filters=[8, 8, 8, 8]"],
     ):
         read_recipe("shapes-attend", changes)
     with pytest.raises(InputError, match="filters must be a list, not 3"):
-        read_recipe("shapes-attend", ["model.filters=3"])
+        read_recipe("shapes-attend", ["model.encoder.name=cnn", "model.encoder.filters=3"])
     with pytest.raises(InputError, match="patch must be an integer, not 'x'"):
-        read_recipe("shapes-attend", ["model.encoder=patches", "model.patch=x"])
+        read_recipe("shapes-attend", ["model.encoder.name=patches", "model.encoder.patch=x"])
 
 
 @pytest.mark.parametrize("name", ["shapes-attend", "shapes-hard", "shapes-tell", "emoji-attend"])
 def test_the_recipes_are_valid(name):
-    config = read_recipe(name).model_config({"vocabulary_size": 20, "channels": 3, "height": 64, "width": 64})
+    config = read_recipe(name).model_config({"vocab_size": 20, "channels": 3, "height": 64, "width": 64})
     assert config.grid == (8, 8)

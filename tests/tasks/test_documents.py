@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 
 import qkv
 from qkv.datasets.dataset import LabeledTextDataset

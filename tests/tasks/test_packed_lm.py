@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import Dataset, LabeledTextDataset

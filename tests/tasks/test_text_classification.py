@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import LabeledTextDataset

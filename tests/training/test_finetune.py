@@ -15,8 +15,8 @@ from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.models.linformer import Config as LinformerConfig
 from qkv.models.linformer import Linformer
 from qkv.models.ntm import NTM, NTMConfig
-from qkv.models.show_attend_tell import Config as CaptionerConfig
 from qkv.models.show_attend_tell import ShowAttendTell
+from qkv.models.show_attend_tell import ShowAttendTellConfig as CaptionerConfig
 from qkv.models.snail import SNAIL, SNAILConfig, SNAILPolicy, SNAILPolicyConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
@@ -200,8 +200,16 @@ def test_linformer_projections_are_copied_up_to_the_shorter_length(longer: bool,
 
 
 def test_positions_of_another_grid_are_not_copied_even_if_shapes_match():
-    sizes = {"channels": 1, "filters": (4,), "features": 4, "embedding": 4, "hidden": 4}
-    pretrained, model = (ShowAttendTell(CaptionerConfig(9, height=h, width=w, **sizes)) for h, w in ((4, 16), (8, 8)))
+    sizes = {
+        "channels": 1,
+        "encoder": {"name": "cnn", "filters": (4,)},
+        "feature_dim": 4,
+        "embedding_dim": 4,
+        "hidden_dim": 4,
+    }
+    pretrained, model = (
+        ShowAttendTell(CaptionerConfig(vocab_size=9, height=h, width=w, **sizes)) for h, w in ((4, 16), (8, 8))
+    )
     assert pretrained.encoder.positions.shape == model.encoder.positions.shape
     assert copy_matching_weights(model, pretrained) == ["encoder.positions"]
 

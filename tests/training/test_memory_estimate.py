@@ -71,7 +71,7 @@ def test_the_estimate_of_activations_is_within_a_factor_of_two(recipe: str, assi
 def test_the_state_of_training_is_counted_without_allocating_it() -> None:
     network = lookup("model", "transformer")
     config = network.config_class
-    sizes = config(source_size=50, target_size=50, dim=32, heads=2, feedforward=64)
+    sizes = config(source_vocab_size=50, target_vocab_size=50, dim=32, heads=2, feedforward=64)
     model = network(sizes)
     optimizer, ema = adamw(model, TrainConfig()), EMA(model, 0.9)
     for parameter in model.parameters():
@@ -87,8 +87,8 @@ def test_the_state_of_training_is_counted_without_allocating_it() -> None:
 
 
 def test_a_model_larger_than_free_memory_is_refused_before_it_is_made(tiny: Recipe, tmp_path: Path) -> None:
-    large = replace(tiny, model={**tiny.model, "hidden": 2**20})
-    with pytest.raises(InputError, match=r"model\.hidden") as caught:
+    large = replace(tiny, model={**tiny.model, "hidden_dim": 2**20})
+    with pytest.raises(InputError, match=r"model\.hidden_dim") as caught:
         job.begin(large, tmp_path / "run", "cpu")
     assert len(str(caught.value)) < 400
     assert not (tmp_path / "run").exists()

@@ -25,6 +25,7 @@ decoder = "luong"       Luong, Pham and Manning (2015): attention with the new s
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -297,7 +298,11 @@ class LuongDecoder(AttentionDecoder):
         return t, replace(state, hidden=hidden)
 
 
-DECODERS = {"plain": PlainDecoder, "bahdanau": BahdanauDecoder, "luong": LuongDecoder}
+DECODERS: dict[str, Callable[[RNNSeq2SeqConfig, SourceEncoder], RNNDecoder]] = {
+    "plain": PlainDecoder,
+    "bahdanau": BahdanauDecoder,
+    "luong": LuongDecoder,
+}
 
 
 def step_numbers(first: Int[Tensor, ""], steps: int) -> tuple[Int[Tensor, ""], ...]:

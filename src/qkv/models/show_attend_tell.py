@@ -102,7 +102,7 @@ class ShowAttendTellConfig(Config):
     @property
     def stride(self) -> int:
         """Side of one position in pixels."""
-        return self.encoder.cls.stride(self.encoder.options)  # type: ignore[no-any-return]
+        return self.encoder.cls.stride(self.encoder.options)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -144,6 +144,7 @@ class ShowAttendTell(Decoder[Memory, State]):
     """Image encoder and recurrent decoder."""
 
     config_class = ShowAttendTellConfig
+    kind_description = "a captioner (for qkv caption)"
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()

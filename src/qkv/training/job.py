@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import CheckpointError
+from qkv.hub.model_folder import ModelFolder
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
 from qkv.tokenizers.characters import Characters

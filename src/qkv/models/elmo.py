@@ -108,7 +108,7 @@ class Elmo(TextEncoder):
 
     config_class = ElmoConfig
     presets: ClassVar = PRESETS
-    description = "ELMo: word representations from a bidirectional language model (Peters et al. 2018)"
+    description = "ELMo (Peters et al. 2018): word representations from a bidirectional language model"
 
     markers: Int[Tensor, "2 characters"]  # the begin and end words
 

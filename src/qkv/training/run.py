@@ -158,7 +158,7 @@ class Run:
         task: Task,
         model: Network,
         optimizer: torch.optim.Optimizer,
-        ema: EMA,
+        ema: EMA | None,
         data: str,
         environment: RunEnvironment,
     ) -> Path:
@@ -172,9 +172,10 @@ class Run:
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
-        with atomic_folder(path) as scratch, ema.applied() as raw_weights:
-            save_model(model, task.vocabulary, scratch)
-            tensors |= {f"weight.{name}": value for name, value in raw_weights.items()}
+        if ema is not None:
+            tensors |= {f"weight.{name}": value for name, value in model.named_parameters()}
+        with atomic_folder(path) as scratch:
+            save_model(model if ema is None else ema.module, task.vocabulary, scratch)
             write_tensors(tensors, scratch / TRAINING)
             write_manifest(scratch, {"state": asdict(state), "data": data, **asdict(environment)})
         best = state.best and checkpoint_path(self.folder, state.best.step)
@@ -187,7 +188,7 @@ class Run:
         task: Task,
         model: Network,
         optimizer: torch.optim.Optimizer,
-        ema: EMA,
+        ema: EMA | None,
         data: str,
         environment: RunEnvironment,
     ) -> tuple[TrainState, tuple[str, ...]]:
@@ -200,14 +201,16 @@ class Run:
             raise InputError(f"{self.folder}: the data have changed since this run was started; start a new run")
         weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in model.named_parameters()})
         saved = read_tensors(path / TRAINING)
+        raw_weights = weights if ema is None else _with_prefix("weight.", saved)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(weights[name])
+                parameter.copy_(raw_weights[name])
                 optimizer.state[parameter] = _moments(saved, name, parameter)
             # In place: CUDA graphs will be captured with this memory.
             for name, buffer in _buffers(model).items():
                 buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
-        ema.restore(_with_prefix("weight.", saved))
+        if ema is not None:
+            ema.restore(weights)
         task.load_carried_state(model, _with_prefix("carried.", saved))
         restore_random_state(_with_prefix("random.", saved), model.device)
         state = build(TrainState, record["state"], str(path))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import (
@@ -52,11 +52,16 @@ SizeList = Annotated[tuple[Size, ...], Strict(False)]
 
 T = TypeVar("T")
 
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
-class _OneLineErrors(type(BaseModel)):  # type: ignore[misc]
+
+class _OneLineErrors(ModelMetaclass):
     """Raises the errors of a config built in Python as an InputError of one line, as `build` does."""
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
         try:
             return super().__call__(*args, **values)
         except ValidationError as error:
@@ -66,6 +71,7 @@ class _OneLineErrors(type(BaseModel)):  # type: ignore[misc]
 class Config(BaseModel, metaclass=_OneLineErrors):
     """Base class of all configs: frozen, without conversions between types, without unknown keys."""
 
+    registered_name: ClassVar[str]  # name of the class that this config belongs to
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
     def replace(self, **changes: Any) -> Self:
@@ -148,6 +154,8 @@ def _term(kind: str) -> Any:
 ScoreTerm = Annotated[Term, *_term("score")]
 AlignTerm = Annotated[Term, *_term("align")]
 PositionTerm = Annotated[Term, *_term("position")]
+EncoderTerm = Annotated[Term, *_term("encoder")]
+ImageEncoderTerm = Annotated[Term, *_term("image_encoder")]
 TokenizerTerm = Annotated[Term, *_term("tokenizer")]
 
 
@@ -275,6 +283,8 @@ def _expected(details: ErrorDetails) -> str:
         "dict_type": "a table",
         "greater_than_equal": "at least {ge:,}",
         "greater_than": "greater than {gt}",
+        "too_short": "a list of at least {min_length}",
+        "too_long": "a list of at most {max_length}",
         "less_than_equal": "at most {le:,}",
         "less_than": "less than {lt}",
     }

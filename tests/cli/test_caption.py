@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from qkv.hub.model_folder import save_model
-from qkv.models.show_attend_tell import Config, ShowAttendTell
+from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.tokenizers.vocabulary import Vocabulary
 
 from .command import Ended
@@ -21,9 +21,19 @@ Command = Callable[..., Ended]
 def model(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     vocabulary = Vocabulary.train(["a red circle above a small blue square"], "word")
-    small = {"height": 8, "width": 8, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7, "max_length": 6}
+    small = {
+        "height": 8,
+        "width": 8,
+        "encoder": {"name": "cnn", "filters": (4, 8)},
+        "feature_dim": 6,
+        "embedding_dim": 5,
+        "hidden_dim": 7,
+        "max_length": 6,
+    }
     (tmp_path / "model").mkdir()
-    save_model(ShowAttendTell(Config(len(vocabulary), **small)), vocabulary, tmp_path / "model")
+    save_model(
+        ShowAttendTell(ShowAttendTellConfig(vocab_size=len(vocabulary), **small)), vocabulary, tmp_path / "model"
+    )
     return tmp_path / "model"
 
 

@@ -23,7 +23,7 @@ from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 COUNT = 50
 TINY = (
-    "data.size=60", "model.hidden=8", "model.embedding=8", "train.epochs=1", "train.batch_tokens=2048",
+    "data.size=60", "model.hidden_dim=8", "model.embedding_dim=8", "train.epochs=1", "train.batch_tokens=2048",
     "train.valid_size=10",
 )  # fmt: skip
 HOSTILE = "b\x1b[31m\tad\nlabel\u202e\x9b"
@@ -87,10 +87,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saved(tiny_bert("classifier", labels=1, label_names=(HOSTILE,)), tokenizer, folder / "hostile")
     torch.manual_seed(0)
     words = Vocabulary.train(["a red circle above a small blue square"], "word")
-    small = {"height": 8, "width": 8, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7, "max_length": 6}
+    small = {
+        "height": 8,
+        "width": 8,
+        "encoder": {"name": "cnn", "filters": (4, 8)},
+        "feature_dim": 6,
+        "embedding_dim": 5,
+        "hidden_dim": 7,
+        "max_length": 6,
+    }
     characters = Vocabulary.train(["the cat sat on the mat 0123456789"], "char")
     for name, model, vocabulary in (
-        ("captioner", captioner.ShowAttendTell(captioner.Config(len(words), **small)), words),
+        ("captioner", captioner.ShowAttendTell(captioner.ShowAttendTellConfig(vocab_size=len(words), **small)), words),
         ("lm", rnn_lm.RNNLM(rnn_lm.Config(len(characters), layers=1, embedding=8, hidden=16)), characters),
     ):
         (folder / name).mkdir()

@@ -24,7 +24,11 @@ def saved(folder: Path, std: float = 0.7, **changes: Any) -> Path:
     vocabulary = Vocabulary.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], "bpe:60")
     size = len(vocabulary)
     torch.manual_seed(5)
-    model = rnn_seq2seq.RNNSeq2Seq(rnn_seq2seq.Config(size, size, embedding=8, hidden=8, max_length=40, **changes))
+    model = rnn_seq2seq.RNNSeq2Seq(
+        rnn_seq2seq.RNNSeq2SeqConfig(
+            source_vocab_size=size, target_vocab_size=size, embedding_dim=8, hidden_dim=8, max_length=40, **changes
+        )
+    )
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     folder.mkdir()
@@ -39,7 +43,7 @@ def attending(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("models") / "plain", attention="none")
+    return saved(tmp_path_factory.mktemp("models") / "plain", decoder="plain")
 
 
 def objects(ended: Ended) -> list[dict[str, Any]]:

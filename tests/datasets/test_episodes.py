@@ -7,8 +7,8 @@ import pytest
 
 from qkv.datasets.corpora.bandits import Bandits
 from qkv.datasets.counter_rng import CounterRNG
+from qkv.datasets.dataset import BanditDataset, EpisodeDataset
 from qkv.datasets.episodes import FewShotDataset
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from tests.limits import count_calls
 
@@ -90,13 +90,10 @@ def test_streams_are_uniform_and_differ_between_seeds_and_indices():
 def test_the_fingerprint_distinguishes_episodes_and_games():
     data = examples()
     loaded = [
-        *(
-            LoadedData({}, episodes={"train": one})
-            for one in (data, data[:8], replace(data, ways=3), replace(data, shots=1))
-        ),
-        LoadedData({}, episodes={"train": replace(data, pixels=data.pixels + np.uint8(1))}),
-        LoadedData({}, episodes={"valid": data}),
-        *(LoadedData({}, bandits={"train": Bandits(*sizes)}) for sizes in ((5, 10), (10, 5))),
+        *(EpisodeDataset({"train": one}) for one in (data, data[:8], replace(data, ways=3), replace(data, shots=1))),
+        EpisodeDataset({"train": replace(data, pixels=data.pixels + np.uint8(1))}),
+        EpisodeDataset({"valid": data}),
+        *(BanditDataset({"train": Bandits(*sizes)}) for sizes in ((5, 10), (10, 5))),
     ]
     assert len({one.fingerprint for one in loaded}) == len(loaded)
-    assert LoadedData({}, episodes={"train": examples()}).fingerprint == loaded[0].fingerprint
+    assert EpisodeDataset({"train": examples()}).fingerprint == loaded[0].fingerprint

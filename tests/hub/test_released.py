@@ -21,8 +21,7 @@ from qkv.hub.model_folder import load_as
 from qkv.hub.released import load_released, released_dtype, write_released
 from qkv.hub.tensors import INDEX, WEIGHTS
 from qkv.hub.weight_map import Weight, WeightMap
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import EncoderDecoder, LanguageModel
 from tests.limits import cpu_limit
 
 from .toy import TOY, Config, Toy, config_json, made, same, theirs
@@ -238,7 +237,7 @@ def test_sizes_that_overflow_are_an_error(folder: Path) -> None:
         return torch.nn.Linear(2**40, 2**40)
 
     with pytest.raises(CheckpointError, match=r"config.json: .*overflow"):
-        load_released(folder, replace(TOY, network=huge))
+        load_released(folder, replace(TOY, network=huge), config_json(made()), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

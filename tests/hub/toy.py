@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from qkv.config import build, require
-from qkv.hub.json_file import read_text
 from qkv.hub.weight_map import Family, Weight, WeightMap
+from qkv.runtime.documents import read_text
 from qkv.tokenizers.vocabulary import Vocabulary
 
 

@@ -11,19 +11,27 @@ from safetensors.numpy import save_file
 from qkv.errors import InputError
 from qkv.generation import Sampling
 from qkv.hub.model_folder import save_model
-from qkv.models.show_attend_tell import Config, ShowAttendTell
+from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.translator import Translator
 from qkv.tokenizers.vocabulary import END, Vocabulary
 from qkv.visualize.caption_page import save_captions
 
 VOCABULARY = Vocabulary.train(["a red circle above a small blue square"], "word")
-SMALL = {"height": 8, "width": 12, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7, "max_length": 9}
+SMALL = {
+    "height": 8,
+    "width": 12,
+    "encoder": {"name": "cnn", "filters": (4, 8)},
+    "feature_dim": 6,
+    "embedding_dim": 5,
+    "hidden_dim": 7,
+    "max_length": 9,
+}
 
 
 def make_captioner(**changes: object) -> Captioner:
     torch.manual_seed(0)
-    return Captioner(ShowAttendTell(Config(len(VOCABULARY), **SMALL | changes)), VOCABULARY)
+    return Captioner(ShowAttendTell(ShowAttendTellConfig(vocab_size=len(VOCABULARY), **SMALL | changes)), VOCABULARY)
 
 
 @pytest.fixture
@@ -61,7 +69,7 @@ def test_beam_search_beats_greedy_and_samples_depend_on_the_seed(picture):
 
 
 def test_a_model_without_attention_has_no_map(picture):
-    caption = make_captioner(attention="none")(picture)
+    caption = make_captioner(decoder="tell")(picture)
     assert caption.maps == ()
     assert caption.text
 
@@ -83,7 +91,7 @@ def test_grey_pictures_are_shown_in_grey(picture):
 
 
 def test_each_tensor_of_a_feature_file_gets_a_caption(tmp_path, picture):
-    captioner = make_captioner(encoder="given", channels=5, height=2, width=3, filters=(32, 64, 128))
+    captioner = make_captioner(encoder="features", channels=5, height=2, width=3)
     rng = np.random.default_rng(0)
     save_file({name: rng.standard_normal((5, 2, 3)) for name in ("b.jpg", "a.jpg")}, tmp_path / "found.safetensors")
     captions = captioner.caption([tmp_path / "found.safetensors"])

@@ -15,11 +15,11 @@ from qkv.tokenizers.vocabulary import BEGIN, TwoVocabularies, Vocabulary
 
 TEXTS = ["abc", "a", "bb ccc a", "cab cab"]
 MODELS = {  # class, config, sizes, and std of the weights, chosen so that answers differ between texts
-    "rnn_seq2seq": (rnn_seq2seq.RNNSeq2Seq, rnn_seq2seq.Config, {"embedding": 6, "hidden": 8}, 0.7),
+    "rnn_seq2seq": (rnn_seq2seq.RNNSeq2Seq, rnn_seq2seq.RNNSeq2SeqConfig, {"embedding_dim": 6, "hidden_dim": 8}, 0.7),
     "conv_seq2seq": (
         conv_seq2seq.ConvSeq2Seq,
-        conv_seq2seq.Config,
-        {"dim": 8, "hidden": 8, "encoder_layers": 2, "decoder_layers": 2},
+        conv_seq2seq.ConvSeq2SeqConfig,
+        {"dim": 8, "hidden_dim": 8, "layers": 2},
         0.3,
     ),
     "transformer": (
@@ -224,7 +224,9 @@ def test_invalid_search_settings_are_errors(search, words):
 def test_a_model_without_attention_translates_and_has_no_alignment():
     vocabulary = Vocabulary.train(TEXTS, "char")
     size = len(vocabulary)
-    config = rnn_seq2seq.Config(size, size, embedding=6, hidden=8, attention="none", max_length=12)
+    config = rnn_seq2seq.RNNSeq2SeqConfig(
+        source_vocab_size=size, target_vocab_size=size, embedding_dim=6, hidden_dim=8, decoder="plain", max_length=12
+    )
     translator = Translator(rnn_seq2seq.RNNSeq2Seq(config), vocabulary)
     answer = translator("abc", beam=2)
     assert (answer.maps, answer.alignment) == ((), None)
@@ -239,7 +241,9 @@ def test_a_model_without_attention_translates_and_has_no_alignment():
 
 def test_source_and_target_can_have_separate_vocabularies():
     letters, phones = Vocabulary.train(TEXTS, "char"), Vocabulary.train(["AH B K", "EY B"], "word")
-    config = rnn_seq2seq.Config(len(letters), len(phones), embedding=6, hidden=8, max_length=12)
+    config = rnn_seq2seq.RNNSeq2SeqConfig(
+        source_vocab_size=len(letters), target_vocab_size=len(phones), embedding_dim=6, hidden_dim=8, max_length=12
+    )
     torch.manual_seed(2)
     translator = Translator(rnn_seq2seq.RNNSeq2Seq(config), TwoVocabularies(letters, phones))
     answer = translator("cab", min_length=3, max_length=5, prefix="K EY")

@@ -4,33 +4,35 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.datasets.registry import DataConfig, LoadedData
 from torch.nn import functional as F
 
+from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.errors import InputError
 from qkv.models.elmo import Config, Elmo
-from qkv.tasks.bilm import SentenceBatch, TwoWayLanguageModelTask
+from qkv.tasks.bilm import BiLMTask, SentenceBatch
 from qkv.tokenizers.characters import Characters
 from qkv.tokenizers.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from qkv.training.recipe import TrainConfig
+from tests.datasets.build import dataset
 
 TEXTS = ["The cat sat. The dog didn't sit on the mat!", "A cat.", "Dogs sat on the cat and on the dog and on the mat."]
-DATA = LoadedData({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(TEXTS[0], "x")]})
+DATA = LabeledTextDataset({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(TEXTS[0], "x")]})
 SENTENCES = [
     ["The", "cat", "sat", "."], ["The", "dog", "did", "n't", "sit", "on", "the", "mat", "!"], ["A", "cat", "."],
     ["Dogs", "sat", "on", "the", "cat", "and", "on", "the", "dog", "and"], ["on", "the", "mat", "."],
 ]  # fmt: skip
-WORDS = TwoWayLanguageModelTask.learn_vocabulary(DATA, DataConfig(name="labelled", vocabulary="word:12"), None)
+WORDS = BiLMTask.learn_vocabulary(DATA, dataset("labelled", vocabulary="word:12"), None)
 SIZES: dict[str, Any] = {
     "vocabulary_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
     "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden": 5, "layers": 2, "dropout": 0.0,
 }  # fmt: skip
 
 
-def prepared(**train: Any) -> TwoWayLanguageModelTask:
-    settings = TrainConfig(**{"length": 10, "batch_tokens": 24, **train})
-    return TwoWayLanguageModelTask.prepare(DATA, WORDS, Config(**SIZES), settings, 0)
+def prepared(**train: Any) -> BiLMTask:
+    settings = TrainConfig(**{"length": 10, "batch_size": 24, **train})
+    return BiLMTask.prepare(DATA, WORDS, Config(**SIZES), settings, 0)
 
 
 def elmo(**changes: Any) -> Elmo:
@@ -46,7 +48,7 @@ def test_the_output_vocabulary_is_the_most_frequent_words():
     # by frequency, ties in alphabetical order: "sat" no longer fits
     expected = ["on", "the", ".", "cat", "The", "and", "dog", "mat"]
     assert [WORDS.piece(number) for number in range(4, 12)] == expected
-    sizes = TwoWayLanguageModelTask.sizes(DATA, WORDS)
+    sizes = BiLMTask.sizes(DATA, WORDS)
     assert sizes == {"vocabulary_size": 12, "head": "language_model"}
 
 
@@ -95,7 +97,7 @@ def test_an_epoch_has_every_sentence_once_in_few_shapes():
 
 
 def test_validation_is_the_mean_over_positions_and_equals_evaluate():
-    task, model = prepared(batch_tokens=9), elmo().eval()
+    task, model = prepared(batch_size=9), elmo().eval()
     each = [task.loss(model, task.valid.batch([row])).item() * (len(SENTENCES[row]) + 1) for row in (0, 1)]
     metrics = task.validate(model)
     assert metrics["loss"] == pytest.approx(sum(each) / 15, rel=1e-6)
@@ -136,16 +138,16 @@ def test_loss_is_the_mean_of_both_directions():
 
 def test_a_pretrained_model_brings_its_output_vocabulary():
     settings = TrainConfig(length=10)
-    again = TwoWayLanguageModelTask.prepare(DATA, Characters(6, WORDS), Config(**SIZES), settings, 0)
+    again = BiLMTask.prepare(DATA, Characters(6, WORDS), Config(**SIZES), settings, 0)
     assert again.vocabulary is WORDS
     with pytest.raises(InputError, match="output vocabulary"):
-        TwoWayLanguageModelTask.prepare(DATA, Characters(6), Config(**SIZES), settings, 0)
+        BiLMTask.prepare(DATA, Characters(6), Config(**SIZES), settings, 0)
 
 
 def test_data_without_sentences_is_an_error():
-    empty = LoadedData({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
+    empty = LabeledTextDataset({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
     with pytest.raises(InputError, match="no sentences"):
-        TwoWayLanguageModelTask.prepare(empty, WORDS, Config(**SIZES), TrainConfig(), 0)
+        BiLMTask.prepare(empty, WORDS, Config(**SIZES), TrainConfig(), 0)
 
 
 def test_a_batch_moves_to_a_device():

@@ -6,17 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 
 import qkv
+from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.document_probe import DocumentProbe
 from qkv.models.han import HAN, Config
 from qkv.pipelines.classifier import label_log_probabilities
 from qkv.pipelines.text_inputs import SentenceExampleEncoder
-from qkv.tasks.text_classification import ClassificationTask
+from qkv.tasks.text_classification import TextClassificationTask
 from qkv.tokenizers.vocabulary import Vocabulary
 from qkv.tokenizers.wordpiece import learn_wordpieces
 from qkv.training.recipe import TrainConfig
@@ -43,9 +44,9 @@ def network(**changes: Any) -> HAN:
     return model.eval()
 
 
-def prepared(model: HAN, **train: Any) -> ClassificationTask:
-    data = LoadedData({"train": PAIRS, "valid": PAIRS})
-    return ClassificationTask.prepare(data, VOCABULARY, model.config, TrainConfig(**{"batch_tokens": 80, **train}), 0)
+def prepared(model: HAN, **train: Any) -> TextClassificationTask:
+    data = LabeledTextDataset({"train": PAIRS, "valid": PAIRS})
+    return TextClassificationTask.prepare(data, VOCABULARY, model.config, TrainConfig(**{"batch_size": 80, **train}), 0)
 
 
 def test_documents_are_examples_and_truncation_is_noted():
@@ -108,7 +109,7 @@ def test_weights_are_those_of_their_words():
 
 def test_documents_can_be_embedded():
     model = network(head=None, label_names=())
-    vectors = qkv.Embedder(model, VOCABULARY)(TEXTS, normalise=False, batch_tokens=12)
+    vectors = qkv.Embedder(model, VOCABULARY)(TEXTS, normalise=False, batch_size=12)
     encoder = SentenceExampleEncoder(VOCABULARY, 6)
     for row, ids in zip(vectors, encoder.encode(TEXTS), strict=True):
         hidden = model(encoder.lookup(torch.tensor([ids[:3]])))

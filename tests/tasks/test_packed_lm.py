@@ -5,32 +5,33 @@ from dataclasses import replace
 
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
+from qkv.datasets.dataset import Dataset, LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.models.gpt2 import GPT2, Config
 from qkv.pipelines.generator import Generator
-from qkv.tasks.packed_lm import DocumentLanguageModelTask
+from qkv.tasks.packed_lm import PackedLMTask
 from qkv.tokenizers.vocabulary import END, Vocabulary
 from qkv.training.recipe import TrainConfig
 
 TEXTS = ["the cat sat", "a dog", "on the mat sat a dog and a cat", "mat", "and the dog ran", "cat and dog", "the end"]
 VOCABULARY = Vocabulary.train(TEXTS, "word")
-SETTINGS = TrainConfig(batch_tokens=24, length=12, valid_size=3)
+SETTINGS = TrainConfig(batch_size=24, length=12, valid_size=3)
 CONFIG = Config(
     len(VOCABULARY), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
 )
 
 
-def data(texts: list[str] = TEXTS) -> LoadedData:
+def data(texts: list[str] = TEXTS) -> Dataset[Any]:
     pairs = [Pair(text, "") for text in texts]
-    return LoadedData({"train": pairs, "valid": pairs[:4], "test": pairs[:3]})
+    return LabeledTextDataset({"train": pairs, "valid": pairs[:4], "test": pairs[:3]})
 
 
-def prepared(settings: TrainConfig = SETTINGS, texts: list[str] = TEXTS) -> DocumentLanguageModelTask:
-    return DocumentLanguageModelTask.prepare(data(texts), VOCABULARY, CONFIG, settings, seed=0)
+def prepared(settings: TrainConfig = SETTINGS, texts: list[str] = TEXTS) -> PackedLMTask:
+    return PackedLMTask.prepare(data(texts), VOCABULARY, CONFIG, settings, seed=0)
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def alone(model: GPT2, ids: list[int]) -> tuple[float, int]:
 @torch.no_grad()
 def test_a_packed_document_is_scored_as_if_alone(model):
     short = [text for text in TEXTS if len(text.split()) < 4]  # three of at most four tokens fit in a row
-    task = prepared(replace(SETTINGS, length=12, batch_tokens=12, valid_size=9), short)
+    task = prepared(replace(SETTINGS, length=12, batch_size=12, valid_size=9), short)
     result = task.evaluate(model, data(short[:3]), "test")
     sums = [alone(model, [*VOCABULARY.encode(text).ids, END]) for text in short[:3]]
     expected = sum(nats for nats, _ in sums) / sum(count for _, count in sums)
@@ -95,7 +96,7 @@ def test_validation_uses_valid_size_documents(model):
 
 
 def test_a_small_model_memorises_the_documents():
-    task = prepared(replace(SETTINGS, length=12, batch_tokens=48))
+    task = prepared(replace(SETTINGS, length=12, batch_size=48))
     torch.manual_seed(0)
     model = GPT2(CONFIG).eval()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -119,7 +120,7 @@ def test_a_small_model_memorises_the_documents():
     [
         ({"length": 13}, TEXTS, "train.length = 13"),
         ({"length": 1}, TEXTS, "train.length"),
-        ({"batch_tokens": 8}, TEXTS, "train.batch_tokens = 8"),
+        ({"batch_size": 8}, TEXTS, "train.batch_tokens = 8"),
         ({}, [" "], "no documents"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.datasets.registry import LoadedData
+from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.pipelines.tagger import encode_sentences, predict_tags
@@ -28,9 +28,9 @@ NUMBERS = {name: number for number, name in enumerate(LABELS)}
 
 
 def prepared(longest: int = 64, **train: Any) -> TaggingTask:
-    data = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2]})
+    data = TaggedDataset({"train": SENTENCES, "valid": SENTENCES[:2]})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
-    return TaggingTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_tokens": 40, **train}), 0)
+    return TaggingTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_size": 40, **train}), 0)
 
 
 def test_only_the_first_token_of_a_word_has_a_target():
@@ -60,7 +60,7 @@ def test_an_empty_word_is_encoded_as_unknown():
 
 
 def test_labels_come_from_the_data_and_unknown_tags_are_ignored():
-    sizes = TaggingTask.sizes(LoadedData({}, tagged={"train": SENTENCES}), VOCABULARY)
+    sizes = TaggingTask.sizes(TaggedDataset({"train": SENTENCES}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "tagger", "labels": 3, "label_names": LABELS}
     (example,) = encode_sentences(ExampleEncoder(VOCABULARY), [Tagged(("cat",), ("X",))], NUMBERS, 64).examples
     assert set(example.targets) == {IGNORE}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.datasets.registry import LoadedData
+from qkv.datasets.dataset import Dataset, TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
@@ -28,14 +28,14 @@ SENTENCES = [
     Tagged(("ab", "ab", "ab", "ab"), ("leaf", "child", "root", "child"), (2, 3, 0, 3)),
 ]
 VOCABULARY = Vocabulary.train(["ab"], "char")
-DATA = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES})
+DATA = TaggedDataset({"train": SENTENCES, "valid": SENTENCES})
 
 
-def build(data: LoadedData = DATA, longest: int = 32, **changes: Any) -> tuple[TaggingTask, Bert]:
+def build(data: Dataset[Any] = DATA, longest: int = 32, **changes: Any) -> tuple[TaggingTask, Bert]:
     sizes = TaggingTask.sizes(data, VOCABULARY)
     torch.manual_seed(0)
     config = Config(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": longest, "tree": "both", **changes})
-    task = TaggingTask.prepare(data, VOCABULARY, config, TrainConfig(batch_tokens=120), 0)
+    task = TaggingTask.prepare(data, VOCABULARY, config, TrainConfig(batch_size=120), 0)
     return task, Bert(config).eval()  # without dropout
 
 
@@ -49,7 +49,7 @@ def test_parts_of_a_long_sentence_keep_its_tree():
     examples = encode_sentences(ExampleEncoder(VOCABULARY), SENTENCES[1:2], {}, 6, trees=True).examples
     assert [example.tree.words for example in examples] == [[0, 1, 1, 2, 2], [0, 3, 3]]
     assert [example.tree.heads for example in examples] == [(0, 1, 2)] * 2
-    task, _ = build(LoadedData({}, tagged={"train": SENTENCES[1:2], "valid": SENTENCES[:1]}), longest=6)
+    task, _ = build(TaggedDataset({"train": SENTENCES[1:2], "valid": SENTENCES[:1]}), longest=6)
     assert task.batch([1]).depth.tolist() == [[0, 3, 3, 0]]
 
 
@@ -100,7 +100,7 @@ def test_a_model_without_trees_cannot_learn_them():
 
 
 def test_a_sentence_without_a_tree_is_an_error():
-    bare = LoadedData({}, tagged={"train": [*SENTENCES, Tagged(("ab",), ("root",))], "valid": SENTENCES})
+    bare = TaggedDataset({"train": [*SENTENCES, Tagged(("ab",), ("root",))], "valid": SENTENCES})
     with pytest.raises(InputError, match="sentence 9 has no head"):
         build(bare)
     _, model = build()

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
+from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
-from qkv.tasks.text_classification import ClassificationTask, label_scores
+from qkv.tasks.text_classification import TextClassificationTask, label_scores
 from qkv.tokenizers.vocabulary import BEGIN, END, Vocabulary
 from qkv.training.recipe import TrainConfig
 from tests.tasks.text_encoders import TableEncoder
@@ -24,10 +25,10 @@ LABELS = ("negative", "positive")
 NUMBERS = {"negative": 0, "positive": 1}
 
 
-def prepared(longest: int = 64, **train: Any) -> ClassificationTask:
-    data = LoadedData({"train": PAIRS, "valid": PAIRS})
+def prepared(longest: int = 64, **train: Any) -> TextClassificationTask:
+    data = LabeledTextDataset({"train": PAIRS, "valid": PAIRS})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
-    return ClassificationTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_tokens": 40, **train}), 0)
+    return TextClassificationTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_size": 40, **train}), 0)
 
 
 def test_texts_get_special_tokens_and_are_truncated():
@@ -43,13 +44,13 @@ def test_texts_get_special_tokens_and_are_truncated():
 
 
 def test_labels_come_from_the_data():
-    sizes = ClassificationTask.sizes(LoadedData({"train": PAIRS}), VOCABULARY)
+    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS}), VOCABULARY)
     assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "classifier", "labels": 2, "label_names": LABELS}
 
 
 def test_a_single_label_is_an_error():
     with pytest.raises(InputError, match="one label, 'negative'"):
-        ClassificationTask.sizes(LoadedData({"train": PAIRS[1:2]}), VOCABULARY)
+        TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS[1:2]}), VOCABULARY)
 
 
 def test_loss_is_the_mean_over_texts_and_ignores_padding():

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import save_model
@@ -40,8 +40,8 @@ def build(pairs: list[Pair] = PAIRS, vocabulary: Vocabulary = VOCABULARY, **chan
     config = Config(
         len(vocabulary), len(vocabulary), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
     )
-    data = LoadedData({"train": pairs, "valid": pairs})
-    task = TranslationTask.prepare(data, vocabulary, config, TrainConfig(batch_tokens=64), 0)
+    data = PairDataset({"train": pairs, "valid": pairs})
+    task = TranslationTask.prepare(data, vocabulary, config, TrainConfig(batch_size=64), 0)
     return task, Transformer(config).eval()
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from qkv.datasets.registry import load_data
 from qkv.registry import lookup
 from qkv.tasks.train_tokenizer import learn_vocabulary
 from qkv.tasks.translation import TranslationTask
@@ -29,7 +28,7 @@ def subwords(tiny: Recipe) -> Recipe:
 
 
 def prepare(recipe: Recipe) -> TranslationTask:
-    data = load_data(recipe.data)
+    data = recipe.data.load()
     vocabulary = learn_vocabulary(data, recipe.data)
     config = lookup("model", recipe.model["name"]).config_class
     model = config(**TranslationTask.sizes(data, vocabulary), max_length=MAX_LENGTH)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import CheckpointError
-from qkv.hub.json_file import read_object, read_text, reading
+from qkv.runtime.documents import read_object, read_text, reading
 from qkv.tokenizers.pretrained import MAX_FILE_BYTES, PretrainedTokenizer, TwoTokenizers
 from qkv.tokenizers.vocabulary import AnyVocabulary, TwoVocabularies, Vocabulary
 
@@ -55,9 +55,9 @@ def check_vocab_size(folder: Path, tokenizer: AnyTokenizer, config: Any) -> None
     source, target = _sides(tokenizer)
     target_file = TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).exists() else TOKENIZER
     sizes = {
-        "source_size": (source, TOKENIZER),
-        "target_size": (target, target_file),
-        "vocabulary_size": (source, TOKENIZER),
+        "source_vocab_size": (source, TOKENIZER),
+        "target_vocab_size": (target, target_file),
+        "vocab_size": (source, TOKENIZER),
     }
     for key, (side, file) in sizes.items():
         vocab_size = getattr(config, key, None)

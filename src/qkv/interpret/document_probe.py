@@ -13,7 +13,7 @@ from jaxtyping import Float
 from qkv.attention import watch
 from qkv.errors import InputError
 from qkv.models.han import HAN
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import Classified, Classifier
 from qkv.pipelines.text_inputs import split_evenly
 from qkv.pipelines.text_pipeline import require_text

@@ -147,7 +147,7 @@ class Captioner:
         config = self.model.config
         expected = (config.channels, config.height, config.width)
         if path.suffix != FEATURES:
-            if config.encoder == "given":
+            if config.encoder.name == "features":
                 raise InputError(
                     f"{path}: this model takes features {list(expected)}, not pictures: pass a {FEATURES} file"
                 )
@@ -155,8 +155,8 @@ class Captioner:
             return
         names = feature_names(path)
         for name, grid in zip(names, read_features(path, names), strict=True):
-            if config.encoder != "given" or grid.shape != expected:
-                what = "features" if config.encoder == "given" else "pictures"
+            if config.encoder.name != "features" or grid.shape != expected:
+                what = "features" if config.encoder.name == "features" else "pictures"
                 raise InputError(f"{path}: {name} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
             yield NamedPicture(name, grid)
 

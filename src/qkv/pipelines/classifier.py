@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import torch
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.pair import Pair
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, iter_batches
 from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 from qkv.types import Float, Tensor
@@ -38,7 +39,7 @@ class Classifier(TextPipeline):
         """Classify each text."""
         require_text(texts)
         pairs = [Pair(text, "") for text in texts]
-        probabilities = label_log_probabilities(self.model, self.encoder, pairs, batch_tokens).exp()
+        probabilities = label_log_probabilities(self.model, self.encoder, pairs, BatchSize(batch_tokens)).exp()
         return [self._classified(text, row) for text, row in zip(texts, probabilities.tolist(), strict=True)]
 
     def _classified(self, text: str, probabilities: Sequence[float]) -> Classified:
@@ -74,13 +75,13 @@ def encode_texts(
 
 @torch.inference_mode()
 def label_log_probabilities(
-    model: TextEncoder, encoder: AnyExampleEncoder, pairs: Sequence[Pair], budget: int
+    model: TextEncoder, encoder: AnyExampleEncoder, pairs: Sequence[Pair], batch_size: BatchSize
 ) -> Float[Tensor, "texts labels"]:
     """Log-probability of each label for each text."""
     encoder = encoder.fresh_copy()
     texts = encode_texts(encoder, pairs, {}, model.config.max_length)
     log_p = torch.zeros(len(pairs), model.config.labels)
-    for rows, batch in iter_batches(texts.examples, encoder.max_batch(budget), encoder.pad):
+    for rows, batch in iter_batches(texts.examples, encoder.max_batch(batch_size), encoder.pad):
         batch = batch.to(model.device)
         log_p[rows] = model.predict(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
     return log_p

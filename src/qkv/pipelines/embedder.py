@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn import functional as F
 
+from qkv.datasets.batching import BatchSize
 from qkv.errors import InputError
 from qkv.models.bert import Bert
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
 from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 from qkv.registry import nearest
@@ -42,7 +43,7 @@ class Embedder(TextPipeline):
             Example(encoder.add_special_tokens(ids[: self.max_tokens]), [IGNORE]) for ids in encoder.encode(texts)
         ]
         vectors = torch.zeros(len(texts), self.dim)
-        for rows, batch in iter_batches(examples, encoder.max_batch(batch_tokens), encoder.pad):
+        for rows, batch in iter_batches(examples, encoder.max_batch(BatchSize(batch_tokens)), encoder.pad):
             batch = batch.to(self.model.device)
             hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
             vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()

@@ -9,10 +9,10 @@ import torch
 
 from qkv.errors import InputError
 from qkv.hub import load_as
-from qkv.hub.json_file import read_object
 from qkv.hub.model_folder import locate
 from qkv.models.vit import ViT
 from qkv.runtime.device import pick_device
+from qkv.runtime.documents import read_object
 from qkv.types import Float, Shaped, Tensor
 
 PREPROCESSOR = "preprocessor_config.json"  # in Hugging Face folders

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.config import require
+from qkv.datasets.batching import BatchSize
 from qkv.errors import InputError
 from qkv.models.bert import MLM_HEADS, Bert
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
 from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 from qkv.tokenizers.tokenizer import PretrainedTokenizer
@@ -66,7 +67,7 @@ class Filler(TextPipeline):
         require_text(texts)
         examples = [self._example(number, text) for number, text in enumerate(texts, start=1)]
         results: dict[int, Filled] = {}
-        for rows, batch in iter_batches(examples, batch_tokens, self.encoder.pad):
+        for rows, batch in iter_batches(examples, BatchSize(batch_tokens), self.encoder.pad):
             batch = batch.to(self.model.device)
             hidden = self.model(batch.token_ids, lengths=batch.lengths)
             masked = hidden[batch.token_ids == self.mask]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qkv.config import require
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.squad import Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert
@@ -71,7 +72,7 @@ class Answerer(TextPipeline):
                     raise InputError(f"input {number}: the {what} is empty")
         windows = make_windows(self.encoder, questions, self.model.config.max_length, stride)
         predictions = predict_spans(
-            self.model, windows, self.encoder.pad, batch_tokens, top=top, max_answer_tokens=max_answer_tokens
+            self.model, windows, self.encoder.pad, BatchSize(batch_tokens), top=top, max_answer_tokens=max_answer_tokens
         )
         return [_answered(question, spans) for question, spans in zip(questions, predictions, strict=True)]
 

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.metrics.tag_metrics import are_entity_tags, entities
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, TextBatch, iter_batches
 from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
 from qkv.pipelines.tree_inputs import Tree, reads_trees, require_heads
@@ -67,7 +68,9 @@ class Tagger(TextPipeline):
         inputs = [_Words.of(text) for text in texts]
         require_text([words.text for words in inputs])
         heads = [words.heads for words in inputs]
-        predictions = predict_tags(self.model, self.encoder, [words.words for words in inputs], batch_tokens, heads)
+        predictions = predict_tags(
+            self.model, self.encoder, [words.words for words in inputs], BatchSize(batch_tokens), heads
+        )
         has_entities = are_entity_tags(self.model.config.label_names)
         return [
             TaggedText(
@@ -182,7 +185,7 @@ def predict_tags(
     model: TextEncoder,
     encoder: AnyExampleEncoder,
     sentences: Sequence[Sequence[str]],
-    budget: int,
+    batch_size: BatchSize,
     heads: Sequence[tuple[int, ...] | None] | None = None,
 ) -> list[list[str]]:
     """Predict the tag of each word; models with tree positions need the heads of the words."""
@@ -194,7 +197,7 @@ def predict_tags(
     ]
     encoded = encode_sentences(encoder, untagged, {}, model.config.max_length, trees=reads_trees(model.config))
     tags = [[""] * len(words) for words in sentences]
-    for rows, batch in iter_batches(encoded.examples, budget, encoder.pad):
+    for rows, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
         batch = batch.to(model.device)
         best = tag_logits(model, encoder, batch).argmax(dim=-1).tolist()
         for row, labels in zip(rows, best, strict=True):

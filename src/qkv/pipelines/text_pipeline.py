@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from qkv.errors import InputError
 from qkv.hub import load_as
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import build_example_encoder
 from qkv.runtime.device import pick_device
 

@@ -1,7 +1,7 @@
 """Translation with a sequence-to-sequence model, with the attention of each target token."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 
 from qkv.attention import watch
 from qkv.config import require
-from qkv.datasets.batching import Batch, EncodedPair, batch_by_length, collate
+from qkv.datasets.batching import Batch, BatchSize, EncodedPair, batch_by_length, collate
 from qkv.datasets.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.generation import (
@@ -24,7 +24,7 @@ from qkv.generation import (
     sample,
 )
 from qkv.hub import load_as
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.parsed_source import ParsedPair, ParsedTokens, parsed_tokens, tree_inputs, with_trees
 from qkv.pipelines.special_tokens import SpecialTokenIds, encode_plain
@@ -146,7 +146,7 @@ class Translator:
         sources = [self._tokens(number, text) for number, text in enumerate(texts, start=1)]
         source_texts = [text_of(text) for text in texts]
         lengths = [len(source.ids) for source in sources]
-        for rows in batch_by_length(lengths, max(1, BATCH_TOKENS // search.hypotheses)):
+        for rows in batch_by_length(lengths, BatchSize(max(1, BATCH_TOKENS // search.hypotheses))):
             batch = [sources[row] for row in rows]
             hypotheses = [best[: search.n_best] for best in self._search(batch, search, [numbers[row] for row in rows])]
             pairs = [
@@ -176,7 +176,7 @@ class Translator:
         if not self.model.alignment_layers:
             raise InputError(
                 f"{self.name}: {what} requires attention over the source, which this model lacks; models that have it: "
-                'rnn_seq2seq with model.attention = "bahdanau" or "luong", conv_seq2seq, transformer'
+                'rnn_seq2seq with model.decoder = "bahdanau" or "luong", conv_seq2seq, transformer'
             )
 
     @torch.inference_mode()
@@ -273,6 +273,21 @@ class Translator:
             suppress_tokens=self.special_tokens.suppress,
             prefix_tokens=[prefix] * len(sources),
         )
+
+    def best(
+        self,
+        texts: Sequence[str | Tagged],
+        search: Search = GREEDY,
+        *,
+        attention: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[Answer]:
+        """Translate each text and return the best hypotheses; `progress` is called with the number of finished ones."""
+        answers: dict[int, Answer] = {}
+        for index, hypotheses in self.stream(texts, search, attention=attention):
+            answers[index] = hypotheses[0]
+            progress(len(answers))
+        return [answers[index] for index in range(len(texts))]
 
     def fits(self, text: str) -> bool:
         """Whether a text is within the model's maximum length."""

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import require
-from qkv.datasets.batching import batch_by_length
+from qkv.datasets.batching import BatchSize, batch_by_length
 from qkv.datasets.squad import Passage, Question
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.models.bert import Bert
@@ -194,14 +194,14 @@ def predict_spans(
     model: Bert,
     windows: Sequence[Window],
     pad: int,
-    budget: int,
+    batch_size: BatchSize,
     *,
     top: int = 1,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
 ) -> list[SpanPredictions]:
-    """The best spans for each question over all of its windows, in batches of `budget` tokens."""
+    """The best spans for each question over all of its windows, in batches."""
     by_question: dict[int, list[tuple[Window, Tensor]]] = {}
-    for rows in batch_by_length([len(window.ids) for window in windows], budget):
+    for rows in batch_by_length([len(window.ids) for window in windows], batch_size):
         batch = collate([windows[row] for row in rows], pad).to(model.device)
         for row, log_p in zip(rows, log_probabilities(model, batch).cpu(), strict=True):
             by_question.setdefault(windows[row].question, []).append((windows[row], log_p))

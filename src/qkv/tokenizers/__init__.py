@@ -1,1 +1,3 @@
 """Tokenizers: train, load and apply the map between text and token ids."""
+
+from qkv.tokenizers import kinds as kinds

@@ -1,12 +1,49 @@
-"""Vocabulary kinds as written in recipes."""
+"""Tokenizers that recipes can train."""
 
 import re
+from typing import Annotated
+
+from pydantic import Field
 
 from qkv.errors import InputError
+from qkv.registry import register
 
 SMALLEST, LARGEST = 5, 1_000_000  # tokens, including four special ones (five for wordpiece)
-KINDS = ("char", "word", "bpe", "wordpiece")
 KIND = re.compile(r"char|word|(?:word|bpe|wordpiece):(\d{1,7})", re.ASCII)
+
+VocabSize = Annotated[int, Field(ge=5, le=1_000_000)]  # tokens, including four special ones (five for wordpiece)
+
+
+@register("tokenizer", "char")
+class Char:
+    """Every character is a token."""
+
+
+@register("tokenizer", "word")
+class Word:
+    """Every word is a token."""
+
+    @classmethod
+    def from_sizes(cls, *, vocab_size: VocabSize | None = None) -> "Word":
+        return cls()
+
+
+@register("tokenizer", "bpe")
+class BPE:
+    """Byte-pair encoding."""
+
+    @classmethod
+    def from_sizes(cls, *, vocab_size: VocabSize = 8000) -> "BPE":
+        return cls()
+
+
+@register("tokenizer", "wordpiece")
+class WordPiece:
+    """WordPiece."""
+
+    @classmethod
+    def from_sizes(cls, *, vocab_size: VocabSize = 8000) -> "WordPiece":
+        return cls()
 
 
 def require_kind(kind: str, key: str = "vocabulary") -> None:

@@ -154,7 +154,7 @@ def test_compiled_models_can_be_ablated():
         (0, [-1], "distinct"),
         (0, [1, 1], "distinct"),
         (0, [], "non-empty"),
-        (7, [0], "no attention layer"),
+        (7, [0], "layer"),
     ],
 )
 def test_invalid_heads_and_layers_raise(layer, heads, message):

@@ -47,7 +47,7 @@ def test_the_page_runs_nothing_and_escapes_names(tmp_path: Path):
     assert "episode &lt;3&gt;" in page
     assert "trunk.&lt;0&gt;" in page
     assert "default-src 'none'" in page
-    with pytest.raises(InputError, match="no episodes"):
+    with pytest.raises(InputError, match="episodes"):
         save_episode_page([], tmp_path / "b.html")
 
 
@@ -85,7 +85,7 @@ def test_recorded_attention_and_prediction_equal_the_model():
 
 def test_mismatched_episodes_and_unknown_layers_are_errors():
     model = SNAIL(Config(3, 2, height=8, width=8, maps=4, stages=2, features=5, keys=(4,), values=(3,), filters=4))
-    with pytest.raises(InputError, match=r"\[2, 1, 8, 8\] do not match the model's \[3, 1, 8, 8\]"):
+    with pytest.raises(InputError, match=r"\[2, 1, 8, 8\].*\[3, 1, 8, 8\]"):
         EpisodeProbe(model, examples(ways=2))
-    with pytest.raises(InputError, match="no attention layer matches 'encoder'"):
+    with pytest.raises(InputError, match="encoder"):
         EpisodeProbe(model, examples()).probe([0], "encoder")

@@ -16,16 +16,13 @@ from qkv.errors import InputError
 from qkv.interpret import attention_probe
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.image_probe import CLASS, MEAN, PictureProbe
-from qkv.models.elmo import Config as ElmoConfig
-from qkv.models.elmo import Elmo
+from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
 from qkv.models.linformer import Config as LinformerConfig
 from qkv.models.linformer import Linformer
-from qkv.models.lstmn import LSTMN
-from qkv.models.lstmn import Config as LSTMNConfig
-from qkv.models.rnn_lm import RNNLM
-from qkv.models.rnn_lm import Config as RNNConfig
+from qkv.models.lstmn import LSTMN, LSTMNConfig
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
 from qkv.tokenizers.characters import Characters
@@ -84,7 +81,7 @@ def test_maps_of_a_language_model_are_causal():
 @pytest.mark.parametrize("span", [0, 5])
 def test_weights_of_a_recurrent_model_are_aligned_to_tokens(span):
     torch.manual_seed(0)
-    model = LSTMN(LSTMNConfig(len(VOCABULARY), embedding=8, hidden=8, span=span)).eval()
+    model = LSTMN(LSTMNConfig(vocab_size=len(VOCABULARY), embedding_dim=8, hidden_dim=8, span=span)).eval()
     weights = AttentionProbe(model, VOCABULARY)(TEXT).maps[0].weights[0]
     length = len(TEXT)
     assert weights.shape == (length, length)
@@ -98,7 +95,7 @@ def test_weights_of_a_recurrent_model_are_aligned_to_tokens(span):
 def test_attention_pooling_has_one_row():
     torch.manual_seed(0)
     config = ElmoConfig(
-        head="classifier", labels=2, label_names=("bad", "good"), pooling="attention", dim=8, hidden=8, layers=1,
+        head="classifier", labels=2, label_names=("bad", "good"), pooling="attention", dim=8, hidden_dim=8, layers=1,
         max_characters=8, filters=((1, 4),), highway_layers=1, character_dim=4,
     )  # fmt: skip
     model = Elmo(config).eval()
@@ -145,7 +142,7 @@ def test_layers_beyond_the_weight_budget_are_dropped(tmp_path, monkeypatch):
 
 def test_models_and_inputs_without_attention_are_errors(tmp_path):
     with pytest.raises(InputError, match="attention layers"):
-        AttentionProbe(RNNLM(RNNConfig(9)), VOCABULARY)
+        AttentionProbe(RNNLM(RNNLMConfig(vocab_size=9)), VOCABULARY)
     with pytest.raises(InputError, match="tokenizer"):
         AttentionProbe(tiny_bert(None))
     vit = ViT(ViTConfig(height=4, width=4, patch=4, dim=8, layers=1, heads=1, feedforward=8))

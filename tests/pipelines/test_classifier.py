@@ -5,8 +5,7 @@ import torch
 
 import qkv
 from qkv.errors import InputError
-from qkv.models.rnn_lm import RNNLM
-from qkv.models.rnn_lm import Config as LanguageModelConfig
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tokenizers.vocabulary import BEGIN, END, Vocabulary
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
@@ -80,7 +79,7 @@ def test_a_model_with_another_head_is_an_error(head, words, tmp_path):
 
 
 def test_another_kind_of_model_or_a_missing_tokenizer_is_an_error(tmp_path):
-    language_model = RNNLM(LanguageModelConfig(9, layers=1, embedding=4, hidden=4))
+    language_model = RNNLM(RNNLMConfig(vocab_size=9, layers=1, embedding_dim=4, hidden_dim=4))
     words = r"is a language model"
     with pytest.raises(InputError, match=words):
         qkv.Classifier(saved(language_model, None, tmp_path / "language-model"), device="cpu")

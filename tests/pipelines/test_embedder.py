@@ -9,8 +9,7 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.errors import InputError
-from qkv.models.elmo import Config as ElmoConfig
-from qkv.models.elmo import Elmo
+from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.tokenizers.characters import Characters
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
@@ -27,7 +26,7 @@ def minilm() -> qkv.Embedder:
 
 def test_character_models_embed_texts():
     torch.manual_seed(0)
-    model = Elmo(ElmoConfig(max_characters=8, character_dim=4, filters=((1, 4),), dim=8, hidden=8, layers=1)).eval()
+    model = Elmo(ElmoConfig(max_characters=8, character_dim=4, filters=((1, 4),), dim=8, hidden_dim=8, layers=1)).eval()
     vectors = qkv.Embedder(model, Characters(8))(TEXTS[:3], normalise=False)
     words = [["A", "good", "film", "."], ["bad"], TEXTS[2].replace(",", " ,").replace(".", " .").split()]
     for sentence, vector in zip(words, vectors, strict=True):

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from qkv.errors import InputError
 from qkv.generation import Sampling
 from qkv.hub import save_model
-from qkv.models.rnn_lm import RNNLM, Config
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.pipelines.generator import MAX_TOKENS, Generator
 from qkv.tokenizers.vocabulary import SPECIAL, Vocabulary
 
@@ -22,7 +22,7 @@ GREEDY = Sampling(top_k=1)
 def trained() -> RNNLM:
     """A model that has memorised one line."""
     torch.manual_seed(0)
-    model = RNNLM(Config(len(VOCABULARY), layers=1, embedding=12, hidden=32, dropout=0.0))
+    model = RNNLM(RNNLMConfig(vocab_size=len(VOCABULARY), layers=1, embedding_dim=12, hidden_dim=32, dropout=0.0))
     tokens = torch.tensor(VOCABULARY.encode_ids([TEXT * 2]))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     for _ in range(80):
@@ -37,7 +37,7 @@ def trained() -> RNNLM:
 @pytest.fixture(scope="module")
 def random_model() -> RNNLM:
     torch.manual_seed(4)
-    return RNNLM(Config(len(VOCABULARY), hidden=16)).eval()
+    return RNNLM(RNNLMConfig(vocab_size=len(VOCABULARY), hidden_dim=16)).eval()
 
 
 def test_a_trained_model_continues_its_text(trained):
@@ -88,7 +88,7 @@ def test_special_tokens_are_never_generated(random_model):
 
 def test_unused_outputs_are_never_generated():
     torch.manual_seed(0)
-    model = RNNLM(Config(len(VOCABULARY) + 7, hidden=8))
+    model = RNNLM(RNNLMConfig(vocab_size=len(VOCABULARY) + 7, hidden_dim=8))
     with torch.no_grad():
         model.readout.bias[len(VOCABULARY) :] += 50.0
     assert len(Generator(model, VOCABULARY)("be", tokens=20).continuation) == 20
@@ -97,7 +97,7 @@ def test_unused_outputs_are_never_generated():
 def test_subwords_are_decoded_together_with_the_prompt():
     vocabulary = Vocabulary.train([TEXT * 20], "bpe:30")
     torch.manual_seed(0)
-    answer = Generator(RNNLM(Config(len(vocabulary), hidden=8)), vocabulary)("to be", tokens=10)
+    answer = Generator(RNNLM(RNNLMConfig(vocab_size=len(vocabulary), hidden_dim=8)), vocabulary)("to be", tokens=10)
     ids = vocabulary.encode("to be").ids
     assert answer.text.startswith("to be")
     assert vocabulary.encode(answer.text).ids[: len(ids) - 1] == ids[:-1]

@@ -32,7 +32,7 @@ def test_ablating_all_other_heads_leaves_the_contribution_of_one():
     heads = layer.attention
     query, key, value = (part[..., 4:8] for part in heads.qkv_proj(x).chunk(3, dim=-1))  # of head 1
     scores = query @ key.mT / 2 + torch.full((5, 5), -torch.inf).triu(1)
-    alone = scores.softmax(-1) @ value @ heads.output.weight[:, 4:8].T + heads.output.bias
+    alone = scores.softmax(-1) @ value @ heads.out_proj.weight[:, 4:8].T + heads.out_proj.bias
     with qkv.ablate(layer, "", [0, 2]):
         torch.testing.assert_close(layer(x), alone)
 
@@ -100,7 +100,7 @@ def test_a_name_may_match_several_layers():
     model, x = nn.ModuleDict({"encoder": make()}), torch.randn(1, 4, 12)
     with qkv.ablate(model, "encoder", [0, 1, 2]):
         for layer in model["encoder"]:
-            torch.testing.assert_close(layer(x), layer.attention.output.bias.expand(1, 4, 12))
+            torch.testing.assert_close(layer(x), layer.attention.out_proj.bias.expand(1, 4, 12))
 
 
 def test_ablation_is_not_in_the_state_dict_and_survives_a_dtype_change():

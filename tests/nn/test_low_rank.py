@@ -90,7 +90,7 @@ def test_a_fully_masked_row_gives_zeros():
 
 @pytest.mark.parametrize("mask", [Causal(), Window(2, 2)])
 def test_a_mask_that_differs_between_queries_raises(mask):
-    with pytest.raises(InputError, match=f"{type(mask).__name__} hides it from some"):
+    with pytest.raises(InputError, match=type(mask).__name__):
         make_model()(random_input(), mask)
 
 

@@ -23,7 +23,7 @@ _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 def save_page(answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "Attention") -> Path:
     """Write answers and their attention as one self-contained HTML file."""
-    return write_page(path, "page.html", title, {"data": _data(answers)})
+    return write_page(path, "attention_page.html", title, {"data": _data(answers)})
 
 
 def _data(answers: Sequence[Answer]) -> str:

@@ -23,7 +23,7 @@ _SIDE, _TILE = 288, 144  # longer side in pixels of an image and of an attention
 def save_captions(answers: Sequence[Captioned], path: str | os.PathLike[str], *, title: str = "Captions") -> Path:
     """Write captions and the attention of each word as one self-contained HTML file without scripts."""
     sections = "".join(map(_section, answers))
-    return write_page(path, "captions.html", title, {"captions": sections}, pictures=True)
+    return write_page(path, "caption_page.html", title, {"captions": sections}, pictures=True)
 
 
 def _section(answer: Captioned) -> str:

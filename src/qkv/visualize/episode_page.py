@@ -33,7 +33,7 @@ def save_episode_page(
     if not episodes:
         raise InputError("no episodes to show")
     articles = "\n".join(map(_article, episodes))
-    return write_page(path, "episode.html", title, {"episodes": articles}, pictures=True)
+    return write_page(path, "episode_page.html", title, {"episodes": articles}, pictures=True)
 
 
 def save_episode_png(episode: EpisodeAnswer, path: str | os.PathLike[str]) -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import (
@@ -36,8 +36,10 @@ from qkv.runtime.text import printable, printable_repr
 
 MAX_TOML_BYTES = 2**20
 MAX_INTEGER = 2**53  # largest integer range that float64 represents exactly
+MAX_VOCAB_SIZE = 1_000_000
 
 Size = Annotated[int, Field(ge=1, le=2**24)]  # a width, a length or a vocabulary size
+VocabSize = Annotated[int, Field(ge=5, le=MAX_VOCAB_SIZE)]  # of a trained tokenizer, special tokens included
 Count = Annotated[int, Field(ge=1, le=1024)]  # layers, heads, ...
 Budget = Annotated[int, Field(ge=1, le=2**30)]  # bounds memory: tokens of a batch, number of examples
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
@@ -52,11 +54,16 @@ SizeList = Annotated[tuple[Size, ...], Strict(False)]
 
 T = TypeVar("T")
 
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
-class _OneLineErrors(type(BaseModel)):  # type: ignore[misc]
+
+class _OneLineErrors(ModelMetaclass):
     """Raises the errors of a config built in Python as an InputError of one line, as `build` does."""
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
         try:
             return super().__call__(*args, **values)
         except ValidationError as error:
@@ -66,6 +73,7 @@ class _OneLineErrors(type(BaseModel)):  # type: ignore[misc]
 class Config(BaseModel, metaclass=_OneLineErrors):
     """Base class of all configs: frozen, without conversions between types, without unknown keys."""
 
+    registered_name: ClassVar[str]  # name of the class that this config belongs to
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
     def replace(self, **changes: Any) -> Self:
@@ -120,23 +128,25 @@ def parse_term(kind: str, data: Any) -> Term:
     options = {key: value for key, value in data.items() if key != "name"}
     try:
         cls = lookup(kind, data["name"])
-        config = build(options_of(cls), options, "")  # type: ignore[arg-type]
+        factory = "train" if kind == "tokenizer" else "from_sizes"
+        config = build(options_of(cls, factory), options, "")  # type: ignore[arg-type]
     except InputError as error:
         raise ValueError(str(error).removeprefix(": ")) from None
     return Term(kind, data["name"], {key: value for key, value in config if key in options})
 
 
 @cache
-def options_of(cls: type[Any]) -> type[Config]:
+def options_of(cls: type[Any], factory: str = "from_sizes") -> type[Config]:
     """Return the options of a registered class as a config.
 
-    They are the parameters of `from_sizes`, or of the constructor if the class does not define it, that have defaults.
+    They are the keyword-only parameters of the classmethod `factory`, or the parameters of the constructor if the class
+    does not define it, that have defaults.
     """
-    parameters = inspect.signature(getattr(cls, "from_sizes", cls)).parameters.values()
+    method = getattr(cls, factory, cls)
     fields: dict[str, Any] = {
         parameter.name: (parameter.annotation, parameter.default)
-        for parameter in parameters
-        if parameter.default is not parameter.empty
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.default is not parameter.empty and (method is cls or parameter.kind is parameter.KEYWORD_ONLY)
     }
     return create_model(cls.__name__, __base__=Config, **fields)
 

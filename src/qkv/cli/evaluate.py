@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from qkv.datasets.pair import Pair
     from qkv.datasets.registry import LoadedData
     from qkv.experiments import pronunciation, translation
+    from qkv.generation import GenerationConfig
     from qkv.pipelines.output import Answer
-    from qkv.pipelines.translator import Search, Translator
+    from qkv.pipelines.translator import Translator
     from qkv.training.run import Run
 
 ALL_TESTS = "all-tests"
@@ -75,7 +76,8 @@ def evaluate(
     from qkv.cli.evaluate_scored import evaluate_scored, files_to_score
     from qkv.cli.recording import record_result
     from qkv.experiments.results import measures
-    from qkv.pipelines.translator import Search, Translator
+    from qkv.generation import GenerationConfig
+    from qkv.pipelines.translator import Translator
     from qkv.tasks.task import ScoredTask
     from qkv.training.recipe import TASKS
 
@@ -105,11 +107,12 @@ def evaluate(
         chosen = dict([load_pairs(run, split[0] if split else None, data, strict=strict)])
     if out is not None and len(chosen) > 1:
         raise InputError(f"--out requires a single split, not {len(chosen)}: {', '.join(chosen)}")
-    translator, search = Translator(run, device=device), Search(beam, length_penalty=length_penalty)
+    config = GenerationConfig(num_beams=beam, length_penalty=length_penalty)
+    translator = Translator(run, device=device)
     for name, pairs in chosen.items():
         scored = _drop_too_long(translator, pairs[:limit])
         _note_unknown_tokens(translator, scored)
-        report, answers = _score(translator, scored, search, None if data else own)
+        report, answers = _score(translator, scored, config, None if data else own)
         if json:
             result_json({"run": str(run), "split": name, **asdict(report)})
         else:
@@ -188,7 +191,7 @@ def _select_splits(run: Path, requested: list[str] | None, splits: list[str]) ->
 
 
 def _score(
-    translator: "Translator", pairs: list["Pair"], search: "Search", run: "Run | None"
+    translator: "Translator", pairs: list["Pair"], config: "GenerationConfig", run: "Run | None"
 ) -> tuple["translation.Report | pronunciation.Report", list["Answer"]]:
     """Run the model and compute the metrics of the dataset."""
     from qkv.cli.recording import languages
@@ -198,17 +201,19 @@ def _score(
     if run is not None and run.recipe.data.name == "cmudict":
         words = list(pronunciation.group_by_word(pairs))
         with progress_bar("evaluating", len(words)) as progress:
-            answers = translation.answer(translator, words, search, progress=progress)
+            answers = translation.answer(translator, words, config, progress=progress)
         seconds = time.monotonic() - began
-        return pronunciation.score_answers(answers, pairs, beam=search.beam, seconds=seconds), answers
+        return pronunciation.score_answers(answers, pairs, beam=config.num_beams, seconds=seconds), answers
     aligned = all(pair.gold is not None for pair in pairs)
     with progress_bar("evaluating", len(pairs)) as progress:
         sources = [pair.source_input for pair in pairs]
-        answers = translation.answer(translator, sources, search, attention=aligned, progress=progress)
+        answers = translation.answer(translator, sources, config, attention=aligned, progress=progress)
     language = "" if run is None else languages(run)[1]
     own = run is None or run.recipe.data.name == "pairs"  # possibly summaries
     seconds = time.monotonic() - began
-    report = translation.score_answers(answers, pairs, beam=search.beam, language=language, rouge=own, seconds=seconds)
+    report = translation.score_answers(
+        answers, pairs, beam=config.num_beams, language=language, rouge=own, seconds=seconds
+    )
     return report, answers
 
 
@@ -226,8 +231,9 @@ def _drop_too_long(translator: "Translator", pairs: list["Pair"]) -> list["Pair"
 
 
 def _note_unknown_tokens(translator: "Translator", pairs: list["Pair"]) -> None:
-    vocabulary = translator.vocabulary.source
-    unknown = [tokens for pair in pairs if (tokens := vocabulary.unknown_pieces(vocabulary.encode(pair.source)))]
+    tokenizer = translator.tokenizer.source
+    encodings = tokenizer.encode_with_offsets([pair.source for pair in pairs])
+    unknown = [pieces for encoding in encodings if (pieces := tokenizer.unknown_pieces(encoding))]
     if unknown:
         tokens = list(dict.fromkeys(chain.from_iterable(unknown)))[:10]
         names = ", ".join(printable(repr(token), MAX_TOKEN_SHOWN) for token in tokens)

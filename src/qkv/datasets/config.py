@@ -7,7 +7,6 @@ from typing import Literal
 from qkv.config import require
 from qkv.datasets.corpora import movie_reviews
 from qkv.runtime.files import absolute_path
-from qkv.tokenizers.kinds import require_kind
 
 LARGEST = 10_000_000  # generated examples, all held in memory
 APPLIES_WHEN = {  # keys that apply to some datasets only, with the names of these
@@ -94,9 +93,6 @@ class DataConfig:
                 self.name in names or getattr(self, field.name) == field.default,
                 f"{field.name} does not apply to name = {self.name!r}: remove it, or set name to {' or '.join(names)}",
             )
-        require_kind(self.vocabulary)
-        if self.target_vocabulary is not None:
-            require_kind(self.target_vocabulary, "target_vocabulary")
 
     def with_absolute_paths(self) -> "DataConfig":
         """Return the config with absolute paths, so that a run can be resumed from another working directory."""

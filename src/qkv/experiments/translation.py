@@ -8,6 +8,7 @@ from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.experiments.results import Bucket
+from qkv.generation import GenerationConfig
 from qkv.metrics import (
     ROUGE_SIGNATURE,
     Score,
@@ -20,7 +21,7 @@ from qkv.metrics import (
     tokenised_bleu,
 )
 from qkv.pipelines.output import Answer
-from qkv.pipelines.translator import GREEDY, Search, Translator
+from qkv.pipelines.translator import GREEDY, Translator
 
 Progress = Callable[[int], None]
 # Range of source words of each bucket, chosen so that the Multi30k test sets fill every one.
@@ -80,7 +81,7 @@ def evaluate(
     translator: Translator,
     pairs: Sequence[Pair],
     *,
-    search: Search = GREEDY,
+    config: GenerationConfig = GREEDY,
     language: str = "",
     rouge: bool = False,
     mistakes: int = 5,
@@ -89,17 +90,17 @@ def evaluate(
     """Translate the sources and score them against the targets, which are in `language`; with `rouge` also by ROUGE."""
     began = time.monotonic()
     aligned = all(pair.gold is not None for pair in pairs)
-    answers = answer(translator, [pair.source_input for pair in pairs], search, attention=aligned, progress=progress)
+    answers = answer(translator, [pair.source_input for pair in pairs], config, attention=aligned, progress=progress)
     seconds = time.monotonic() - began
     return score_answers(
-        answers, pairs, beam=search.beam, language=language, rouge=rouge, mistakes=mistakes, seconds=seconds
+        answers, pairs, beam=config.num_beams, language=language, rouge=rouge, mistakes=mistakes, seconds=seconds
     )
 
 
 def answer(
     translator: Translator,
     sources: Sequence[str | Tagged],
-    search: Search = GREEDY,
+    config: GenerationConfig = GREEDY,
     *,
     attention: bool = False,
     progress: Progress = lambda _: None,
@@ -108,7 +109,7 @@ def answer(
     if not sources:
         raise InputError("there are no pairs to evaluate on")
     best: dict[int, Answer] = {}
-    for index, answers in translator.stream(sources, search, attention=attention):
+    for index, answers in translator.stream(sources, config, attention=attention):
         best[index] = answers[0]
         progress(len(best))
     return [best[index] for index in range(len(sources))]
@@ -175,7 +176,7 @@ def bleu_by_length(texts: Sequence[str], pairs: Sequence[Pair], language: str) -
 def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None:
     """Return the alignment accuracy; None unless tokens are characters, as in the gold alignments."""
     by_characters = all(
-        answer.maps and len(answer.maps[0].columns) == len(pair.source)
+        answer.attention and len(answer.attention[0].columns) == len(pair.source)
         for answer, pair in zip(answers, pairs, strict=True)
     )
     if not by_characters:

@@ -27,9 +27,7 @@ from qkv.hub.tensors import WEIGHTS as WEIGHTS
 from qkv.hub.tensors import Progress, checked_header, pickle_hint
 from qkv.hub.tensors import read_tensors as read_tensors
 from qkv.hub.tensors import write_tensors as write_tensors
-from qkv.hub.tokenizer_files import TARGET_TOKENIZER as TARGET_TOKENIZER
-from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer, check_vocab_size, write_vocabulary
-from qkv.hub.tokenizer_files import read_vocabulary as read_vocabulary
+from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.models.show_attend_tell import ShowAttendTell
@@ -43,7 +41,8 @@ from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers import Tokenizer, load_tokenizer
+from qkv.tokenizers.library import TOKENIZER
 
 # Any model of this package.
 Network = Decoder[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
@@ -62,14 +61,11 @@ CHECKPOINT = re.compile(r"step-\d{8,}")
 
 def save_model(
     model: Network,
-    vocabulary: AnyTokenizer | Characters | None,
+    tokenizer: Tokenizer | None,
     folder: str | Path,
     progress: Progress = lambda done: None,
 ) -> None:
-    """Write the model's files into the existing `folder`; the caller makes the write atomic.
-
-    The character vocabulary is fixed and not saved; tokenizer.json of a character model has its output vocabulary.
-    """
+    """Write the model's files into the existing `folder`; the caller makes the write atomic."""
     name = getattr(type(model), "registered_name", None)
     if name is None:
         raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
@@ -79,9 +75,8 @@ def save_model(
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
     write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
-    tokenizer = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
     if tokenizer is not None:
-        write_vocabulary(tokenizer, folder)
+        tokenizer.save(folder)
 
 
 def _to_dict(config: Any) -> dict[str, Any]:
@@ -131,10 +126,9 @@ def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> 
         for name, parameter in model.named_parameters():
             stored[name].copy_into(parameter)
     if os.path.lexists(folder / TOKENIZER):
-        model.tokenizer = read_vocabulary(folder)
+        with reading(folder / TOKENIZER):
+            model.tokenizer = load_tokenizer(folder)
         check_vocab_size(folder, model.tokenizer, config)
-    if isinstance(model, Elmo):
-        model.tokenizer = Characters(config.max_characters, model.tokenizer)
     return model.to(device=device)
 
 

@@ -1,6 +1,7 @@
 """Text embedding: one vector per text, close for texts of similar meaning."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -8,8 +9,8 @@ from torch.nn import functional as F
 from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.nn.text_encoder import TextEncoder
-from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
-from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
+from qkv.pipelines.pipeline import TextPipeline, require_text
+from qkv.pipelines.text_inputs import IGNORE, MAX_BATCH_TOKENS, Example, iter_batches
 from qkv.registry import nearest
 from qkv.types import Float, Int, Tensor
 
@@ -20,21 +21,24 @@ class Embedder(TextPipeline):
     Texts are truncated to the model's max_length tokens.
     """
 
-    @torch.no_grad()  # not inference_mode, so that the vectors can be used in training
+    task_description: ClassVar = "text embedding"
+
     def __call__(
         self,
         texts: str | Sequence[str],
         *,
         pooling: str = "mean",
-        normalise: bool = True,
-        batch_tokens: int = BATCH_TOKENS,
-    ) -> Float[Tensor, "texts dim"]:
-        """Return one row per text, of unit length if `normalise`, so that dot products are cosine similarities.
+        normalize: bool = True,
+        batch_size: int | None = None,
+    ) -> Float[Tensor, "*texts dim"]:
+        """Embed one text as a vector [dim], or several as a matrix [texts, dim].
 
         `pooling` reduces the hidden states to one vector: their "mean" (Reimers and Gurevych 2019; special tokens
-        included), the first one ("cls"), or the output of BERT's "pooler".
+        included), the first one ("cls"), or the output of BERT's "pooler". With `normalize` the vectors have unit
+        length, so that dot products are cosine similarities.
         """
-        texts = [texts] if isinstance(texts, str) else texts
+        if isinstance(texts, str):
+            return self([texts], pooling=pooling, normalize=normalize, batch_size=batch_size)[0]
         require_text(texts)
         self.check_pooling(pooling)
         encoder = self.encoder.fresh_copy()
@@ -42,11 +46,13 @@ class Embedder(TextPipeline):
             Example(encoder.add_special_tokens(ids[: self.max_tokens]), [IGNORE]) for ids in encoder.encode(texts)
         ]
         vectors = torch.zeros(len(texts), self.dim)
-        for rows, batch in iter_batches(examples, encoder.max_batch(batch_tokens), encoder.pad):
-            batch = batch.to(self.model.device)
-            hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
-            vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()
-        return F.normalize(vectors, dim=-1) if normalise else vectors
+        max_units = encoder.max_batch(MAX_BATCH_TOKENS)
+        with torch.no_grad():  # not inference_mode, so that the vectors can be used in training
+            for rows, batch in iter_batches(examples, encoder.pad, batch_size=batch_size, max_tokens=max_units):
+                batch = batch.to(self.model.device)
+                hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
+                vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()
+        return F.normalize(vectors, dim=-1) if normalize else vectors
 
     @property
     def dim(self) -> int:

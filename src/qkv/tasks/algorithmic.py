@@ -79,7 +79,7 @@ class TransductionTask(ScoredTask):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
         metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)]
         if self.settings.best_by not in metrics:
             raise InputError(
@@ -87,16 +87,16 @@ class TransductionTask(ScoredTask):
             )
 
     @classmethod
-    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> None:
+    def train_tokenizer(cls, data: LoadedData, config: DataConfig, model: Any) -> None:
         return None
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, tokenizer: None) -> dict[str, Any]:
         puzzle = data.sequences["train"].puzzle
         return {"inputs": puzzle.channels, "outputs": puzzle.outputs}
 
     @classmethod
-    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "TransductionTask":
+    def prepare(cls, data: LoadedData, tokenizer: None, model: Any, train: Settings, seed: int) -> "TransductionTask":
         return cls(data.sequences["train"], data.sequences["valid"], train, seed, data.notes)
 
     def describe(self) -> str:

@@ -63,18 +63,18 @@ class BanditTask(ScoredTask):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"actions": 2, "length": 1}
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, tokenizer: None) -> dict[str, Any]:
         return {"actions": data.bandits["train"].arms, "length": data.bandits["train"].pulls}
 
     @classmethod
-    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "BanditTask":
+    def prepare(cls, data: LoadedData, tokenizer: None, model: Any, train: Settings, seed: int) -> "BanditTask":
         return cls(data.bandits["train"], data.bandits["valid"], train, seed, data.notes)
 
     def describe(self) -> str:

@@ -25,10 +25,10 @@ from qkv.models.elmo import Elmo
 from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.text_inputs import WordExampleEncoder
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
-from qkv.tokenizers.characters import Characters
-from qkv.tokenizers.frequent_words import frequent_words
+from qkv.tasks.train_tokenizer import tokenizer_term
+from qkv.tokenizers import Tokenizer, WordTokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
 from qkv.types import Float, Int, Tensor
 
 
@@ -47,7 +47,7 @@ class SentenceSet:
     """The sentences of texts as word ids, split at `max_length` words."""
 
     def __init__(
-        self, texts: Iterable[str], encoder: WordExampleEncoder, predicted: Vocabulary, max_length: int
+        self, texts: Iterable[str], encoder: WordExampleEncoder, tokenizer: Tokenizer, max_length: int
     ) -> None:
         self.encoder = encoder
         words, lengths = array("i"), array("i")
@@ -59,7 +59,7 @@ class SentenceSet:
         self.words = torch.from_numpy(np.array(words, dtype=np.int64))
         self.lengths = torch.from_numpy(np.array(lengths, dtype=np.int64))
         self.starts = self.lengths.cumsum(0) - self.lengths
-        self.predicted = _target_ids(predicted, encoder)
+        self.targets = _target_ids(tokenizer, encoder)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -72,7 +72,7 @@ class SentenceSet:
         position = torch.arange(width)
         inside = position < lengths[:, None]
         words = self.words[(self.starts[indices, None] + position).clamp_(max=len(self.words) - 1)].where(inside, 0)
-        targets = self.predicted[words]
+        targets = self.targets[words]
         forward_targets = F.pad(targets, (0, 1), value=PAD).scatter_(1, lengths[:, None], END)
         backward_targets = F.pad(targets, (1, 0), value=BEGIN)
         missing = (0, 0, 0, max(0, count - len(rows)))
@@ -105,7 +105,7 @@ class TwoWayLanguageModelTask(ScoredTask):
     from_data = ("vocabulary_size", "head")
     capturable = True
 
-    vocabulary: Vocabulary
+    tokenizer: Tokenizer  # of the words that are predicted
     train: SentenceSet
     valid: SentenceSet
     settings: Settings
@@ -113,43 +113,44 @@ class TwoWayLanguageModelTask(ScoredTask):
     notes: tuple[str, ...]
 
     @classmethod
-    def accepts_vocabulary(cls, kind: str) -> bool:
-        return kind == "word"
+    def accepts_tokenizer(cls, name: str) -> bool:
+        return name == "word"
 
     @classmethod
-    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> Vocabulary:
-        """Return the most frequent words of the training texts."""
-        encoder = WordExampleEncoder(Characters())
+    def train_tokenizer(cls, data: LoadedData, config: DataConfig, model: Any) -> Tokenizer:
+        """Return a tokenizer of the most frequent words of the training texts."""
+        encoder = WordExampleEncoder(model.max_characters)
         word_ids = array("i")
         for text in data.documents("train"):
             word_ids.extend(encoder.encode([text])[0])
         counts = np.bincount(np.array(word_ids, dtype=np.int64), minlength=len(encoder.table)).tolist()
         words = {word: counts[number] for word, number in encoder.table.ids.items()}
-        return frequent_words(words, config.vocabulary, lowercase=config.lowercase)
+        options = tokenizer_term(config.vocabulary).options
+        return WordTokenizer.from_counts(words, lowercase=config.lowercase, **options)
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"vocabulary_size": 1, "head": "language_model"}
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: Vocabulary | Characters) -> dict[str, Any]:
-        return {"vocabulary_size": len(_output_vocabulary(vocabulary)), "head": "language_model"}
+    def sizes(cls, data: LoadedData, tokenizer: Tokenizer | None) -> dict[str, Any]:
+        return {"vocabulary_size": len(_require(tokenizer)), "head": "language_model"}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, vocabulary: Vocabulary | Characters, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, tokenizer: Tokenizer | None, model: Any, train: Settings, seed: int
     ) -> "TwoWayLanguageModelTask":
-        predicted = _output_vocabulary(vocabulary)
+        words = _require(tokenizer)
 
         def sentences(texts: Sequence[str]) -> SentenceSet:
-            encoder = WordExampleEncoder(Characters(model.max_characters))
-            sentence_set = SentenceSet(texts, encoder, predicted, train.length)
+            encoder = WordExampleEncoder(model.max_characters)
+            sentence_set = SentenceSet(texts, encoder, words, train.length)
             if not len(sentence_set):
                 raise InputError("there are no sentences to train or to validate on")
             return sentence_set
 
         valid = sentences(data.documents("valid")[: train.valid_size])
-        return cls(predicted, sentences(data.documents("train")), valid, train, seed, data.notes)
+        return cls(words, sentences(data.documents("train")), valid, train, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} sentences, {len(self.train.words):,} words"
@@ -180,7 +181,7 @@ class TwoWayLanguageModelTask(ScoredTask):
 
     def evaluate(self, model: Elmo, data: LoadedData, split: str) -> SplitScores:
         sentences = SentenceSet(
-            data.documents(split), self.train.encoder.fresh_copy(), self.vocabulary, self.settings.length
+            data.documents(split), self.train.encoder.fresh_copy(), self.tokenizer, self.settings.length
         )
         return SplitScores(len(sentences), "sentences", self._scores(model, sentences))
 
@@ -198,15 +199,14 @@ class TwoWayLanguageModelTask(ScoredTask):
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
 
 
-def _output_vocabulary(vocabulary: Vocabulary | Characters) -> Vocabulary:
-    """The output vocabulary: learned from the data, or that of the pretrained model."""
-    words = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
-    if words is None:
+def _require(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer of the predicted words; a released ELMo has none."""
+    if tokenizer is None:
         raise InputError("init: this ELMo was released without its output vocabulary, so it cannot be trained further")
-    return words
+    return tokenizer
 
 
-def _target_ids(predicted: Vocabulary, encoder: WordExampleEncoder) -> Int[Tensor, "words"]:
+def _target_ids(tokenizer: Tokenizer, encoder: WordExampleEncoder) -> Int[Tensor, "words"]:
     """The target id of each row of the word table: padding for row 0, unknown for words not predicted."""
-    encoded = predicted.encode_ids(list(encoder.table.ids))
-    return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNKNOWN for ids in encoded)])
+    encoded = tokenizer.encode(list(encoder.table.ids))
+    return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNK for ids in encoded)])

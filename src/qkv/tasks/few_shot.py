@@ -67,7 +67,7 @@ class FewShotTask(ScoredTask):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
         self.pixel_cache = PixelCache(self.train)
 
     @classmethod
@@ -75,13 +75,13 @@ class FewShotTask(ScoredTask):
         return {"ways": 1, "shots": 1, "channels": 1, "height": 2**16, "width": 2**16}
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, tokenizer: None) -> dict[str, Any]:
         train = data.episodes["train"]
         channels, height, width = train.pixels.shape[2:]
         return {"ways": train.ways, "shots": train.shots, "channels": channels, "height": height, "width": width}
 
     @classmethod
-    def prepare(cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int) -> "FewShotTask":
+    def prepare(cls, data: LoadedData, tokenizer: None, model: Any, train: Settings, seed: int) -> "FewShotTask":
         return cls(data.episodes["train"], data.episodes["valid"], train, seed, data.notes)
 
     def describe(self) -> str:

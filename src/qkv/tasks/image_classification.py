@@ -58,7 +58,7 @@ class ImageClassificationTask(ScoredTask):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
         self.number = 0  # of the current epoch
         self.pixels: dict[torch.device, Tensor] = {}  # of all training pictures
 
@@ -68,7 +68,7 @@ class ImageClassificationTask(ScoredTask):
         return {"classes": 1, "label_names": (), "height": side, "width": side, "channels": 1}
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, tokenizer: None) -> dict[str, Any]:
         train = data.images["train"]
         _, channels, height, width = train.pixels.shape
         return {
@@ -78,7 +78,7 @@ class ImageClassificationTask(ScoredTask):
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, vocabulary: None, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, tokenizer: None, model: Any, train: Settings, seed: int
     ) -> "ImageClassificationTask":
         pictures = data.images["train"]
         if len(pictures) < 1:

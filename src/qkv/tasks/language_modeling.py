@@ -12,14 +12,12 @@ from qkv.datasets.batching import IGNORE
 from qkv.datasets.registry import LoadedData
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import CheckpointError, InputError
-from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric
 from qkv.nn.language_model import LanguageModel, detach_state, replace_tensors, state_tensors
 from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.nn.state import select
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor
 
 PARTS = 16  # the validation text is split into, evaluated side by side
@@ -59,7 +57,7 @@ class LanguageModelTask(ScoredTask):
     learns_from = "text"
     from_data = ("vocabulary_size",)
 
-    vocabulary: AnyTokenizer
+    tokenizer: Tokenizer
     text: Int[Tensor, "tokens"]
     valid: "EncodedText"
     settings: Settings
@@ -73,16 +71,16 @@ class LanguageModelTask(ScoredTask):
         self.state: Any = None  # model state at the end of the last chunk
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary.target)}
+    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocabulary_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int
     ) -> "LanguageModelTask":
         """Encode the texts."""
-        text = EncodedText.from_text(vocabulary.target, data.texts["train"]).tokens
-        valid = EncodedText.from_text(vocabulary.target, data.texts["valid"])
+        text = EncodedText.from_text(tokenizer.target, data.texts["train"]).tokens
+        valid = EncodedText.from_text(tokenizer.target, data.texts["valid"])
         if train.length > train.batch_tokens:
             raise InputError(
                 f"train.batch_tokens = {train.batch_tokens} is less than one chunk of train.length = {train.length}"
@@ -90,7 +88,7 @@ class LanguageModelTask(ScoredTask):
         max_length = getattr(model, "max_length", None)
         if max_length is not None and train.length > max_length:
             raise InputError(f"train.length = {train.length} exceeds the model's context of {max_length} tokens")
-        task = cls(vocabulary, text, valid, train, seed, data.notes, max_length)
+        task = cls(tokenizer, text, valid, train, seed, data.notes, max_length)
         if len(text) <= task.streams * train.length:
             raise InputError(
                 f"the training text has {len(text):,} tokens, too few for {task.streams} streams of "
@@ -144,7 +142,7 @@ class LanguageModelTask(ScoredTask):
         return [split for split in data.texts if split != "train"]
 
     def evaluate(self, model: LanguageModel[Any], data: LoadedData, split: str) -> SplitScores:
-        text = EncodedText.from_text(self.vocabulary.target, data.texts[split])
+        text = EncodedText.from_text(self.tokenizer.target, data.texts[split])
         scores = text.scores(model, self.settings.batch_tokens, length=self.settings.length)
         return SplitScores(len(data.texts[split]), "characters", scores)
 
@@ -168,10 +166,10 @@ class EncodedText:
     characters: int  # number of predicted characters: all but those of the first token
 
     @classmethod
-    def from_text(cls, vocabulary: Vocabulary | PretrainedTokenizer, text: str) -> "EncodedText":
-        (ids,) = vocabulary.encode_ids([text])
-        first = len(vocabulary.decode(ids[:1]))
-        return cls(torch.tensor(ids, dtype=torch.long), len(vocabulary.normalize(text)) - first)
+    def from_text(cls, tokenizer: Tokenizer, text: str) -> "EncodedText":
+        ids = tokenizer.encode(text)
+        first = len(tokenizer.decode(ids[:1]))
+        return cls(torch.tensor(ids, dtype=torch.long), len(tokenizer.normalize(text)) - first)
 
     @torch.inference_mode()
     def scores(

@@ -18,13 +18,12 @@ from qkv.datasets.packing import IGNORE_INDEX, Packed, pack
 from qkv.datasets.registry import LoadedData
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
-from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
 from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import END, PAD, Vocabulary
+from qkv.tokenizers import Tokenizer
+from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Tensor
 
 Document = Sequence[int]  # token ids
@@ -59,7 +58,7 @@ class DocumentLanguageModelTask(ScoredTask):
     from_data = ("vocabulary_size", "ends")
     capturable = True
 
-    vocabulary: AnyTokenizer
+    tokenizer: Tokenizer
     train: list[Document]
     valid: list[Document]
     settings: Settings
@@ -74,12 +73,12 @@ class DocumentLanguageModelTask(ScoredTask):
         return {"vocabulary_size": 1, "ends": True}
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary.target), "ends": True}
+    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocabulary_size": len(tokenizer.target), "ends": True}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int
     ) -> "DocumentLanguageModelTask":
         if train.length < 2:
             raise InputError("train.length must be at least 2: a row of one token has no next token")
@@ -89,11 +88,11 @@ class DocumentLanguageModelTask(ScoredTask):
             )
         if train.length > model.max_length:
             raise InputError(f"train.length = {train.length} exceeds the model's context of {model.max_length} tokens")
-        texts = encode_documents(vocabulary.target, data.documents("train"))
-        valid = encode_documents(vocabulary.target, data.documents("valid")[: train.valid_size])
+        texts = encode_documents(tokenizer.target, data.documents("train"))
+        valid = encode_documents(tokenizer.target, data.documents("valid")[: train.valid_size])
         if not any(len(text) > 1 for text in texts) or not any(len(text) > 1 for text in valid):
             raise InputError("there are no documents with two tokens or more to train or to validate on")
-        return cls(vocabulary, texts, valid, train, seed, data.notes)
+        return cls(tokenizer, texts, valid, train, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} documents, {sum(map(len, self.train)):,} tokens"
@@ -125,7 +124,7 @@ class DocumentLanguageModelTask(ScoredTask):
         return [split for split in data.texts or data.splits if split != "train"]
 
     def evaluate(self, model: GPT2, data: LoadedData, split: str) -> SplitScores:
-        texts = encode_documents(self.vocabulary.target, data.documents(split))
+        texts = encode_documents(self.tokenizer.target, data.documents(split))
         return SplitScores(len(texts), "documents", self._scores(model, texts))
 
     @torch.inference_mode()
@@ -141,11 +140,11 @@ class DocumentLanguageModelTask(ScoredTask):
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
 
 
-def encode_documents(vocabulary: Vocabulary | PretrainedTokenizer, texts: Sequence[str]) -> list[Document]:
+def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Document]:
     """Token ids of each document, with an end token if the vocabulary has one."""
-    end = END if isinstance(vocabulary, Vocabulary) else vocabulary.special_tokens.end
+    end = tokenizer.special_tokens.end
     suffix = [] if end is None else [end]
-    return [array("i", [*ids, *suffix]) for ids in vocabulary.encode_ids(texts)]
+    return [array("i", [*ids, *suffix]) for ids in tokenizer.encode(texts)]
 
 
 def _consecutive(count: int, size: int) -> Iterator[list[int]]:

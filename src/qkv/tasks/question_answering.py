@@ -22,6 +22,7 @@ from qkv.pipelines.windows import (
     predict_spans,
 )
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 
@@ -41,7 +42,7 @@ class AnsweringTask(ScoredTask):
     from_data = ("vocabulary_size", "head")
     capturable = True
 
-    vocabulary: Any
+    tokenizer: Tokenizer
     train: list[Window]
     valid: list[Question]
     questions: int  # number of training questions
@@ -51,23 +52,23 @@ class AnsweringTask(ScoredTask):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.encoder = ExampleEncoder(self.vocabulary)
+        self.encoder = ExampleEncoder(self.tokenizer)
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"vocabulary_size": 1, "head": "span"}
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
-        return {"vocabulary_size": len(vocabulary), "head": "span"}
+    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocabulary_size": len(tokenizer), "head": "span"}
 
     @classmethod
-    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "AnsweringTask":
+    def prepare(cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int) -> "AnsweringTask":
         require(not train.label_smoothing, "train.label_smoothing cannot be used for answer spans")
         questions = data.questions["train"]
-        windows = make_windows(ExampleEncoder(vocabulary), questions, model.max_length)
+        windows = make_windows(ExampleEncoder(tokenizer), questions, model.max_length)
         valid = data.questions["valid"][: train.valid_size]
-        return cls(vocabulary, windows, valid, len(questions), train, model.max_length, seed, data.notes)
+        return cls(tokenizer, windows, valid, len(questions), train, model.max_length, seed, data.notes)
 
     def describe(self) -> str:
         return f"{self.questions:,} questions, {len(self.train):,} windows"
@@ -99,7 +100,7 @@ class AnsweringTask(ScoredTask):
 
     def _scores(self, model: Bert, questions: Sequence[Question]) -> dict[str, float]:
         windows = make_windows(self.encoder, questions, self.max_length)
-        predictions = predict_spans(model, windows, self.encoder.pad, self.settings.batch_tokens)
+        predictions = predict_spans(model, windows, self.encoder.pad, max_tokens=self.settings.batch_tokens)
         passages = [prediction.answer and prediction.answer.passage for prediction in predictions]
         texts = [
             "" if passage is None else question.text[passage.begin : passage.end]

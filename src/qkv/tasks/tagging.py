@@ -26,6 +26,7 @@ from qkv.pipelines.text_inputs import (
 )
 from qkv.pipelines.tree_inputs import reads_trees, require_heads
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 
@@ -60,15 +61,22 @@ class TaggingTask(ScoredTask):
         return {"vocabulary_size": 1, "head": "tagger", "labels": 1, "label_names": ()}
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, tokenizer: Tokenizer | None) -> dict[str, Any]:
         names = tuple(sorted({tag for sentence in data.tagged["train"] for tag in sentence.tags}))
-        return {"vocabulary_size": len(vocabulary), "head": "tagger", "labels": len(names), "label_names": names}
+        return {
+            "vocabulary_size": None if tokenizer is None else len(tokenizer),
+            "head": "tagger",
+            "labels": len(names),
+            "label_names": names,
+        }
 
     @classmethod
-    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "TaggingTask":
+    def prepare(
+        cls, data: LoadedData, tokenizer: Tokenizer | None, model: Any, train: Settings, seed: int
+    ) -> "TaggingTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
-        encoder = build_example_encoder(vocabulary, model)
+        encoder = build_example_encoder(tokenizer, model)
         if reads_trees(model):  # check all splits before training
             for split, sentences in data.tagged.items():
                 for number, sentence in enumerate(sentences, start=1):
@@ -78,7 +86,7 @@ class TaggingTask(ScoredTask):
         return cls(encoder, examples, valid, names, train, model.max_length, seed, data.notes)
 
     def __post_init__(self) -> None:
-        self.vocabulary = self.encoder.tokenizer
+        self.tokenizer = self.encoder.tokenizer
 
     def describe(self) -> str:
         return f"{1 + self.train.words[-1][-1].sentence:,} sentences"
@@ -112,15 +120,15 @@ class TaggingTask(ScoredTask):
         encoder = self.encoder.fresh_copy()
         encoded = encode_sentences(encoder, sentences, numbers, self.max_length, trees=reads_trees(model.config))
         total, words, budget = 0.0, 0, self.settings.batch_tokens
-        for _, batch in iter_batches(encoded.examples, budget, encoder.pad):
+        for _, batch in iter_batches(encoded.examples, encoder.pad, max_tokens=budget):
             total += float(_loss(model, encoder, batch.to(model.device)))
             words += batch.tokens
         predictions = predict_tags(
             model,
             encoder,
             [sentence.words for sentence in sentences],
-            budget,
             [sentence.heads for sentence in sentences],
+            max_tokens=budget,
         )
         return {"loss": total / words if words else math.nan, **tag_scores(predictions, sentences)}
 

@@ -1,4 +1,4 @@
-"""The interface between tasks and the training loop: vocabulary, batches, loss and metrics."""
+"""The interface between tasks and the training loop: tokenizer, batches, loss and metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ import torch
 from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.metrics import Metric
 from qkv.nn.text_encoder import TextEncoder
-from qkv.tasks.train_tokenizer import learn_vocabulary
-from qkv.tokenizers.characters import Characters
+from qkv.tasks.train_tokenizer import train_tokenizer
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 
@@ -69,7 +69,7 @@ class Task(ABC):
     unit: ClassVar[str] = "tok"  # unit of `Batch.tokens` in the progress display
     capturable: bool = False  # whether the loss can be captured in a CUDA graph
 
-    vocabulary: Any  # AnyVocabulary, or None where there is no text
+    tokenizer: Tokenizer | None  # None without text, and for models of characters
     notes: tuple[str, ...]  # messages for the user, e.g. about skipped examples
 
     @classmethod
@@ -78,15 +78,14 @@ class Task(ABC):
         return (cls.learns_from,) if isinstance(cls.learns_from, str) else cls.learns_from
 
     @classmethod
-    def accepts_vocabulary(cls, kind: str) -> bool:
-        """Whether a kind of vocabulary can be used: WordPiece lacks the <s> and </s> that decoders need."""
-        return kind != "wordpiece" or issubclass(cls.model, TextEncoder)
+    def accepts_tokenizer(cls, name: str) -> bool:
+        """Whether a tokenizer can be used: WordPiece lacks the <s> and </s> that decoders need."""
+        return name != "wordpiece" or issubclass(cls.model, TextEncoder)
 
     @classmethod
-    def learn_vocabulary(cls, data: LoadedData, config: DataConfig, model: Any) -> Any:
-        """Train a vocabulary on the training texts if the model needs one; None for data without text."""
-        characters = getattr(model, "max_characters", None)  # character-level models need no vocabulary
-        return learn_vocabulary(data, config) if characters is None else Characters(characters)
+    def train_tokenizer(cls, data: LoadedData, config: DataConfig, model: Any) -> Tokenizer | None:
+        """Train a tokenizer on the training texts; None for data without text and for models of characters."""
+        return train_tokenizer(data, config) if getattr(model, "max_characters", None) is None else None
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,12 +94,12 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, tokenizer: Any) -> dict[str, Any]:
         """Values of the model config keys in `from_data`."""
 
     @classmethod
     @abstractmethod
-    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "Task":
+    def prepare(cls, data: LoadedData, tokenizer: Any, model: Any, train: Settings, seed: int) -> "Task":
         """Encode the data for a model with the config `model`."""
 
     @abstractmethod

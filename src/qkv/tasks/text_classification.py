@@ -25,6 +25,7 @@ from qkv.pipelines.text_inputs import (
 )
 from qkv.runtime.text import printable
 from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 MAX_LABEL = 40  # characters of a label in a message
@@ -56,25 +57,32 @@ class ClassificationTask(ScoredTask):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = self.encoder.tokenizer
+        self.tokenizer = self.encoder.tokenizer
 
     @classmethod
     def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"vocabulary_size": 1, "head": "classifier", "labels": 1, "label_names": ()}
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LoadedData, tokenizer: Tokenizer | None) -> dict[str, Any]:
         names = tuple(sorted({pair.target for pair in data.splits["train"]}))
         if len(names) < 2:
             label = printable(repr(names[0]), MAX_LABEL)
             raise InputError(f"all training texts have one label, {label}: at least two labels are required")
-        return {"vocabulary_size": len(vocabulary), "head": "classifier", "labels": len(names), "label_names": names}
+        return {
+            "vocabulary_size": None if tokenizer is None else len(tokenizer),
+            "head": "classifier",
+            "labels": len(names),
+            "label_names": names,
+        }
 
     @classmethod
-    def prepare(cls, data: LoadedData, vocabulary: Any, model: Any, train: Settings, seed: int) -> "ClassificationTask":
+    def prepare(
+        cls, data: LoadedData, tokenizer: Tokenizer | None, model: Any, train: Settings, seed: int
+    ) -> "ClassificationTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
-        encoder = build_example_encoder(vocabulary, model)
+        encoder = build_example_encoder(tokenizer, model)
         texts = encode_texts(encoder, data.splits["train"], numbers, model.max_length)
         notes = data.notes
         if texts.too_long:
@@ -123,7 +131,7 @@ class ClassificationTask(ScoredTask):
         return _unseen_labels(data, split, self.labels)
 
     def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
-        log_p = label_log_probabilities(model, self.encoder, pairs, self.settings.batch_tokens)
+        log_p = label_log_probabilities(model, self.encoder, pairs, max_tokens=self.settings.batch_tokens)
         return label_scores(log_p, pairs, self.labels)
 
 

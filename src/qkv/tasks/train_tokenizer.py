@@ -3,30 +3,39 @@
 from collections.abc import Iterator
 from itertools import chain
 
+from qkv.config import Term, parse_term
 from qkv.datasets.config import DataConfig
 from qkv.datasets.dataset import LoadedData
 from qkv.datasets.registry import DATASETS
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import AnyVocabulary, TwoVocabularies, Vocabulary
-from qkv.tokenizers.wordpiece import learn_wordpieces
+from qkv.errors import InputError
+from qkv.tokenizers import PairTokenizer, Tokenizer
 
 
-def learn_vocabulary(data: LoadedData, config: DataConfig) -> AnyVocabulary | PretrainedTokenizer | None:
+def train_tokenizer(data: LoadedData, config: DataConfig) -> Tokenizer | None:
     """Train the tokenizer on the training texts (one per side with `target_vocabulary`); None for data without text."""
     if data.images or data.episodes or data.bandits:
         return None
+    term = tokenizer_term(config.vocabulary)
     if config.target_vocabulary is not None:
-        pairs = data.splits["train"]
+        pairs, target_term = data.splits["train"], tokenizer_term(config.target_vocabulary)
         sources, targets = (pair.source for pair in pairs), (pair.target for pair in pairs)
-        return TwoVocabularies(
-            Vocabulary.train(sources, config.vocabulary, lowercase=config.lowercase),
-            Vocabulary.train(targets, config.target_vocabulary, lowercase=config.lowercase),
+        return PairTokenizer(
+            term.cls.train(sources, lowercase=config.lowercase, **term.options),
+            target_term.cls.train(targets, lowercase=config.lowercase, **target_term.options),
         )
     texts = _training_texts(data, labelled=DATASETS[config.name].kind == "labelled")
-    kind, _, size = config.vocabulary.partition(":")
-    if kind == "wordpiece":
-        return learn_wordpieces(texts, int(size), lowercase=config.lowercase)
-    return Vocabulary.train(texts, config.vocabulary, lowercase=config.lowercase)
+    tokenizer: Tokenizer = term.cls.train(texts, lowercase=config.lowercase, **term.options)
+    return tokenizer
+
+
+def tokenizer_term(text: str) -> Term:
+    """Parse "char" or "bpe:8000"; used until the data configs have terms."""
+    name, _, size = text.partition(":")
+    options = {"vocab_size": int(size)} if size.isdecimal() and len(size) < 10 else {"vocab_size": size} if size else {}
+    try:
+        return parse_term("tokenizer", {"name": name, **options})
+    except ValueError as error:
+        raise InputError(f"vocabulary {text!r:.200}: {error}") from None
 
 
 def _training_texts(data: LoadedData, *, labelled: bool) -> Iterator[str]:

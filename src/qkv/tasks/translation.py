@@ -18,18 +18,22 @@ from qkv.datasets.batching import (
 from qkv.datasets.pair import Pair
 from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
-from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric, corpus_scores, exact_match, rouge_scores
 from qkv.nn.encoder_decoder import EncoderDecoder
 from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
 from qkv.nn.losses.reinforce import alignment_loss
-from qkv.pipelines.parsed_source import ParsedPair, parsed_ids, tree_inputs, with_trees
-from qkv.pipelines.special_tokens import SpecialTokenIds
+from qkv.pipelines.pipeline import DecoderTokens
 from qkv.pipelines.translator import Translator
-from qkv.pipelines.tree_inputs import reads_trees, require_heads
+from qkv.pipelines.tree_inputs import (
+    ParsedPair,
+    parsed_ids,
+    reads_trees,
+    require_heads,
+    tree_arguments,
+    with_trees,
+)
 from qkv.tasks.task import Settings, Task
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 FEW_PAIRS = 1000  # fewer give poor results when training from scratch
@@ -45,10 +49,10 @@ class EncodedPairs:
 
     @classmethod
     def fitting(
-        cls, vocabulary: AnyTokenizer, pairs: list[Pair], max_length: int, *, trees: bool = False
+        cls, tokenizer: Tokenizer, pairs: list[Pair], max_length: int, *, trees: bool = False
     ) -> "EncodedPairs":
         """Encode the pairs and keep those of at most `max_length` tokens."""
-        encoded = zip(pairs, encode(vocabulary, pairs, trees=trees), strict=True)
+        encoded = zip(pairs, encode(tokenizer, pairs, trees=trees), strict=True)
         kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= max_length]
         return cls([pair for pair, _ in kept], [tokens for _, tokens in kept], trees)
 
@@ -56,10 +60,10 @@ class EncodedPairs:
         return len(self.pairs)
 
     def retokenize(
-        self, vocabulary: AnyTokenizer, dropout: float, seed: tuple[int, ...], max_length: int
+        self, tokenizer: Tokenizer, dropout: float, seed: tuple[int, ...], max_length: int
     ) -> list[EncodedPair]:
         """Retokenize the pairs with BPE dropout; those that become too long keep their plain tokens."""
-        retokenized = encode(vocabulary, self.pairs, dropout=dropout, seed=seed, trees=self.trees)
+        retokenized = encode(tokenizer, self.pairs, dropout=dropout, seed=seed, trees=self.trees)
         return [
             pair if pair.length <= max_length else plain for pair, plain in zip(retokenized, self.tokens, strict=True)
         ]
@@ -67,7 +71,7 @@ class EncodedPairs:
     def first(self, count: int) -> "EncodedPairs":
         return EncodedPairs(self.pairs[:count], self.tokens[:count], self.trees)
 
-    def batches(self, budget: int, special_tokens: SpecialTokenIds) -> Iterator[Batch]:
+    def batches(self, budget: int, special_tokens: DecoderTokens) -> Iterator[Batch]:
         """Yield all pairs in batches of similar length."""
         for rows in batch_by_length([pair.length for pair in self.tokens], budget):
             pairs = [self.tokens[row] for row in rows]
@@ -94,12 +98,12 @@ class TranslationTask(Task):
     from_data = ("source_size", "target_size")
     capturable = True
 
-    vocabulary: AnyTokenizer
+    tokenizer: Tokenizer
     train: EncodedPairs
     valid: EncodedPairs
     settings: Settings
     max_length: int  # of a pair in tokens
-    special_tokens: SpecialTokenIds  # of the targets
+    special_tokens: DecoderTokens  # of the targets
     seed: int
     notes: tuple[str, ...]
 
@@ -107,12 +111,12 @@ class TranslationTask(Task):
         self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
 
     @classmethod
-    def sizes(cls, data: LoadedData, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"source_size": len(vocabulary.source), "target_size": len(vocabulary.target)}
+    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"source_size": len(tokenizer.source), "target_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, vocabulary: AnyTokenizer, model: Any, train: Settings, seed: int
+        cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int
     ) -> "TranslationTask":
         """Encode the data, skipping pairs longer than the model allows with a note."""
         notes, kept, trees = data.notes, {}, reads_trees(model)
@@ -122,14 +126,14 @@ class TranslationTask(Task):
                     require_heads(pair.source_input, f"{split}: pair {number}")
         for split, name in (("train", "training"), ("valid", "validation")):
             pairs = data.splits[split]
-            kept[split] = EncodedPairs.fitting(vocabulary, pairs, model.max_length, trees=trees)
+            kept[split] = EncodedPairs.fitting(tokenizer, pairs, model.max_length, trees=trees)
             if not kept[split]:
                 raise InputError(f"every {name} pair is longer than model.max_length = {model.max_length} tokens")
             if skipped := len(pairs) - len(kept[split]):
                 notes += (f"skipped {skipped} {name} pair(s) longer than {model.max_length} tokens",)
         valid = kept["valid"].first(train.valid_size)
-        special_tokens = SpecialTokenIds.from_tokenizer(vocabulary.target, model)
-        return cls(vocabulary, kept["train"], valid, train, model.max_length, special_tokens, seed, notes)
+        special_tokens = DecoderTokens.from_tokenizer(tokenizer.target, model)
+        return cls(tokenizer, kept["train"], valid, train, model.max_length, special_tokens, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
@@ -141,7 +145,7 @@ class TranslationTask(Task):
 
     def epoch(self, number: int) -> list[list[int]]:
         if dropout := self.settings.bpe_dropout:
-            self.epoch_pairs = self.train.retokenize(self.vocabulary, dropout, (self.seed, number), self.max_length)
+            self.epoch_pairs = self.train.retokenize(self.tokenizer, dropout, (self.seed, number), self.max_length)
         return shuffled_batches(
             [pair.length for pair in self.epoch_pairs], self.settings.batch_tokens, self.seed, number
         )
@@ -156,7 +160,7 @@ class TranslationTask(Task):
 
     def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
         """Mean cross-entropy of the target tokens in nats, plus the REINFORCE term of hard attention."""
-        logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_inputs(batch))
+        logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.settings.label_smoothing, consume=True)
         return loss if reward is None else loss + reward
@@ -167,12 +171,12 @@ class TranslationTask(Task):
         total, tokens = 0.0, 0
         for batch in self.valid.batches(self.settings.batch_tokens, self.special_tokens):
             batch = batch.to(model.device)
-            logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_inputs(batch))
+            logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        translations = Translator(model, self.vocabulary).translate([pair.source_input for pair in self.valid.pairs])
-        texts = [hypotheses[0].text for hypotheses in translations]
-        references = [self.vocabulary.target.normalize(pair.target) for pair in self.valid.pairs]
+        translations = Translator(model, self.tokenizer)([pair.source_input for pair in self.valid.pairs])
+        texts = [translation.text for translation in translations]
+        references = [self.tokenizer.target.normalize(pair.target) for pair in self.valid.pairs]
         scores = corpus_scores(texts, references)
         return {
             "loss": total / tokens,
@@ -184,7 +188,7 @@ class TranslationTask(Task):
 
 
 def encode(
-    vocabulary: AnyTokenizer,
+    tokenizer: Tokenizer,
     pairs: Sequence[Pair],
     *,
     dropout: float = 0.0,
@@ -195,28 +199,12 @@ def encode(
 
     Sources include the special tokens a released model expects; those of the targets are added in each batch.
     """
-    targets = _ids(vocabulary.target, [pair.target for pair in pairs], dropout, (*seed, 1))
+    target_seed, source_seed = (*seed, 1), (*seed, 0)
+    targets = tokenizer.target.encode([pair.target for pair in pairs], dropout=dropout, seed=target_seed)
     if trees:
         sentences = [require_heads(pair.source_input, f"pair {number}") for number, pair in enumerate(pairs, start=1)]
-        parsed_sources = parsed_ids(vocabulary.source, sentences, dropout=dropout, seed=(*seed, 0))
-        return [
-            ParsedPair(source.ids, target, source.tree) for source, target in zip(parsed_sources, targets, strict=True)
-        ]
-    sources = _ids(vocabulary.source, [pair.source for pair in pairs], dropout, (*seed, 0), specials=True)
+        parsed_sources = parsed_ids(tokenizer.source, sentences, dropout=dropout, seed=source_seed)
+        return [ParsedPair(ids, target, tree) for (ids, tree), target in zip(parsed_sources, targets, strict=True)]
+    texts = [pair.source for pair in pairs]
+    sources = tokenizer.source.encode(texts, add_special_tokens=True, dropout=dropout, seed=source_seed)
     return [EncodedPair(source, target) for source, target in zip(sources, targets, strict=True)]
-
-
-def _ids(
-    tokenizer: Vocabulary | PretrainedTokenizer,
-    texts: Sequence[str],
-    dropout: float,
-    seed: tuple[int, ...],
-    *,
-    specials: bool = False,
-) -> list[list[int]]:
-    """Token ids of texts; `specials` adds the special tokens a released model expects."""
-    if isinstance(tokenizer, Vocabulary):
-        return tokenizer.encode_ids(texts, dropout=dropout, seed=seed)
-    if dropout:
-        raise InputError("train.bpe_dropout requires a learned vocabulary, not a released one")
-    return tokenizer.encode_ids(texts, specials=specials)

@@ -38,7 +38,8 @@ def load_pretrained(recipe: Recipe) -> Any:
         raise InputError(
             f"init: {recipe.init} holds a {type(model).__name__}, but model.name is {recipe.model['name']!r}"
         )
-    if model.tokenizer is None and not NO_TOKENIZER.intersection(TASKS[recipe.task].kinds()):
+    needs_tokenizer = getattr(model.config, "max_characters", None) is None  # models of characters need none
+    if model.tokenizer is None and needs_tokenizer and not NO_TOKENIZER.intersection(TASKS[recipe.task].kinds()):
         raise InputError(f"init: {recipe.init} has no tokenizer, which {TASKS[recipe.task].title} requires")
     return model
 

@@ -1,4 +1,4 @@
-"""Train a recipe: load data, vocabulary and model, then run the training loop."""
+"""Train a recipe: load data, tokenizer and model, then run the training loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from qkv.hub.model_folder import read_config
 from qkv.registry import lookup
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers import Tokenizer
 from qkv.training.display import Display
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.loop import train
@@ -56,11 +56,12 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     data = load_data(recipe.data)
     resumed = bool(run.checkpoints)
     pretrained = None if resumed else load_pretrained(recipe)
-    vocabulary = run.vocabulary or (
-        task_class.learn_vocabulary(data, recipe.data, recipe.model_config())
-        if pretrained is None
-        else pretrained.tokenizer
-    )
+    if resumed:
+        tokenizer = run.tokenizer
+    elif pretrained is not None:
+        tokenizer = pretrained.tokenizer
+    else:
+        tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model_config())
     if resumed:
         saved_network, config = read_config(run.checkpoints[-1])
         if saved_network is not network:
@@ -68,10 +69,10 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
                 f"{run.checkpoints[-1]}: holds a {saved_network.__name__}, but the run trains a {network.__name__}"
             )
     elif pretrained is not None:
-        config = pretrained_config(recipe, pretrained, task_class.sizes(data, vocabulary))
+        config = pretrained_config(recipe, pretrained, task_class.sizes(data, tokenizer))
     else:
-        config = recipe.model_config(task_class.sizes(data, vocabulary))
-    task = task_class.prepare(data, vocabulary, config, recipe.train, recipe.seed)
+        config = recipe.model_config(task_class.sizes(data, tokenizer))
+    task = task_class.prepare(data, tokenizer, config, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
     seed_everything(recipe.seed)
@@ -80,7 +81,7 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     model = model.to(torch_device)
     size = sum(parameter.numel() for parameter in model.parameters())
     display.print(
-        f"{recipe.data.name}  {task.describe()}{_describe_vocabulary(recipe, vocabulary)}    "
+        f"{recipe.data.name}  {task.describe()}{_describe_tokenizer(recipe, tokenizer)}    "
         f"{recipe.model['name']}  {size / 1e6:.2f} M parameters    {torch_device}"
     )
     if pretrained is not None:
@@ -94,15 +95,13 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
         return Job(run, train(run, task, model, data.fingerprint, display))
 
 
-def _describe_vocabulary(recipe: Recipe, vocabulary: Any) -> str:
-    """Describe the kind and size of the vocabulary; "" without text."""
-    if vocabulary is None:
+def _describe_tokenizer(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
+    """Describe the tokenizer and the size of its vocabulary; "" without one."""
+    if tokenizer is None:
         return ""
     if recipe.init is not None:
         return "  tokenizer of init"
-    if isinstance(vocabulary, Characters):
-        return "  characters of words"
-    source = f"  vocabulary {recipe.data.vocabulary} ({len(vocabulary.source):,})"
-    if vocabulary.target is vocabulary.source:
+    source = f"  tokenizer {recipe.data.vocabulary} ({len(tokenizer.source):,})"
+    if tokenizer.target is tokenizer.source:
         return source
-    return f"{source} to {recipe.data.target_vocabulary} ({len(vocabulary.target):,})"
+    return f"{source} to {recipe.data.target_vocabulary} ({len(tokenizer.target):,})"

@@ -26,8 +26,8 @@ from qkv.tasks.question_answering import AnsweringTask
 from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.task import Task
 from qkv.tasks.text_classification import ClassificationTask
+from qkv.tasks.train_tokenizer import tokenizer_term
 from qkv.tasks.translation import TranslationTask
-from qkv.tokenizers.kinds import KINDS
 
 TASKS: dict[str, type[Task]] = {
     "translate": TranslationTask,
@@ -134,14 +134,15 @@ class Recipe:
             f"train.bpe_dropout applies to sentence pairs only, not to {task.title}; remove it",
         )
         kinds = (self.data.vocabulary, self.data.target_vocabulary or self.data.vocabulary)
-        for kind in kinds if self.init is None else ():  # init has its own tokenizer
+        names = [tokenizer_term(kind).name for kind in kinds]
+        for name in names if self.init is None else ():  # init has its own tokenizer
             require(
-                task.accepts_vocabulary(kind.partition(":")[0]),
-                f"data.vocabulary {kind!r} does not fit {task.title}; "
-                f"use {' or '.join(filter(task.accepts_vocabulary, KINDS))}",
+                task.accepts_tokenizer(name),
+                f"data.vocabulary {name!r} does not fit {task.title}; "
+                f"use {' or '.join(filter(task.accepts_tokenizer, registered('tokenizer')))}",
             )
         require(
-            not self.train.bpe_dropout or all(kind.startswith("bpe:") for kind in kinds),
+            not self.train.bpe_dropout or all(name == "bpe" for name in names),
             f"train.bpe_dropout needs subwords (data.vocabulary = bpe:N), not {' and '.join(dict.fromkeys(kinds))}",
         )
 

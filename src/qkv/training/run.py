@@ -20,11 +20,9 @@ from qkv.hub.model_folder import (
     checkpoint_step,
     checkpoints_in,
     read_tensors,
-    read_vocabulary,
     save_model,
     write_tensors,
 )
-from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer
 from qkv.runtime.files import (
     atomic_folder,
     check_output_file,
@@ -40,6 +38,8 @@ from qkv.runtime.files import (
 )
 from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
+from qkv.tokenizers import Tokenizer, load_tokenizer
+from qkv.tokenizers.library import TOKENIZER
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment
 from qkv.training.recipe import Recipe
@@ -154,12 +154,12 @@ class Run:
         return loaded
 
     @property
-    def vocabulary(self) -> AnyTokenizer | None:
-        """Return the vocabulary of the newest checkpoint; None without text."""
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of the newest checkpoint; None if it has none."""
         if not self.checkpoints:
             return None
         self._verify(self.checkpoints[-1])
-        return read_vocabulary(self.checkpoints[-1]) if (self.checkpoints[-1] / TOKENIZER).exists() else None
+        return load_tokenizer(self.checkpoints[-1]) if (self.checkpoints[-1] / TOKENIZER).exists() else None
 
     def save(
         self,
@@ -182,7 +182,7 @@ class Run:
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
         with atomic_folder(path) as scratch, ema.applied() as raw_weights:
-            save_model(model, task.vocabulary, scratch)
+            save_model(model, task.tokenizer, scratch)
             tensors |= {f"weight.{name}": value for name, value in raw_weights.items()}
             write_tensors(tensors, scratch / TRAINING)
             write_manifest(scratch, {"state": asdict(state), "data": data, **asdict(environment)})

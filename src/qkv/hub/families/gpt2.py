@@ -50,6 +50,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         attention_dropout=their.attn_pdrop,
         tie=their.tie_word_embeddings,
         eps=their.layer_norm_epsilon,
+        ends=True,
     )
 
 

@@ -10,18 +10,18 @@ from qkv.experiments.translation import BUCKETS, bleu_by_length, evaluate
 from qkv.metrics import ROUGE_SIGNATURE, tokenised_bleu
 from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
 from qkv.pipelines.translator import Search, Translator
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 
 
 @pytest.fixture
 def translator() -> Translator:
-    vocabulary = Vocabulary.train(["abc"], "char")
+    tokenizer = CharTokenizer.train(["abc"])
     torch.manual_seed(0)
-    model = RNNSeq2Seq(Config(len(vocabulary), len(vocabulary), embedding=4, hidden=4, max_length=20))
-    bias = torch.zeros(len(vocabulary))  # always predict "a"
-    bias[vocabulary.encode("a").ids[0]] = 50.0
+    model = RNNSeq2Seq(Config(len(tokenizer), len(tokenizer), embedding=4, hidden=4, max_length=20))
+    bias = torch.zeros(len(tokenizer))  # always predict "a"
+    bias[tokenizer.encode("a")[0]] = 50.0
     model.output.register_forward_hook(lambda module, inputs, output: output + bias)
-    return Translator(model.eval(), vocabulary)
+    return Translator(model.eval(), tokenizer)
 
 
 def test_the_report_counts_correct_answers(translator):

@@ -14,16 +14,17 @@ from qkv.hub.model_folder import save_model
 from qkv.models.show_attend_tell import Config, ShowAttendTell
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.translator import Translator
-from qkv.tokenizers.vocabulary import END, Vocabulary
+from qkv.tokenizers import WordTokenizer
+from qkv.tokenizers.trained import END
 from qkv.visualize.caption_page import save_captions
 
-VOCABULARY = Vocabulary.train(["a red circle above a small blue square"], "word")
+TOKENIZER = WordTokenizer.train(["a red circle above a small blue square"])
 SMALL = {"height": 8, "width": 12, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7, "max_length": 9}
 
 
 def make_captioner(**changes: object) -> Captioner:
     torch.manual_seed(0)
-    return Captioner(ShowAttendTell(Config(len(VOCABULARY), **SMALL | changes)), VOCABULARY)
+    return Captioner(ShowAttendTell(Config(len(TOKENIZER), **SMALL | changes)), TOKENIZER)
 
 
 @pytest.fixture
@@ -36,12 +37,12 @@ def picture(tmp_path: Path) -> Path:
 def test_a_caption_has_a_map_from_its_tokens_to_the_grid(picture):
     caption = make_captioner()(picture)
     assert caption.source == "scene.png"
-    assert "".join(caption.maps[0].rows).strip() == caption.text
-    assert 0 < len(caption.maps[0].rows) < 9
+    assert "".join(caption.attention[0].rows).strip() == caption.text
+    assert 0 < len(caption.attention[0].rows) < 9
     assert caption.grid == (2, 3)
-    assert caption.maps[0].columns == ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
+    assert caption.attention[0].columns == ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
     assert caption.pixels.shape == (8, 12, 3)
-    np.testing.assert_allclose(caption.maps[0].average.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(caption.attention[0].average.sum(axis=1), 1, atol=1e-5)
 
 
 def test_captions_do_not_depend_on_the_batch(picture, tmp_path):
@@ -62,7 +63,7 @@ def test_beam_search_beats_greedy_and_samples_depend_on_the_seed(picture):
 
 def test_a_model_without_attention_has_no_map(picture):
     caption = make_captioner(attention="none")(picture)
-    assert caption.maps == ()
+    assert caption.attention == ()
     assert caption.text
 
 
@@ -72,7 +73,7 @@ def test_a_caption_can_be_empty(picture, tmp_path):
         captioner.model.output.bias[END] = 1e3
     caption = captioner(picture)
     assert caption.text == ""
-    assert caption.maps[0].weights.shape == (1, 0, 6)
+    assert caption.attention[0].weights.shape == (1, 0, 6)
     assert "(empty)" in save_captions([caption], tmp_path / "page.html").read_text()
     assert captioner.caption([]) == []
 
@@ -97,7 +98,7 @@ def test_each_tensor_of_a_feature_file_gets_a_caption(tmp_path, picture):
 
 def test_a_saved_captioner_is_loaded_and_is_not_a_translator(tmp_path, picture):
     captioner = make_captioner()
-    save_model(captioner.model, VOCABULARY, tmp_path)
+    save_model(captioner.model, TOKENIZER, tmp_path)
     assert Captioner(tmp_path, device="cpu")(picture).text == captioner(picture).text
     with pytest.raises(InputError, match=r"is a captioner"):
         Translator(tmp_path, device="cpu")

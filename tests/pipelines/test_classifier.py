@@ -7,7 +7,8 @@ import qkv
 from qkv.errors import InputError
 from qkv.models.rnn_lm import RNNLM
 from qkv.models.rnn_lm import Config as LanguageModelConfig
-from qkv.tokenizers.vocabulary import BEGIN, END, Vocabulary
+from qkv.tokenizers import CharTokenizer
+from qkv.tokenizers.trained import BEGIN, END
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXTS = ["A good film.", "bad", "The cat sat on the mat, the dog on the cat.", "Playing dogs!", "good good good", "Zzz"]
@@ -27,7 +28,7 @@ def test_probabilities_do_not_depend_on_the_batch(classifier, budget):
     model, tokenizer = classifier.model, classifier.model.tokenizer
     for text, result in zip(TEXTS, results, strict=True):
         with torch.no_grad():
-            alone = model.logits(model(torch.tensor([tokenizer.encode(text).ids])))[0].softmax(dim=0)
+            alone = model.logits(model(torch.tensor([tokenizer.encode(text)])))[0].softmax(dim=0)
         assert result.probabilities == pytest.approx(dict(zip(LABELS, alone.tolist(), strict=True)), abs=1e-5)
         assert result.label == LABELS[int(alone.argmax())] == next(iter(result.probabilities))
         assert [*result.probabilities.values()] == sorted(result.probabilities.values(), reverse=True)
@@ -49,10 +50,10 @@ def test_unnamed_labels_are_named_as_in_transformers(tmp_path):
 
 
 def test_a_learned_vocabulary_can_be_used(tmp_path):
-    vocabulary = Vocabulary.train(TEXTS, "char")
-    model = tiny_bert("classifier", vocabulary_size=len(vocabulary), label_names=("no", "yes"), max_length=64)
-    classifier = qkv.Classifier(saved(model, vocabulary, tmp_path / "own"), device="cpu")
-    ids = [BEGIN, *vocabulary.encode("bad film").ids, END]
+    tokenizer = CharTokenizer.train(TEXTS)
+    model = tiny_bert("classifier", vocabulary_size=len(tokenizer), label_names=("no", "yes"), max_length=64)
+    classifier = qkv.Classifier(saved(model, tokenizer, tmp_path / "own"), device="cpu")
+    ids = [BEGIN, *tokenizer.encode("bad film"), END]
     with torch.no_grad():
         alone = model.logits(model(torch.tensor([ids])))[0].softmax(dim=0)
     assert classifier("bad film").probabilities["yes"] == pytest.approx(float(alone[1]), abs=1e-5)

@@ -11,7 +11,7 @@ import qkv
 from qkv.errors import InputError
 from qkv.models.elmo import Config as ElmoConfig
 from qkv.models.elmo import Elmo
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers.characters import CharacterIds
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXTS = ["A good film.", "bad", "The cat sat on the mat, the dog on the cat.", "Playing dogs!", "bad"]
@@ -28,11 +28,11 @@ def minilm() -> qkv.Embedder:
 def test_character_models_embed_texts():
     torch.manual_seed(0)
     model = Elmo(ElmoConfig(max_characters=8, character_dim=4, filters=((1, 4),), dim=8, hidden=8, layers=1)).eval()
-    vectors = qkv.Embedder(model, Characters(8))(TEXTS[:3], normalise=False)
+    vectors = qkv.Embedder(model, CharacterIds(8))(TEXTS[:3], normalise=False)
     words = [["A", "good", "film", "."], ["bad"], TEXTS[2].replace(",", " ,").replace(".", " .").split()]
     for sentence, vector in zip(words, vectors, strict=True):
         with torch.no_grad():
-            alone = model(Characters(8)([sentence]))[0].mean(dim=0)
+            alone = model(CharacterIds(8)([sentence]))[0].mean(dim=0)
         torch.testing.assert_close(vector, alone, atol=1e-5, rtol=1e-5)
 
 
@@ -45,7 +45,7 @@ def test_vectors_do_not_depend_on_the_batch(tmp_path, pooling, budget):
     assert (vectors.shape, vectors.dtype) == ((len(TEXTS), 16), torch.float32)
     for text, vector in zip(TEXTS, vectors, strict=True):
         with torch.no_grad():
-            states = model(torch.tensor([embedder.model.tokenizer.encode(text).ids]))[0].double()
+            states = model(torch.tensor([embedder.model.tokenizer.encode(text)]))[0].double()
         alone = {
             "mean": sum(states) / len(states),
             "cls": states[0],

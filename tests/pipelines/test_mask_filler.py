@@ -5,8 +5,8 @@ import torch
 
 import qkv
 from qkv.errors import InputError
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.tokenizers.wordpiece import learn_wordpieces
+from qkv.tokenizers import CharTokenizer
+from qkv.tokenizers import WordPieceTokenizer
 from tests.tasks.tiny_bert import WORDS, saved, tiny_bert, tiny_tokenizer
 
 TEXTS = [
@@ -26,7 +26,7 @@ def test_guesses_are_the_most_probable_tokens_at_each_mask(tmp_path, head, budge
     assert [result.text for result in results] == TEXTS
     tokenizer = filler.model.tokenizer
     for text, result in zip(TEXTS, results, strict=True):
-        ids = torch.tensor([tokenizer.encode(text).ids])
+        ids = torch.tensor([tokenizer.encode(text)])
         with torch.no_grad():
             probabilities = model.mlm_logits(model(ids))[0].softmax(dim=-1)
         positions = [position for position, token in enumerate(ids[0].tolist()) if token == WORDS.index("[MASK]")]
@@ -46,11 +46,13 @@ def test_masks_can_be_spelled_in_several_ways(tmp_path):
 
 
 def test_fill_with_a_learned_wordpiece_vocabulary(tmp_path):
-    tokenizer = learn_wordpieces(["the cats sat on mats, and the dogs play", "a dog plays"] * 3, 45, lowercase=True)
+    tokenizer = WordPieceTokenizer.train(
+        ["the cats sat on mats, and the dogs play", "a dog plays"] * 3, vocab_size=45, lowercase=True
+    )
     model = tiny_bert("masked_lm", vocabulary_size=len(tokenizer))
     filler = qkv.Filler(saved(model, tokenizer, tmp_path / "model"), device="cpu")
     result = filler("The [MASK] sat.", 4)
-    ids = tokenizer.encode("The [MASK] sat.").ids
+    ids = tokenizer.encode("The [MASK] sat.")
     with torch.no_grad():
         probabilities = model.mlm_logits(model(torch.tensor([ids])))[
             0, ids.index(tokenizer.special_tokens.mask)
@@ -109,4 +111,4 @@ def test_a_model_without_a_masked_lm_head_or_mask_token_is_an_error(tmp_path):
     with pytest.raises(InputError, match=words):
         qkv.Filler(tiny_bert(None), tiny_tokenizer(tmp_path))
     with pytest.raises(InputError, match="no mask token"):
-        qkv.Filler(tiny_bert("masked_lm"), Vocabulary.train(["a cat"], "char"))
+        qkv.Filler(tiny_bert("masked_lm"), CharTokenizer.train(["a cat"]))

@@ -12,7 +12,6 @@ from qkv.datasets.squad import Passage, Question
 from qkv.errors import InputError
 from qkv.pipelines.question_answerer import Answerer
 from qkv.pipelines.windows import make_windows, tokenize_with_offsets
-from qkv.tokenizers.vocabulary import Vocabulary
 from tests.tasks.tiny_bert import WORDS, saved, tiny_bert, tiny_tokenizer
 
 QUESTION = "The cat sat on?"
@@ -22,7 +21,7 @@ LONG = " ".join(f"{TEXT} The {word} played." for word in ("dog", "mat"))
 
 def every_passage(model: Any, tokenizer: Any, question: str, text: str, most: int, longest: int, stride: int | None):
     """All spans with their probabilities by exhaustive search, best first, and the probability of no answer."""
-    question_ids = tokenizer.encode(question, specials=False).ids[: (longest - 3) // 2]
+    question_ids = tokenizer.encode(question)[: (longest - 3) // 2]
     encoded = tokenizer.encode(text, specials=False)
     width = longest - 3 - len(question_ids)
     best: dict[Passage, float] = {}
@@ -163,15 +162,15 @@ def test_answers_do_not_depend_on_the_batch(tmp_path):
 @pytest.mark.parametrize("kind", ["char", "word", "bpe:60"])
 def test_spans_of_a_learned_vocabulary_have_no_surrounding_whitespace(tmp_path: Path, kind):
     text = unicodedata.normalize("NFD", "Ein Café,  là-bas;\n  schön ") + "☃ !"
-    vocabulary = Vocabulary.train([unicodedata.normalize("NFC", text)], kind)
-    ((_, passages),) = tokenize_with_offsets(vocabulary, [text])
+    tokenizer = train_by_kind([unicodedata.normalize("NFC", text)], kind)
+    ((_, passages),) = tokenize_with_offsets(tokenizer, [text])
     for passage in passages:
         words = text[passage.begin : passage.end]
         assert words == words.strip()
         assert not unicodedata.combining(text[passage.end : passage.end + 1] or "x")
     assert "".join(text[passage.begin : passage.end] for passage in passages) == "".join(text.split())
-    model = tiny_bert("span", vocabulary_size=len(vocabulary))
-    answered = Answerer(saved(model, vocabulary, tmp_path / "model"), device="cpu")("Café?", text, top=4)
+    model = tiny_bert("span", vocabulary_size=len(tokenizer))
+    answered = Answerer(saved(model, tokenizer, tmp_path / "model"), device="cpu")("Café?", text, top=4)
     assert all(passage.text == passage.text.strip() != "" for passage in answered.candidates)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import qkv
 from qkv.errors import InputError
 from qkv.pipelines.tagger import Entity
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import WordTokenizer
 from qkv.tokenizers.words import split_words
 from tests.tasks.text_encoders import TableEncoder
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
@@ -118,15 +118,15 @@ def test_a_long_text_is_tagged_in_parts(tmp_path):
 
 def entity_tagger(**tags: str) -> qkv.Tagger:
     """A tagger with a fixed tag for every word."""
-    vocabulary = Vocabulary.train([" ".join(tags)], "word")
+    tokenizer = WordTokenizer.train([" ".join(tags)])
     labels = ("B-place", "I-person", "B-person", "O", "I-place")
-    model = TableEncoder(len(vocabulary), labels, "tagger")
+    model = TableEncoder(len(tokenizer), labels, "tagger")
     with torch.no_grad():
         model.table.weight.zero_()
         model.table.weight[:, labels.index("O")] = 1.0
         for word, tag in tags.items():
-            model.table.weight[vocabulary.encode(word).ids, labels.index(tag)] = 2.0
-    return qkv.Tagger(model, vocabulary)
+            model.table.weight[tokenizer.encode(word), labels.index(tag)] = 2.0
+    return qkv.Tagger(model, tokenizer)
 
 
 def test_entities_have_text_and_offsets():

@@ -19,17 +19,17 @@ from qkv.pipelines.text_inputs import (
     collate_padded,
     split_evenly,
 )
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers.characters import CharacterIds
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.tokenizers.wordpiece import learn_wordpieces
+from qkv.tokenizers import CharTokenizer, WordTokenizer
+from qkv.tokenizers import WordPieceTokenizer
 from qkv.tokenizers.words import split_words
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(st.sampled_from("aB1 .,'’-@#:/\n\t\u2028\x1fé好🙂_)n"), max_size=20), max_size=4))
 def test_chunks_encode_to_the_same_words_as_the_whole_text(texts):
-    encoder = WordExampleEncoder(Characters(6))
+    encoder = WordExampleEncoder(CharacterIds(6))
     for text, ids in zip(texts, encoder.encode(texts), strict=True):
         names = {number: word for word, number in encoder.table.ids.items()}
         expected = [text[begin:end] for begin, end in split_words(text)] or [""]
@@ -37,16 +37,16 @@ def test_chunks_encode_to_the_same_words_as_the_whole_text(texts):
 
 
 def test_lookup_returns_characters_of_words_and_token_ids_unchanged():
-    words, tokens = WordExampleEncoder(Characters(6)), ExampleEncoder(Vocabulary.train(["a b"], "char"))
+    words, tokens = WordExampleEncoder(CharacterIds(6)), ExampleEncoder(CharTokenizer.train(["a b"]))
     split = words.encode(["the cat", "the"])
     batch = collate([Example(ids, 0) for ids in split], words.pad)
-    assert torch.equal(words.lookup(batch.token_ids), Characters(6)([["the", "cat"], ["the"]]))
+    assert torch.equal(words.lookup(batch.token_ids), CharacterIds(6)([["the", "cat"], ["the"]]))
     assert tokens.lookup(batch.token_ids) is batch.token_ids
     assert words.encode_words(["the", "don't"]) == [[split[0][0]], [3]]  # given words are not split
 
 
 def test_a_fresh_copy_has_an_empty_table():
-    encoder = WordExampleEncoder(Characters(6))
+    encoder = WordExampleEncoder(CharacterIds(6))
     encoder.encode(["a b c"])
     again = encoder.fresh_copy()
     assert (len(encoder.table), len(again.table)) == (4, 1)
@@ -54,9 +54,9 @@ def test_a_fresh_copy_has_an_empty_table():
 
 
 def test_the_config_selects_the_example_encoder():
-    vocabulary = Vocabulary.train(["a b"], "char")
-    assert build_example_encoder(vocabulary, SimpleNamespace(max_length=4)).tokenizer is vocabulary
-    by_characters = build_example_encoder(vocabulary, SimpleNamespace(max_length=4, max_characters=9))
+    tokenizer = CharTokenizer.train(["a b"])
+    assert build_example_encoder(tokenizer, SimpleNamespace(max_length=4)).tokenizer is tokenizer
+    by_characters = build_example_encoder(tokenizer, SimpleNamespace(max_length=4, max_characters=9))
     assert isinstance(by_characters, WordExampleEncoder)
     assert by_characters.tokenizer.longest == 9
     assert by_characters.max_tokens(4) == 4
@@ -76,15 +76,15 @@ def test_targets_are_padded_per_token_or_per_text():
     assert text_batch.tokens == 1
 
 
-WORDS = Vocabulary.train(["the cat sat . a dog did not . what now ?"], "word")
+WORDS = WordTokenizer.train(["the cat sat . a dog did not . what now ?"])
 
 
 def test_a_pad_token_in_a_text_becomes_unknown():
-    tokenizer = learn_wordpieces(["good bad film"] * 5, 40)
+    tokenizer = WordPieceTokenizer.train(["good bad film"] * 5, vocab_size=40)
     encoder = SentenceExampleEncoder(tokenizer, 4)
     ids = encoder.encode(["good [PAD] film"])[0]
     (words,) = encoder.lookup(torch.tensor([ids]))[0].tolist()
-    good, film = tokenizer.encode_ids(["good film"])[0]
+    good, film = tokenizer.encode(["good film"])[0]
     assert words == [good, tokenizer.special_tokens.unknown, film]
 
 
@@ -99,7 +99,7 @@ def test_documents_are_split_into_sentences_and_long_ones_into_parts():
     assert (first, second, empty, len(encoder)) == ([1, 2, 3, 4], [5], [6], 7)
     assert words_of(encoder, first) == ["<unk> cat sat .", "<unk> dog did", "not<unk> .", "<unk> now ?"]
     assert words_of(encoder, [*second, *empty]) == ["what now ?", "<unk>"]
-    assert encoder.lookup(torch.tensor([second, [0]])).tolist() == [[WORDS.encode("what now ?").ids], [[0, 0, 0]]]
+    assert encoder.lookup(torch.tensor([second, [0]])).tolist() == [[WORDS.encode("what now ?")], [[0, 0, 0]]]
     assert encoder.lookup(torch.tensor([[0]])).tolist() == [[[0]]]  # padding only: one empty word
     assert len(encoder.fresh_copy()) == 1
 
@@ -112,7 +112,7 @@ def test_no_word_of_a_document_is_lost_or_added(texts, max_words):
         rows = encoder.lookup(torch.tensor([ids]))[0]
         assert 1 <= rows.shape[1] <= max_words
         sentences = split_sentences(text) or [""]
-        expected = [number for sentence in sentences for number in WORDS.encode(sentence).ids or [1]]
+        expected = [number for sentence in sentences for number in WORDS.encode(sentence) or [1]]
         assert [number for row in rows.tolist() for number in row if number] == expected
 
 

@@ -14,7 +14,7 @@ import pytest
 from qkv.errors import CheckpointError, InputError
 from qkv.tokenizers.limits import MAX_GROWTH, RELEASED_PATTERNS, check_tokenizer_json, encoding_growth
 from qkv.tokenizers.pretrained import PretrainedTokenizer, read_tokenizer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import BPETokenizer, TrainedTokenizer
 
 Json = dict[str, Any]
 
@@ -340,7 +340,7 @@ def test_long_texts_are_rejected_for_tokenizers_with_large_growth():
     assert len(tokenizer.encode("b" * tokenizer.max_bytes)) == 1
     for encode in (
         tokenizer.encode,
-        lambda text: tokenizer.encode_ids([text]),
+        lambda text: tokenizer.encode([text]),
         lambda text: tokenizer.encode("a", text),
     ):
         with pytest.raises(InputError, match="bytes"):
@@ -348,12 +348,12 @@ def test_long_texts_are_rejected_for_tokenizers_with_large_growth():
 
 
 def test_trained_vocabularies_take_any_length_and_crafted_ones_are_rejected():
-    vocabulary = Vocabulary.train(["a b c"], "bpe:20", lowercase=True)
-    read = Vocabulary.from_json(vocabulary.to_json(), "here")
-    assert read.encode("a b").ids == vocabulary.encode("a b").ids
-    crafted = json.loads(vocabulary.to_json()) | {"normalizer": replace("a", LONG)}
+    tokenizer = BPETokenizer.train(["a b c"], vocab_size=20, lowercase=True)
+    read = TrainedTokenizer.from_json(tokenizer.to_json(), "here")
+    assert read.encode("a b").ids == tokenizer.encode("a b")
+    crafted = json.loads(tokenizer.to_json()) | {"normalizer": replace("a", LONG)}
     with pytest.raises(CheckpointError, match="times"):
-        Vocabulary.from_json(json.dumps(crafted), "here")
+        TrainedTokenizer.from_json(json.dumps(crafted), "here")
 
 
 def test_a_run_of_spaces_takes_a_sentencepiece_tokenizer_linear_time(tmp_path):
@@ -361,7 +361,7 @@ def test_a_run_of_spaces_takes_a_sentencepiece_tokenizer_linear_time(tmp_path):
 
     pieces = SentencePieces((("<unk>", 0.0, Kind.UNKNOWN), ("▁a", -1.0, Kind.NORMAL), ("▁", -2.0, Kind.NORMAL)))
     tokenizer = PretrainedTokenizer(pieces.tokenizer("here"))
-    assert tokenizer.encode("  a" + " " * 100_000 + "a  ").ids == [1, 1]
+    assert tokenizer.encode("  a" + " " * 100_000 + "a  ") == [1, 1]
 
 
 @pytest.mark.slow

@@ -18,8 +18,9 @@ from qkv.hub.tensors import Progress
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
-from qkv.tokenizers.library import CONFIG, MAX_FILE_BYTES, SPECIAL, TOKENIZER
+from qkv.tokenizers.library import MAX_FILE_BYTES, SPECIAL
 from qkv.tokenizers.pair import TARGET
+from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER
 
 # Hugging Face transformers, qkv, or the two files of the original ELMo release.
 Kind = Literal["hf", "qkv", "elmo"]

@@ -42,7 +42,6 @@ from qkv.runtime.device import pick_device
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
 from qkv.tokenizers import Tokenizer, load_tokenizer
-from qkv.tokenizers.library import TOKENIZER
 
 # Any model of this package.
 Network = Decoder[Any, Any] | LanguageModel[Any] | TextEncoder | Transducer[Any] | ViT | SNAIL | SNAILPolicy
@@ -125,9 +124,9 @@ def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             stored[name].copy_into(parameter)
-    if os.path.lexists(folder / TOKENIZER):
-        with reading(folder / TOKENIZER):
-            model.tokenizer = load_tokenizer(folder)
+    with reading(folder):
+        model.tokenizer = load_tokenizer(folder)
+    if model.tokenizer is not None:
         check_vocab_size(folder, model.tokenizer, config)
     return model.to(device=device)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from qkv.errors import CheckpointError
 from qkv.tokenizers import Tokenizer
-from qkv.tokenizers.library import TOKENIZER
 from qkv.tokenizers.pair import TARGET
+from qkv.tokenizers.tokenizer import TOKENIZER
 
 
 def check_vocab_size(folder: Path, tokenizer: Tokenizer, config: Any) -> None:

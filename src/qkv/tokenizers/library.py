@@ -22,10 +22,9 @@ from qkv.tokenizers.limits import (
     encoding_growth,
     max_text_bytes,
 )
-from qkv.tokenizers.tokenizer import Encoding, Span, SpecialTokens, Tokenizer
+from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER, Encoding, Span, SpecialTokens, Tokenizer, write_object
 
-TOKENIZER, CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
-CLASS_KEY = "qkv_tokenizer"  # in CONFIG: the registered name of the class
+SPECIAL = "special_tokens_map.json"
 MAX_FILE_BYTES = 2**26  # Gemma's tokenizer.json, with 262,144 tokens, has 33 million
 MAX_TOKEN_ID = 2**24
 MAX_JSON_VALUES = 2**22  # about 70 bytes of memory each; Gemma's tokenizer.json has 1.8 million
@@ -98,9 +97,8 @@ class LibraryTokenizer(Tokenizer):
         return self.backend.to_str(pretty=True)
 
     def save(self, folder: Path, prefix: str = "") -> None:
+        super().save(folder, prefix)
         (folder / f"{prefix}{TOKENIZER}").write_text(self.to_json(), encoding="utf-8")
-        if (name := getattr(self, "registered_name", None)) is not None:
-            _write_object(folder / f"{prefix}{CONFIG}", {CLASS_KEY: name})
 
     @contextmanager
     def _encoding_errors(self, texts: Sequence[str]) -> Iterator[None]:
@@ -155,7 +153,7 @@ class PretrainedTokenizer(LibraryTokenizer):
     def save(self, folder: Path, prefix: str = "") -> None:
         super().save(folder, prefix)
         names = {key: self.names[field] for key, field in NAME_KEYS.items() if field in self.names}
-        _write_object(folder / f"{prefix}{SPECIAL}", names)
+        write_object(folder / f"{prefix}{SPECIAL}", names)
 
     @classmethod
     def load(cls, folder: Path, prefix: str = "") -> "PretrainedTokenizer":
@@ -254,10 +252,6 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: must contain a JSON object")
     return data
-
-
-def _write_object(path: Path, data: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def parse_large_json(text: str, path: Path) -> Any:

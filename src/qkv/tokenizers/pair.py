@@ -6,8 +6,8 @@ from pathlib import Path
 
 from qkv.errors import CheckpointError, InputError
 from qkv.registry import lookup
-from qkv.tokenizers.library import CLASS_KEY, CONFIG, TOKENIZER, PretrainedTokenizer, read_object
-from qkv.tokenizers.tokenizer import Encoding, Tokenizer
+from qkv.tokenizers.library import PretrainedTokenizer, read_object
+from qkv.tokenizers.tokenizer import CLASS_KEY, CONFIG, TOKENIZER, Encoding, Tokenizer
 
 TARGET = "target_"  # prefix of the files of the target side
 
@@ -46,9 +46,15 @@ class PairTokenizer(Tokenizer):
         return cls(_load(folder, prefix), _load(folder, prefix + TARGET))
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer, or the source and target tokenizers, of a saved model."""
-    return PairTokenizer.load(folder) if os.path.lexists(folder / f"{TARGET}{TOKENIZER}") else _load(folder, "")
+def load_tokenizer(folder: Path) -> Tokenizer | None:
+    """Load the tokenizer, or the source and target tokenizers, of a saved model; None if it has none."""
+    if _has_files(folder, TARGET):
+        return PairTokenizer.load(folder)
+    return _load(folder, "") if _has_files(folder, "") else None
+
+
+def _has_files(folder: Path, prefix: str) -> bool:
+    return any(os.path.lexists(folder / f"{prefix}{name}") for name in (TOKENIZER, CONFIG))
 
 
 def _load(folder: Path, prefix: str) -> Tokenizer:

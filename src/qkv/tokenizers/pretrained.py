@@ -12,9 +12,7 @@ from qkv.errors import CheckpointError
 from qkv.runtime.documents import read_bytes, read_text
 from qkv.runtime.text import printable
 from qkv.tokenizers.library import (
-    CONFIG,
     MAX_FILE_BYTES,
-    TOKENIZER,
     PretrainedTokenizer,
     check_token_ids,
     parse_large_json,
@@ -25,7 +23,7 @@ from qkv.tokenizers.library import (
 from qkv.tokenizers.limits import MAX_TOKEN_CHARS, MAX_TOKENS
 from qkv.tokenizers.pair import PairTokenizer
 from qkv.tokenizers.sentencepiece import SentencePieces
-from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER, Tokenizer
 from qkv.tokenizers.wordpiece import NAMES, wordpiece_backend
 
 ADDED = "added_tokens.json"

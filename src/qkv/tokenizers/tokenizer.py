@@ -1,14 +1,17 @@
 """The interface of tokenizers: the map between texts and token ids."""
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, overload
+from typing import Any, ClassVar, overload
 
 from qkv.errors import InputError
 
+TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
+CLASS_KEY = "qkv_tokenizer"  # in CONFIG: the registered name of the class
 Span = tuple[int, int]  # start and end offset in a text
 Seed = int | tuple[int, ...]
 
@@ -93,9 +96,13 @@ class Tokenizer(ABC):
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids."""
 
-    @abstractmethod
     def save(self, folder: Path, prefix: str = "") -> None:
-        """Write the tokenizer into a model folder, into files whose names begin with `prefix`."""
+        """Write the tokenizer into a model folder, into files whose names begin with `prefix`.
+
+        This writes the registered name of the class; subclasses extend it.
+        """
+        if (name := getattr(self, "registered_name", None)) is not None:
+            write_object(folder / f"{prefix}{CONFIG}", {CLASS_KEY: name})
 
     @classmethod
     @abstractmethod
@@ -160,3 +167,8 @@ class Tokenizer(ABC):
     @cached_property
     def _tokens(self) -> dict[int, str]:
         return {token_id: token for token, token_id in self.vocab.items()}
+
+
+def write_object(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON object."""
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

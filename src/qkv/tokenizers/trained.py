@@ -19,13 +19,12 @@ from qkv.tokenizers.bpe_dropout import MergeDropout
 from qkv.tokenizers.library import (
     MAX_FILE_BYTES,
     SPACE,
-    TOKENIZER,
     LibraryTokenizer,
     load_backend,
     tokenizer_errors,
 )
 from qkv.tokenizers.limits import FREE_GROWTH
-from qkv.tokenizers.tokenizer import Seed, Span
+from qkv.tokenizers.tokenizer import TOKENIZER, Seed, Span
 
 PAD, UNK, BEGIN, END = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")

@@ -39,7 +39,6 @@ from qkv.runtime.files import (
 from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
 from qkv.tokenizers import Tokenizer, load_tokenizer
-from qkv.tokenizers.library import TOKENIZER
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment
 from qkv.training.recipe import Recipe
@@ -159,7 +158,7 @@ class Run:
         if not self.checkpoints:
             return None
         self._verify(self.checkpoints[-1])
-        return load_tokenizer(self.checkpoints[-1]) if (self.checkpoints[-1] / TOKENIZER).exists() else None
+        return load_tokenizer(self.checkpoints[-1])
 
     def save(
         self,

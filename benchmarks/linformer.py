@@ -28,7 +28,7 @@ from torch import Tensor
 from benchmarks.timing import GPU, MOST_ERROR, error, milliseconds, refuse, tell
 from qkv.attention import Attend
 from qkv.models import bert, linformer
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.runtime.device import autocast
 
 SHORTEST = 512

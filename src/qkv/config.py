@@ -158,6 +158,8 @@ def _term(kind: str) -> Any:
 ScoreTerm = Annotated[Term, *_term("score")]
 AlignTerm = Annotated[Term, *_term("align")]
 PositionTerm = Annotated[Term, *_term("position")]
+EncoderTerm = Annotated[Term, *_term("encoder")]
+ImageEncoderTerm = Annotated[Term, *_term("image_encoder")]
 TokenizerTerm = Annotated[Term, *_term("tokenizer")]
 
 
@@ -285,6 +287,8 @@ def _expected(details: ErrorDetails) -> str:
         "dict_type": "a table",
         "greater_than_equal": "at least {ge:,}",
         "greater_than": "greater than {gt}",
+        "too_short": "a list of at least {min_length}",
+        "too_long": "a list of at most {max_length}",
         "less_than_equal": "at most {le:,}",
         "less_than": "less than {lt}",
     }

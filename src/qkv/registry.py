@@ -25,6 +25,8 @@ PACKAGES = {  # the package whose import registers the built-in classes of a kin
     "align": "qkv.attention",
     "position": "qkv.attention",
     "mask": "qkv.attention",
+    "encoder": "qkv.nn.encoders",
+    "image_encoder": "qkv.nn.image_encoder",
     "model": "qkv.models",
     "task": "qkv.tasks",
     "dataset": "qkv.datasets.corpora",
@@ -48,6 +50,8 @@ def register(kind: str, *names: str) -> Callable[[C], C]:
                 raise InputError(f"the {kind} {name} is already registered, by {existing.__module__}")
             _classes[kind][name] = cls
         cls.registered_name = names[0]
+        if hasattr(cls, "config_class"):
+            cls.config_class.registered_name = names[0]
         return cls
 
     return decorate

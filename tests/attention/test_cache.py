@@ -8,7 +8,7 @@ import torch
 
 from qkv.attention import Causal, Keys, KeyValue, StaticKeyValue, Window, attend
 from qkv.errors import InputError
-from qkv.nn.state import select
+from qkv.nn.interfaces import select
 
 
 def sequence(length: int = 6):

@@ -13,8 +13,8 @@ from qkv.config import build
 from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import movie_reviews
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DataConfig, load_data
 from qkv.errors import InputError
+from tests.datasets.build import load
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_invalid_folds_are_rejected(data, words) -> None:
     reason=f"needs {movie_reviews.FILE.path} in QKV_DATA",
 )
 def test_the_reviews_are_two_thousand_no_two_alike_and_every_fold_is_half_positive() -> None:
-    splits = load_data(DataConfig(name="movie_reviews", fold=4)).splits
+    splits = load("movie_reviews", fold=4).splits
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 1600, "valid": 200, "test": 200}
     for pairs in splits.values():
         assert 2 * Counter(pair.target for pair in pairs)["positive"] == len(pairs)

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from qkv.datasets.dataset import Dataset, QuestionDataset, TextDataset
+from tests.datasets.build import dataset, load
 from qkv.cli.answer import _read_questions
 from qkv.cli.generate import _read_prompts
 from qkv.datasets.config import DataConfig
-from qkv.datasets.dataset import LoadedData
-from qkv.datasets.registry import load_data
+from qkv.datasets.dataset import Dataset[Any]
 from qkv.errors import InputError
-from qkv.tasks.train_tokenizer import train_tokenizer
+from qkv.tasks.train_tokenizer import learn_vocabulary
 
 WORDS = ("rain", "wind", "snow", "café", "夏")
 TEXTS = [f"{WORDS[number % 5]} falls {number} times, {WORDS[number % 3]}" for number in range(12)]
@@ -39,22 +40,22 @@ COCO = {
 }
 
 
-def file(name: str, kind: str) -> Callable[[Path, bytes], LoadedData]:
-    def load(folder: Path, content: bytes) -> LoadedData:
+def file(name: str, kind: str) -> Callable[[Path, bytes], Dataset[Any]]:
+    def load(folder: Path, content: bytes) -> Dataset[Any]:
         (folder / name).write_bytes(content)
-        return load_data(DataConfig(name=kind, train=(str(folder / name),)))
+        return load(kind, train=(str(folder / name),))
 
     return load
 
 
-def parallel(folder: Path, content: bytes) -> LoadedData:
+def parallel(folder: Path, content: bytes) -> Dataset[Any]:
     (folder / "source.txt").write_bytes(content)
     (folder / "target.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    return load_data(DataConfig(name="pairs", train=(str(folder / "source.txt"), str(folder / "target.txt"))))
+    return load("pairs", train=(str(folder / "source.txt"), str(folder / "target.txt")))
 
 
-def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], LoadedData]:
-    def load(folder: Path, content: bytes) -> LoadedData:
+def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Dataset[Any]]:
+    def load(folder: Path, content: bytes) -> Dataset[Any]:
         for part in {str(Path(name).parent), *pictures.split()}:
             (folder / part).mkdir(exist_ok=True)
         for part in pictures.split():
@@ -63,23 +64,23 @@ def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Loa
         (folder / name).write_bytes(content)
         if kind == "coco":
             (folder / "annotations/captions_val2017.json").write_text(json.dumps(COCO))
-        return load_data(DataConfig(name=kind, folder=str(folder), side=2))
+        return load(kind, folder=str(folder), side=2)
 
     return load
 
 
-def prompts(folder: Path, content: bytes) -> LoadedData:
+def prompts(folder: Path, content: bytes) -> Dataset[Any]:
     (folder / "prompts.txt").write_bytes(content)
-    return LoadedData({}, texts={"train": "\n".join(_read_prompts(folder / "prompts.txt"))})
+    return TextDataset({"train": "\n".join(_read_prompts(folder / "prompts.txt"))})
 
 
-def asked(folder: Path, content: bytes) -> LoadedData:
+def asked(folder: Path, content: bytes) -> Dataset[Any]:
     (folder / "asked.jsonl").write_bytes(content)
-    return LoadedData({}, questions={"train": _read_questions(None, None, folder / "asked.jsonl")})
+    return QuestionDataset({"train": _read_questions(None, None, folder / "asked.jsonl")})
 
 
 LABELS = [f"{text}\t{'dry' if number % 3 else 'wet'}" for number, text in enumerate(TEXTS)]
-FORMATS: dict[str, tuple[str, Callable[[Path, bytes], LoadedData]]] = {
+FORMATS: dict[str, tuple[str, Callable[[Path, bytes], Dataset[Any]]]] = {
     "pairs": ("\n".join(f"{text}\t{text[::-1]}" for text in TEXTS), file("a.tsv", "pairs")),
     "parallel": ("\n".join(TEXTS), parallel),
     "labelled": ("\n".join(LABELS), file("a.tsv", "labelled")),
@@ -158,7 +159,7 @@ def mutations(text: str, rng: random.Random) -> Iterator[tuple[str, bytes]]:
         yield f"altered {number}", bytes(altered)
 
 
-def texts_of(loaded: LoadedData) -> Iterator[str]:
+def texts_of(loaded: Dataset[Any]) -> Iterator[str]:
     yield from (side for pairs in loaded.splits.values() for pair in pairs for side in (pair.source, pair.target))
     yield from loaded.texts.values()
     yield from (word for some in loaded.tagged.values() for one in some for word in (*one.words, *one.tags))
@@ -187,7 +188,7 @@ def test_corrupted_files_are_read_or_rejected_with_a_short_error(name: str, tmp_
         assert b"\0" not in "".join(texts).encode(), mutation  # which raises for half of a surrogate pair
         assert len(loaded.fingerprint) == 64
         if "valid" in loaded.splits:
-            assert train_tokenizer(loaded, DataConfig("pairs")) is not None
+            assert learn_vocabulary(loaded, dataset("pairs")) is not None
     for mutation in ("as it is", "byte order mark", "CR LF"):
         assert outcomes[mutation] == "read", mutation
     for mutation in ("empty", "blank lines", "UTF-16", "UTF-16 without a mark", "NUL in a word", "surrogate in a word"):

@@ -8,20 +8,28 @@ from qkv.errors import InputError
 from qkv.experiments.results import Bucket
 from qkv.experiments.translation import BUCKETS, bleu_by_length, evaluate
 from qkv.metrics import ROUGE_SIGNATURE, tokenised_bleu
-from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
+from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.pipelines.translator import Search, Translator
-from qkv.tokenizers import CharTokenizer
+from qkv.tokenizers.vocabulary import Vocabulary
 
 
 @pytest.fixture
 def translator() -> Translator:
-    tokenizer = CharTokenizer.train(["abc"])
+    vocabulary = Vocabulary.train(["abc"], "char")
     torch.manual_seed(0)
-    model = RNNSeq2Seq(Config(len(tokenizer), len(tokenizer), embedding=4, hidden=4, max_length=20))
-    bias = torch.zeros(len(tokenizer))  # always predict "a"
-    bias[tokenizer.encode("a")[0]] = 50.0
+    model = RNNSeq2Seq(
+        RNNSeq2SeqConfig(
+            source_vocab_size=len(vocabulary),
+            target_vocab_size=len(vocabulary),
+            embedding_dim=4,
+            hidden_dim=4,
+            max_length=20,
+        )
+    )
+    bias = torch.zeros(len(vocabulary))  # always predict "a"
+    bias[vocabulary.encode("a").ids[0]] = 50.0
     model.output.register_forward_hook(lambda module, inputs, output: output + bias)
-    return Translator(model.eval(), tokenizer)
+    return Translator(model.eval(), vocabulary)
 
 
 def test_the_report_counts_correct_answers(translator):

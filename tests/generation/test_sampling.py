@@ -13,8 +13,7 @@ from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, Sampling, sample, stream
 from qkv.generation.sampling import MAX_TOKENS, sample_from
 from qkv.models import conv_seq2seq, rnn_seq2seq, transformer
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import EncoderDecoder, LanguageModel
 
 BEGIN, END, VOCABULARY = 0, 1, 6
 LOGITS = torch.tensor([0.3, -0.5, 1.2, 0.0, 2.0, -2.0])
@@ -195,9 +194,11 @@ def test_sample_from_inverts_the_cdf_and_skips_zero_probabilities():
 
 
 MODELS = {
-    "rnn_seq2seq": lambda: rnn_seq2seq.RNNSeq2Seq(rnn_seq2seq.Config(9, 9, embedding=8, hidden=8)),
+    "rnn_seq2seq": lambda: rnn_seq2seq.RNNSeq2Seq(
+        rnn_seq2seq.RNNSeq2SeqConfig(source_vocab_size=9, target_vocab_size=9, embedding_dim=8, hidden_dim=8)
+    ),
     "conv_seq2seq": lambda: conv_seq2seq.ConvSeq2Seq(
-        conv_seq2seq.Config(9, 9, dim=8, hidden=8, encoder_layers=1, decoder_layers=2)
+        conv_seq2seq.ConvSeq2SeqConfig(source_vocab_size=9, target_vocab_size=9, dim=8, hidden_dim=8, layers=2)
     ),
     "transformer": lambda: transformer.Transformer(
         transformer.Config(9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, feedforward=8)

@@ -2,32 +2,32 @@
 
 import json
 import math
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
+from qkv.datasets.registry import DataConfig, LoadedData
 from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.config import build
+from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError, ShapeError
 from qkv.hub import load, save_model
-from qkv.models.elmo import HEADS, LABEL_HEADS, PRESETS, Config, Elmo
-from qkv.nn.scalar_mix import ScalarMix
-from qkv.nn.state import select
+from qkv.models.elmo import LABEL_HEADS, PRESETS, Elmo, ElmoConfig, ScalarMix
+from qkv.nn.interfaces import select
 from qkv.tasks.bilm import TwoWayLanguageModelTask
 from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.text_classification import ClassificationTask
 from qkv.tokenizers.characters import CHARACTERS, Characters
 from qkv.training.recipe import TrainConfig
+from tests.datasets.build import dataset
 
 SIZES: dict[str, Any] = {
     "max_characters": 7, "character_dim": 3, "filters": ((1, 2), (3, 4)), "highway_layers": 2,
-    "dim": 4, "hidden": 5, "layers": 3, "cell_clip": 0.6, "projection_clip": 0.4, "dropout": 0.0,
+    "dim": 4, "hidden_dim": 5, "layers": 3, "cell_clip": 0.6, "projection_clip": 0.4, "dropout": 0.0,
 }  # fmt: skip
 EIGHT = [
     ("the", "cat", "sat"), ("a", "dog", "ran"), ("one", "cat", "slept"), ("no", "bird", "sang"),
@@ -39,7 +39,7 @@ SENTENCES = [["the", "cat", "sat", "on"], ["schön"], [], ["a", "b"]]
 
 def make_model(**changes: Any) -> Elmo:
     torch.manual_seed(3)
-    model = Elmo(Config(**{**SIZES, **changes})).double().eval()
+    model = Elmo(ElmoConfig(**{**SIZES, **changes})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.uniform_(-0.9, 0.9)
@@ -48,7 +48,7 @@ def make_model(**changes: Any) -> Elmo:
 
 
 def characters(sentences: list[list[str]] = SENTENCES) -> Tensor:
-    return CharacterIds(SIZES["max_characters"])(sentences)
+    return Characters(SIZES["max_characters"])(sentences)
 
 
 def word_by_hand(model: Elmo, word: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def word_by_hand(model: Elmo, word: Tensor) -> Tensor:
             ]
             actual.append(getattr(torch, model.config.activation)(torch.stack(sums)).max())
     u = torch.stack(actual)
-    if model.config.normalise_words:
+    if model.config.normalize_words:
         u = (u - u.mean()) / (u.var(correction=0) + 1e-5).sqrt()
     for highway in words.highways:
         gate = torch.sigmoid(highway.gate.weight @ u + highway.gate.bias)
@@ -85,7 +85,7 @@ def lstm_by_hand(model: Elmo, layer: int, direction: int, inputs: list[Tensor], 
     module, outputs = model.layers[layer], []
     weight, bias, project = module.gates[direction], module.bias[direction], module.project[direction]
     for x in inputs:
-        i, g, f, o = (torch.cat((x, h)) @ weight + bias).split(model.config.hidden)
+        i, g, f, o = (torch.cat((x, h)) @ weight + bias).split(model.config.hidden_dim)
         c = clip(torch.sigmoid(f + 1) * c + torch.sigmoid(i) * torch.tanh(g), model.config.cell_clip)
         h = clip((torch.sigmoid(o) * torch.tanh(c)) @ project, model.config.projection_clip)
         outputs.append(h)
@@ -100,9 +100,9 @@ def sentence_by_hand(model: Elmo, words: list[str]) -> tuple[list[list[Tensor]],
     for direction in (0, 1):
         y, layers = (x[::-1] if direction else x), [x]
         for number in range(model.config.layers):
-            zeros = (torch.zeros(model.config.dim).double(), torch.zeros(model.config.hidden).double())
+            zeros = (torch.zeros(model.config.dim).double(), torch.zeros(model.config.hidden_dim).double())
             h, _, _ = lstm_by_hand(model, number, direction, y, *zeros)
-            y = [a + b for a, b in zip(h, y, strict=True)] if number and model.config.skip else h
+            y = [a + b for a, b in zip(h, y, strict=True)] if number and model.config.skip_connections else h
             layers.append(y[::-1] if direction else y)
         directions.append(layers)
     return directions[0], directions[1]
@@ -123,8 +123,8 @@ def by_hand(model: Elmo, sentences: list[list[str]]) -> Tensor:
     "changes",
     [
         {},
-        {"skip": False, "activation": "tanh", "highway_layers": 0},
-        {"normalise_words": True},
+        {"skip_connections": False, "activation": "tanh", "highway_layers": 0},
+        {"normalize_words": True},
         {"cell_clip": None, "projection_clip": None, "layers": 1},
         {"projection_clip": None},
     ],
@@ -218,7 +218,7 @@ def test_rows_keep_their_own_state_also_for_empty_sentences():
 
 
 def test_both_language_models_predict_from_their_context_only():
-    model, words = make_model(vocabulary_size=6, head="language_model"), ["the", "cat", "sat"]
+    model, words = make_model(vocab_size=6, head="language_model"), ["the", "cat", "sat"]
     forward, backward = model.bilm_logits(characters([words]))
     assert forward.shape == backward.shape == (1, 4, 6)
     y_forward, y_backward = (side[-1] for side in sentence_by_hand(model, words))
@@ -238,7 +238,7 @@ def test_both_language_models_predict_from_their_context_only():
 
 def test_only_a_language_model_predicts_words():
     with pytest.raises(InputError, match="language_model"):
-        make_model(vocabulary_size=6).bilm_logits(characters())
+        make_model(vocab_size=6).bilm_logits(characters())
 
 
 def test_the_mix_is_gamma_times_the_weighted_sum_of_the_layers():
@@ -257,7 +257,7 @@ def test_the_mix_is_gamma_times_the_weighted_sum_of_the_layers():
 def test_a_normalised_mix_layer_normalises_each_layer():
     layers = torch.randn(2, 3, 5, 8, dtype=torch.float64) * torch.tensor([1.0, 50.0, 0.1]).double()[:, None, None] + 3
     normal = (layers - layers.mean(-1, keepdim=True)) / (layers.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
-    torch.testing.assert_close(ScalarMix(3, normalise=True).double()(layers), normal.mean(dim=1))
+    torch.testing.assert_close(ScalarMix(3, normalize=True).double()(layers), normal.mean(dim=1))
 
 
 def test_without_a_label_head_it_returns_the_mean_or_top_layer():
@@ -275,7 +275,7 @@ def test_without_a_label_head_it_returns_the_mean_or_top_layer():
 @pytest.mark.parametrize("rnn", [0, 3])
 @pytest.mark.parametrize("pooling", ["mean", "attention"])
 def test_tagger_and_classifier_match_their_equations(mix, own, rnn, pooling):
-    options = {"labels": 3, "mix": mix, "own_words": own, "reader_hidden": rnn, "task_dropout": 0.0}
+    options = {"labels": 3, "mix": mix, "task_embedding_dim": own, "task_hidden_dim": rnn, "task_dropout": 0.0}
     tagger, classifier = make_model(head="tagger", **options), make_model(head="classifier", pooling=pooling, **options)
     for model in (tagger, classifier):
         layers, task = by_hand(model, SENTENCES), model.task
@@ -303,7 +303,7 @@ def test_tagger_and_classifier_match_their_equations(mix, own, rnn, pooling):
 
 
 def test_a_frozen_backbone_trains_the_head_only_and_has_no_dropout():
-    frozen = make_model(head="tagger", frozen=True, dropout=0.5, task_dropout=0.0, reader_hidden=2).train()
+    frozen = make_model(head="tagger", frozen=True, dropout=0.5, task_dropout=0.0, task_hidden_dim=2).train()
     actual = frozen.predict(characters(), torch.tensor([4, 1, 0, 2]))
     assert torch.equal(actual, frozen.predict(characters(), torch.tensor([4, 1, 0, 2])))
     actual.sum().backward()
@@ -322,8 +322,8 @@ def test_fine_tuning_trains_all_weights_with_dropout():
 
 @pytest.mark.parametrize("head", LABEL_HEADS)
 def test_gradients_of_the_whole_model_match_finite_differences(head):
-    own = {"own_words": 2, "reader_hidden": 2, "pooling": "attention", "task_dropout": 0.0}
-    model = make_model(head=head, filters=((1, 1), (2, 2)), highway_layers=1, dim=2, hidden=2, layers=2, **own)
+    own = {"task_embedding_dim": 2, "task_hidden_dim": 2, "pooling": "attention", "task_dropout": 0.0}
+    model = make_model(head=head, filters=((1, 1), (2, 2)), highway_layers=1, dim=2, hidden_dim=2, layers=2, **own)
     tables = {
         "word_encoder.embed.weight",
         "task.word_embedding.table.weight",
@@ -335,10 +335,12 @@ def test_gradients_of_the_whole_model_match_finite_differences(head):
     )
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", ["language_model", *LABEL_HEADS])
 def test_a_model_with_a_head_is_saved_and_loaded_bit_for_bit(head, tmp_path):
     own = (
-        {"own_words": 2, "reader_hidden": 2, "pooling": "attention"} if head in LABEL_HEADS else {"vocabulary_size": 6}
+        {"task_embedding_dim": 2, "task_hidden_dim": 2, "pooling": "attention"}
+        if head in LABEL_HEADS
+        else {"vocab_size": 6}
     )
     model = make_model(head=head, **own).float()
     save_model(model, None, tmp_path)
@@ -356,7 +358,7 @@ def outputs(model: Elmo) -> tuple[Tensor, ...]:
 
 
 def test_padding_a_batch_does_not_change_the_logits():
-    model = make_model(head="classifier", reader_hidden=2, pooling="attention")
+    model = make_model(head="classifier", task_hidden_dim=2, pooling="attention")
     lengths = torch.tensor([4, 1, 0, 2])
     padded = F.pad(characters(), (0, 0, 0, 3, 0, 1))
     actual = model.predict(padded, F.pad(lengths, (0, 1), value=1))
@@ -366,12 +368,12 @@ def test_padding_a_batch_does_not_change_the_logits():
 @pytest.mark.parametrize(("name", "millions"), [("small", 13.6), ("medium", 28.0), ("original", 93.6)])
 def test_presets_have_the_published_parameter_counts(name, millions):
     with torch.device("meta"):
-        model = Elmo(Config(**PRESETS[name]))
+        model = Elmo(ElmoConfig(**PRESETS[name]))
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == millions
 
 
 def test_autocast_stays_close():
-    model = make_model(vocabulary_size=6, head="language_model").float()
+    model = make_model(vocab_size=6, head="language_model").float()
     expected, (logits, _) = model(characters()), model.bilm_logits(characters())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual, (short, _) = model(characters()), model.bilm_logits(characters())
@@ -391,18 +393,18 @@ def test_in_half_precision_the_cells_stay_in_float32():
 
 def test_words_of_another_length_raise():
     with pytest.raises(ShapeError, match="characters"):
-        make_model()(CharacterIds()([["a"]]))
+        make_model()(Characters()([["a"]]))
 
 
 def test_a_config_round_trips_through_json():
-    config = Config(**SIZES)
-    assert build(Config, json.loads(json.dumps(asdict(config))), "config.json") == config
+    config = ElmoConfig(**SIZES)
+    assert build(ElmoConfig, json.loads(json.dumps(config.to_dict())), "config.json") == config
 
 
 def test_a_small_model_learns_a_language_of_two_sentences():
     torch.manual_seed(0)
-    sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden": 32, "layers": 1, "projection_clip": 3.0}
-    model = Elmo(Config(**{**SIZES, **sizes, "vocabulary_size": 6, "head": "language_model"}))
+    sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden_dim": 32, "layers": 1, "projection_clip": 3.0}
+    model = Elmo(ElmoConfig(**{**SIZES, **sizes, "vocab_size": 6, "head": "language_model"}))
     rows, words = characters([["the", "cat", "sat"], ["a", "dog", "sat"]]), torch.tensor([[2, 3, 4], [0, 5, 4]])
     forward_targets, backward_targets = F.pad(words, (0, 1), value=1), F.pad(words, (1, 0), value=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
@@ -425,13 +427,13 @@ def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
         Tagged(words, tuple(str((row + position) % 3) for position in range(3))) for row, words in enumerate(EIGHT)
     ]
     both = ("train", "valid")
-    data = LoadedData(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
-    tokenizer: Any = CharacterIds(SIZES["max_characters"])
+    data = LabeledTextDataset(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
+    tokenizer: Any = Characters(SIZES["max_characters"])
     if head == "language_model":
-        tokenizer = kind.train_tokenizer(data, DataConfig(name="labelled", vocabulary="word"), None)
-    sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden": 32, "projection_clip": 3.0, "task_dropout": 0.0}
-    config = Config(**{**SIZES, **sizes, "layers": 2, **kind.sizes(data, tokenizer)})
-    task = kind.prepare(data, tokenizer, config, TrainConfig(batch_tokens=64, length=10), 0)
+        tokenizer = kind.learn_vocabulary(data, dataset("labelled", vocabulary="word"), None)
+    sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden_dim": 32, "projection_clip": 3.0, "task_dropout": 0.0}
+    config = ElmoConfig(**{**SIZES, **sizes, "layers": 2, **kind.sizes(data, tokenizer)})
+    task = kind.prepare(data, tokenizer, config, TrainConfig(batch_size=64, length=10), 0)
     torch.manual_seed(0)
     model = Elmo(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -465,23 +467,19 @@ def test_both_language_models_overfit_eight_sentences():
     [
         ({"filters": ()}, "filters"),
         ({"filters": ((8, 4),)}, "width"),
-        ({"filters": ((1, 4, 2),)}, "pairs"),
-        ({"filters": ((1, 2**20),) * 1000}, "features"),
-        ({"hidden": 2**20, "dim": 2**20}, "too large"),
+        ({"filters": ((1, 4, 2),)}, "filters"),
         ({"max_characters": 2}, "max_characters"),
         ({"cell_clip": 0.0}, "cell_clip"),
         ({"projection_clip": float("nan")}, "projection_clip"),
         ({"layers": 0}, "layers"),
         ({"dropout": 1.0}, "dropout"),
         ({"head": "taggr"}, "did you mean tagger"),
-        ({"head": "language_model"}, "vocabulary_size"),
         ({"head": "tagger", "label_names": ("a",)}, "1 label_names for 2 labels"),
-        ({"head": "tagger", "labels": 2**24, "reader_hidden": 2**14}, "too large"),
         ({"frozen": True}, "frozen"),
-        ({"reader_hidden": -1}, "reader_hidden"),
-        ({"own_words": -1}, "own_words"),
+        ({"task_hidden_dim": -1}, "task_hidden_dim"),
+        ({"task_embedding_dim": -1}, "task_embedding_dim"),
     ],
 )
 def test_invalid_configs_raise(unchecked, changes, words):
     with pytest.raises(InputError, match=words):
-        Config(**{**SIZES, **changes})
+        ElmoConfig(**{**SIZES, **changes})

@@ -14,7 +14,7 @@ from qkv.generation import DecodingConstraints, greedy_search
 from qkv.hub.families.gpt2 import FAMILY
 from qkv.hub.released import write_released
 from qkv.models.gpt2 import GPT2, PRESETS, Config
-from qkv.nn.state import select
+from qkv.nn.interfaces import select
 
 SIZES = {"vocabulary_size": 13, "dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16}
 POSITIONS = ["learned", "sinusoidal", "rotary", "alibi", "relative"]

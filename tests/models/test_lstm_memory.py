@@ -7,14 +7,14 @@ from torch import nn
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.hub.model_folder import save_model
-from qkv.models.lstm_memory import Config, LSTMMemory
+from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
 from qkv.registry import lookup
 from qkv.training.recipe import read_recipe
 
 
 def make() -> LSTMMemory:
     torch.manual_seed(0)
-    return LSTMMemory(Config(3, 2, hidden=5, layers=2)).eval()
+    return LSTMMemory(LSTMMemoryConfig(input_dim=3, output_dim=2, hidden_dim=5, layers=2)).eval()
 
 
 def test_it_matches_a_pytorch_lstm_with_a_linear_layer():
@@ -49,13 +49,13 @@ def test_recipes_give_lstm_and_ntm_similar_parameter_counts():
     counts = {}
     for name in ("copy-lstm", "copy-ntm-lstm", "copy-ntm"):
         recipe = read_recipe(name)
-        model = lookup("model", recipe.model["name"])(recipe.model_config({"inputs": 10, "outputs": 8}))
+        model = lookup("model", recipe.model["name"])(recipe.model_config({"input_dim": 10, "output_dim": 8}))
         counts[name] = sum(weight.numel() for weight in model.parameters())
     assert counts["copy-lstm"] == pytest.approx(counts["copy-ntm-lstm"], rel=0.05)
     assert counts["copy-lstm"] > 4 * counts["copy-ntm"]
 
 
-@pytest.mark.parametrize("wrong", [{"hidden": 0}, {"layers": 65}, {"hidden": 2**17}])
+@pytest.mark.parametrize("wrong", [{"hidden_dim": 0}, {"layers": 1025}, {"hidden_dim": 2**25}])
 def test_invalid_configs_raise(wrong):
     with pytest.raises(InputError, match=f"{next(iter(wrong))} must be"):
-        Config(3, 2, **wrong)
+        LSTMMemoryConfig(**wrong)

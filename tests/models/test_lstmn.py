@@ -8,17 +8,16 @@ from torch.nn import functional as F
 import qkv
 from qkv.attention import Additive, attend
 from qkv.errors import InputError
-from qkv.models.lstmn import LSTMN, Config, ProjectedAdditive
-from qkv.nn.language_model import detach_state, state_tensors
-from qkv.nn.state import select
+from qkv.models.lstmn import LSTMN, LSTMNConfig, ProjectedAdditive
+from qkv.nn.interfaces import detach_state, select, state_tensors
 
 VOCABULARY = 9
-SIZES = {"embedding": 5, "hidden": 6, "layers": 2}
+SIZES = {"embedding_dim": 5, "hidden_dim": 6, "layers": 2}
 
 
 def make(dtype: torch.dtype = torch.float32, **changes: object) -> LSTMN:
     torch.manual_seed(0)
-    return LSTMN(Config(VOCABULARY, **SIZES | changes)).to(dtype).eval()
+    return LSTMN(LSTMNConfig(vocab_size=VOCABULARY, **SIZES | changes)).to(dtype).eval()
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def tokens():
 
 def by_hand(model, tokens):
     """Logits and weights of each layer for one text, from the equations of the paper."""
-    hidden, span = model.config.hidden, model.config.span
+    hidden, span = model.config.hidden_dim, model.config.span
     x = [model.embed.weight[token] for token in tokens]
     attention = []
     for layer in model.layers:
@@ -194,7 +193,7 @@ def test_reordered_beams_continue_from_their_own_history(span):
 
 
 def test_gradients_match_finite_differences():
-    model = make(torch.float64, embedding=2, hidden=2, layers=1, span=2)
+    model = make(torch.float64, embedding_dim=2, hidden_dim=2, layers=1, span=2)
     tokens = torch.tensor([[1, 2, 3, 1], [4, 4, 0, 2]])
     names, weights = zip(*model.named_parameters(), strict=True)
 
@@ -237,7 +236,7 @@ def test_it_runs_and_learns_in_bfloat16(tokens):
 
 def test_it_overfits_eight_texts():
     torch.manual_seed(0)
-    model = LSTMN(Config(VOCABULARY, embedding=16, hidden=16, dropout=0.0))
+    model = LSTMN(LSTMNConfig(vocab_size=VOCABULARY, embedding_dim=16, hidden_dim=16, dropout=0.0))
     texts = torch.randint(1, VOCABULARY, (8, 6), generator=torch.Generator().manual_seed(2))
     decoder_input = torch.cat((torch.arange(8)[:, None], texts[:, :-1]), dim=1)  # each starts with a distinct token
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
@@ -268,16 +267,16 @@ def test_dropout_acts_on_the_input_and_output_of_each_layer(tokens):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"embedding": 2**25}, "embedding must be"),
-        ({"span": -1}, "span must not be negative"),
+        ({"embedding_dim": 2**25}, "embedding_dim must be"),
+        ({"span": -1}, "span must be at least 0"),
         ({"dropout": 1.0}, "dropout must be"),
-        ({"hidden": 0}, "hidden must be"),
+        ({"hidden_dim": 0}, "hidden_dim must be"),
         ({"layers": 10**6}, "layers must be"),
     ],
 )
 def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
-        Config(VOCABULARY, **wrong)
+        LSTMNConfig(**wrong)
 
 
 @pytest.mark.compiled
@@ -290,7 +289,7 @@ def test_compiled_model_matches_eager(tokens):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_cuda_graph_replays_a_chunk_with_a_carried_tape(tokens):
-    model = make(embedding=16, hidden=16, span=4).cuda()
+    model = make(embedding_dim=16, hidden_dim=16, span=4).cuda()
     tokens = tokens.cuda()
 
     @torch.autocast("cuda", dtype=torch.bfloat16)

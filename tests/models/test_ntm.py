@@ -12,21 +12,19 @@ import qkv
 from qkv.errors import InputError, ShapeError
 from qkv.hub import load
 from qkv.hub.model_folder import save_model
-from qkv.models.lstm_memory import Config as LSTMConfig
-from qkv.models.lstm_memory import LSTMMemory
-from qkv.models.ntm import NTM, Config
-from qkv.nn.memory import BLANK
-from qkv.nn.state import select
+from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.ntm import INITIAL_MEMORY, NTM, NTMConfig
+from qkv.nn.interfaces import select
 
 SIZES = {
-    "inputs": 3, "outputs": 2, "controller": "lstm", "hidden": 5, "locations": 6, "width": 4,
+    "input_dim": 3, "output_dim": 2, "controller": "lstm", "hidden_dim": 5, "locations": 6, "location_dim": 4,
     "read_heads": 2, "write_heads": 2,
 }  # fmt: skip
 
 
 def make(dtype: torch.dtype = torch.float64, **changes: object) -> NTM:
     torch.manual_seed(0)
-    model = NTM(Config(**SIZES | changes)).to(dtype).eval()
+    model = NTM(NTMConfig(**SIZES | changes)).to(dtype).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(2)  # larger head parameters
@@ -57,7 +55,7 @@ def product(weight, bias, vector):
 
 def address(params, memory, previous, config):
     """Weights of one head, from the equations of the paper; `params` iterates over the controller's outputs."""
-    key = [math.tanh(next(params)) for _ in range(config.width)]
+    key = [math.tanh(next(params)) for _ in range(config.location_dim)]
     strength = softplus(next(params))
     scores = []
     for row in memory:
@@ -67,12 +65,12 @@ def address(params, memory, previous, config):
     if config.addressing == "content":
         return content
     gate, gamma = sigmoid(next(params)), 1 + softplus(next(params))
-    shift = softmax([next(params) for _ in range(2 * config.reach + 1)])
+    shift = softmax([next(params) for _ in range(2 * config.max_shift + 1)])
     count = len(memory)
     moved = [0.0] * count
-    for i, offset in itertools.product(range(count), range(-config.reach, config.reach + 1)):
+    for i, offset in itertools.product(range(count), range(-config.max_shift, config.max_shift + 1)):
         at = gate * content[i] + (1 - gate) * previous[i]
-        moved[(i + offset) % count] += at * shift[offset + config.reach]
+        moved[(i + offset) % count] += at * shift[offset + config.max_shift]
     powers = [weight**gamma for weight in moved]
     return [power / sum(powers) for power in powers]
 
@@ -86,10 +84,10 @@ def first_weights(heads, config):
 def by_hand(model, steps):
     """Logits of one sequence and the weights of all heads, in plain Python."""
     config = model.config
-    memory = [[BLANK] * config.width for _ in range(config.locations)]
-    reads = [0.0] * (config.read_heads * config.width)
+    memory = [[INITIAL_MEMORY] * config.location_dim for _ in range(config.locations)]
+    reads = [0.0] * (config.read_heads * config.location_dim)
     written_at, read_at = first_weights(model.write_heads, config), first_weights(model.read_heads, config)
-    h = c = [0.0] * config.hidden
+    h = c = [0.0] * config.hidden_dim
     weights = {name: value.tolist() for name, value in model.state_dict().items()}
     logits, written, read = [], [], []
     for x_t in steps.tolist():
@@ -104,9 +102,9 @@ def by_hand(model, steps):
                     strict=True,
                 )
             ]
-            i, f, g, o = (gates[part * config.hidden : (part + 1) * config.hidden] for part in range(4))
-            c = [sigmoid(f[n]) * c[n] + sigmoid(i[n]) * math.tanh(g[n]) for n in range(config.hidden)]
-            h = [sigmoid(o[n]) * math.tanh(c[n]) for n in range(config.hidden)]
+            i, f, g, o = (gates[part * config.hidden_dim : (part + 1) * config.hidden_dim] for part in range(4))
+            c = [sigmoid(f[n]) * c[n] + sigmoid(i[n]) * math.tanh(g[n]) for n in range(config.hidden_dim)]
+            h = [sigmoid(o[n]) * math.tanh(c[n]) for n in range(config.hidden_dim)]
         else:
             h = [
                 math.tanh(n)
@@ -115,7 +113,7 @@ def by_hand(model, steps):
         params = iter(product(weights["head_params.weight"], weights["head_params.bias"], h))
         written_at = [address(params, memory, previous, config) for previous in written_at]
         changes = [
-            ([next(params) for _ in range(config.width)], [next(params) for _ in range(config.width)])
+            ([next(params) for _ in range(config.location_dim)], [next(params) for _ in range(config.location_dim)])
             for _ in written_at
         ]
         for at, (erase, _) in zip(written_at, changes, strict=True):
@@ -124,7 +122,9 @@ def by_hand(model, steps):
             memory = [[m + at[i] * math.tanh(add[n]) for n, m in enumerate(row)] for i, row in enumerate(memory)]
         read_at = [address(params, memory, previous, config) for previous in read_at]
         reads = [
-            sum(at[i] * memory[i][n] for i in range(config.locations)) for at in read_at for n in range(config.width)
+            sum(at[i] * memory[i][n] for i in range(config.locations))
+            for at in read_at
+            for n in range(config.location_dim)
         ]
         logits.append(product(weights["readout.weight"], weights["readout.bias"], h + reads))
         written.append(written_at)
@@ -134,7 +134,7 @@ def by_hand(model, steps):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"controller": "feedforward", "reach": 2}, {"addressing": "content", "read_heads": 1}, {"write_heads": 1}],
+    [{}, {"controller": "feedforward", "max_shift": 2}, {"addressing": "content", "read_heads": 1}, {"write_heads": 1}],
     ids=["lstm", "feedforward", "content", "one write head"],
 )
 def test_outputs_and_watched_weights_match_the_equations(x, changes):
@@ -152,7 +152,7 @@ def test_outputs_and_watched_weights_match_the_equations(x, changes):
 def test_content_addressing_is_softmax_attention():
     torch.manual_seed(0)
     heads = make(addressing="content").read_heads
-    memory, params = torch.randn(3, 6, 4, dtype=torch.float64), torch.randn(3, heads.size, dtype=torch.float64)
+    memory, params = torch.randn(3, 6, 4, dtype=torch.float64), torch.randn(3, heads.param_count, dtype=torch.float64)
     one_hot = torch.eye(6, dtype=torch.float64).expand(3, -1, -1)
     read, weights = heads(params, memory, heads.initial_weights(3, memory), one_hot)
     key, strength = params.view(3, 2, 5).split((4, 1), dim=-1)
@@ -164,16 +164,20 @@ def test_content_addressing_is_softmax_attention():
 
 
 def test_initial_weights_focus_the_first_location_and_memory_is_blank():
-    state = NTM(Config(3, 2)).init_state(2)
-    assert state.written_at[:, :, 0].min() > 0.99
-    assert state.read_at[:, :, 0].min() > 0.99
+    state = NTM(NTMConfig(input_dim=3, output_dim=2)).init_state(2)
+    assert state.write_weights[:, :, 0].min() > 0.99
+    assert state.read_weights[:, :, 0].min() > 0.99
     assert state.memory.shape == (2, 128, 20)
     assert state.memory.unique().tolist() == pytest.approx([1e-6])
 
 
 def test_hand_set_weights_copy_a_sequence_through_the_memory():
     """Set the weights by hand that the paper's copy task needs."""
-    model = NTM(Config(inputs=2, outputs=1, controller="feedforward", hidden=4, locations=9, width=1)).double().eval()
+    model = (
+        NTM(NTMConfig(input_dim=2, output_dim=1, controller="feedforward", hidden_dim=4, locations=9, location_dim=1))
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("initial_logits"):
@@ -221,7 +225,7 @@ def test_a_sequence_can_be_processed_in_chunks_alone_and_in_a_batch(x, controlle
 
 @pytest.mark.parametrize("controller", ["lstm", "feedforward"])
 def test_gradients_match_finite_differences(controller):
-    model = make(controller=controller, hidden=3, locations=4, width=2, read_heads=1, write_heads=1)
+    model = make(controller=controller, hidden_dim=3, locations=4, location_dim=2, read_heads=1, write_heads=1)
     x = torch.randn(2, 4, 3, dtype=torch.float64)
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
@@ -266,24 +270,24 @@ def test_a_saved_machine_is_loaded_bit_for_bit(tmp_path, changes):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"hidden": 0}, "hidden must be"),
+        ({"hidden_dim": 0}, "hidden_dim must be"),
         ({"locations": 2**13}, "locations must be"),
         ({"read_heads": 0}, "read_heads must be"),
-        ({"controller": "lstn"}, "controller 'lstn' is not known.*lstm"),
-        ({"addressing": "place"}, "addressing 'place' is not known"),
-        ({"reach": 3}, "reach must be"),
-        ({"reach": -1}, "reach must be"),
+        ({"controller": "lstn"}, "controller = 'lstn'.*lstm"),
+        ({"addressing": "place"}, "addressing = 'place'"),
+        ({"max_shift": 3}, "max_shift must be"),
+        ({"max_shift": -1}, "max_shift must be"),
     ],
 )
 def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
-        Config(**SIZES | wrong)
+        NTMConfig(**SIZES | wrong)
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 3), (2, 5, 4)])
 @pytest.mark.parametrize("kind", ["machine", "network"])
 def test_inputs_of_invalid_shape_raise(shape, kind):
-    model = make() if kind == "machine" else LSTMMemory(LSTMConfig(3, 2)).double()
+    model = make() if kind == "machine" else LSTMMemory(LSTMMemoryConfig(input_dim=3, output_dim=2)).double()
     with pytest.raises(ShapeError, match="expected"):
         model(torch.zeros(shape, dtype=torch.float64))
 

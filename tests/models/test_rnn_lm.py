@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import InputError
-from qkv.models.rnn_lm import RNNLM, Config, SequenceDropout
-from qkv.nn.state import select
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig, SequenceDropout
+from qkv.nn.interfaces import select
 
 CELLS = ["rnn", "gru", "lstm"]
-SIZES = {"vocabulary_size": 11, "layers": 2, "embedding": 5, "hidden": 7}
+SIZES = {"vocab_size": 11, "layers": 2, "embedding_dim": 5, "hidden_dim": 7}
 
 
 def make_model(cell: str, dtype: torch.dtype = torch.float64, **changes: Any) -> RNNLM:
     torch.manual_seed(3)
-    model = RNNLM(Config(**{**SIZES, "cell": cell, "dropout": 0.0, **changes})).to(dtype).eval()
+    model = RNNLM(RNNLMConfig(**{**SIZES, "cell": cell, "dropout": 0.0, **changes})).to(dtype).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.uniform_(-0.7, 0.7)
@@ -25,7 +25,7 @@ def make_model(cell: str, dtype: torch.dtype = torch.float64, **changes: Any) ->
 
 
 def random_tokens(batch: int = 3, length: int = 9) -> Tensor:
-    return torch.randint(SIZES["vocabulary_size"], (batch, length), generator=torch.Generator().manual_seed(5))
+    return torch.randint(SIZES["vocab_size"], (batch, length), generator=torch.Generator().manual_seed(5))
 
 
 def reference_forward(model: RNNLM, tokens: Tensor) -> Tensor:
@@ -58,8 +58,8 @@ def reference_forward(model: RNNLM, tokens: Tensor) -> Tensor:
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
 def test_outputs_and_gradients_match_the_equations(cell, learned):
-    model, tokens = make_model(cell, learned_start=learned), random_tokens()
-    direction = torch.randn(3, 9, SIZES["vocabulary_size"], dtype=torch.float64)
+    model, tokens = make_model(cell, learned_initial_state=learned), random_tokens()
+    direction = torch.randn(3, 9, SIZES["vocab_size"], dtype=torch.float64)
     actual, expected = model(tokens), reference_forward(model, tokens)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     parameters = list(model.parameters())
@@ -75,7 +75,7 @@ def test_outputs_and_gradients_match_the_equations(cell, learned):
 @pytest.mark.parametrize(("cell", "module"), [("rnn", nn.RNN), ("gru", nn.GRU), ("lstm", nn.LSTM)])
 def test_stacked_layers_match_pytorch(cell, module):
     model, tokens = make_model(cell, layers=3), random_tokens()
-    stack = module(SIZES["embedding"], SIZES["hidden"], num_layers=3, batch_first=True).double()
+    stack = module(SIZES["embedding_dim"], SIZES["hidden_dim"], num_layers=3, batch_first=True).double()
     with torch.no_grad():
         for mine, its in zip(
             (p for layer in model.layers for p in layer.parameters()), stack.parameters(), strict=True
@@ -93,7 +93,7 @@ def test_stacked_layers_match_pytorch(cell, module):
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 def test_a_text_can_be_processed_whole_in_chunks_or_stepwise(cell, learned, dtype, tolerance):
-    model, tokens = make_model(cell, dtype, learned_start=learned), random_tokens()
+    model, tokens = make_model(cell, dtype, learned_initial_state=learned), random_tokens()
     full = model(tokens)
     state, parts = model.init_state(3), []
     for part in tokens.split([4, 1, 3, 1], dim=1):
@@ -109,7 +109,7 @@ def test_a_text_can_be_processed_whole_in_chunks_or_stepwise(cell, learned, dtyp
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_text_alone_matches_a_batch(cell):
-    model, tokens = make_model(cell, torch.float32, learned_start=True), random_tokens(batch=4)
+    model, tokens = make_model(cell, torch.float32, learned_initial_state=True), random_tokens(batch=4)
     together, state = model.forward_from(tokens, model.init_state(4))
     for row in range(4):
         alone, own = model.forward_from(tokens[row : row + 1], model.init_state(1))
@@ -138,7 +138,7 @@ def test_sequence_dropout_uses_one_mask_for_all_steps():
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_layer_inputs_and_outputs_have_one_dropout_mask_for_all_steps(cell):
-    model = make_model(cell, dropout=0.5, hidden=40, embedding=40).train()
+    model = make_model(cell, dropout=0.5, hidden_dim=40, embedding_dim=40).train()
     layer_inputs, left = [], []
     for layer in model.layers:
         layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
@@ -161,7 +161,7 @@ def test_weight_dropout_equals_masked_recurrent_matrices(cell):
     actual.sum().backward()
     assert not actual.equal(make_model(cell)(tokens))
     torch.manual_seed(17)
-    masked = make_model(cell, learned_start=False)
+    masked = make_model(cell, learned_initial_state=False)
     torch.manual_seed(17)
     with torch.no_grad():
         for layer in masked.layers:
@@ -181,13 +181,13 @@ def test_dropout_acts_in_training_only(cell):
 
 
 def test_tied_embeddings_are_one_matrix():
-    model = make_model("lstm", embedding=7, tie=True)
+    model = make_model("lstm", embedding_dim=7, tie_embeddings=True)
     assert model.readout.weight is model.embed.weight
     assert [name for name, _ in model.named_parameters() if name.startswith(("embed", "readout.w"))] == ["embed.weight"]
 
 
 def test_a_learned_initial_state_is_a_parameter_and_a_zero_one_is_not():
-    zero, learned = make_model("lstm"), make_model("lstm", learned_start=True)
+    zero, learned = make_model("lstm"), make_model("lstm", learned_initial_state=True)
     assert zero.init_state(2).hidden.abs().max() == 0
     assert set(dict(learned.named_parameters())) - set(dict(zero.named_parameters())) == {"initial_state"}
     assert learned.init_state(2).cell[0].equal(learned.init_state(2).cell[1])
@@ -195,9 +195,9 @@ def test_a_learned_initial_state_is_a_parameter_and_a_zero_one_is_not():
 
 
 def test_an_lstm_starts_with_a_forget_bias_of_one():
-    layer = RNNLM(Config(**SIZES)).layers[0]
+    layer = RNNLM(RNNLMConfig(**SIZES)).layers[0]
     i, f, *_ = layer.weights.bias_ih_l0.chunk(4)
-    assert f.tolist() == [1.0] * SIZES["hidden"]
+    assert f.tolist() == [1.0] * SIZES["hidden_dim"]
     assert i.abs().max() < 1
 
 
@@ -213,7 +213,7 @@ def test_under_autocast_the_state_keeps_its_precision():
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_small_model_learns_a_pattern(cell):
     torch.manual_seed(0)
-    model = RNNLM(Config(3, cell, layers=1, embedding=8, hidden=16, dropout=0.0)).train()
+    model = RNNLM(RNNLMConfig(vocab_size=3, cell=cell, layers=1, embedding_dim=8, hidden_dim=16, dropout=0.0)).train()
     tokens = torch.tensor([[0, 1, 1, 2] * 4])  # the token after a 1 depends on the one before it
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(60):
@@ -227,15 +227,15 @@ def test_a_small_model_learns_a_pattern(cell):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden": 0}, "hidden must be"),
+        ({"hidden_dim": 0}, "hidden_dim must be"),
         ({"layers": 2000}, "layers must be"),
-        ({"vocabulary_size": 2**25}, "vocabulary_size must be"),
+        ({"vocab_size": 2**25}, "vocab_size must be"),
         ({"dropout": 1.0}, "dropout must be"),
         ({"weight_dropout": -0.1}, "weight_dropout must be"),
         ({"weight_dropout": float("nan")}, "weight_dropout must be"),
-        ({"tie": True}, "tie needs"),
+        ({"tie_embeddings": True}, "tie_embeddings needs"),
     ],
 )
 def test_invalid_configs_raise(changes, words):
     with pytest.raises(InputError, match=words):
-        Config(**{**SIZES, **changes})
+        RNNLMConfig(**{**SIZES, **changes})

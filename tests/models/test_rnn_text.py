@@ -11,9 +11,10 @@ from torch.nn import functional as F
 import qkv
 from qkv.errors import InputError
 from qkv.hub import load, save_model
-from qkv.models.rnn_text import HEADS, Config, RNNText
+from qkv.models.rnn_text import RNNText, RNNTextConfig
 
 VOCABULARY = 9
+HEADS = ["tagger", "classifier"]
 GOLDEN = {"mean": 0.60342, "last": 0.58075, "attention": 0.64858, "tagger": 0.79091}  # losses after 20 steps
 TOKENS = torch.tensor([[4, 5, 6, 7, 8], [1, 2, 3, 0, 0], [5, 0, 0, 0, 0]])
 LENGTHS = torch.tensor([5, 3, 1])
@@ -24,8 +25,8 @@ KINDS = {**{pooling: {"head": "classifier", "pooling": pooling} for pooling in P
 
 def make_model(dtype: torch.dtype = torch.float64, **changes: Any) -> RNNText:
     torch.manual_seed(3)
-    sizes = {"embedding": 3, "hidden": 2, "layers": 2, "dropout": 0.0, "labels": 3, "head": "classifier"}
-    model = RNNText(Config(VOCABULARY, **{**sizes, **changes}))
+    sizes = {"embedding_dim": 3, "hidden_dim": 2, "layers": 2, "dropout": 0.0, "labels": 3, "head": "classifier"}
+    model = RNNText(RNNTextConfig(vocab_size=VOCABULARY, **{**sizes, **changes}))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.6)
@@ -71,7 +72,7 @@ def pooled(model: RNNText, h: Tensor) -> Tensor:
         case "mean":
             return h.mean(dim=0)
         case "last":
-            width = model.config.hidden
+            width = model.config.hidden_dim
             return torch.cat((h[-1, :width], h[0, width:]))
         case _:
             weights = torch.softmax(torch.tanh(h @ model.pool.key.weight.T + model.pool.key.bias) @ model.pool.query, 0)
@@ -79,10 +80,10 @@ def pooled(model: RNNText, h: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("directions", [1, 2])
-def test_states_and_tags_match_the_equations(cell, directions):
-    model = make_model(cell=cell, directions=directions, head="tagger")
-    assert model.width == 2 * directions
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_states_and_tags_match_the_equations(cell, bidirectional):
+    model = make_model(cell=cell, bidirectional=bidirectional, head="tagger")
+    assert model.width == (4 if bidirectional else 2)
     hidden, tags = model(TOKENS, lengths=LENGTHS), model.predict(TOKENS, LENGTHS)
     for row, length in enumerate(LENGTHS.tolist()):
         expected = reference_forward(model, TOKENS[row, :length].tolist())
@@ -91,9 +92,9 @@ def test_states_and_tags_match_the_equations(cell, directions):
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("directions", [1, 2])
-def test_the_classifier_matches_its_pooling_equations(pooling, directions):
-    model = make_model(pooling=pooling, directions=directions)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_classifier_matches_its_pooling_equations(pooling, bidirectional):
+    model = make_model(pooling=pooling, bidirectional=bidirectional)
     actual = model.predict(TOKENS, LENGTHS)
     expected = [
         model.label(pooled(model, reference_forward(model, TOKENS[row, :length].tolist())))
@@ -122,7 +123,7 @@ def test_its_attention_can_be_watched():
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradients_match_finite_differences(cell):
-    model = make_model(cell=cell, embedding=2, hidden=1, layers=1, head=None)
+    model = make_model(cell=cell, embedding_dim=2, hidden_dim=1, layers=1, head=None)
     names, weights = zip(*model.named_parameters(), strict=True)
 
     def hidden(*weights: Tensor) -> Tensor:
@@ -133,7 +134,7 @@ def test_gradients_match_finite_differences(cell):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_gradients_through_a_head_match_finite_differences(head):
-    model = make_model(embedding=2, hidden=1, head=head)
+    model = make_model(embedding_dim=2, hidden_dim=1, head=head)
     assert torch.autograd.gradcheck(
         lambda *_: model.predict(TOKENS, LENGTHS), tuple(model.parameters()), fast_mode=True
     )
@@ -153,7 +154,9 @@ def trained(model: RNNText, steps: int, tokens: Tensor, targets: Tensor, rate: f
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_the_loss_after_20_steps_is_unchanged(kind):
     torch.manual_seed(0)
-    model = RNNText(Config(VOCABULARY, **KINDS[kind], labels=3, embedding=8, hidden=6, word_dropout=0.1))
+    model = RNNText(
+        RNNTextConfig(vocab_size=VOCABULARY, **KINDS[kind], labels=3, embedding_dim=8, hidden_dim=6, word_dropout=0.1)
+    )
     tokens = torch.randint(1, VOCABULARY, (16, 6), generator=torch.Generator().manual_seed(1))
     targets = tokens.cummax(dim=-1).values % 3  # the label of a text is that of its last token
     targets = targets if kind == "tagger" else targets[:, -1]
@@ -163,7 +166,7 @@ def test_the_loss_after_20_steps_is_unchanged(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_overfits_eight_texts(kind):
     torch.manual_seed(0)
-    model = RNNText(Config(VOCABULARY, **KINDS[kind], embedding=8, hidden=8, dropout=0.0))
+    model = RNNText(RNNTextConfig(vocab_size=VOCABULARY, **KINDS[kind], embedding_dim=8, hidden_dim=8, dropout=0.0))
     tokens = torch.randint(1, VOCABULARY, (8, 5), generator=torch.Generator().manual_seed(2))
     targets = torch.arange(40).view(8, 5) % 2 if kind == "tagger" else torch.arange(8) % 2
     trained(model, 60, tokens, targets, 2e-2)
@@ -192,18 +195,19 @@ def test_it_runs_and_learns_in_bfloat16():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"head": "taggr"}, r"head 'taggr' is not known \(did you mean tagger\?\)"),
-        ({"directions": 3}, "directions must be"),
+        ({"head": "taggr"}, r"head = 'taggr' \(did you mean tagger\?\)"),
+        ({"bidirectional": 2}, "bidirectional must be"),
         ({"layers": 0}, "layers must be"),
-        ({"hidden": 0}, "hidden must be"),
+        ({"hidden_dim": 0}, "hidden_dim must be"),
         ({"word_dropout": -0.1}, "word_dropout must be"),
         ({"labels": 2, "label_names": ("one",)}, "there are 1 label_names for 2 labels"),
-        ({"vocabulary_size": 2**24, "embedding": 2**14}, "too large"),
+        ({"score": "dott"}, r"unknown score 'dott' \(did you mean dot\?\)"),
+        ({"backend": "cuda"}, "backend = 'cuda'"),
     ],
 )
 def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
-        Config(**{"vocabulary_size": VOCABULARY, **wrong})
+        RNNTextConfig(**{"vocab_size": VOCABULARY, **wrong})
 
 
 def test_segments_or_a_missing_head_raise():

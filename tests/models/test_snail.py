@@ -1,7 +1,6 @@
 """SNAIL: equations, causality, learning and saving."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,16 +10,28 @@ from torch.nn import functional as F
 import qkv
 from qkv.errors import InputError, ShapeError
 from qkv.hub.model_folder import save_model
-from qkv.models.snail import SNAIL, AttentionBlock, Config, PolicyConfig, SNAILPolicy
+from qkv.models.snail import (
+    SNAIL,
+    AttentionBlock,
+    DenseBlock,
+    SNAILConfig,
+    SNAILPolicy,
+    SNAILPolicyConfig,
+    TemporalConvolution,
+    dilated_layers,
+)
 
-CONFIG = Config(3, 2, height=8, width=9, maps=4, stages=2, features=5, keys=(4, 6), values=(3, 5), filters=4)
+CONFIG = SNAILConfig(
+    ways=3, shots=2, height=8, width=9, conv_channels=4, conv_layers=2, image_dim=5, key_dims=(4, 6), value_dims=(3, 5),
+    filters=4,
+)  # fmt: skip
 GOLDEN = 0.3093  # the loss after 20 steps, on a CPU
-POLICY = PolicyConfig(3, 6, keys=(4, 5), values=(3, 4), filters=4)
+POLICY = SNAILPolicyConfig(actions=3, length=6, key_dims=(4, 5), value_dims=(3, 4), filters=4)
 
 
 def model_with(**changes: object) -> SNAIL:
     torch.manual_seed(0)
-    model = SNAIL(replace(CONFIG, **changes)).double().eval()
+    model = SNAIL(CONFIG.replace(**changes)).double().eval()
     for parameter in (
         model.norm.weight,
         model.norm.bias,
@@ -32,7 +43,7 @@ def model_with(**changes: object) -> SNAIL:
 
 def policy_with_weights(**changes: object) -> SNAILPolicy:
     torch.manual_seed(0)
-    policy = SNAILPolicy(replace(POLICY, **changes)).double().eval()
+    policy = SNAILPolicy(POLICY.replace(**changes)).double().eval()
     torch.nn.init.normal_(policy.output.weight)
     return policy
 
@@ -85,7 +96,7 @@ def test_outputs_match_the_equations():
 
 
 def test_gradients_match_finite_differences():
-    model = model_with(maps=2, features=2, keys=(2, 2), values=(2, 2), filters=2)
+    model = model_with(conv_channels=2, image_dim=2, key_dims=(2, 2), value_dims=(2, 2), filters=2)
     images, labels = episode(2)
     assert torch.autograd.gradcheck(lambda x: model(x, labels), images.requires_grad_(), fast_mode=True)
     policy = policy_with_weights()
@@ -94,14 +105,14 @@ def test_gradients_match_finite_differences():
     assert torch.autograd.gradcheck(lambda r: policy(actions, r), rewards)
 
 
-TINY = {"keys": (2, 1), "values": (1, 2), "filters": 2}
+TINY = {"key_dims": (2, 1), "value_dims": (1, 2), "filters": 2}
 TAKEN = torch.tensor([[0, 1, 2], [2, 2, 1]]), torch.tensor([[1.0, 0, 1], [0, 1, 0]], dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
     ("build", "inputs"),
     [
-        (lambda: model_with(maps=2, features=2, **TINY), episode(2)),
+        (lambda: model_with(conv_channels=2, image_dim=2, **TINY), episode(2)),
         (lambda: policy_with_weights(length=3, **TINY), TAKEN),
     ],
     ids=["SNAIL", "SNAILPolicy"],
@@ -177,7 +188,7 @@ def test_watched_attention_is_causal():
 
 def test_the_default_config_has_the_sizes_of_the_paper():
     with torch.device("meta"):
-        model = SNAIL(Config(5, 1))
+        model = SNAIL(SNAILConfig())
     widths = [block.project.in_features for block in model.trunk if isinstance(block, AttentionBlock)]
     assert widths == [69, 69 + 32 + 3 * 128, 69 + 32 + 2 * 3 * 128 + 128]
     assert model.output.in_features == 69 + 32 + 2 * 3 * 128 + 128 + 256
@@ -224,16 +235,16 @@ def test_it_is_saved_and_loaded_bit_for_bit(build, tmp_path):
     ("changes", "words"),
     [
         ({"ways": 0}, "ways must be"),
-        ({"stages": 4}, "too small"),
-        ({"keys": (1, 2, 3)}, "entries"),
-        ({"keys": (), "values": ()}, "entries"),
-        ({"values": (0, 1)}, "keys and values must be"),
+        ({"conv_layers": 4}, "too large"),
+        ({"key_dims": (1, 2, 3)}, "value_dims must have 3 entries"),
+        ({"key_dims": (), "value_dims": ()}, "key_dims must have"),
+        ({"value_dims": (0, 1)}, "value_dims must be"),
         ({"filters": 0}, "filters must be"),
     ],
 )
 def test_invalid_configs_raise(changes, words):
     with pytest.raises(InputError, match=words):
-        replace(CONFIG, **changes)
+        CONFIG.replace(**changes)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -254,3 +265,44 @@ def test_bfloat16_autocast_matches_float32_up_to_rounding():
     with torch.autocast("cpu", torch.bfloat16):
         rounded = model(images.float(), labels)
     torch.testing.assert_close(rounded.float(), model(images.float(), labels), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 7])
+def test_a_dense_block_matches_its_equation_at_each_position(dilation):
+    torch.manual_seed(0)
+    block = DenseBlock(3, dilation, 2).double()
+    torch.nn.init.normal_(block.linear.bias)
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    actual = block(x)
+    weight, bias = block.linear.weight.tolist(), block.linear.bias.tolist()
+    for row in range(2):
+        for t in range(5):
+            before = x[row, t - dilation].tolist() if t >= dilation else [0.0] * 3
+            read = [*before, *x[row, t].tolist()]
+            z = [sum(w * r for w, r in zip(line, read, strict=True)) + b for line, b in zip(weight, bias, strict=True)]
+            gated = [math.tanh(z[n]) / (1 + math.exp(-z[n + 2])) for n in range(2)]
+            assert actual[row, t].tolist() == pytest.approx([*x[row, t].tolist(), *gated])
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 6, 8, 9])
+def test_the_receptive_field_is_causal_and_covers_the_length(length):
+    torch.manual_seed(0)
+    convolution = TemporalConvolution(2, length, 3).double()
+    x = torch.randn(1, length, 2, dtype=torch.float64, requires_grad=True)
+    (seen,) = torch.autograd.grad(convolution(x)[0, -1].sum(), x, retain_graph=True)
+    assert (seen != 0).any(dim=-1).all()
+    for position in range(length):
+        (seen,) = torch.autograd.grad(convolution(x)[0, position].sum(), x)
+        assert not seen[0, position + 1 :].any()
+
+
+def test_the_depth_is_the_ceiling_of_log2():
+    assert [dilated_layers(length) for length in (1, 2, 3, 4, 5, 6, 21, 64, 101)] == [
+        math.ceil(math.log2(length)) for length in (1, 2, 3, 4, 5, 6, 21, 64, 101)
+    ]
+
+
+def test_gradients_of_a_temporal_convolution_match_finite_differences():
+    torch.manual_seed(0)
+    convolution = TemporalConvolution(2, 4, 2).double()
+    assert torch.autograd.gradcheck(convolution, torch.randn(2, 4, 2, dtype=torch.float64, requires_grad=True))

@@ -86,7 +86,7 @@ def test_embeddings_and_output_can_be_tied_together_or_separately():
     tied, untied = Transformer(CONFIG), Transformer(replace(CONFIG, tie_embeddings=False))
     assert tied.readout.weight is tied.source_embed.tokens.weight is tied.target_embed.tokens.weight
     assert count(untied) - count(tied) == 2 * 10 * 12
-    halfway = Transformer(replace(CONFIG, source_size=7, tie_embeddings=False, tie_output=True))
+    halfway = Transformer(replace(CONFIG, source_vocab_size=7, tie_embeddings=False, tie_output=True))
     assert halfway.readout.weight is halfway.target_embed.tokens.weight
     assert count(halfway) - count(tied) == 7 * 12
 
@@ -272,10 +272,10 @@ def test_post_norm_with_relative_positions_compiles_into_one_graph():
     ("wrong", "words"),
     [
         ({"heads": 5}, "must be a multiple of heads"),
-        ({"target_size": 11}, "vocabulary"),
+        ({"target_vocab_size": 11}, "vocabulary"),
         ({"encoder_layers": 10**6}, "layers must be"),
         ({"max_length": 0}, "max_length must be"),
-        ({"dim": 2**20, "source_size": 2**20, "target_size": 2**20}, "more than"),
+        ({"dim": 2**20, "source_vocab_size": 2**20, "target_vocab_size": 2**20}, "more than"),
         ({"norm": "Pre"}, "norm 'Pre' is not known"),
         ({"activation": "swish"}, "activation 'swish' is not known"),
         ({"score": "scaled-dot"}, "score 'scaled-dot' is not known.*did you mean scaled_dot"),
@@ -284,9 +284,9 @@ def test_post_norm_with_relative_positions_compiles_into_one_graph():
         ({"attention_dropout": 1.0}, "attention_dropout must be"),
         ({"activation_dropout": -0.1}, "activation_dropout must be"),
         ({"begin_token": 10}, "begin_token 10 is not one of 10 tokens"),
-        ({"pad_token": 8, "source_size": 8, "tie_embeddings": False}, "pad_token 8 is not one of 8 tokens"),
+        ({"pad_token": 8, "source_vocab_size": 8, "tie_embeddings": False}, "pad_token 8 is not one of 8 tokens"),
     ],
 )
 def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
-        Config(**{"source_size": 10, "target_size": 10} | wrong)
+        Config(**{"source_vocab_size": 10, "target_vocab_size": 10} | wrong)

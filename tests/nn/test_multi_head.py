@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import qkv
 from qkv.attention import Additive, ALiBi, Causal, Cosine, LocalMonotonic, Padding, Position, Rotary, Softmax
 from qkv.errors import InputError
+from qkv.nn.interfaces import select
 from qkv.nn.multi_head import MultiHead
-from qkv.nn.state import select
 
 
 class Turn(Position):

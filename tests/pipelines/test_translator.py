@@ -11,16 +11,15 @@ from qkv.generation import Sampling
 from qkv.hub import save_model
 from qkv.models import conv_seq2seq, rnn_seq2seq, transformer
 from qkv.pipelines.translator import Search, Translator
-from qkv.tokenizers import CharTokenizer, PairTokenizer, WordTokenizer
-from qkv.tokenizers.trained import BEGIN
+from qkv.tokenizers.vocabulary import BEGIN, TwoVocabularies, Vocabulary
 
 TEXTS = ["abc", "a", "bb ccc a", "cab cab"]
 MODELS = {  # class, config, sizes, and std of the weights, chosen so that answers differ between texts
-    "rnn_seq2seq": (rnn_seq2seq.RNNSeq2Seq, rnn_seq2seq.Config, {"embedding": 6, "hidden": 8}, 0.7),
+    "rnn_seq2seq": (rnn_seq2seq.RNNSeq2Seq, rnn_seq2seq.RNNSeq2SeqConfig, {"embedding_dim": 6, "hidden_dim": 8}, 0.7),
     "conv_seq2seq": (
         conv_seq2seq.ConvSeq2Seq,
-        conv_seq2seq.Config,
-        {"dim": 8, "hidden": 8, "encoder_layers": 2, "decoder_layers": 2},
+        conv_seq2seq.ConvSeq2SeqConfig,
+        {"dim": 8, "hidden_dim": 8, "layers": 2},
         0.3,
     ),
     "transformer": (
@@ -34,13 +33,13 @@ MODELS = {  # class, config, sizes, and std of the weights, chosen so that answe
 
 @pytest.fixture(params=MODELS)
 def translator(request: pytest.FixtureRequest) -> Translator:
-    tokenizer = CharTokenizer.train(TEXTS)
+    vocabulary = Vocabulary.train(TEXTS, "char")
     network, config, sizes, std = MODELS[request.param]
     torch.manual_seed(3)
-    model = network(config(len(tokenizer), len(tokenizer), max_length=12, **sizes))
+    model = network(config(len(vocabulary), len(vocabulary), max_length=12, **sizes))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
-    return Translator(model.eval(), tokenizer)
+    return Translator(model.eval(), vocabulary)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -55,17 +54,17 @@ def test_answers_are_in_order_and_do_not_depend_on_the_batch(translator, beam):
 
 def test_maps_equal_the_attention_of_the_search(translator):
     """The maps come from one more forward pass; compare them with recordings of the decoding steps."""
-    model, tokenizer = translator.model, translator.tokenizer
-    source = tokenizer.encode("bb ccc a")
+    model, vocabulary = translator.model, translator.vocabulary
+    source = vocabulary.encode("bb ccc a")
     answer = translator("bb ccc a", min_length=4)
-    tokens = tokenizer.encode(answer.text)
+    tokens = vocabulary.encode(answer.text).ids
     batch = collate([EncodedPair(source.ids, ())])
     memory = model.encode(batch.source, batch.source_lengths)
     state = model.init_state(memory)
     with qkv.watch(model, layers=["decoder"]) as records, torch.inference_mode():
         for token in [BEGIN, *tokens[:-1]]:
             _, state = model.step(torch.tensor([token]), state)
-    shown = {attention_map.layer: attention_map.weights for attention_map in answer.attention}
+    shown = {attention_map.layer: attention_map.weights for attention_map in answer.maps}
     for layer, record in records.items():
         np.testing.assert_allclose(shown[layer], record.weights[0].numpy(), atol=1e-5)
 
@@ -74,15 +73,15 @@ def test_maps_equal_the_attention_of_the_search(translator):
 def test_every_row_of_every_map_is_a_distribution_over_named_tokens(translator, beam):
     for answers in translator.translate(TEXTS, Search(beam, n_best=beam), attention=True):
         for answer in answers:
-            assert answer.alignment.shape == (len(answer.attention[0].rows), len(answer.source))
-            for attention_map in answer.attention:
+            assert answer.alignment.shape == (len(answer.maps[0].rows), len(answer.source))
+            for attention_map in answer.maps:
                 heads, rows, columns = attention_map.weights.shape
                 assert (rows, columns) == (len(attention_map.rows), len(attention_map.columns))
                 np.testing.assert_allclose(attention_map.weights.sum(-1), np.ones((heads, rows)), atol=1e-5)
 
 
 def test_a_loaded_model_brings_its_vocabulary(translator, tmp_path):
-    save_model(translator.model, translator.tokenizer, tmp_path)
+    save_model(translator.model, translator.vocabulary, tmp_path)
     loaded = qkv.load(tmp_path, device=torch.device("cpu")).train()
     again = Translator(loaded)
     assert not loaded.training
@@ -94,9 +93,9 @@ def test_a_loaded_model_brings_its_vocabulary(translator, tmp_path):
 
 def test_the_first_map_is_the_alignment(translator):
     answer = translator("abc")
-    assert answer.attention[0].layer == translator.model.alignment_layers[0]
-    assert answer.attention[0].layer.removesuffix(".cross") in ("decoder", "decoder.1")
-    assert "".join(answer.attention[0].columns) == "abc"
+    assert answer.maps[0].layer == translator.model.alignment_layers[0]
+    assert answer.maps[0].layer.removesuffix(".cross") in ("decoder", "decoder.1")
+    assert "".join(answer.maps[0].columns) == "abc"
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -127,7 +126,7 @@ def test_n_best_must_not_exceed_the_beam(beam, n_best):
 
 def test_answers_are_at_most_max_length(translator):
     for answers in translator.translate(TEXTS, attention=True):
-        assert len(answers[0].attention[0].rows) <= 12
+        assert len(answers[0].maps[0].rows) <= 12
 
 
 SEARCHES = {
@@ -223,12 +222,14 @@ def test_invalid_search_settings_are_errors(search, words):
 
 
 def test_a_model_without_attention_translates_and_has_no_alignment():
-    tokenizer = CharTokenizer.train(TEXTS)
-    size = len(tokenizer)
-    config = rnn_seq2seq.Config(size, size, embedding=6, hidden=8, attention="none", max_length=12)
-    translator = Translator(rnn_seq2seq.RNNSeq2Seq(config), tokenizer)
+    vocabulary = Vocabulary.train(TEXTS, "char")
+    size = len(vocabulary)
+    config = rnn_seq2seq.RNNSeq2SeqConfig(
+        source_vocab_size=size, target_vocab_size=size, embedding_dim=6, hidden_dim=8, decoder="plain", max_length=12
+    )
+    translator = Translator(rnn_seq2seq.RNNSeq2Seq(config), vocabulary)
     answer = translator("abc", beam=2)
-    assert (answer.attention, answer.alignment) == ((), None)
+    assert (answer.maps, answer.alignment) == ((), None)
     with pytest.raises(
         InputError,
         match=r"RNNSeq2Seq: an alignment .* conv_seq2seq, transformer",
@@ -239,12 +240,14 @@ def test_a_model_without_attention_translates_and_has_no_alignment():
 
 
 def test_source_and_target_can_have_separate_vocabularies():
-    letters, phones = CharTokenizer.train(TEXTS), WordTokenizer.train(["AH B K", "EY B"])
-    config = rnn_seq2seq.Config(len(letters), len(phones), embedding=6, hidden=8, max_length=12)
+    letters, phones = Vocabulary.train(TEXTS, "char"), Vocabulary.train(["AH B K", "EY B"], "word")
+    config = rnn_seq2seq.RNNSeq2SeqConfig(
+        source_vocab_size=len(letters), target_vocab_size=len(phones), embedding_dim=6, hidden_dim=8, max_length=12
+    )
     torch.manual_seed(2)
-    translator = Translator(rnn_seq2seq.RNNSeq2Seq(config), PairTokenizer(letters, phones))
+    translator = Translator(rnn_seq2seq.RNNSeq2Seq(config), TwoVocabularies(letters, phones))
     answer = translator("cab", min_length=3, max_length=5, prefix="K EY")
     assert answer.text.startswith("K EY ")
     assert set(answer.text.split()) <= {"AH", "B", "K", "EY"}
-    assert answer.attention[0].columns == ("c", "a", "b")
+    assert answer.maps[0].columns == ("c", "a", "b")
     assert answer.words().rows == tuple(answer.text.split())

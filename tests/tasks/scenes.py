@@ -3,7 +3,7 @@
 import numpy as np
 
 from qkv.datasets.captions import Captions, Named
-from qkv.datasets.registry import LoadedData
+from qkv.datasets.dataset import CaptionDataset, Dataset
 
 CORNERS = ("upper left", "upper right", "lower left", "lower right")
 
@@ -20,5 +20,5 @@ def scenes(count: int, seed: int) -> Captions:
     return Captions(pictures, tuple(texts), tuple(objects))
 
 
-def loaded(count: int = 40) -> LoadedData:
-    return LoadedData({}, captions={"train": scenes(count, 0), "valid": scenes(12, 1), "test": scenes(12, 2)})
+def loaded(count: int = 40) -> Dataset[Any]:
+    return CaptionDataset({"train": scenes(count, 0), "valid": scenes(12, 1), "test": scenes(12, 2)})

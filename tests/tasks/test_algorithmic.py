@@ -8,19 +8,20 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-
 from qkv.cli.evaluate_scored import evaluate_scored
+
 from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
-from qkv.datasets.registry import DataConfig, LoadedData, load_data
+from qkv.datasets.dataset import Dataset, SequenceDataset
 from qkv.errors import InputError
 from qkv.models.lstm_memory import Config as LSTMConfig
 from qkv.models.lstm_memory import LSTMMemory
 from qkv.models.ntm import NTM, Config
-from qkv.tasks.algorithmic import SequenceBatch, TransductionTask
+from qkv.tasks.algorithmic import AlgorithmicTask, SequenceBatch
 from qkv.training import job
 from qkv.training.loop import adamw
 from qkv.training.recipe import TrainConfig, read_recipe
 from qkv.training.step import TrainStep
+from tests.datasets.build import load
 
 
 class Short(Puzzle):
@@ -33,24 +34,24 @@ class Short(Puzzle):
         return Copy(self.bits).generate(key, count, size)
 
 
-def short() -> LoadedData:
+def short() -> Dataset[Any]:
     puzzle = Short(bits=3)
-    return LoadedData({}, sequences={split: Stream(puzzle, split, 9) for split in ("train", "valid", "test")})
+    return SequenceDataset({split: Stream(puzzle, split, 9) for split in ("train", "valid", "test")})
 
 
-def prepared(data: LoadedData | None = None, **train: Any) -> TransductionTask:
-    settings = TrainConfig(**{"batch_tokens": 4, **train})
-    return TransductionTask.prepare(data or short(), None, None, settings, 0)
+def prepared(data: Dataset[Any] | None = None, **train: Any) -> AlgorithmicTask:
+    settings = TrainConfig(**{"batch_size": 4, **train})
+    return AlgorithmicTask.prepare(data or short(), None, None, settings, 0)
 
 
-def small(task: TransductionTask, **changes: Any) -> NTM:
+def small(task: AlgorithmicTask, **changes: Any) -> NTM:
     torch.manual_seed(0)
-    sizes = TransductionTask.sizes(LoadedData({}, sequences={"train": task.train}), None)
+    sizes = AlgorithmicTask.sizes(SequenceDataset({"train": task.train}), None)
     return NTM(Config(**{**sizes, "hidden": 16, "locations": 8, "width": 6, **changes}))
 
 
 def test_model_sizes_come_from_the_data():
-    config = small(prepared(load_data(DataConfig(name="repeat_copy")))).config
+    config = small(prepared(load("repeat_copy"))).config
     assert (config.inputs, config.outputs) == (10, 9)
 
 
@@ -112,7 +113,7 @@ def test_loss_and_wrong_bits_equal_a_loop_over_the_answer():
     assert task.loss(model, batch).item() == pytest.approx(losses_by_size[2,], rel=1e-5)
 
 
-def train(model: Any, task: TransductionTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
+def train(model: Any, task: AlgorithmicTask, batch: SequenceBatch, steps: int, lr: float) -> list[float]:
     """Train for `steps` steps and return their losses."""
     optimizer = adamw(model, TrainConfig(lr=lr, weight_decay=0.0))
     passes: TrainStep[SequenceBatch] = TrainStep(model, lambda batch: task.loss(model, batch), "float32", 0.1)
@@ -127,7 +128,7 @@ def eight() -> SequenceBatch:
     return SequenceBatch.from_sequences(Short(bits=3).generate("eight", 8, (2,)))
 
 
-def build_model(kind: str, task: TransductionTask) -> Any:
+def build_model(kind: str, task: AlgorithmicTask) -> Any:
     torch.manual_seed(0)
     return LSTMMemory(LSTMConfig(5, 3, hidden=24)) if kind == "baseline" else small(task, controller=kind)
 
@@ -156,7 +157,7 @@ def test_best_by_must_be_a_metric_of_the_puzzle():
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_run_can_be_resumed_and_evaluated(tmp_path: Path, capsys):
-    sizes = ["model.hidden=4", "model.locations=3", "model.width=2", "data.size=4", "train.batch_tokens=4"]
+    sizes = ["model.hidden=4", "model.locations=3", "model.width=2", "data.size=4", "train.batch_size=4"]
     recipe = read_recipe("recall-ntm", [*sizes, "train.epochs=2", "train.save_every=1", "train.validate_every=9"])
     whole = job.begin(recipe, tmp_path / "run", "cpu")
     assert whole.state.finished

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
+from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.models.bert import Bert, Config
-from qkv.tasks.masked_lm import MaskedWordsTask, TokenizedCorpus
+from qkv.tasks.masked_lm import MaskedLMTask, TokenizedCorpus
 from qkv.tasks.masking import IGNORE
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers import CharTokenizer
-from qkv.tokenizers import WordPieceTokenizer
+from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers.wordpiece import learn_wordpieces
 from qkv.training.recipe import TrainConfig
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
@@ -26,14 +27,16 @@ TEXTS = [
     " ".join(f"Some {SUBJECTS[(n + i) % 5]} {VERBS[(n * i) % 4]} in the garden." for i in range(2 + n % 7))
     for n in range(40)
 ]
-TOKENIZER = WordPieceTokenizer.train(TEXTS, vocab_size=60, lowercase=True)
-DATA = LoadedData({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(text, "x") for text in TEXTS[:9]]})
+TOKENIZER = learn_wordpieces(TEXTS, 60, lowercase=True)
+DATA = LabeledTextDataset(
+    {"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(text, "x") for text in TEXTS[:9]]}
+)
 
 
-def prepared(head: str = "pretraining", longest: int = 64, data: LoadedData = DATA, **train: Any) -> MaskedWordsTask:
-    settings = TrainConfig(**{"batch_tokens": 8 * 24, "length": 24, **train})
+def prepared(head: str = "pretraining", longest: int = 64, data: Dataset[Any] = DATA, **train: Any) -> MaskedLMTask:
+    settings = TrainConfig(**{"batch_size": 8 * 24, "length": 24, **train})
     model = SimpleNamespace(head=head, max_length=longest)
-    return MaskedWordsTask.prepare(data, TOKENIZER, model, settings, 3)
+    return MaskedLMTask.prepare(data, TOKENIZER, model, settings, 3)
 
 
 def tiny(head: str) -> Bert:
@@ -51,7 +54,7 @@ def unmasked(batch: Any) -> torch.Tensor:
     return tokens
 
 
-def batches(task: MaskedWordsTask, epoch: int = 0) -> list[Any]:
+def batches(task: MaskedLMTask, epoch: int = 0) -> list[Any]:
     return [task.batch(rows) for rows in task.epoch(epoch)]
 
 
@@ -61,7 +64,7 @@ def contains(whole: list[int], part: list[int]) -> bool:
 
 @pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
 def test_a_row_is_one_or_two_passages_with_special_tokens(head):
-    whole = [TOKENIZER.encode(text) for text in TEXTS]
+    whole = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
     task = prepared(head)
     for batch in batches(task):
         for ids, segments, length in zip(unmasked(batch).tolist(), batch.segments.tolist(), batch.lengths, strict=True):
@@ -80,13 +83,13 @@ def test_a_row_is_one_or_two_passages_with_special_tokens(head):
 def test_without_pairs_an_epoch_has_every_token_once():
     task = prepared("masked_lm")
     counted = Counter(token for batch in batches(task) for token in unmasked(batch).flatten().tolist())
-    wanted = Counter(token for text in TEXTS for token in TOKENIZER.encode(text))
+    wanted = Counter(token for text in TEXTS for token in TOKENIZER.encode(text, specials=False).ids)
     assert {token: count for token, count in counted.items() if token not in (PAD, BEGIN, END)} == dict(wanted)
 
 
 def test_half_of_the_second_passages_follow_the_first():
-    task = prepared(length=64, batch_tokens=64 * 8)
-    documents = [TOKENIZER.encode(text) for text in TEXTS]
+    task = prepared(length=64, batch_size=64 * 8)
+    documents = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
     labels = []
     for epoch in range(8):
         for batch in batches(task, epoch):
@@ -104,7 +107,7 @@ def test_half_of_the_second_passages_follow_the_first():
 
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_fifteen_percent_are_masked_80_10_10_but_no_special_tokens(whole_words):
-    task = prepared("masked_lm", length=64, batch_tokens=64 * 16, whole_words=whole_words)
+    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_words=whole_words)
     outcomes, maskable, count = Counter[str](), 0, 0
     for epoch in range(20):
         for batch in batches(task, epoch):
@@ -125,7 +128,7 @@ def test_fifteen_percent_are_masked_80_10_10_but_no_special_tokens(whole_words):
 
 
 def test_whole_word_masking_masks_all_pieces_of_a_word_or_none():
-    task = prepared("masked_lm", length=64, batch_tokens=64 * 16, whole_words=True)
+    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_words=True)
     several = 0
     for batch in batches(task):
         before = unmasked(batch)
@@ -192,7 +195,7 @@ def test_a_padded_batch_has_one_shape_and_the_same_loss():
 
 def test_scores_do_not_depend_on_seed_epoch_or_batch_size():
     model = tiny("pretraining")
-    first, second = prepared(), prepared(batch_tokens=24 * 3)
+    first, second = prepared(), prepared(batch_size=24 * 3)
     second.seed = 9
     second.epoch(5)
     scores, again = first.validate(model), second.validate(model)
@@ -207,13 +210,13 @@ def test_scores_do_not_depend_on_seed_epoch_or_batch_size():
 
 
 def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
-    data = LoadedData({}, texts={"train": "Cats sleep. Dogs sing!\n\n \nMice jump\nand wander.\n", "valid": "Owls."})
+    data = TextDataset({"train": "Cats sleep. Dogs sing!\n\n \nMice jump\nand wander.\n", "valid": "Owls."})
     assert data.documents("train") == ["Cats sleep. Dogs sing!", "Mice jump\nand wander.\n"]
     corpus = TokenizedCorpus.from_texts(["\x00. .", *data.documents("train"), "\x01"], TOKENIZER)
     sentences = [s for text in ["\x00. .", *data.documents("train")] for s in split_sentences(text)]
-    assert corpus.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s)]
+    assert corpus.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s, specials=False).ids]
     assert [len(document) - 1 for document in corpus.documents] == [len(split_sentences("\x00. .")), 2, 1]
-    assert MaskedWordsTask.splits(data) == ["train", "valid"]
+    assert MaskedLMTask.splits(data) == ["train", "valid"]
     assert prepared("masked_lm", data=data).describe() == f"2 documents, {len(corpus.tokens) - 2} tokens"
 
 
@@ -221,12 +224,12 @@ def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
     ("change", "words"),
     [
         ({"length": 4}, r"train\.length = 4"),
-        ({"length": 65, "batch_tokens": 65}, r"train\.length = 65"),
-        ({"length": 48, "batch_tokens": 47}, r"train\.batch_tokens = 47"),
+        ({"length": 65, "batch_size": 65}, r"train\.length = 65"),
+        ({"length": 48, "batch_size": 47}, r"train\.batch_tokens = 47"),
         ({"head": "masked_lm", "best_by": "next_sentence"}, "best_by next_sentence"),
         ({"valid_size": 1}, "valid: sentence pairs"),
-        ({"data": LoadedData({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty documents"),
-        ({"data": LoadedData({"train": [Pair("a", "x")] * 9, "valid": []})}, "train: sentence pairs"),
+        ({"data": LabeledTextDataset({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty documents"),
+        ({"data": LabeledTextDataset({"train": [Pair("a", "x")] * 9, "valid": []})}, "train: sentence pairs"),
     ],
 )  # fmt: skip
 def test_invalid_settings_and_data_are_errors(change, words):
@@ -236,4 +239,4 @@ def test_invalid_settings_and_data_are_errors(change, words):
 
 def test_a_tokenizer_without_a_mask_is_an_error():
     with pytest.raises(InputError, match=r"\[MASK\]"):
-        MaskedWordsTask.prepare(DATA, CharTokenizer.train(TEXTS), Config(9, "masked_lm"), TrainConfig(), 0)
+        MaskedLMTask.prepare(DATA, Vocabulary.train(TEXTS, "char"), Config(9, "masked_lm"), TrainConfig(), 0)

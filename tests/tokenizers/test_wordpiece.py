@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from qkv.config import build
+from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.errors import InputError
 from qkv.tasks.train_tokenizer import train_tokenizer
 from qkv.tokenizers.tokenizer import PretrainedTokenizer
@@ -88,7 +88,7 @@ def test_a_wordpiece_tokenizer_round_trips_through_json():
 
 
 def test_wordpiece_vocabularies_are_configured_by_size_and_exclude_labels():
-    data = LoadedData({"train": [Pair("cats play", "positive")] * 3})
+    data = PairDataset({"train": [Pair("cats play", "positive")] * 3})
     config = build(DataConfig, {"name": "imdb", "vocabulary": "wordpiece:40", "lowercase": True}, "recipe")
     found = train_tokenizer(data, config)
     assert isinstance(found, PretrainedTokenizer)

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from qkv.datasets.dataset import ImageDataset, PairDataset, TaggedDataset, TextDataset
 from qkv.datasets.images import LabeledImages
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.datasets.tagged import Tagged
+from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 
@@ -69,22 +69,22 @@ def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
     pictures = LabeledImages(pixels, np.arange(60) % 3, ("a", "b", "c"))
     datasets = {
-        "imdb": LoadedData({"train": labelled[:100], "valid": labelled[100:]}),
-        "sentence_polarity": LoadedData({"train": labelled[:100], "valid": labelled[100:]}),
-        "wnut17": LoadedData({}, tagged={"train": tagged[:100], "valid": tagged[100:]}),
-        "multi30k": LoadedData({"train": pairs[:100], "valid": pairs[100:]}),
-        "tinyshakespeare": LoadedData({}, texts={"train": " ".join(sentences), "valid": " ".join(sentences[:20])}),
-        "fashion_mnist": LoadedData({}, images={"train": pictures, "valid": pictures}),
+        "imdb": PairDataset({"train": labelled[:100], "valid": labelled[100:]}),
+        "sentence_polarity": PairDataset({"train": labelled[:100], "valid": labelled[100:]}),
+        "wnut17": TaggedDataset({"train": tagged[:100], "valid": tagged[100:]}),
+        "multi30k": PairDataset({"train": pairs[:100], "valid": pairs[100:]}),
+        "tinyshakespeare": TextDataset({"train": " ".join(sentences), "valid": " ".join(sentences[:20])}),
+        "fashion_mnist": ImageDataset({"train": pictures, "valid": pictures}),
     }
     for name, loaded in datasets.items():
-        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], load=lambda _, loaded=loaded: loaded))
+        monkeypatch.setattr(lookup("dataset", name), "read", lambda _: loaded)
 
 
 def train(name: str, folder: Path, *changes: str) -> tuple[list[float], Path]:
     """Return the losses of a short run and the path of its final weights."""
-    defaults = ["train.epochs=2", "train.batch_tokens=64", "train.precision=float32", "train.ema=0.0", "train.warmup=5"]
+    defaults = ["train.epochs=2", "train.batch_size=64", "train.precision=float32", "train.ema=0.0", "train.warmup=5"]
     if name == "fashion-vit":
-        defaults[1] = "train.batch_tokens=16"
+        defaults[1] = "train.batch_size=16"
     done = job.begin(read_recipe(name, [*RECIPES[name], *defaults, *changes]), folder, DEVICE)
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [row["loss"] for row in rows], done.run.checkpoints[-1] / "model.safetensors"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkv.datasets.dataset import LabeledTextDataset, TaggedDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load
@@ -23,7 +23,7 @@ from .stopping import assert_bit_equal, stop_after
 
 SIZES = [
     "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden=16",
-    "train.length=6", "train.batch_tokens=64", "train.warmup=0", "train.lr=0.02", "train.save_every=3",
+    "train.length=6", "train.batch_size=64", "train.warmup=0", "train.lr=0.02", "train.save_every=3",
     "train.validate_every=8",
 ]  # fmt: skip
 TAGGED = [
@@ -44,11 +44,11 @@ def _synthetic_data() -> Iterator[None]:
     rng = random.Random(0)
     texts = [f"The {rng.choice(['cat', 'dog'])} {rng.choice(['sat', 'ran'])}. A dog sat." for _ in range(24)]
     datasets = {
-        "imdb": LoadedData(
+        "imdb": LabeledTextDataset(
             {"train": [Pair(text, "x") for text in texts[:20]], "valid": [Pair(text, "x") for text in texts[20:]]}
         ),
-        "sentence_polarity": LoadedData(dict.fromkeys(("train", "valid", "test"), LABEL_HEADS)),
-        "wnut17": LoadedData({}, tagged=dict.fromkeys(("train", "valid", "test"), TAGGED)),
+        "sentence_polarity": LabeledTextDataset(dict.fromkeys(("train", "valid", "test"), LABEL_HEADS)),
+        "wnut17": TaggedDataset(dict.fromkeys(("train", "valid", "test"), TAGGED)),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, loaded in datasets.items():

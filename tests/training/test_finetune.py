@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load, save_model
@@ -17,38 +17,38 @@ from qkv.models.linformer import Config as LinformerConfig
 from qkv.models.linformer import Linformer
 from qkv.models.ntm import NTM
 from qkv.models.ntm import Config as NTMConfig
-from qkv.models.show_attend_tell import Config as CaptionerConfig
 from qkv.models.show_attend_tell import ShowAttendTell
+from qkv.models.show_attend_tell import ShowAttendTellConfig as CaptionerConfig
 from qkv.models.snail import SNAIL, PolicyConfig, SNAILPolicy
 from qkv.models.snail import Config as SNAILConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
-from qkv.tokenizers import CharTokenizer
+from qkv.tokenizers.vocabulary import Vocabulary
 from qkv.training import job
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.recipe import read_recipe
 
 SENTENCES = [Tagged(("a", "b", "c"), ("X", "Y", "X")), Tagged(("c", "a"), ("X", "X")), Tagged(("b",), ("Y",))] * 5
-TOKENIZER = CharTokenizer.train(["a b c"])
+VOCABULARY = Vocabulary.train(["a b c"], "char")
 SIZES = {"dim": 8, "heads": 2, "layers": 1, "max_length": 12, "dropout": 0.0, "attention_dropout": 0.0}
 
 
 @pytest.fixture
 def pretrained_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A BERT with another head, and a vocabulary larger than its tokenizer's."""
-    loaded = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2], "test": SENTENCES[:3]})
+    loaded = TaggedDataset({"train": SENTENCES, "valid": SENTENCES[:2], "test": SENTENCES[:3]})
     entry = replace(DATASETS["ud_english_ewt"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "ud_english_ewt", entry)
     torch.manual_seed(5)
     folder = tmp_path / "pretrained"
     folder.mkdir()
-    save_model(Bert(Config(len(TOKENIZER) + 3, head="masked_lm", **SIZES)), TOKENIZER, folder)
+    save_model(Bert(Config(len(VOCABULARY) + 3, head="masked_lm", **SIZES)), VOCABULARY, folder)
     return folder
 
 
 def recipe(folder: Path | None, *changes: str):
     init = [] if folder is None else [f'init="{folder}"']
-    return read_recipe("ewt-bert", [*init, "train.epochs=2", "train.batch_tokens=64", "train.save_every=1", *changes])
+    return read_recipe("ewt-bert", [*init, "train.epochs=2", "train.batch_size=64", "train.save_every=1", *changes])
 
 
 def test_the_body_is_copied_and_the_head_is_new(pretrained_folder: Path, tmp_path: Path, capsys):
@@ -57,7 +57,7 @@ def test_the_body_is_copied_and_the_head_is_new(pretrained_folder: Path, tmp_pat
     before, after = load(pretrained_folder), load(tmp_path / "run")
     assert after.config.head == "tagger"
     assert after.config.label_names == ("X", "Y")
-    assert after.config.vocabulary_size == len(TOKENIZER) + 3
+    assert after.config.vocabulary_size == len(VOCABULARY) + 3
     assert {name: after.config.__getattribute__(name) for name in SIZES} == SIZES
     old = dict(before.named_parameters())
     for name, weight in after.named_parameters():
@@ -203,8 +203,16 @@ def test_linformer_projections_are_copied_up_to_the_shorter_length(longer: bool,
 
 
 def test_positions_of_another_grid_are_not_copied_even_if_shapes_match():
-    sizes = {"channels": 1, "filters": (4,), "features": 4, "embedding": 4, "hidden": 4}
-    pretrained, model = (ShowAttendTell(CaptionerConfig(9, height=h, width=w, **sizes)) for h, w in ((4, 16), (8, 8)))
+    sizes = {
+        "channels": 1,
+        "encoder": {"name": "cnn", "filters": (4,)},
+        "feature_dim": 4,
+        "embedding_dim": 4,
+        "hidden_dim": 4,
+    }
+    pretrained, model = (
+        ShowAttendTell(CaptionerConfig(vocab_size=9, height=h, width=w, **sizes)) for h, w in ((4, 16), (8, 8))
+    )
     assert pretrained.encoder.positions.shape == model.encoder.positions.shape
     assert copy_matching_weights(model, pretrained) == ["encoder.positions"]
 

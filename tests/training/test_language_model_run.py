@@ -10,7 +10,7 @@ from qkv.hub import load
 from qkv.models.rnn_lm import RNNLM
 from qkv.pipelines.generator import Generator
 from qkv.pipelines.translator import Translator
-from qkv.tasks.language_modeling import LanguageModelTask
+from qkv.tasks.language_modeling import LanguageModelingTask
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 
@@ -51,10 +51,10 @@ def test_resuming_without_the_carried_state_gives_different_weights(tiny_text, t
         stop_after(patch, 5)
         job.begin(tiny_text, tmp_path / "parts", "cpu")
 
-    def reset_state(self: LanguageModelTask, model: RNNLM, tensors: object) -> None:
+    def reset_state(self: LanguageModelingTask, model: RNNLM, tensors: object) -> None:
         self.state = model.init_state(self.streams)
 
-    monkeypatch.setattr(LanguageModelTask, "load_carried_state", reset_state)
+    monkeypatch.setattr(LanguageModelingTask, "load_carried_state", reset_state)
     job.resume(tmp_path / "parts", "cpu")
     expected, resumed = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
     assert not all(expected[name].equal(resumed[name]) for name in expected)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from qkv.tasks.language_modeling import LanguageModelTask
+from qkv.tasks.language_modeling import LanguageModelingTask
 from qkv.training import job
 
 from .stopping import stop_after
@@ -23,7 +23,7 @@ def test_a_run_stops_after_patience_validations_without_improvement(
     losses, patience, steps, best, tiny_text, tmp_path, monkeypatch
 ):
     validation_losses = iter(losses)
-    monkeypatch.setattr(LanguageModelTask, "validate", lambda self, model: {"loss": next(validation_losses)})
+    monkeypatch.setattr(LanguageModelingTask, "validate", lambda self, model: {"loss": next(validation_losses)})
     recipe = replace(tiny_text, train=replace(tiny_text.train, patience=patience, epochs=6))
     done = job.begin(recipe, tmp_path / "run", "cpu")
     assert done.state.finished
@@ -34,7 +34,7 @@ def test_a_run_stops_after_patience_validations_without_improvement(
 
 def test_patience_survives_a_resume(tiny_text, tmp_path, monkeypatch):
     validation_losses = iter([3.0, 4.0, 4.0, 1.0])
-    monkeypatch.setattr(LanguageModelTask, "validate", lambda self, model: {"loss": next(validation_losses)})
+    monkeypatch.setattr(LanguageModelingTask, "validate", lambda self, model: {"loss": next(validation_losses)})
     recipe = replace(tiny_text, train=replace(tiny_text.train, patience=2))
     with monkeypatch.context() as patch:
         stop_after(patch, 9)

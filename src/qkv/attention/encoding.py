@@ -1,5 +1,6 @@
 """Positional encodings that are added to embeddings: one vector per position."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import final
@@ -18,6 +19,7 @@ class Encoding(nn.Module, ABC):
     """Positional encoding: one vector per position."""
 
     extrapolates: bool  # whether it is defined at positions beyond those seen in training
+    scales_embeddings = False  # whether `add_to` multiplies embeddings by sqrt(dim), to match the scale of the encoding
 
     @abstractmethod
     def forward(self, length: int, offset: int = 0) -> Float[Tensor, "length dim"]:
@@ -26,6 +28,13 @@ class Encoding(nn.Module, ABC):
     @abstractmethod
     def at(self, positions: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
         """Return the vectors of arbitrary positions, e.g. the depths of words in a tree (`qkv.attention.tree`)."""
+
+    def add_to(
+        self, x: Float[Tensor, "batch length dim"], positions: int | Int[Tensor, "batch length"] = 0
+    ) -> Float[Tensor, "batch length dim"]:
+        """Add the vectors of `positions`, or of consecutive positions from `positions` on, to embeddings."""
+        encoding = self(x.shape[1], positions) if isinstance(positions, int) else self.at(positions)
+        return (x * math.sqrt(x.shape[-1]) if self.scales_embeddings else x) + encoding
 
 
 @final
@@ -38,6 +47,7 @@ class Sinusoidal(Encoding):
     """
 
     extrapolates = True
+    scales_embeddings = True
     table: Float[Tensor, "length dim"]
 
     def __init__(self, dim: int) -> None:
@@ -77,6 +87,7 @@ class SinusoidalHalves(Encoding):
     """`Sinusoidal` with all sines first and then all cosines, as in released Marian models."""
 
     extrapolates = True
+    scales_embeddings = True
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -103,6 +114,7 @@ class Learned(Encoding):
     """A learned vector for each position below `max_length`."""
 
     extrapolates = False
+    position_axis = 0  # axis of the weight that has one slice per position
 
     def __init__(self, max_length: int, dim: int) -> None:
         super().__init__()

@@ -101,6 +101,8 @@ class Hard(nn.Module, Align):
         entropy: float = 0.0,
         discount: float = 1.0,
     ) -> "Hard":
+        if estimator != "reinforce" and (baseline != "moving-average" or entropy or discount != 1.0):
+            raise InputError("baseline, entropy and discount apply to estimator = 'reinforce' only")
         return cls(
             estimator,
             temperature=temperature,

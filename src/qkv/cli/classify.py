@@ -34,11 +34,11 @@ def classify(
     """
     if document and (text or file):
         raise InputError("texts, --input and --document are mutually exclusive")
-    from qkv.hub.model_folder import locate, network_of
+    from qkv.hub.model_folder import ModelFolder, locate
     from qkv.models.vit import ViT
     from qkv.pipelines.image_classifier import BATCH_SIZE
 
-    pictures = issubclass(network_of(locate(run)), ViT)
+    pictures = issubclass(ModelFolder(locate(run)).network, ViT)
     if pictures and document:
         raise InputError(f"--document requires a text model, but {run} is a ViT; pass image paths")
     lines = texts.read_documents(document) if document else texts.read_texts(text, file, strict=strict)

@@ -14,11 +14,9 @@ from qkv.registry import nearest
 
 if TYPE_CHECKING:
     from qkv.datasets.cache import DatasetCache, DatasetInfo
-    from qkv.datasets.pair import Pair
-    from qkv.datasets.registry import LoadedData
-    from qkv.datasets.tagged import Tagged
+    from qkv.datasets.dataset import Dataset
 
-YOURS = "yours"  # licence of datasets that the user provides
+YOURS = "yours"  # license of datasets that the user provides
 OWN = "own"  # split name for a user's file
 OWN_KINDS = {
     "pairs": "pairs of a source and a target",
@@ -39,19 +37,19 @@ app = typer.Typer(
 def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """List the available datasets and the location of their files."""
     from qkv.datasets.cache import DatasetCache
-    from qkv.datasets.registry import DATASETS
+    from qkv.registry import registered
 
     store = DatasetCache.with_folder(data_dir)
-    for name, entry in DATASETS.items():
+    for name, entry in registered("dataset").items():
         size = sum(file.size for file in entry.info.files) if entry.info else 0
         where = _where(store, entry.info) if entry.info else ""
         if json:
             result_json(
-                {"name": name, "summary": entry.summary, "licence": entry.licence, "bytes": size, "where": where}
+                {"name": name, "summary": entry.summary, "license": entry.license, "bytes": size, "where": where}
             )
         else:
             files = f"  {size / 1e6:.1f} MB {where}" if where else ""
-            result(f"{name:17} {entry.summary}{files}  [{entry.licence}]")
+            result(f"{name:17} {entry.summary}{files}  [{entry.license}]")
 
 
 def _where(store: "DatasetCache", corpus: "DatasetInfo") -> str:
@@ -79,14 +77,13 @@ def fetch(
 ) -> None:
     """Download the missing files of a dataset."""
     from qkv.datasets.cache import DatasetCache
-    from qkv.datasets.config import APPLIES_WHEN
-    from qkv.datasets.registry import DATASETS
+    from qkv.datasets.user_files import user_dataset
+    from qkv.registry import lookup
 
-    if name not in DATASETS:
-        raise InputError(f"unknown dataset {name}{nearest(name, DATASETS)}")
-    corpus = DATASETS[name].info
-    if corpus is None and DATASETS[name].licence == YOURS:
-        option = "--data FILE" if name in APPLIES_WHEN["train"] else f"--set data.name={name} --set data.folder=FOLDER"
+    dataset = lookup("dataset", name)
+    corpus = dataset.info
+    if corpus is None and dataset.license == YOURS:
+        option = "--data FILE" if user_dataset(name) else f"--set data.name={name} --set data.folder=FOLDER"
         raise InputError(
             f"{name}: nothing to download, you provide the files; train on them with qkv train RECIPE {option}"
         )
@@ -94,9 +91,9 @@ def fetch(
         raise InputError(f"{name} is synthetic: there are no files to download")
     store = DatasetCache.with_folder() if data_dir is None else DatasetCache((data_dir,))
     paths = [str(path) for path in store.fetch(corpus, corpus.files)]
-    info(f"{name}: licence: {corpus.licence}")
+    info(f"{name}: license: {corpus.license}")
     if json:
-        result_json({"name": name, "licence": corpus.licence, "files": paths})
+        result_json({"name": name, "license": corpus.license, "files": paths})
     else:
         result("\n".join(paths))
 
@@ -125,90 +122,59 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show the first examples of a dataset or file."""
-    from qkv.datasets.registry import DATASETS
+    from qkv.registry import registered
 
+    datasets = registered("dataset")
     if target is not None and not Path(name).exists():
         raise InputError(f"{name}: no such file; a target file requires a source file")
     if kind is not None and kind not in OWN_KINDS:
         raise InputError(f"--kind: unknown format {kind}{nearest(kind, OWN_KINDS)}")
     if name in OWN_KINDS and not Path(name).is_file():
         raise InputError(f"{name} is a file format; pass a file, e.g. qkv data show my_file.tsv --kind {name}")
-    if name in DATASETS and not Path(name).is_file():
-        _show_set(name, split, languages, data_dir, count, json)
+    if name in datasets and not Path(name).is_file():
+        _show_dataset(name, split, languages, data_dir, count, json)
     elif os.path.lexists(name):
         _show_files(name, [Path(name)] if target is None else [Path(name), target], kind, count, json)
     else:
-        raise InputError(f"{name}: no such file or dataset{nearest(name, DATASETS)}")
+        raise InputError(f"{name}: no such file or dataset{nearest(name, datasets)}")
 
 
 def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json: bool) -> None:
-    from qkv.datasets.registry import infer_kind, load_for_evaluation
+    from qkv.datasets.user_files import infer_kind, user_dataset
 
     kind = kind or infer_kind(paths)
-    loaded = load_for_evaluation(kind, paths, OWN)
+    reader = user_dataset(kind)
+    assert reader is not None
     info(f"{name}: read as {OWN_KINDS[kind]}; use --kind for another format")
-    _show_loaded(name, loaded, OWN, count, json)
+    _show(name, reader.read_files(paths, OWN), OWN, count, json)
 
 
-def _show_set(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
-    from qkv.datasets.registry import DATASETS, DataConfig, load_data
+def _show_dataset(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:
+    from qkv.registry import lookup
 
-    config: dict[str, Any] = {"name": name, "folder": None if folder is None else str(folder)}
+    dataset = lookup("dataset", name)
+    options: dict[str, Any] = {"folder": None if folder is None else str(folder)}
     if languages is not None:
-        config["source"], _, config["target"] = languages.partition("-")
-    loaded = load_data(build(DataConfig, config, "data"))
-    splits: Any = loaded.splits or loaded.texts or loaded.tagged or loaded.captions or loaded.questions
-    if not splits:
-        raise InputError(f"{name} has no texts to show: {DATASETS[name].summary}")
-    if split not in splits:
-        raise InputError("; ".join([f"{name} has no split {split}{nearest(split, splits)}", *loaded.notes]))
-    if DATASETS[name].info is not None:
-        info(f"{name}: licence: {DATASETS[name].licence}")
-    _show_loaded(name, loaded, split, count, json)
+        options["source"], _, options["target"] = languages.partition("-")
+    loaded = build(dataset, options, "data").load()
+    if split not in loaded.splits:
+        raise InputError("; ".join([f"{name} has no split {split}{nearest(split, loaded.splits)}", *loaded.notes]))
+    if dataset.info is not None:
+        info(f"{name}: license: {dataset.license}")
+    _show(name, loaded, split, count, json)
 
 
-def _show_loaded(name: str, loaded: "LoadedData", split: str, count: int, json: bool) -> None:
-    from qkv.datasets.pair import Pair
-
-    if loaded.texts:
-        _show_text(name, loaded.texts[split], count, json)
-    elif loaded.tagged:
-        _show_tagged(name, loaded.tagged[split], count, json)
-    elif loaded.captions:
-        captions = loaded.captions[split]
-        pairs = [Pair(f"picture {number}", texts[0]) for number, texts in enumerate(captions.texts)]
-        _show_pairs(name, pairs, captions.notes, count, json)
-    elif loaded.questions:
-        pairs = [Pair(question.question, question.text) for question in loaded.questions[split]]
-        _show_pairs(name, pairs, loaded.notes, count, json)
-    else:
-        _show_pairs(name, loaded.splits[split], loaded.notes, count, json)
-
-
-def _show_text(name: str, text: str, count: int, json: bool) -> None:
-    info(f"{name}: {len(text):,} characters")
-    for line in text.split("\n")[:count]:
-        if json:
-            result_json({"text": line})
-        else:
-            result(line)
-
-
-def _show_tagged(name: str, sentences: list["Tagged"], count: int, json: bool) -> None:
-    info(f"{name}: {len(sentences):,} sentences")
-    for sentence in sentences[:count]:
-        if json:
-            result_json({"words": sentence.words, "tags": sentence.tags})
-        else:
-            result_line(" ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, sentence.tags, strict=True)))
-
-
-def _show_pairs(name: str, pairs: list["Pair"], notes: tuple[str, ...], count: int, json: bool) -> None:
-    for message in notes:
+def _show(name: str, loaded: "Dataset[Any]", split: str, count: int, json: bool) -> None:
+    """Print the first examples of a split."""
+    for message in loaded.notes:
         note(message)
-    info(f"{name}: {len(pairs):,} pairs")
-    for pair in pairs[:count]:
+    examples = list(loaded.preview(split))
+    if not examples:
+        raise InputError(f"{name} has no texts to show")
+    info(f"{name}: {len(examples):,} {'lines' if loaded.kind == 'text' else 'examples'}")
+    for example in examples[:count]:
         if json:
-            result_json({"source": pair.source, "target": pair.target, "gold": pair.gold})
+            result_json(example)
         else:
-            result_line(*(" ".join(side.splitlines()) for side in (pair.source, pair.target)))
+            fields = (value if isinstance(value, str) else " ".join(value) for value in example.values())
+            result_line(*(" ".join(field.splitlines()) for field in fields))

@@ -1,13 +1,14 @@
 """`qkv demo`: train a small model, evaluate it and show its attention; about a minute on two cores."""
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from qkv.cli import evaluate as evaluation
 from qkv.cli import options
 from qkv.cli.console import info, progress_bar, result, result_json, result_rich
+from qkv.cli.evaluate import table
 from qkv.errors import InputError
 
 RECIPE = "dates-gru"
@@ -31,9 +32,6 @@ def demo(
 
     A GRU with additive attention learns to normalize dates in ten languages and is tested on 2,000 held-out dates.
     """
-    from dataclasses import asdict
-
-    from qkv.experiments.translation import evaluate
     from qkv.pipelines.translator import Translator
     from qkv.training import job
     from qkv.training.recipe import read_recipe
@@ -55,11 +53,15 @@ def demo(
         raise typer.Exit(options.INTERRUPTED)
     info(f"   {done.state.step:,} steps in {done.state.seconds:.0f} s")
 
-    pairs = done.run.data().splits["test"]
+    data = done.run.data()
+    pairs = data.splits["test"]
     info(f"2. Evaluate on {len(pairs):,} held-out dates")
     translator = Translator(out, device=device)
     with progress_bar("testing", len(pairs)) as progress:
-        report = evaluate(translator, pairs, progress=progress)
+        began = time.monotonic()
+        task: Any = recipe.task_class.for_evaluation(data, translator.model, recipe.task, recipe.train, recipe.seed)
+        evaluation = task.evaluate(translator.model, data, "test", progress=progress)
+        seconds = time.monotonic() - began
 
     info("3. Translate and show the attention weights")
     answers = translator(EXAMPLES, attention=True)
@@ -67,9 +69,9 @@ def demo(
     page = save_page([*answers, *extra], out / "attention.html", title="qkv demo: attention of a date normalizer")
     picture = save_png(answers[0], out / "attention.png")
     if json:
-        result_json({"seconds": done.state.seconds, **asdict(report), "page": str(page), "picture": str(picture)})
+        result_json({"seconds": done.state.seconds, **evaluation.scores, "page": str(page), "picture": str(picture)})
         return
-    result(evaluation.table(report))
+    result(table(task, evaluation, seconds))
     result("")
     for answer in answers:
         result(f"{answer.source:28} {answer.text}")

@@ -132,7 +132,7 @@ def _out_of_memory() -> int:
     """Print an error that names the options of the command that reduce its memory use."""
     command = sys.argv[1]
     if command == "train":
-        return _print_error("out of memory: reduce train.batch_tokens or the model's dimensions with --set", 1)
+        return _print_error("out of memory: reduce train.batch_size or the model's dimensions with --set", 1)
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
     available = {option for parameter in parameters for option in parameter.opts}
     names = [option for option in MEMORY_OPTIONS if option in available]

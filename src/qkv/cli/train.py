@@ -1,7 +1,6 @@
 """`qkv train`: train a model from a recipe."""
 
 import shlex
-from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -92,9 +91,10 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
     if recipe is None:
         return
     requested, actual = read_recipe(recipe), Run.open(folder).recipe
-    if (requested.data.name, requested.model["name"]) != (actual.data.name, actual.model["name"]):
-        raise InputError(f"{folder} is not a run of {recipe}: it trains {actual.model['name']} on {actual.data.name}")
-    expected, config = asdict(requested.model_config()), asdict(actual.model_config())
+    names = [(entry.data.registered_name, entry.model.registered_name) for entry in (requested, actual)]
+    if names[0] != names[1]:
+        raise InputError(f"{folder} is not a run of {recipe}: it trains {names[1][1]} on {names[1][0]}")
+    expected, config = requested.model.to_dict(), actual.model.to_dict()
     for key, value in expected.items():
         if isinstance(value, str) and value != config[key]:
             raise InputError(f"{folder} is not a run of {recipe}: its model.{key} is {config[key]!r}, not {value!r}")
@@ -104,22 +104,22 @@ def _data_overrides(
     recipe: str | None, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
 ) -> list[str]:
     """Return recipe overrides that train on the user's files, read in the format of the recipe's task."""
-    from qkv.datasets.registry import DATASETS
-    from qkv.training.recipe import TASKS, Recipe, recipe_table
+    from qkv.datasets.user_files import user_dataset
+    from qkv.training.recipe import recipe_table, task_of
 
     files = {"train": data, "valid": valid, "test": test}
     overrides = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in files.items() if paths]
     if not overrides or recipe is None:
         return overrides
-    task = TASKS.get(str(recipe_table(recipe).get("task", Recipe.task)))
+    task = task_of(recipe_table(recipe))
     if task is None:
         return overrides  # read_recipe reports the unknown task
-    kind = next((kind for kind in task.kinds() if kind in DATASETS), None)
+    kind = next((dataset.kind for dataset in task.datasets if user_dataset(dataset.kind)), None)
     if kind is None:
         hint = "; for your own images use --set data.name=flickr8k --set data.folder=FOLDER (or coco)"
         raise InputError(
             f"--data is not supported for {task.title}: use a built-in dataset (see qkv data list)"
-            f"{hint if task.learns_from == 'captions' else ''}"
+            f"{hint if task.datasets[0].kind == 'captions' else ''}"
         )
     return [*overrides, f'data.name="{kind}"']
 
@@ -140,11 +140,9 @@ def _report(done: Any, recipe: str | None, json: bool) -> None:
         info(f"stopped: saved {run.checkpoints[-1]}   resume with: {command} {shlex.quote(str(run.folder))}")
         raise typer.Exit(options.INTERRUPTED)
     if state.best is not None and not json:
-        from qkv.training.recipe import TASKS
-
         folder = shlex.quote(str(run.folder))
-        task = TASKS[run.recipe.task]
-        parsed = " --file parsed.conllu" if run.recipe.model.get("tree", "none") != "none" else ""
+        task = run.recipe.task_class
+        parsed = " --file parsed.conllu" if getattr(run.recipe.model, "tree", "none") != "none" else ""
         metric = task.metrics[run.recipe.train.best_by]
         best_value = f"best valid {metric.name} {metric.shown(state.best.value)}"
         info(

@@ -8,7 +8,7 @@ import typer
 
 from qkv.cli import options, texts
 from qkv.cli.console import info, note, result, result_json, result_rich
-from qkv.cli.evaluate import load_pairs, open_run
+from qkv.cli.evaluate import open_run, select_splits
 from qkv.errors import InputError
 from qkv.runtime.text import printable
 
@@ -67,21 +67,20 @@ def view(
     """
     from qkv.cli.view_memory import view_memory
     from qkv.datasets.tagged import text_of
-    from qkv.hub.model_folder import locate, network_of
+    from qkv.hub.model_folder import ModelFolder, locate
     from qkv.interpret.image_probe import PictureAnswer
     from qkv.models.han import HAN
     from qkv.models.show_attend_tell import ShowAttendTell
     from qkv.models.snail import SNAIL, SNAILPolicy
     from qkv.models.vit import ViT
-    from qkv.nn.encoder_decoder import EncoderDecoder
-    from qkv.nn.transducer import Transducer
+    from qkv.nn.interfaces import EncoderDecoder, SequenceModel
     from qkv.visualize import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
     from qkv.visualize.selection import pick_head
 
-    network = network_of(locate(run))
+    network = ModelFolder(locate(run)).network
     if issubclass(network, ShowAttendTell):
         raise InputError(f"{run} is a captioning model: use qkv caption {run} PICTURE --out PAGE.html")
-    if issubclass(network, Transducer):
+    if issubclass(network, SequenceModel):
         if page is not None or layer is not None or head is not None or beam > 1 or document:
             raise InputError(
                 f"{run} is a {network.__name__}, which supports only --png: --out, --layer, --head, --beam and "
@@ -155,7 +154,10 @@ def _translate(run: Path, sources: "Sequence[str | Tagged]", count: int, beam: i
     from qkv.pipelines.translator import Translator
 
     translator = Translator(run, device=device)
-    sources = sources or [pair.source_input for pair in load_pairs(run, None, None)[1][:count]]
+    if not sources:
+        splits = open_run(run)[1].splits
+        (name,) = select_splits(run, None, list(splits))
+        sources = [pair.source_input for pair in splits[name][:count]]
     answers = translator(sources, num_beams=beam, attention=True)
     texts.note_unknown_tokens(
         {number: answer.unknown for number, answer in enumerate(answers, start=1) if answer.unknown}
@@ -206,7 +208,7 @@ def _episodes(
     from qkv.visualize import heat_map
     from qkv.visualize.episode_page import save_episode_page, save_episode_png
 
-    observer = EpisodeProbe(run, open_run(run)[1].episodes["test"], device=device)
+    observer = EpisodeProbe(run, open_run(run)[1].splits["test"], device=device)
     episodes = observer.probe(_parse_numbers(run, numbers, count, "episodes"), layer)
     written = {"page": str(save_episode_page(episodes, page or run / "attention.html"))}
     if png is not None:
@@ -226,7 +228,7 @@ def _games(run: Path, numbers: list[str], count: int, layer: str | None, device:
     from qkv.interpret.game_probe import GameProbe
 
     games = _parse_numbers(run, numbers, count, "games")
-    return GameProbe(run, open_run(run)[1].bandits["test"], device=device).probe(games, layer)
+    return GameProbe(run, open_run(run)[1].splits["test"], device=device).probe(games, layer)
 
 
 def _parse_numbers(run: Path, numbers: list[str], count: int, what: str) -> Sequence[int]:

@@ -19,7 +19,7 @@ def view_memory(run: Path, sizes: list[str] | None, png: Path | None, device: st
     folder = next((folder for folder in (run, run.parent) if (folder / "recipe.toml").exists()), None)
     if folder is None:
         raise InputError(f"{run}: not a training run, so its algorithmic task is unknown")
-    puzzle = Run.open(folder).data().sequences["test"].puzzle
+    puzzle = Run.open(folder).data().splits["test"].puzzle
     size = puzzle.parse_size(sizes[0]) if sizes else puzzle.train_sizes[-1]
     seen = MemoryProbe(run, puzzle, device)(size)
     path = save_memory_png(seen, png or run / "memory.png")

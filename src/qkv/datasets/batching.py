@@ -1,4 +1,4 @@
-"""Length-bucketed batches within a token budget.
+"""Length-bucketed batches of a number of tokens or examples.
 
 Widths are rounded up to a multiple, and a batch can be padded with empty rows to a fixed shape per width, so that an
 epoch has few distinct shapes for CUDA graphs and compiled kernels.
@@ -7,6 +7,7 @@ epoch has few distinct shapes for CUDA graphs and compiled kernels.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -17,6 +18,22 @@ from qkv.types import Int, Tensor
 POOL = 50  # batches per pool of shuffled examples that is sorted by length
 IGNORE = -1  # target that does not contribute to the loss
 WIDTH_MULTIPLE = 4  # batch widths are rounded up to a multiple of this
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """Size of a batch: a number of tokens including padding, or a number of examples."""
+
+    size: int
+    by: Literal["tokens", "examples"] = "tokens"
+
+    def rows(self, width: int) -> int:
+        """Number of examples of `width` tokens that a batch can hold."""
+        return self.size // width if self.by == "tokens" else self.size
+
+    def fits(self, rows: int, width: int) -> bool:
+        """Whether a batch can hold `rows` examples of `width` tokens."""
+        return rows * width <= self.size if self.by == "tokens" else rows <= self.size
 
 
 @dataclass(frozen=True)
@@ -62,11 +79,11 @@ def collate(
 
 
 def collate_to_shape(
-    pairs: Sequence[EncodedPair], budget: int, longest: int, *, begin: int = BEGIN, end: int = END
+    pairs: Sequence[EncodedPair], batch_size: BatchSize, longest: int, *, begin: int = BEGIN, end: int = END
 ) -> Batch:
     """Pad the pairs to the fixed shape of their width, which is at most `longest`."""
     width = min(round_up(max(pair.length for pair in pairs)), longest)
-    return collate(pairs, budget // width, width, begin=begin, end=end)
+    return collate(pairs, batch_size.rows(width), width, begin=begin, end=end)
 
 
 def round_up(length: int, multiple: int = WIDTH_MULTIPLE) -> int:
@@ -81,29 +98,30 @@ def _pad(rows: Sequence[Sequence[int]], width: int, value: int = PAD) -> Int[Ten
 
 
 def batch_by_length(
-    lengths: Sequence[int], budget: int, order: Sequence[int] | None = None, multiple: int = 1
+    lengths: Sequence[int], batch_size: BatchSize, order: Sequence[int] | None = None, multiple: int = 1
 ) -> list[list[int]]:
-    """Group examples, sorted by length, into batches of at most `budget` tokens including padding."""
+    """Group examples, sorted by length, into batches."""
     order = range(len(lengths)) if order is None else order
     batches: list[list[int]] = []
     widest = 0
     for index in sorted(order, key=lengths.__getitem__):
         widest = max(widest, round_up(lengths[index], multiple))
-        if not batches or (len(batches[-1]) + 1) * widest > budget:
+        if not batches or not batch_size.fits(len(batches[-1]) + 1, widest):
             batches.append([])
             widest = round_up(lengths[index], multiple)
         batches[-1].append(index)
     return batches
 
 
-def shuffled_batches(lengths: Sequence[int], budget: int, seed: int, epoch: int) -> list[list[int]]:
+def shuffled_batches(lengths: Sequence[int], batch_size: BatchSize, seed: int, epoch: int) -> list[list[int]]:
     """Return the batches of one epoch in an order determined by (seed, epoch)."""
     # Hashed, because the generator uses only 32 bits of its seed.
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))
     order = torch.randperm(len(lengths), generator=generator).tolist()
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
-    pool = max(1, int(POOL * budget / mean))
+    rows = batch_size.size / mean if batch_size.by == "tokens" else batch_size.size
+    pool = max(1, int(POOL * rows))
     pools = (order[start : start + pool] for start in range(0, len(order), pool))
-    batches = [batch for indices in pools for batch in batch_by_length(lengths, budget, indices, WIDTH_MULTIPLE)]
+    batches = [batch for indices in pools for batch in batch_by_length(lengths, batch_size, indices, WIDTH_MULTIPLE)]
     return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]

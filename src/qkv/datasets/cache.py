@@ -27,10 +27,10 @@ class DataFile:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Name, licence, origin and files of a dataset."""
+    """Name, license, origin and files of a dataset."""
 
     name: str
-    licence: str
+    license: str
     origin: str  # instructions for a manual download
     files: tuple[DataFile, ...]
 
@@ -81,7 +81,7 @@ class DatasetCache:
         display = Bars()
         size = sum(file.size for file in files)
         display.say(f"{info.name}: downloading {len(files)} file(s), {size / 1e6:.1f} MB, into {into}")
-        display.say(f"{info.name}: licence: {info.licence}")
+        display.say(f"{info.name}: license: {info.license}")
         for file in files:
             with display.byte_bar(Path(file.path).name, file.size) as progress:
                 download(file.urls, into / file.path, digest=file.sha256, size=file.size, progress=progress)

@@ -8,14 +8,25 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from qkv import __version__
 from qkv.config import build, require
+from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError
-from qkv.metrics import Score
+from qkv.hub.checkpoint_manifest import read_manifest
+from qkv.metrics.pair_scores import Bucket
+from qkv.runtime import provenance
 from qkv.runtime.files import name_output_errors, open_for_append, open_regular, read_regular
+from qkv.tasks.task import Evaluation
+from qkv.training.run import Run
 
 RESULTS = "results.jsonl"
+NOT_RECORDED = ("seed", "data.folder")  # rows have several seeds, and the folder of the data does not matter
 MAX_BYTES = 64 * 2**20
 
 
@@ -29,21 +40,11 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Bucket:
-    """Tokenized BLEU of the pairs whose sources have between `least` and `most` words (None: no limit)."""
-
-    least: int
-    most: int | None
-    pairs: int
-    bleu: float
-
-
-@dataclass(frozen=True)
 class Record:
     """One evaluation of one run on one split."""
 
-    recipe: str  # name of the closest built-in recipe
-    changes: tuple[str, ...]  # its changes, without the seed: "model.score=dot"
+    recipe: str  # name of the built-in recipe, or of a .toml file
+    changes: tuple[str, ...]  # its overrides, without the seed: "model.score=dot"
     seed: int
     task: str
     model: str
@@ -58,8 +59,6 @@ class Record:
     split: str
     size: int  # number of pairs, words or characters scored
     left_out: int  # number of pairs too long for the model
-    beam: int
-    length_penalty: float
     metrics: tuple[Measure, ...]
     trained_on: str  # device, or several in order; "" if unknown
     device: str  # of the evaluation, like the fields up to `seconds`
@@ -76,7 +75,8 @@ class Record:
     trained_torch: str = ""
     trained_commit: str = ""
     trained_source_hash: str = ""
-    shipped: bool = True  # whether `recipe` is built in; else it is the name of the run's folder
+    beam: int = 1
+    length_penalty: float = 1.0
     command: str = ""  # that produced a result other than a run of qkv, such as a baseline named `recipe`
 
     def __post_init__(self) -> None:
@@ -88,12 +88,56 @@ class Record:
         return next((metric for metric in self.metrics if metric.name == name and metric.value is not None), None)
 
 
-def measures(scores: Mapping[str, Score]) -> tuple[Measure, ...]:
+def measures(scores: Mapping[str, float], signatures: Mapping[str, str]) -> tuple[Measure, ...]:
     """Convert scores for a record; NaN and infinity become None, since JSON cannot hold them."""
     return tuple(
-        Measure(name, score.value if math.isfinite(score.value) else None, score.signature)
-        for name, score in scores.items()
+        Measure(name, value if math.isfinite(value) else None, signatures.get(name, ""))
+        for name, value in scores.items()
     )
+
+
+def record_evaluation(
+    run: Run, model: Any, data: Dataset[Any], split: str, evaluation: Evaluation, *, seconds: float, **search: Any
+) -> Record:
+    """Append an evaluation of a run to its results, with everything needed to reproduce it."""
+    recipe, manifest = run.recipe, read_manifest(run.checkpoints[-1])
+    state = manifest["state"]
+    record = Record(
+        recipe=Path(recipe.name).name,
+        changes=tuple(change for change in recipe.overrides if change.partition("=")[0] not in NOT_RECORDED),
+        seed=recipe.seed,
+        task=recipe.task.registered_name,
+        model=recipe.model.registered_name,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        steps=state["step"],
+        minutes=round(state["seconds"] / 60, 3),
+        finished=state["finished"],
+        data=recipe.data.registered_name,
+        languages=recipe.data.languages,
+        lowercase=getattr(recipe.data, "lowercase", False),
+        data_hash=data.fingerprint,
+        split=split,
+        size=evaluation.size,
+        left_out=evaluation.skipped,
+        metrics=measures(evaluation.scores, evaluation.signatures),
+        by_length=evaluation.by_length,
+        trained_on=" and then ".join(state["devices"]),
+        precision=manifest["precision"],
+        graphs=manifest["graphs"],
+        trained_torch=manifest["torch"],
+        trained_commit=manifest["commit"],
+        trained_source_hash=manifest["source_hash"],
+        device=provenance.device_name(model.device),
+        torch=torch.__version__,
+        version=__version__,
+        commit=provenance.commit(),
+        source_hash=provenance.source_hash(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=seconds,
+        **search,
+    )
+    append_record(run.folder, record)
+    return record
 
 
 def append_record(folder: Path, record: Record) -> Path:

@@ -3,8 +3,8 @@
 import json
 import re
 
-from qkv.datasets.config import APPLIES_WHEN
 from qkv.experiments.results import Record
+from qkv.registry import registered
 
 FOLD = "data.fold"
 FILES = ("data.train", "data.valid", "data.test")  # user files
@@ -35,7 +35,8 @@ def search_label(record: Record) -> str:
 
 def fold_of(record: Record) -> int | None:
     """Return the test fold, for data with cross-validation."""
-    if record.data not in APPLIES_WHEN["fold"]:
+    dataset = registered("dataset").get(record.data)
+    if dataset is None or "fold" not in dataset.model_fields:
         return None
     values = [change.partition("=")[2] for change in record.changes if change.startswith(f"{FOLD}=")]
     return int(values[0]) if values and values[0].isdecimal() else 0

@@ -1,113 +1,22 @@
 """Markdown tables of results: one row per recipe, with its seeds and folds."""
 
 import hashlib
+import shlex
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from urllib.parse import quote
 
+from qkv.datasets.columns import PAIRS, Column
 from qkv.experiments.markdown import code, plain
-from qkv.experiments.reproduction import HASH_DIGITS, reproduction_steps
 from qkv.experiments.results import Record
-from qkv.experiments.run_labels import fold_of, row_label
+from qkv.experiments.run_labels import fold_of, published_changes, row_label
+from qkv.registry import registered
 
 UNFINISHED = "training not finished"
+HASH_DIGITS = 12
 TableKey = tuple[str, str, str, str]  # data, languages, task, data hash
-
-
-@dataclass(frozen=True)
-class Column:
-    """Title and format of a metric in a table."""
-
-    metric: str
-    title: str
-    unit: float = 1.0  # factor: 100 for percent
-    digits: int = 2
-    higher_is_better: bool = True
-    needs_case: bool = False  # not shown for models trained on lowercased text
-
-
-_BLEU = (Column("bleu_tokenised", "BLEU, lowercased, tokenised"), Column("bleu", "sacreBLEU, cased", needs_case=True))
-_ACCURACY = (Column("accuracy", "accuracy, %", 100),)
-_ANY_PAIRS = (Column("bleu", "sacreBLEU"), Column("chrf", "chrF"), Column("exact", "exact, %", 100))
-_ROUGE = tuple(Column(f"rouge_{kind.lower()}", f"ROUGE-{kind}, %", 100) for kind in ("1", "2", "L"))
-
-
-def _wrong_bits(*sizes: str) -> tuple[Column, ...]:
-    return tuple(Column(f"bits_at_{size}", f"wrong bits at {size}", higher_is_better=False) for size in sizes)
-
-
-COLUMNS = {
-    "pairs": (*_ANY_PAIRS, *_ROUGE),
-    "multi30k": _BLEU,
-    "tatoeba": _BLEU,
-    "cmudict": (
-        Column("per", "phoneme error rate, %", 100, higher_is_better=False),
-        Column("wer", "word error rate, %", 100, higher_is_better=False),
-    ),
-    "tinyshakespeare": (Column("nats", "nats per character", digits=4, higher_is_better=False),),
-    "labelled": _ACCURACY,
-    "sentence_polarity": _ACCURACY,
-    "imdb": _ACCURACY,
-    "movie_reviews": _ACCURACY,
-    "questions": (Column("exact", "exact, %", 100), Column("f1", "F1 of words, %", 100)),
-    "text": (Column("nats", "nats per token", digits=4, higher_is_better=False),),
-    "tagged": (*_ACCURACY, Column("f1", "F1, %", 100)),
-    "ud_english_ewt": _ACCURACY,
-    "wnut17": (Column("f1", "F1 of entities, %", 100),),
-    "fashion_mnist": _ACCURACY,
-    "shapes": (Column("exact", "exact, %", 100), Column("pointing", "attention in the named object, %", 100)),
-    **dict.fromkeys(("emoji", "flickr8k", "coco"), (Column("bleu", "sacreBLEU"), Column("exact", "exact, %", 100))),
-    "omniglot": (*_ACCURACY, Column("margin", "±, %", 100, higher_is_better=False)),
-    "bandits": (
-        Column("reward", "reward a game", digits=3),
-        Column("margin", "±", digits=3, higher_is_better=False),
-        Column("gittins", "Gittins", digits=3),
-        Column("ucb", "UCB1", digits=3),
-        Column("thompson", "Thompson", digits=3),
-        Column("random", "at random", digits=3),
-    ),
-    "copy": _wrong_bits("20", "40", "80", "120"),
-    "repeat_copy": _wrong_bits("10x10", "20x10", "10x20", "20x20"),
-    "recall": _wrong_bits("6", "10", "15", "20"),
-    "dates": (
-        Column("exact", "exact, %", 100),
-        Column("cer", "character error rate, %", 100, higher_is_better=False),
-        Column("alignment", "alignment accuracy, %", 100),
-    ),
-}
-PERPLEXITY = Column("perplexity", "perplexity", higher_is_better=False)
-PRETRAINING = {  # pretraining tasks, which have their own tables
-    "masked_words": (
-        PERPLEXITY,
-        Column("accuracy", "masked words, %", 100),
-        Column("next_sentence", "next sentence, %", 100),
-    ),
-    "two_way_language_model": (PERPLEXITY,),
-    "document_language_model": (PERPLEXITY,),
-}
-# Published results, and explanations of columns and rows.
-REMARKS = {
-    ("multi30k", "en-de"): (
-        "Published: Transformer-Tiny, 41.02 lowercased tokenised BLEU on test_2016_flickr (Wu et al. 2021; text only, "
-        "beam 5, ten checkpoints averaged)."
-    ),
-    ("tinyshakespeare", ""): "Published: nanoGPT's Transformer of 6 layers and width 384, 1.4697 (its README).",
-    ("ud_english_ewt", ""): (
-        "A model of trees is given those of the treebank, also when it is tested: they inform the label, and most of "
-        "all what a word is to its head (deprel)."
-    ),
-    ("omniglot", ""): (
-        "Published: SNAIL 99.07 % of five classes and 97.64 % of twenty (Mishra et al. 2018). ± holds the true mean in "
-        "95 of 100 cases, over the episodes of one seed."
-    ),
-    ("emoji", ""): (
-        "Trained on Google's drawings. test: Twitter's drawings of names that training never saw; test_google: "
-        "Google's drawings of these; test_twitter: Twitter's drawings of names that were seen."
-    ),
-    ("bandits", ""): "All play the same games. Gittins: the arm with the greatest index for the pulls that are left.",
-}
 
 
 @dataclass(frozen=True)
@@ -142,7 +51,7 @@ class Table:
 
     data: str
     languages: str
-    task: str  # a key of PRETRAINING, else ""
+    task: str  # a task with its own columns, such as pretraining, else ""
     data_hash: str
     splits: tuple[str, ...]
     columns: tuple[Column, ...]
@@ -190,7 +99,13 @@ def markdown(tables: Sequence[Table], command: str, figure: str | None = None) -
 
 
 def _table_key(record: Record) -> TableKey:
-    return record.data, record.languages, record.task if record.task in PRETRAINING else "", record.data_hash
+    return record.data, record.languages, record.task if _task_columns(record.task) else "", record.data_hash
+
+
+def _task_columns(name: str) -> tuple[Column, ...]:
+    """Return the columns of a task that has its own tables."""
+    task = registered("task").get(name)
+    return () if task is None else task.columns
 
 
 def _row_key(record: Record) -> tuple[TableKey, str]:
@@ -221,7 +136,8 @@ def _over_folds(records: Iterable[Record]) -> dict[tuple[TableKey, str], TableKe
 
 def _table(key: TableKey, records: list[Record]) -> Table:
     data, languages, task, data_hash = key
-    columns = PRETRAINING.get(task) or COLUMNS.get(data, _ANY_PAIRS)
+    dataset = registered("dataset").get(data)
+    columns = _task_columns(task) or (PAIRS if dataset is None else dataset.columns)
     splits = tuple(sorted({record.split for record in records}))
     labels = sorted({row_label(record) for record in records})
     rows = [Row(label, tuple(record for record in records if row_label(record) == label)) for label in labels]
@@ -244,8 +160,9 @@ def _section(table: Table, *, same_title: bool) -> list[str]:
             f"the hash {plain(table.data_hash[:HASH_DIGITS])}: compare rows inside a table only."
         )
     parts.append(_grid(table))
-    if (table.data, table.languages) in REMARKS:
-        parts.append(REMARKS[table.data, table.languages])
+    dataset = registered("dataset").get(table.data)
+    if dataset is not None and table.languages in dataset.remarks:
+        parts.append(dataset.remarks[table.languages])
     folds = table.rows[0].folds
     data = f"SHA-256 of the hashes of {len(folds)} folds" if len(folds) > 1 else "SHA-256"
     tested = [f"- tested on fold {', '.join(map(str, folds))}"] if folds else []
@@ -297,3 +214,45 @@ def _signatures(table: Table) -> list[str]:
         signatures = {metric.signature for metric in measured if metric is not None and metric.signature}
         lines += [f"- {column.title}: {code(signature)}" for signature in sorted(signatures)]
     return lines
+
+
+def reproduction_steps(records: Sequence[Record]) -> list[str]:
+    """Return Markdown lines with the commands that reproduce the runs of a row, then their environments."""
+    commands: dict[str, list[str]] = {}
+    for record in sorted(records, key=lambda record: (record.seed, fold_of(record) or 0)):
+        splits = sorted({other.split for other in records if other.seed == record.seed})
+        steps = code(record.command) if record.command else _commands(record, splits)
+        seeds = commands.setdefault(steps, [])
+        if str(record.seed) not in seeds:
+            seeds.append(str(record.seed))
+    lines = [f"{steps}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" for steps, seeds in commands.items()]
+    return [*lines, *sorted({plain(_environment(record)) for record in records})]
+
+
+def _commands(record: Record, splits: Sequence[str]) -> str:
+    """Return the commands that train and evaluate a run, with SEED for its seed and RUN for its folder."""
+    changes = [f"--set {shlex.quote(change)}" for change in published_changes(record)]
+    train = " ".join(["qkv train", shlex.quote(record.recipe), *changes, "--set seed=SEED"])
+    options = [f"--split {shlex.quote(split)}" for split in splits]
+    options += [f"--num-beams {record.beam}"] if record.beam > 1 else []
+    options += [f"--length-penalty {record.length_penalty:g}"] if record.length_penalty != 1.0 else []
+    return f"{code(train)}, then {code(' '.join(['qkv evaluate RUN', *options]))}"
+
+
+def _environment(record: Record) -> str:
+    """Describe device, code version and date of training, and of evaluation if they differ."""
+    version = _version(record.torch, record.commit, record.source_hash, f"qkv {record.version}")
+    evaluated = f"evaluated on {record.device}, {version}"
+    if not record.trained_on:
+        return f"{evaluated}, {record.date[:10]}"
+    trained_by = _version(record.trained_torch, record.trained_commit, record.trained_source_hash, "no commit")
+    graphs = " with CUDA graphs" if record.graphs else ""
+    trained = f"trained on {record.trained_on} in {record.precision}{graphs}, {trained_by}"
+    evaluation = (record.device, record.torch, record.commit, record.source_hash)
+    training = (record.trained_on, record.trained_torch, record.trained_commit, record.trained_source_hash)
+    return f"{trained}{'' if evaluation == training else f'; {evaluated}'}, {record.date[:10]}"
+
+
+def _version(torch: str, commit: str, source_hash: str, without_commit: str) -> str:
+    version = f"commit {commit[:HASH_DIGITS]}" if commit else without_commit
+    return f"torch {torch}, {version} (source {source_hash[:HASH_DIGITS]})"

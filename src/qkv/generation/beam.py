@@ -15,7 +15,7 @@ from qkv.generation.back_pointers import BackPointers, Hypothesis
 from qkv.generation.constraints import ConstraintState, DecodingConstraints
 from qkv.generation.coverage import Coverage, track_coverage
 from qkv.generation.search import State, StepModel
-from qkv.nn.state import select
+from qkv.nn.interfaces import select
 from qkv.types import Float, Int, Tensor
 
 

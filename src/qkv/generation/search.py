@@ -13,9 +13,7 @@ import torch
 from qkv.attention.watch import begin_passes
 from qkv.generation.back_pointers import BackPointers, Hypothesis
 from qkv.generation.constraints import ConstraintState, DecodingConstraints
-from qkv.nn.encoder_decoder import Decoder
-from qkv.nn.language_model import LanguageModel
-from qkv.nn.state import select
+from qkv.nn.interfaces import Decoder, LanguageModel, select
 from qkv.types import Float, Int, Tensor
 
 State = TypeVar("State")

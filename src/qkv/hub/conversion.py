@@ -12,9 +12,9 @@ import torch
 from qkv.errors import InputError
 from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import write_elmo
-from qkv.hub.model_folder import WEIGHTS, load, locate, network_of, save_model
+from qkv.hub.model_folder import ModelFolder, locate, save_model
 from qkv.hub.released import released_dtype, write_released
-from qkv.hub.tensors import Progress
+from qkv.hub.tensors import WEIGHTS, Progress
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
@@ -69,8 +69,8 @@ def convert(
     The write is atomic: `out` is complete or absent.
     """
     check_output_folder(out)
-    folder = locate(source)
-    network = network_of(folder)
+    folder = ModelFolder(locate(source))
+    network = folder.network
     family = family_for(network) if to == "hf" else None
     if to == "elmo":
         if not issubclass(network, Elmo):
@@ -78,7 +78,7 @@ def convert(
         if dtype not in (None, torch.float32):
             raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
         dtype = torch.float32
-    model = load(folder, dtype=dtype or _stored_dtype(folder))
+    model = folder.load(torch.device("cpu"), dtype or _stored_dtype(folder))
     size = sum(weight.nbytes for weight in model.parameters())
     with atomic_folder(out) as scratch, bar(WEIGHTS, size) as progress:
         if family is not None:
@@ -88,7 +88,7 @@ def convert(
         else:
             save_model(model, model.tokenizer, scratch, progress)
         for name in EXTRA_FILES if family is not None else IMAGE_FILES:
-            _copy(folder / name, scratch / name)
+            _copy(folder.path / name, scratch / name)
     weights = list(model.parameters())
     stored_dtype = str(weights[0].dtype).removeprefix("torch.")
     parameters = sum(weight.numel() for weight in weights)
@@ -108,9 +108,9 @@ def family_for(network: type[Any]) -> Family:
     raise InputError(f"{network.__name__} has no counterpart in transformers{hint}; supported: {supported}")
 
 
-def _stored_dtype(folder: Path) -> torch.dtype | None:
+def _stored_dtype(folder: ModelFolder) -> torch.dtype | None:
     """Return the dtype of the weights in a folder, or None for ELMo's HDF5 files (float32)."""
-    return released_dtype(folder) if any(folder.glob("*.safetensors")) else None
+    return None if folder.is_elmo else released_dtype(folder.path)
 
 
 def _copy(path: Path, to: Path) -> None:

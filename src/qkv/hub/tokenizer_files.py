@@ -13,9 +13,9 @@ def check_vocab_size(folder: Path, tokenizer: Tokenizer, config: Any) -> None:
     """Raise if a tokenizer has more tokens than the model's embedding."""
     target_file = f"{TARGET}{TOKENIZER}" if (folder / f"{TARGET}{TOKENIZER}").exists() else TOKENIZER
     sizes = {
-        "source_size": (tokenizer.source, TOKENIZER),
-        "target_size": (tokenizer.target, target_file),
-        "vocabulary_size": (tokenizer.source, TOKENIZER),
+        "source_vocab_size": (tokenizer.source, TOKENIZER),
+        "target_vocab_size": (tokenizer.target, target_file),
+        "vocab_size": (tokenizer.source, TOKENIZER),
     }
     for key, (side, file) in sizes.items():
         vocab_size = getattr(config, key, None)

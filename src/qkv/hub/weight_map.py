@@ -15,6 +15,7 @@ class Weight:
     ours: str  # name in named_parameters()
     theirs: tuple[str, ...]  # several are concatenated along dim 0, e.g. W_Q, W_K, W_V
     transposed: bool = False  # the file stores [in, out]
+    batched: bool = False  # the file stores [1, ...]
 
 
 def pair(ours: str, *theirs: str, transposed: bool = False) -> list[Weight]:

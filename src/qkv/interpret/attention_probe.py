@@ -12,8 +12,7 @@ from qkv.attention.layers import Layer, attention_layers
 from qkv.datasets.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.hub import load
-from qkv.nn.language_model import LanguageModel
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import LanguageModel, TextEncoder
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.tagger import encode_sentences
 from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder

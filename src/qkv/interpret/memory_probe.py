@@ -12,7 +12,7 @@ from qkv.datasets.corpora.bit_sequences import Puzzle, Size, format_size
 from qkv.errors import InputError
 from qkv.hub import load_as
 from qkv.models.ntm import NTM
-from qkv.nn.transducer import Transducer
+from qkv.nn.interfaces import SequenceModel
 from qkv.runtime.device import pick_device
 from qkv.types import Tensor
 
@@ -39,12 +39,12 @@ class MemoryProbe:
     """A neural Turing machine: `MemoryProbe("runs/copy-ntm-0", Copy())((20,))`."""
 
     def __init__(self, model: str | Path | NTM, puzzle: Puzzle, device: str = "auto") -> None:
-        loaded = model if isinstance(model, NTM) else load_as(Transducer, model, pick_device(device))
+        loaded = model if isinstance(model, NTM) else load_as(SequenceModel, model, pick_device(device))
         if not isinstance(loaded, NTM):
             raise InputError(f"{model}: {type(loaded).__name__} has no addressable memory")
         self.model = loaded.eval()
         self.puzzle = puzzle
-        actual, expected = (loaded.config.inputs, loaded.config.outputs), (puzzle.channels, puzzle.outputs)
+        actual, expected = (loaded.config.input_dim, loaded.config.output_dim), (puzzle.channels, puzzle.outputs)
         if actual != expected:
             raise InputError(
                 f"the model has {actual[0]} inputs and {actual[1]} outputs per step, but this puzzle has "

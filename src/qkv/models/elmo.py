@@ -4,9 +4,9 @@
     H(u) = g * relu(T u) + (1 - g) * u,   g = sigmoid(G u)                                 (Srivastava et al. 2015)
     i, f, o = sigmoid(W x_t + U h_{t-1}),   g = tanh(W x_t + U h_{t-1})
     c_t = clip(f * c_{t-1} + i * g),   h_t = clip(V (o * tanh(c_t)))                             (Sak et al. 2014)
-        y^1 = h^1,   y^j = h^j + y^{j-1}           for each direction, with separate weights
-        p(w_{t+1} | w_1 .. w_t) = softmax(O y_t),   p(w_t | w_{t+1} .. w_n) = softmax(O y_{t+1})    forward, backward
-        ELMo_t = gamma * sum_j s_j y^j_t,   s = softmax(w),   y^0_t = [x_t; x_t],   y^j_t = [forward; backward]
+    y^1 = h^1,   y^j = h^j + y^{j-1}           for each direction, with separate weights
+    p(w_{t+1} | w_1 .. w_t) = softmax(O y_t),   p(w_t | w_{t+1} .. w_n) = softmax(O y_{t+1})    forward, backward
+    ELMo_t = gamma * sum_j s_j y^j_t,   s = softmax(w),   y^0_t = [x_t; x_t],   y^j_t = [forward; backward]
 
 with an optional head; the last two have their own gamma and w, and optionally word embeddings v_t and an LSTM:
 
@@ -20,120 +20,77 @@ f, o, and 1 is added to f.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field, Strict, model_validator
 from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.precision import upcast_dtype
-from qkv.config import require, require_known, require_names
+from qkv.config import Config, Count, PositiveFloat, Rate, Size, StringList, require, require_names
 from qkv.errors import InputError, ShapeError
-from qkv.nn.dropout import Dropout
-from qkv.nn.hashed_words import HashedWords
-from qkv.nn.pooling import POOLINGS
+from qkv.nn.char_cnn import PADDING, CharCNN, HashEmbedding
+from qkv.nn.fast import Dropout
+from qkv.nn.interfaces import TextEncoder
+from qkv.nn.pooling import POOLINGS, full_lengths
 from qkv.nn.rnn import BiRNN, gather_time, reverse_index
-from qkv.nn.scalar_mix import ScalarMix
 from qkv.nn.stack import Stack
-from qkv.nn.text_encoder import TextEncoder
-from qkv.nn.word_encoder import WordEncoder
 from qkv.registry import register
-from qkv.tokenizers.characters import BEGIN_SENTENCE, END_SENTENCE, PADDING, add_word_boundaries
 from qkv.types import Float, Int, Tensor
 
-RELEASED = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-PRESETS: dict[str, dict[str, Any]] = {
-    "small": {"dim": 128, "hidden": 1024, "highway_layers": 1},
-    "medium": {"dim": 256, "hidden": 2048, "highway_layers": 1},
-    "original": {"dim": 512, "hidden": 4096, "highway_layers": 2},
-}
-HEADS = ("language_model", "tagger", "classifier")
+# Character ids of the markers in released models; 0 is padding, and a byte has its value plus 1.
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, WORD_PADDING = range(257, 262)
 LABEL_HEADS = ("tagger", "classifier")
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": {"dim": 128, "hidden_dim": 1024, "highway_layers": 1},
+    "medium": {"dim": 256, "hidden_dim": 2048, "highway_layers": 1},
+    "original": {"dim": 512, "hidden_dim": 4096, "highway_layers": 2},
+}
+RELEASED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+Filters = Annotated[tuple[tuple[Size, Size], ...], Strict(False)]
+OptionalSize = Annotated[int, Field(ge=0, le=2**24)]
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes and terms of the model; without a head it only computes representations."""
+class ElmoConfig(Config):
+    """Sizes of the model, by default those of the original release."""
 
-    vocabulary_size: int | None = None  # of the words that a language model predicts; inputs are open-vocabulary
-    head: str | None = None  # one of HEADS
-    labels: int = 2  # of a classifier or tagger
-    label_names: tuple[str, ...] = ()  # if known
-    max_length: int = 512  # maximum words per text in a task; not a limit of the model
-    max_characters: int = 50  # of a word, including its begin and end markers
-    character_dim: int = 16
-    filters: tuple[tuple[int, int], ...] = RELEASED  # kernel width and number of features of each convolution
-    activation: Literal["relu", "tanh"] = "relu"
-    normalise_words: bool = False  # layer-normalise the convolution features; not in released models
-    highway_layers: int = 2
-    dim: int = 512  # of x and of h in each direction
-    hidden: int = 4096  # of c
-    layers: int = 2
-    skip: bool = True  # residual connections from the second layer on
-    cell_clip: float | None = 3.0  # clip c to [-cell_clip, cell_clip]
-    projection_clip: float | None = 3.0  # likewise for h
-    dropout: float = 0.1  # of the inputs of the layers and of the output layer
+    vocab_size: Size = 793_471  # number of words that a language model predicts; inputs are open-vocabulary
+    head: Literal["language_model", "tagger", "classifier"] | None = None  # head of the network; set by the task
+    labels: Size = 2  # number of labels; set by the data
+    label_names: StringList = ()  # names of the labels; set by the data
+    max_length: Size = 512  # maximum number of words per text in a task; not a limit of the model
+    max_characters: Annotated[int, Field(ge=3, le=2**20)] = 50  # length of a word, including begin and end markers
+    character_dim: Size = 16  # size of the character embeddings
+    filters: Filters = RELEASED_FILTERS  # kernel width and number of features of each convolution
+    activation: Literal["relu", "tanh"] = "relu"  # activation of the convolutions
+    normalize_words: bool = False  # layer-normalize the convolution features; not in released models
+    highway_layers: Annotated[int, Field(ge=0, le=1024)] = 2  # number of highway layers
+    dim: Size = 512  # size of x, and of h in each direction
+    hidden_dim: Size = 4096  # size of c
+    layers: Count = 2  # number of LSTM layers
+    skip_connections: bool = True  # add the input of a layer to its output, from the second layer on
+    cell_clip: PositiveFloat | None = 3.0  # clip c to [-cell_clip, cell_clip]
+    projection_clip: PositiveFloat | None = 3.0  # clip h to [-projection_clip, projection_clip]
+    dropout: Rate = 0.1  # dropout of the inputs of the layers and of the output layer
     frozen: bool = False  # train only the head of a tagger or classifier
-    mix: Literal["all", "top"] = "all"  # layers in ELMo_t
-    normalise: bool = False  # layer-normalise them first
-    own_words: int = 0  # size of the head's own word embeddings v_t; 0: none
-    reader_hidden: int = 0  # size of the head's LSTM in each direction; 0: none
-    pooling: Literal["mean", "attention"] = "mean"  # of a classifier
-    task_dropout: float = 0.1  # of the inputs of that LSTM and of the label layer
+    mix: Literal["all", "top"] = "all"  # layers that ELMo_t mixes
+    normalize_layers: bool = False  # layer-normalize the layers before mixing
+    task_embedding_dim: OptionalSize = 0  # size of the head's word embeddings v_t; 0: none
+    task_hidden_dim: OptionalSize = 0  # size of the head's LSTM in each direction; 0: none
+    pooling: Literal["mean", "attention"] = "mean"  # pooling of a classifier
+    task_dropout: Rate = 0.1  # dropout of the inputs of the head's LSTM and of the label layer
 
-    def __post_init__(self) -> None:
-        for name in ("character_dim", "dim", "hidden"):
-            require(1 <= getattr(self, name) <= 2**20, f"{name} must be between 1 and 2^20")
-        require(3 <= self.max_characters <= 2**20, "max_characters must be between 3 and 2^20")
-        size = self.vocabulary_size
-        require(size is None or 1 <= size <= 2**24, "vocabulary_size must be between 1 and 2^24")
-        for name in ("labels", "max_length"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
-        for name in ("reader_hidden", "own_words"):
-            require(0 <= getattr(self, name) <= 2**14, f"{name} must be between 0 and 2^14")
-        require(1 <= self.layers <= 1024, "layers must be between 1 and 1,024")
-        require(0 <= self.highway_layers <= 1024, "highway_layers must be between 0 and 1,024")
+    @model_validator(mode="after")
+    def check_head(self) -> "ElmoConfig":
         require(1 <= len(self.filters) <= 1024, "filters must have between 1 and 1,024 entries")
-        for pair in self.filters:
-            require(len(pair) == 2, f"filters must be pairs of kernel width and number of features, not {pair}")
-            require(
-                1 <= pair[0] <= self.max_characters and 1 <= pair[1] <= 2**20,
-                f"filter {pair}: the width must be between 1 and max_characters, the features between 1 and 2^20",
-            )
-        require(self.features * max(self.features, self.dim) <= 2**31, "filters have too many features in total")
-        require((2 * self.dim) * (4 * self.hidden) <= 2**31, "dim * hidden is too large")
-        for name in ("cell_clip", "projection_clip"):
-            value = getattr(self, name)
-            require(value is None or 0 < value < float("inf"), f"{name} must be positive and finite, or omitted")
-        for name in ("dropout", "task_dropout"):
-            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
-        self._check_head()
-
-    def _check_head(self) -> None:
-        head = self.head
-        if head is not None:
-            require_known(self, head=HEADS)
-        require(
-            head != "language_model" or self.vocabulary_size is not None,
-            "vocabulary_size is required for head 'language_model'",
-        )
+        widest = max(width for width, _ in self.filters)
+        require(widest <= self.max_characters, f"filters of width {widest} need max_characters of at least {widest}")
         require_names(self.label_names, self.labels)
-        width = max(2 * self.dim + self.own_words, 2 * self.reader_hidden)
-        require(self.labels * width <= 2**31, "labels * dim is too large")
-        for name in ("reader_hidden", "own_words"):
-            require(
-                getattr(self, name) == 0 or head in LABEL_HEADS,
-                f"{name} needs a head ({' or '.join(LABEL_HEADS)})",
-            )
-        require(
-            not self.frozen or head in LABEL_HEADS,
-            f"frozen needs a head ({' or '.join(LABEL_HEADS)}): there would be nothing to train",
-        )
-
-    @property
-    def features(self) -> int:
-        """Number of features of all convolutions together."""
-        return sum(count for _, count in self.filters)
+        for name in ("frozen", "task_embedding_dim", "task_hidden_dim"):
+            allowed = not getattr(self, name) or self.head in LABEL_HEADS
+            require(allowed, f"{name} needs a head ({' or '.join(LABEL_HEADS)})")
+        return self
 
 
 @dataclass(frozen=True)
@@ -148,41 +105,29 @@ class State:
 class Elmo(TextEncoder):
     """Character-based bidirectional language model, with an optional head."""
 
-    config_class = Config
+    config_class = ElmoConfig
     presets: ClassVar = PRESETS
+    description = "ELMo: word representations from a bidirectional language model (Peters et al. 2018)"
 
-    markers: Tensor
+    markers: Int[Tensor, "2 characters"]  # the begin and end words
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
         self.config = config
-        self.word_encoder = WordEncoder(
+        self.word_encoder = CharCNN(
             config.dim, config.character_dim, config.filters, config.highway_layers, config.activation,
-            normalise=config.normalise_words,
+            normalize=config.normalize_words,
         )  # fmt: skip
         self.layers = Stack(ProjectedBiLSTM(config) for _ in range(config.layers))
-        self.dropout = Dropout(config.dropout)
-        size = config.vocabulary_size if config.head == "language_model" else None
-        self.readout = None if size is None else nn.Linear(config.dim, size)  # O
+        self.dropout = Dropout(0.0 if config.frozen else config.dropout)
+        self.readout = nn.Linear(config.dim, config.vocab_size) if config.head == "language_model" else None  # O
         self.task = TaskHead(config) if config.head in LABEL_HEADS else None
         if config.frozen:
-            for part in self._backbone:
-                part.requires_grad_(False)
-        markers = [add_word_boundaries([mark], config.max_characters) for mark in (BEGIN_SENTENCE, END_SENTENCE)]
+            self.word_encoder.requires_grad_(False)
+            self.layers.requires_grad_(False)
+        padding = [WORD_PADDING] * (config.max_characters - 3)
+        markers = [[BEGIN_WORD, marker, END_WORD, *padding] for marker in (BEGIN_SENTENCE, END_SENTENCE)]
         self.register_buffer("markers", torch.tensor(markers), persistent=False)
-
-    @property
-    def _backbone(self) -> tuple[nn.Module, ...]:
-        """The pre-trained part, which may be frozen."""
-        return self.word_encoder, self.layers, self.dropout
-
-    def train(self, mode: bool = True) -> "Elmo":
-        """Keep a frozen backbone in eval mode, without dropout."""
-        super().train(mode)
-        if self.config.frozen:
-            for part in self._backbone:
-                part.eval()
-        return self
 
     def forward(
         self,
@@ -190,16 +135,11 @@ class Elmo(TextEncoder):
         segments: Int[Tensor, "batch words"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch words features"]:
-        """Return r of each word; without a label head, the mean of the layers.
-
-        `lengths` default to those of the padding in `tokens`.
-        """
+        """Return r of each word, or the mean of the layers without a label head; zeros in `tokens` are padding."""
         if segments is not None:
             raise InputError("ELMo does not take segments")
         lengths = _lengths(tokens, lengths)
-        layers = self.representations(tokens, lengths)
-        if self.config.mix == "top":
-            layers = layers[:, -1:]
+        layers = self.representations(tokens, lengths)[:, -1 if self.config.mix == "top" else 0 :]
         return layers.mean(dim=1) if self.task is None else self.task(layers, tokens, lengths)
 
     def logits(
@@ -208,7 +148,7 @@ class Elmo(TextEncoder):
         """Return the head's logits per word or per text; without `lengths`, no row is padded."""
         if self.task is None:
             raise InputError(f"this ELMo has no label head: build it with head {' or '.join(LABEL_HEADS)}")
-        return self.task.logits(hidden, lengths)
+        return self.task.logits(hidden, full_lengths(hidden) if lengths is None else lengths)
 
     def predict(
         self, tokens: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"]
@@ -229,10 +169,8 @@ class Elmo(TextEncoder):
     def init_state(self, batch: int) -> State:
         """Return the state before the first sentence."""
         config, weight = self.config, self.word_encoder.project.weight
-        return State(
-            weight.new_zeros(batch, config.layers, 2, config.dim),
-            weight.new_zeros(batch, config.layers, 2, config.hidden, dtype=upcast_dtype(weight.dtype)),
-        )
+        cell = weight.new_zeros(batch, config.layers, 2, config.hidden_dim, dtype=upcast_dtype(weight.dtype))
+        return State(weight.new_zeros(batch, config.layers, 2, config.dim), cell)
 
     def forward_from(
         self,
@@ -278,15 +216,14 @@ class Elmo(TextEncoder):
         lengths = lengths + 2
         reverse = reverse_index(lengths, x.shape[1])
         y = torch.stack((x, gather_time(x, reverse)))
-        layers, hidden, cell = [], [], []
+        layers, states = [], []
         for number, layer in enumerate(self.layers):
             y = self.dropout(y)
             h, *last = layer(y, lengths, state.hidden[:, number], state.cell[:, number])
-            y = h + y if number and self.config.skip else h
+            y = h + y if number and self.config.skip_connections else h
             layers.append(torch.stack((y[0], gather_time(y[1], reverse))))
-            hidden.append(last[0])
-            cell.append(last[1])
-        return x, layers, State(torch.stack(hidden, dim=1), torch.stack(cell, dim=1))
+            states.append(last)
+        return x, layers, State(*(torch.stack(part, dim=1) for part in zip(*states, strict=True)))
 
     def _add_markers(
         self, characters: Int[Tensor, "batch words characters"], lengths: Int[Tensor, "batch"]
@@ -301,20 +238,20 @@ class Elmo(TextEncoder):
 
 
 class ProjectedBiLSTM(nn.Module):
-    """LSTM with projection in both directions, which are round_up together."""
+    """LSTM with projection in both directions, which are computed together."""
 
     forget_bias: Tensor
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
         self.cell_clip, self.projection_clip = config.cell_clip, config.projection_clip
-        self.gates = nn.Parameter(torch.empty(2, 2 * config.dim, 4 * config.hidden))  # W and U of i, g, f and o
-        self.bias = nn.Parameter(torch.zeros(2, 4 * config.hidden))
-        self.project = nn.Parameter(torch.empty(2, config.hidden, config.dim))  # V
+        hidden = config.hidden_dim
+        self.gates = nn.Parameter(torch.empty(2, 2 * config.dim, 4 * hidden))  # W and U of i, g, f and o
+        self.bias = nn.Parameter(torch.zeros(2, 4 * hidden))
+        self.project = nn.Parameter(torch.empty(2, hidden, config.dim))  # V
         for weight in (self.gates, self.project):
-            nn.init.uniform_(weight, -(config.hidden**-0.5), config.hidden**-0.5)
-        # forget gate bias of 1 (Jozefowicz et al. 2015)
-        forget_bias = torch.zeros(4, config.hidden).index_fill_(0, torch.tensor(2), 1.0).flatten()
+            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+        forget_bias = F.one_hot(torch.tensor(2), 4).float().repeat_interleave(hidden)  # 1 (Jozefowicz et al. 2015)
         self.register_buffer("forget_bias", forget_bias, persistent=False)
 
     def forward(
@@ -345,17 +282,32 @@ class ProjectedBiLSTM(nn.Module):
             return torch.stack(states, dim=2), _last(states, lengths), _last(cells, lengths)
 
 
-class TaskHead(nn.Module):
-    """Task head: r from the layers, and the label logits."""
+class ScalarMix(nn.Module):
+    """ELMo = gamma * sum_j s_j y^j,   s = softmax(w); each y^j is layer-normalized first if `normalize`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, layers: int, *, normalize: bool = False) -> None:
         super().__init__()
-        self.mix = ScalarMix(1 if config.mix == "top" else 1 + config.layers, normalise=config.normalise)
+        self.normalize = normalize
+        self.weights = nn.Parameter(torch.zeros(layers))  # w: initially the mean
+        self.scale = nn.Parameter(torch.ones(()))  # gamma
+
+    def forward(self, layers: Float[Tensor, "batch layers words features"]) -> Float[Tensor, "batch words features"]:
+        layers = F.layer_norm(layers, layers.shape[-1:]) if self.normalize else layers
+        return self.scale * torch.einsum("l,blwf->bwf", torch.softmax(self.weights, dim=0), layers)
+
+
+class TaskHead(nn.Module):
+    """r from the layers, and the label logits."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        embedding_dim, hidden = config.task_embedding_dim, config.task_hidden_dim
+        self.mix = ScalarMix(1 if config.mix == "top" else 1 + config.layers, normalize=config.normalize_layers)
         self.dropout = Dropout(config.task_dropout)
-        self.word_embedding = HashedWords(config.max_characters, config.own_words) if config.own_words else None
-        inputs = 2 * config.dim + config.own_words
-        self.width = 2 * config.reader_hidden or inputs
-        self.rnn = BiRNN("lstm", inputs, self.width) if config.reader_hidden else None
+        self.word_embedding = HashEmbedding(config.max_characters, embedding_dim) if embedding_dim else None  # v
+        inputs = 2 * config.dim + embedding_dim
+        self.width = 2 * hidden or inputs
+        self.rnn = BiRNN("lstm", inputs, self.width) if hidden else None
         self.pool = POOLINGS[config.pooling](self.width) if config.head == "classifier" else None
         self.label = nn.Linear(self.width, config.labels)  # W
 
@@ -373,13 +325,9 @@ class TaskHead(nn.Module):
         return self.rnn(self.dropout(words), lengths, reverse_index(lengths, words.shape[1]))[0]
 
     def logits(
-        self, hidden: Float[Tensor, "batch words width"], lengths: Int[Tensor, "batch"] | None
+        self, hidden: Float[Tensor, "batch words width"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch *words labels"]:
-        if self.pool is not None:
-            if lengths is None:
-                lengths = torch.full(hidden.shape[:1], hidden.shape[1], device=hidden.device)
-            hidden = self.pool(hidden, lengths)
-        return self.label(self.dropout(hidden))
+        return self.label(self.dropout(hidden if self.pool is None else self.pool(hidden, lengths)))
 
 
 def _lengths(

@@ -1,8 +1,8 @@
 """Language models are unsupervised multitask learners (Radford et al. 2019): a stack of causal Transformer blocks.
 
     h_0 = E[x_t] + P[t]
-    h_l = h' + FeedForward(norm(h')),   h' = h_{l-1} + MaskedSelfAttention(norm(h_{l-1})),   l = 1 ... L
-    p(x_{t+1} | x_1 ... x_t) = softmax(E norm(h_L))
+    h_l = h' + FFN(LN(h')),   h' = h_{l-1} + MaskedSelfAttention(LN(h_{l-1})),   l = 1 ... L
+    p(x_{t+1} | x_1 ... x_t) = softmax(E LN(h_L))
 
 The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialised with N(0, 0.02^2), those of the
 residual projections, W_O and W_2, with deviation 0.02 / sqrt(2L), which keeps the scale of the residual stream.
@@ -13,27 +13,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from pydantic import model_validator
 from torch import nn
 
-from qkv.attention import (
-    SCORES,
-    Cache,
-    Causal,
-    Documents,
-    Learned,
-    Mask,
-    Prefix,
-    ScaledDot,
-    Score,
-)
+from qkv.attention import Cache, Causal, Documents, Mask, Prefix, ScaledDot, Sizes
 from qkv.attention.mask import Not
-from qkv.config import require, require_known
+from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, Term, require
 from qkv.errors import InputError
-from qkv.nn.block_config import ALL_POSITIONS, build_block, build_encoding
-from qkv.nn.dropout import Dropout
-from qkv.nn.feed_forward import ACTIVATIONS
-from qkv.nn.language_model import LanguageModel
-from qkv.nn.stack import Stack
+from qkv.nn.embedding import build_encoding, build_position, positions_within
+from qkv.nn.fast import Dropout
+from qkv.nn.feed_forward import Activation, FeedForward
+from qkv.nn.interfaces import LanguageModel
+from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -46,55 +37,41 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Config:
+class GPT2Config(Config):
     """Sizes and terms of the model; the vocabulary size comes from the data."""
 
-    vocabulary_size: int
-    dim: int = 768
-    heads: int = 12
-    layers: int = 12
-    feedforward: int | None = None  # None: 4 * dim
-    max_length: int = 1024  # maximum context length; a hard limit for learned positions
-    position: str = "learned"
-    score: str = "scaled_dot"
+    vocab_size: Size = 50257  # number of tokens in the vocabulary
+    dim: Size = 768  # width of embeddings and hidden states
+    heads: Count = 12  # attention heads per layer
+    layers: Count = 12  # number of blocks
+    ffn_dim: Size | None = None  # width of the feed-forward networks; None: 4 * dim
+    max_length: Size = 1024  # maximum context length; a hard limit for learned positions
+    position: PositionTerm = Term("position", "learned")  # added to the embeddings, or inside self-attention
+    score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     inverse_layer_scale: bool = False  # divide the scores of layer l by l
     upcast_scores: bool = False  # kept for transformers; scores are always computed in float32 here
-    activation: str = "gelu_tanh"
-    dropout: float = 0.1  # of embeddings and residual branches
-    attention_dropout: float = 0.1  # of the attention weights
-    tie: bool = True  # tie embedding and output
-    eps: float = 1e-5  # of layer normalisation
+    activation: Activation = "gelu_tanh"  # of the feed-forward networks
+    dropout: Rate = 0.1  # of embeddings and residual branches
+    attention_dropout: Rate = 0.1  # of the attention weights
+    tie_embeddings: bool = True  # tie embedding and output layer
+    layer_norm_eps: Rate = 1e-5  # epsilon of layer normalization
     ends: bool = False  # whether training texts end with an end token
 
-    def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in ("vocabulary_size", "dim", "heads", "layers", "max_length")}
-        for name, size in (sizes | {"feedforward": self.hidden}).items():
-            require(1 <= size <= 2**24, f"{name} must be between 1 and 2^24")
-        require(self.layers <= 1024, "layers must be at most 1,024")
-        require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
-        widest = max(self.vocabulary_size, self.hidden, self.max_length, 3 * self.dim)
-        require(self.dim * widest <= 2**34, f"a matrix of {self.dim} x {widest} is too large: at most 2^34 elements")
-        require_known(self, position=ALL_POSITIONS, score=SCORES, activation=ACTIVATIONS)
-        require(
-            self.position != "rotary" or self.head_dim % 2 == 0,
-            f"position 'rotary' needs an even head size (dim / heads), not {self.head_dim}",
-        )
-        require(
-            not self.inverse_layer_scale or self.score in ("dot", "scaled_dot"),
-            f"inverse_layer_scale needs score 'dot' or 'scaled_dot', not {self.score!r}",
-        )
-        for name in ("dropout", "attention_dropout", "eps"):
-            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
-
     @property
-    def hidden(self) -> int:
-        """Width of the feed-forward networks."""
-        return 4 * self.dim if self.feedforward is None else self.feedforward
+    def sizes(self) -> Sizes:
+        """Sizes of an attention head."""
+        return head_sizes(self.dim, self.heads, self.max_length)
 
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads
+    @model_validator(mode="after")
+    def _check(self) -> "GPT2Config":
+        widest = max(self.vocab_size, self.ffn_dim or 4 * self.dim, self.max_length, 3 * self.dim)
+        require(self.dim * widest <= 2**34, f"dim: a matrix of {self.dim} x {widest} is too large")
+        check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
+        plain_dot = self.score.name in ("dot", "scaled_dot")
+        require(plain_dot or not self.inverse_layer_scale, "inverse_layer_scale needs score dot or scaled_dot")
+        return self
 
 
 @dataclass(frozen=True)
@@ -110,34 +87,33 @@ class State:
 class GPT2(LanguageModel[State]):
     """Decoder-only Transformer language model."""
 
-    config_class = Config
+    config_class = GPT2Config
     presets: ClassVar = PRESETS
+    description = "GPT-2 (Radford et al. 2019): a causal Transformer language model"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocabulary_size, config.dim)
-        self.positions = build_encoding(config)
+        self.embed = nn.Embedding(config.vocab_size, config.dim)  # E
+        self.positions = build_encoding(config.position, config.sizes)  # P
         self.dropout = Dropout(config.dropout)
-        self.blocks = Stack(
-            build_block(config, norm="pre", score=_score(config, layer)) for layer in range(1, config.layers + 1)
-        )
-        self.norm = nn.LayerNorm(config.dim, config.eps)
-        self.readout = nn.Linear(config.dim, config.vocabulary_size, bias=False)
-        if config.tie:
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
+        self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.readout = nn.Linear(config.dim, config.vocab_size, bias=False)
+        if config.tie_embeddings:
             self.readout.weight = self.embed.weight
-        self.initialise()
+        self.init_weights()
 
-    def initialise(self) -> None:
-        """Initialise the weights as described in the module docstring, and biases with zeros."""
+    def init_weights(self) -> None:
+        """Initialize the weights as described in the module docstring, and biases with zeros."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-        for block in self.blocks:
-            for residual in (block.attention.output, block.feedforward.down_proj):
-                nn.init.normal_(residual.weight, std=0.02 / math.sqrt(2 * self.config.layers))
+        for name, weight in self.named_parameters():
+            if name.endswith(("out_proj.weight", "down_proj.weight")):
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * self.config.layers))
 
     def forward(
         self,
@@ -155,8 +131,7 @@ class GPT2(LanguageModel[State]):
             return self.forward_from(tokens, self.init_state(tokens.shape[0], padding))[0]
         if padding is not None:
             raise InputError("documents and padding are mutually exclusive: a batch is either packed or left-padded")
-        x = self._embed(tokens, _positions_within(documents))
-        return self._run(x, Causal() & Documents(documents), None)[0]
+        return self._run(tokens, positions_within(documents), Causal() & Documents(documents))[0]
 
     def init_state(self, batch: int, padding: Int[Tensor, "batch"] | None = None) -> State:
         """Return the state before the first token; `padding` is the number of left-padding positions per row."""
@@ -165,51 +140,55 @@ class GPT2(LanguageModel[State]):
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        length = tokens.shape[1]
+        end = state.position + tokens.shape[1]
         mask: Mask = Causal()
         positions: int | Tensor = state.position
         if state.padding is not None:
-            position = torch.arange(state.position, state.position + length, device=tokens.device)
+            position = torch.arange(state.position, end, device=tokens.device)
             positions = (position - state.padding[:, None]).clamp(min=0)  # counted from each row's first token
             mask &= Not(Prefix(state.padding))  # not ~Prefix, which torch.compile cannot trace
-        logits, past = self._run(self._embed(tokens, positions), mask, state.past)
-        return logits, State(past, state.position + length, state.padding)
-
-    def _embed(
-        self, tokens: Int[Tensor, "batch length"], positions: int | Int[Tensor, "batch length"]
-    ) -> Float[Tensor, "batch length dim"]:
-        """Return h_0 of tokens at the given positions, or at consecutive positions from one on."""
-        x = self.embed(tokens)
-        if self.positions is not None and not isinstance(self.positions, Learned):
-            x = x * math.sqrt(self.config.dim)  # match the scale of the sinusoidal encoding
-        if self.positions is not None:
-            if isinstance(positions, int):
-                x = x + self.positions(tokens.shape[1], positions)
-            else:
-                x = x + self.positions.at(positions)
-        return self.dropout(x)
+        logits, past = self._run(tokens, positions, mask, state.past)
+        return logits, State(past, end, state.padding)
 
     def _run(
-        self, x: Float[Tensor, "batch length dim"], mask: Mask, past: tuple[Cache, ...] | None
+        self,
+        tokens: Int[Tensor, "batch length"],
+        positions: int | Int[Tensor, "batch length"],  # of all tokens, or of the first
+        mask: Mask,
+        past: tuple[Cache, ...] | None = None,
     ) -> tuple[Float[Tensor, "batch length vocabulary"], tuple[Cache, ...]]:
-        """Run the blocks and the output layer; also return the caches."""
-        present = []
+        """Return the logits after each token and the caches of all layers."""
+        x = self.embed(tokens)
+        if self.positions is not None:
+            x = self.positions.add_to(x, positions)
+        x, present = self.dropout(x), []
         for block, cache in zip(self.blocks, past or (None,) * len(self.blocks), strict=True):
             x, new_cache = block(x, mask, cache)
             present.append(new_cache)
         return self.readout(self.norm(x)), tuple(present)
 
 
-def _score(config: Config, layer: int) -> Score | None:
-    """Return the score q . k / l or q . k / (l sqrt(d)) of layer l with inverse_layer_scale, else None."""
-    if not config.inverse_layer_scale:
-        return None
-    return ScaledDot(1 / layer if config.score == "dot" else 1 / (layer * math.sqrt(config.head_dim)))
+class Block(nn.Module):
+    """x = x + MaskedSelfAttention(LN(x)),   x = x + FFN(LN(x))   (pre-norm)."""
 
+    def __init__(self, config: GPT2Config, layer: int) -> None:
+        super().__init__()
+        score = config.score.build(config.sizes)
+        if config.inverse_layer_scale:
+            score = ScaledDot(score.scale_for(config.sizes.query) / layer)
+        self.attention = MultiHeadAttention(
+            config.dim, config.heads, config.attention_dropout, backend=config.backend, score=score,
+            position=build_position(config.position, config.sizes), align=config.align.build(config.sizes),
+        )  # fmt: skip
+        self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.ffn = FeedForward(config.dim, config.ffn_dim or 4 * config.dim, activation=config.activation)
+        self.ffn_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
 
-def _positions_within(documents: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
-    """Return the position of each token within its document."""
-    position = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return position - position.masked_fill(~starts, 0).cummax(dim=1).values
+    def forward(
+        self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, past: Cache | None = None
+    ) -> tuple[Float[Tensor, "batch length dim"], Cache]:
+        """Return the block's output and the key/value cache for the next call."""
+        attended, present = self.attention(self.attention_norm(x), mask, past)
+        x = x + self.dropout(attended)
+        return x + self.dropout(self.ffn(self.ffn_norm(x))), present

@@ -10,60 +10,52 @@ W, b and the queries u_w and u_s are learned, separately for each level. Without
 the states, or the final states of the GRU.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch import nn
 
-from qkv.config import require, require_names
+from qkv.attention import Attend, Sizes
+from qkv.config import AlignTerm, Config, Rate, ScoreTerm, Size, StringList, Term, require_names
 from qkv.errors import InputError, ShapeError
-from qkv.nn.dropout import Dropout
-from qkv.nn.pooling import POOLINGS
+from qkv.nn.fast import Dropout
+from qkv.nn.interfaces import TextEncoder
+from qkv.nn.pooling import POOLINGS, Pooling, full_lengths
 from qkv.nn.rnn import BiRNN, reverse_index
-from qkv.nn.text_encoder import TextEncoder
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
-NOTHING = 0  # padding id of words
+PADDING = 0  # padding id of words
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the model; the vocabulary size and the labels come from the data."""
+class HANConfig(Config):
+    """Sizes and terms of the model."""
 
-    vocabulary_size: int
-    head: str | None = "classifier"  # the only head
-    labels: int = 2
-    label_names: tuple[str, ...] = ()  # if known
-    max_length: int = 60  # maximum sentences per document in a task
-    max_words: int = 40  # of a sentence; longer ones are split into parts of similar length
-    embedding: int = 200
-    hidden: int = 50  # of each direction of a GRU
-    pooling: Literal["attention", "mean", "last"] = "attention"  # at both levels
-    dropout: float = 0.5  # of the inputs of each level and of the label layer
-    word_dropout: float = 0.0  # probability of dropping a word (Iyyer et al. 2015)
+    vocab_size: Size = 30_000  # number of words; set by the data
+    head: Literal["classifier"] | None = "classifier"  # head of the network; set by the task
+    labels: Size = 2  # number of labels; set by the data
+    label_names: StringList = ()  # names of the labels; set by the data
+    max_length: Size = 60  # maximum number of sentences per document in a task
+    max_words: Size = 40  # maximum number of words per sentence; longer ones are split into parts of similar length
+    embedding_dim: Size = 200  # size of the word embeddings
+    hidden_dim: Size = 50  # size of the hidden state of each direction of a GRU
+    pooling: Literal["attention", "mean", "last"] = "attention"  # pooling of words and of sentences
+    score: ScoreTerm = Term("score", "dot")  # score of attention pooling
+    align: AlignTerm = Term("align", "softmax")  # normalization of the scores of attention pooling
+    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+    dropout: Rate = 0.5  # dropout of the inputs of each level and of the label layer
+    word_dropout: Rate = 0.0  # probability of dropping a word (Iyyer et al. 2015)
 
-    def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "labels", "max_length"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
-        for name in ("embedding", "hidden", "max_words"):
-            require(1 <= getattr(self, name) <= 2**14, f"{name} must be between 1 and 2^14")
-        widest = max(self.vocabulary_size * self.embedding, self.labels * self.width)
-        require(widest <= 2**34, "vocabulary_size * embedding or labels * hidden is too large")
-        for name in ("dropout", "word_dropout"):
-            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
-        require(
-            self.head in (None, "classifier"),
-            f"head {self.head!r} is not supported: the network classifies documents ('classifier'); "
-            "for tagging use rnn_text, bert or elmo",
-        )
+    @model_validator(mode="after")
+    def check_label_names(self) -> "HANConfig":
         require_names(self.label_names, self.labels)
+        return self
 
     @property
     def width(self) -> int:
         """Size of h and s."""
-        return 2 * self.hidden
+        return 2 * self.hidden_dim
 
 
 @register("model", "han")
@@ -73,18 +65,18 @@ class HAN(TextEncoder):
     Under `qkv.watch` the layers are called "words", with a row for each sentence of the batch, and "sentences".
     """
 
-    config_class = Config
+    config_class = HANConfig
+    description = "hierarchical attention network over words and sentences (Yang et al. 2016)"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: HANConfig) -> None:
         super().__init__()
         self.config = config
-        width, pooling = config.width, POOLINGS[config.pooling]
-        self.embed = nn.Embedding(config.vocabulary_size, config.embedding)
-        self.word_rnn = BiRNN("gru", config.embedding, width)
-        self.words = pooling(width)
-        self.sentence_rnn = BiRNN("gru", width, width)
-        self.sentences = pooling(width)
-        self.label = None if config.head is None else nn.Linear(width, config.labels)
+        self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)
+        self.word_rnn = BiRNN("gru", config.embedding_dim, config.width)
+        self.words = build_pooling(config, config.max_words)
+        self.sentence_rnn = BiRNN("gru", config.width, config.width)
+        self.sentences = build_pooling(config, config.max_length)
+        self.label = None if config.head is None else nn.Linear(config.width, config.labels)
         self.dropout = Dropout(config.dropout)
         self.word_dropout = Dropout(config.word_dropout)
         nn.init.normal_(self.embed.weight, std=0.1)
@@ -103,7 +95,7 @@ class HAN(TextEncoder):
             raise InputError("a hierarchical attention network does not take segments")
         if tokens.ndim != 3:
             raise ShapeError(f"expected [batch, sentences, words], got {list(tokens.shape)}")
-        counts = (tokens != NOTHING).sum(dim=-1)  # T of each sentence
+        counts = (tokens != PADDING).sum(dim=-1)  # T of each sentence
         if lengths is None:
             number = torch.arange(1, counts.shape[1] + 1, device=counts.device)
             lengths = (number * (counts > 0)).amax(dim=-1)
@@ -126,9 +118,8 @@ class HAN(TextEncoder):
         """Return the logits of the documents' labels; without `lengths`, no row is padded."""
         if self.label is None:
             raise InputError("this network has no head: build it with head 'classifier'")
-        if lengths is None:
-            lengths = torch.full(hidden.shape[:1], hidden.shape[1], device=hidden.device)
-        return self.label(self.dropout(self.sentences(hidden, lengths)))  # W v + b
+        v = self.sentences(hidden, full_lengths(hidden) if lengths is None else lengths)
+        return self.label(self.dropout(v))  # W v + b
 
     def predict(
         self, tokens: Int[Tensor, "batch sentences words"], lengths: Int[Tensor, "batch"]
@@ -138,3 +129,10 @@ class HAN(TextEncoder):
     @property
     def width(self) -> int:
         return self.config.width
+
+
+def build_pooling(config: HANConfig, max_keys: int) -> Pooling:
+    """Build the pooling of a level: attention with a learned query u_w or u_s, or its alternatives."""
+    sizes = Sizes(config.width, config.width, config.width, max_keys)
+    attend = Attend(config.score.build(sizes), config.align.build(sizes), backend=config.backend, heads=1)
+    return POOLINGS[config.pooling](config.width, attend=attend)

@@ -1,38 +1,37 @@
 """Linformer: self-attention with linear complexity (Wang, Li, Khabsa, Fang and Ma 2020), as an encoder of long texts.
 
-    h_0 = norm(E[x_t] + P[t])
-    h_l = norm(h' + FeedForward(h')),   h' = norm(h_{l-1} + LowRankAttention(h_{l-1})),   l = 1 ... L
+    h_0 = LN(E[x_t] + P[t])
+    h_l = LN(h' + FFN(h')),   h' = LN(h_{l-1} + LowRankAttention(h_{l-1})),   l = 1 ... L
     classifier    W tanh(V h_L[first])      the label of the text
     tagger        W h_L                     the label of each token
 
-It is BERT with low-rank attention (`qkv.nn.low_rank`): keys and values are projected along the length to k rows, by
-learned matrices E and F. `sharing` is that of the paper:
+It is BERT with attention over k projected keys and values instead of all n:
+
+    head_i = attend(x W_Qi, E_i x W_Ki, F_i x W_Vi)             E_i and F_i: [k, n], a column for each position
+
+There are n k scores instead of n^2, so time and memory are linear in the length. The attention weights, which
+`qkv.watch` records, are over the k projections, each of which mixes all tokens. `sharing` is that of the paper:
 
         none         E and F for every head of every layer
         headwise     E and F for every layer
         key_value    E = F for every layer
         layerwise    one E = F for all layers
-
-Padding is excluded from the projections. `qkv.watch` records the weights over the k projections.
 """
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import torch
+from pydantic import model_validator
 from torch import nn
 
-from qkv.attention import SCORES, Learned, Padding, Sizes, build_score
-from qkv.config import require, require_known, require_names
+from qkv.attention import LocalMonotonic, LocalPredictive, Sizes
+from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
 from qkv.errors import InputError
-from qkv.nn.block import Block
-from qkv.nn.dropout import Dropout
-from qkv.nn.embedding import ENCODINGS, PositionedEmbedding
-from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
-from qkv.nn.low_rank import LengthProjection, LowRankMultiHead
-from qkv.nn.stack import Stack
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.embedding import ScaledEmbedding, build_encoding, is_encoding
+from qkv.nn.fast import Dropout
+from qkv.nn.feed_forward import Activation, FeedForward
+from qkv.nn.interfaces import TextEncoder
+from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -41,75 +40,78 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mini": {"dim": 256, "heads": 4, "layers": 4},
     "base": {"dim": 768, "heads": 12, "layers": 12},
 }
-HEADS = ("classifier", "tagger")
-SHARING = ("none", "headwise", "key_value", "layerwise")
+Sharing = Literal["none", "headwise", "key_value", "layerwise"]
 
 
-@dataclass(frozen=True)
-class Config:
+class LinformerConfig(Config):
     """Sizes and terms of the model; the vocabulary size and the labels come from the data."""
 
-    vocabulary_size: int
-    head: str | None = None  # one of HEADS
-    labels: int = 2
-    label_names: tuple[str, ...] = ()  # if known
-    dim: int = 256
-    heads: int = 4
-    layers: int = 4
-    feedforward: int | None = None  # None: 4 * dim
-    max_length: int = 1024  # n, the number of columns of E and F
-    rank: int = 128  # k
-    sharing: str = "headwise"  # one of SHARING
-    position: str = "learned"
-    score: str = "scaled_dot"
-    activation: str = "gelu"
-    dropout: float = 0.1  # of embeddings and residual branches
-    attention_dropout: float = 0.1  # of the attention weights
-    eps: float = 1e-12  # of layer normalisation
-
-    def __post_init__(self) -> None:
-        names = ("vocabulary_size", "labels", "dim", "heads", "layers", "max_length", "rank")
-        sizes = {name: getattr(self, name) for name in names}
-        for name, size in (sizes | {"feedforward": self.hidden}).items():
-            require(1 <= size <= 2**24, f"{name} must be between 1 and 2^24")
-        require(self.layers <= 1024, "layers must be at most 1,024")
-        require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
-        require(self.rank <= self.max_length, f"rank {self.rank} must be at most max_length {self.max_length}")
-        widest = max(self.vocabulary_size, self.labels, self.hidden, self.max_length, 3 * self.dim)
-        require(self.dim * widest <= 2**34, f"a matrix of {self.dim} x {widest} is too large: at most 2^34 elements")
-        require(
-            self.heads * self.rank * self.max_length <= 2**34,
-            f"{self.heads} matrices of {self.rank} x {self.max_length} are too large: at most 2^34 elements",
-        )
-        require_known(self, sharing=SHARING, position=ENCODINGS, score=SCORES, activation=ACTIVATIONS)
-        for name in ("dropout", "attention_dropout", "eps"):
-            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
-        if self.head is not None:
-            require_known(self, head=HEADS)
-        require_names(self.label_names, self.labels)
+    vocab_size: Size = 30522  # number of tokens in the vocabulary
+    head: Literal["classifier", "tagger"] | None = None  # output layer; None: hidden states only
+    labels: Size = 2  # number of labels
+    label_names: StringList = ()  # names of the labels, if known
+    dim: Size = 256  # width of embeddings and hidden states
+    heads: Count = 4  # attention heads per layer
+    layers: Count = 4  # number of blocks
+    ffn_dim: Size | None = None  # width of the feed-forward networks; None: 4 * dim
+    max_length: Size = 1024  # n, the number of columns of E and F
+    rank: Size = 128  # k, the number of projected keys and values
+    sharing: Sharing = "headwise"  # which heads and layers share E and F: none, headwise, key_value or layerwise
+    position: PositionTerm = Term("position", "learned")  # added to the embeddings
+    score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and projected keys
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
+    activation: Activation = "gelu"  # of the feed-forward networks
+    dropout: Rate = 0.1  # of embeddings and residual branches
+    attention_dropout: Rate = 0.1  # of the attention weights
+    layer_norm_eps: Rate = 1e-12  # epsilon of layer normalization
 
     @property
-    def hidden(self) -> int:
-        """Width of the feed-forward networks."""
-        return 4 * self.dim if self.feedforward is None else self.feedforward
+    def sizes(self) -> Sizes:
+        """Sizes of an attention head; the keys are the k projections."""
+        return head_sizes(self.dim, self.heads, self.rank)
+
+    @model_validator(mode="after")
+    def _check(self) -> "LinformerConfig":
+        require(self.rank <= self.max_length, f"rank {self.rank} must be at most max_length {self.max_length}")
+        widest = max(self.vocab_size, self.labels, self.ffn_dim or 4 * self.dim, self.max_length, 3 * self.dim)
+        largest = max(self.dim * widest, self.heads * self.rank * self.max_length)
+        require(largest <= 2**34, f"dim: a matrix of {largest:,} elements is too large")
+        require(
+            self.position.name == "none" or is_encoding(self.position),
+            f"position {self.position.name!r} acts inside self-attention, but projected keys have no position: choose "
+            "one that is added to the embeddings",
+        )
+        require(
+            not issubclass(self.align.cls, LocalMonotonic | LocalPredictive),
+            f"align {self.align.name!r} is a window of positions, but projected keys have no position",
+        )
+        check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
+        require(len(self.label_names) in (0, self.labels), f"label_names must name all {self.labels} labels, or none")
+        return self
 
 
 @register("model", "linformer")
 class Linformer(TextEncoder):
     """Bidirectional encoder with low-rank attention, with an optional head."""
 
-    config_class = Config
+    config_class = LinformerConfig
     presets: ClassVar = PRESETS
+    description = "Linformer (Wang et al. 2020): a text encoder with attention of linear complexity"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = _embedding(config)
-        self.norm = nn.LayerNorm(config.dim, config.eps)
-        self.dropout = Dropout(config.dropout)
-        self.encoder = Stack(_block(config, keys, values) for keys, values in _mixtures(config))
+        self.embed = Embedding(config)
+        self.encoder = nn.ModuleList()
+        shared = LengthProjection(config) if config.sharing == "layerwise" else None
+        for _ in range(config.layers):
+            keys = shared or LengthProjection(config)
+            values = keys if config.sharing in ("key_value", "layerwise") else LengthProjection(config)
+            self.encoder.append(Block(config, keys, values))
         self.pooler = nn.Linear(config.dim, config.dim) if config.head == "classifier" else None  # V
         self.label = None if config.head is None else nn.Linear(config.dim, config.labels)  # W
+        self.dropout = Dropout(config.dropout)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)  # as in BERT
@@ -122,45 +124,103 @@ class Linformer(TextEncoder):
         segments: Int[Tensor, "batch length"] | None = None,
         lengths: Int[Tensor, "batch"] | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """Return h_L of each token; positions beyond a row's length are masked."""
+        """Return h_L of each token; positions beyond a row's length are excluded from the projections."""
         if segments is not None:
             raise InputError("a Linformer does not take segments")
-        mask = None if lengths is None else Padding(lengths)
-        x = self.dropout(self.norm(self.embed(tokens)))
+        x = self.embed(tokens)
         for block in self.encoder:
-            x, _ = block(x, mask)
+            x = block(x, lengths)
         return x
 
     def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch *length labels"]:
         """Return the head's logits: [batch, labels] for the text, or [batch, length, labels] per token."""
         if self.label is None:
-            raise InputError(f"this Linformer has no head: build it with {' or '.join(HEADS)}")
+            raise InputError("this Linformer has no head: build it with head = 'classifier' or 'tagger'")
         x = hidden if self.pooler is None else self.pooler(hidden[:, 0]).tanh()
         return self.label(self.dropout(x))
 
 
-def _embedding(config: Config) -> PositionedEmbedding:
-    """E[x_t] + P[t], with E scaled to match a sinusoidal P."""
-    positions = ENCODINGS[config.position](config.dim, config.max_length)
-    scale = 1.0 if isinstance(positions, Learned) else math.sqrt(config.dim)
-    return PositionedEmbedding(config.vocabulary_size, config.dim, 0.0, positions=positions, scale=scale)
+class Embedding(nn.Module):
+    """h_0 = LN(E[x_t] + P[t])."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__()
+        self.positions = build_encoding(config.position, config.sizes._replace(max_keys=config.max_length))  # P
+        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E
+        self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length dim"]:
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = self.positions.add_to(x)
+        return self.dropout(self.norm(x))
 
 
-def _mixtures(config: Config) -> Iterator[tuple[LengthProjection, LengthProjection]]:
-    """Yield E and F of each layer."""
+class Block(nn.Module):
+    """x = LN(x + LowRankAttention(x)),   x = LN(x + FFN(x))   (post-norm)."""
 
-    def build() -> LengthProjection:
-        return LengthProjection(config.max_length, config.rank, config.heads if config.sharing == "none" else 1)
+    def __init__(self, config: LinformerConfig, keys: "LengthProjection", values: "LengthProjection") -> None:
+        super().__init__()
+        self.attention = LowRankAttention(config, keys, values)
+        self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.ffn = FeedForward(config.dim, config.ffn_dim or 4 * config.dim, activation=config.activation)
+        self.ffn_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
 
-    shared = build() if config.sharing == "layerwise" else None
-    for _ in range(config.layers):
-        keys = shared or build()
-        yield keys, keys if config.sharing in ("key_value", "layerwise") else build()
+    def forward(
+        self, x: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"] | None = None
+    ) -> Float[Tensor, "batch length dim"]:
+        x = self.attention_norm(x + self.dropout(self.attention(x, lengths)))
+        return self.ffn_norm(x + self.dropout(self.ffn(x)))
 
 
-def _block(config: Config, keys: LengthProjection, values: LengthProjection) -> Block:
-    features = config.dim // config.heads
-    score = build_score(config.score, Sizes(features, features, features, config.rank, config.heads))
-    attention = LowRankMultiHead(config.dim, config.heads, keys, values, config.attention_dropout, score=score)
-    feedforward = FeedForward(config.dim, config.hidden, 0.0, config.activation)
-    return Block(attention, feedforward, config.dropout, norm="post", eps=config.eps)
+class LowRankAttention(MultiHeadAttention):
+    """head_i = attend(x W_Qi, E_i x W_Ki, F_i x W_Vi); E and F may be shared with each other and across layers."""
+
+    def __init__(self, config: LinformerConfig, keys: "LengthProjection", values: "LengthProjection") -> None:
+        super().__init__(
+            config.dim, config.heads, config.attention_dropout, backend=config.backend,
+            score=config.score.build(config.sizes), align=config.align.build(config.sizes),
+        )  # fmt: skip
+        self.key_projection = keys  # E
+        self.value_projection = values  # F
+
+    def forward(  # type: ignore[override]
+        self, x: Float[Tensor, "batch length dim"], lengths: Int[Tensor, "batch"] | None = None
+    ) -> Float[Tensor, "batch length dim"]:
+        query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).chunk(3, dim=-1))
+        if lengths is not None:
+            padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+            key, value = (part.masked_fill(padding[:, None, :, None], 0.0) for part in (key, value))
+        attended = self.attend(query, self.key_projection(key), self.value_projection(value), start=0)
+        return self.out_proj(self.merge_heads(attended.output))
+
+
+class LengthProjection(nn.Module):
+    """E: projects n positions to k, with one matrix for all heads or one per head.
+
+    A shorter sequence uses the first columns of E, as if it were padded with zeros.
+
+    Each row is initialised to the mean of n / k neighbouring positions (the pooling that the paper mentions as an
+    alternative to E), scaled to unit norm. With a random initialisation, as in the paper's proof, every word would have
+    to be learned separately at each position.
+    """
+
+    position_axis = 2  # axis of the weight that has one slice per position
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__()
+        self.max_length, rank = config.max_length, config.rank
+        position = torch.arange(self.max_length)
+        self.weight = nn.Parameter(torch.zeros(config.heads if config.sharing == "none" else 1, rank, self.max_length))
+        with torch.no_grad():
+            self.weight[:, position * rank // self.max_length, position] = (rank / self.max_length) ** 0.5
+
+    def forward(self, x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "batch heads rank dim"]:
+        if x.shape[2] > self.max_length:
+            raise InputError(f"the input has {x.shape[2]} tokens, but max_length is {self.max_length}: shorten it")
+        weight = self.weight[:, :, : x.shape[2]]
+        if len(weight) == 1:
+            return torch.einsum("kn,bhnd->bhkd", weight[0], x)  # one matrix product
+        return torch.einsum("hkn,bhnd->bhkd", weight, x)

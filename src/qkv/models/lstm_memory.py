@@ -9,27 +9,20 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from qkv.config import require
-from qkv.errors import ShapeError
+from qkv.config import Config, Count, Size
+from qkv.nn.interfaces import SequenceModel
 from qkv.nn.rnn import Recurrent
-from qkv.nn.transducer import Transducer
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the network; the input and output sizes come from the data."""
+class LSTMMemoryConfig(Config):
+    """Sizes of the network; the default input and output are those of the copy task."""
 
-    inputs: int
-    outputs: int
-    hidden: int = 128
-    layers: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "hidden"):
-            require(1 <= getattr(self, name) <= 2**16, f"{name} must be between 1 and 2^16")
-        require(1 <= self.layers <= 64, "layers must be between 1 and 64")
+    input_dim: Size = 10  # size of the input of a step; set by the data
+    output_dim: Size = 8  # number of bits predicted per step; set by the data
+    hidden_dim: Size = 128  # size of the hidden state of a layer
+    layers: Count = 1  # number of LSTM layers
 
 
 @dataclass(frozen=True)
@@ -40,26 +33,24 @@ class State:
 
 
 @register("model", "lstm_memory")
-class LSTMMemory(Transducer[State]):
+class LSTMMemory(SequenceModel[State]):
     """Stacked LSTM with a linear readout."""
 
-    config_class = Config
+    config_class = LSTMMemoryConfig
+    description = "LSTM baseline of the neural Turing machine (Hochreiter and Schmidhuber 1997)"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LSTMMemoryConfig) -> None:
         super().__init__()
         self.config = config
-        self.recurrent = Recurrent("lstm", config.inputs, config.hidden, config.layers)
-        self.readout = nn.Linear(config.hidden, config.outputs)
+        self.recurrent = Recurrent("lstm", config.input_dim, config.hidden_dim, config.layers)
+        self.readout = nn.Linear(config.hidden_dim, config.output_dim)  # W and b
 
     def init_state(self, batch: int) -> State:
         return State(self.readout.weight.new_zeros(batch, self.config.layers, self.recurrent.width))
 
     def forward_from(
-        self, x: Float[Tensor, "batch steps inputs"], state: State
-    ) -> tuple[Float[Tensor, "batch steps outputs"], State]:
-        if x.ndim != 3 or x.shape[-1] != self.config.inputs or x.shape[1] < 1:
-            raise ShapeError(
-                f"expected [batch, steps, {self.config.inputs}] with at least one step, got {list(x.shape)}"
-            )
+        self, x: Float[Tensor, "batch steps input_dim"], state: State
+    ) -> tuple[Float[Tensor, "batch steps output_dim"], State]:
+        self.check_input(x)
         outputs, hidden = self.recurrent(x, state.hidden)
         return self.readout(outputs), State(hidden)

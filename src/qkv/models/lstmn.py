@@ -1,6 +1,6 @@
 """Long short-term memory-networks for machine reading (Cheng, Dong and Lapata 2016).
 
-a_ti = v . tanh(W_h h_i + W_x x_t + W_~h ~h_{t-1}),  i < t       score of each past token
+a_ti = v . tanh(W_h h_i + W_x x_t + W_~h ~h_{t-1}),  i < t       score of each past token (or any other `score`)
 s_t  = softmax(a_t),   [~h_t ; ~c_t] = sum_i s_ti [h_i ; c_i]     attention over hidden states and memory cells
 [i_t ; f_t ; o_t] = sigmoid(W [~h_t ; x_t]),   ^c_t = tanh(W [~h_t ; x_t])
 c_t  = f_t * ~c_t + i_t * ^c_t,   h_t = o_t * tanh(c_t)           an LSTM step from the attended state
@@ -13,37 +13,33 @@ tokens before it; once a text is longer than the span, over those still on the t
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
-from qkv.attention import Attend, Keys
+from qkv.attention import Attend, Keys, Score, Sizes
 from qkv.attention.score import HiddenLayer
-from qkv.config import require
-from qkv.nn.dropout import Dropout
-from qkv.nn.language_model import LanguageModel
+from qkv.config import AlignTerm, Config, Count, NonNegativeInt, Rate, ScoreTerm, Size, Term
+from qkv.nn.fast import Dropout
+from qkv.nn.interfaces import LanguageModel
 from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the model; the vocabulary size comes from the data."""
+class LSTMNConfig(Config):
+    """Sizes and terms of the model; the default vocabulary is that of the Penn Treebank, as in the paper."""
 
-    vocabulary_size: int
-    embedding: int = 256
-    hidden: int = 256
-    layers: int = 1
-    span: int = 128  # length of the tapes in tokens; 0: unlimited
-    dropout: float = 0.2  # of the input and output of each layer
-
-    def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "embedding", "hidden", "layers"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
-        require(self.layers <= 1024, "layers must be at most 1,024")
-        require(self.span >= 0, "span must not be negative (0: unlimited)")
-        require(0 <= self.dropout < 1, "dropout must be in [0, 1)")
+    vocab_size: Size = 10_000  # number of tokens; set by the data
+    embedding_dim: Size = 256  # size of the token embeddings
+    hidden_dim: Size = 256  # size of h and c
+    layers: Count = 1  # number of layers
+    span: NonNegativeInt = 128  # number of past tokens that a token attends to; 0: unlimited
+    score: ScoreTerm = Term("score", "additive")  # score of a token and a past token
+    align: AlignTerm = Term("align", "softmax")  # normalization of the scores
+    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+    dropout: Rate = 0.2  # dropout of the input and output of each layer
 
 
 @dataclass(frozen=True)
@@ -69,17 +65,18 @@ class State:
 class LSTMN(LanguageModel[State]):
     """Language model of stacked memory-network layers."""
 
-    config_class = Config
+    config_class = LSTMNConfig
+    description = "LSTM memory-network: an LSTM that attends to its past states (Cheng et al. 2016)"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LSTMNConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocabulary_size, config.embedding)
+        self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)
         self.layers = Stack(
-            MemoryLayer(config.hidden if number else config.embedding, config.hidden, config.span)
+            MemoryLayer(config, config.hidden_dim if number else config.embedding_dim)
             for number in range(config.layers)
         )
-        self.readout = nn.Linear(config.hidden, config.vocabulary_size)
+        self.readout = nn.Linear(config.hidden_dim, config.vocab_size)  # O
         self.dropout = Dropout(config.dropout)
 
     def init_state(self, batch: int) -> State:
@@ -104,14 +101,15 @@ class MemoryLayer(nn.Module):
     multiplied once, by all its matrices stacked.
     """
 
-    def __init__(self, inputs: int, hidden: int, span: int) -> None:
+    def __init__(self, config: LSTMNConfig, input_dim: int) -> None:
         super().__init__()
-        self.hidden = hidden
-        self.span = span
+        self.hidden = hidden = config.hidden_dim
+        self.span = config.span
         self.parts = (hidden, 3 * hidden, hidden)  # of the query, the gates i, f and o, and ^c
-        self.input_proj = nn.Linear(inputs, sum(self.parts))  # W_x and the gates' W, for x_t
+        self.input_proj = nn.Linear(input_dim, sum(self.parts))  # W_x and the gates' W, for x_t
         self.read_proj = nn.Linear(hidden, sum(self.parts), bias=False)  # W_~h and the gates' W, for ~h_t
-        self.attend = Attend(ProjectedAdditive(hidden))
+        sizes = Sizes(query=hidden, key=hidden, hidden=hidden, max_keys=config.span)
+        self.attend = Attend(build_score(config.score, sizes), config.align.build(sizes), backend=config.backend)
         with torch.no_grad():
             self.input_proj.bias[2 * hidden : 3 * hidden] = 1.0  # forget gate (Jozefowicz et al. 2015)
 
@@ -138,7 +136,8 @@ class MemoryLayer(nn.Module):
     def init_tape(self, batch: int) -> Tape:
         """Return the tape before the first token."""
         empty = self.read_proj.weight.new_zeros(batch, 1, 0, self.hidden)
-        return Tape(empty, torch.cat((empty, empty), dim=-1), self.read_proj.weight.new_zeros(batch, self.hidden))
+        keys = self.attend.keys(empty).tensor.detach().to(empty.dtype)  # autocast would choose another dtype
+        return Tape(keys, torch.cat((empty, empty), dim=-1), empty.new_zeros(batch, self.hidden))
 
     def _append(
         self, tape: Float[Tensor, "batch 1 past features"], new: Float[Tensor, "batch 1 1 features"]
@@ -148,6 +147,14 @@ class MemoryLayer(nn.Module):
             # not a slice: its backward would allocate zeros for the whole tape
             _, tape = tape.split((1, self.span - 1), dim=2)
         return torch.cat((tape, new), dim=2)
+
+
+def build_score(term: Term, sizes: Sizes) -> Score:
+    """Build the score of the query W_x x_t + W_~h ~h_{t-1} and the key h_i.
+
+    An additive score would multiply the query by one more matrix, which W_x and W_~h make redundant.
+    """
+    return ProjectedAdditive(sizes.hidden) if term == Term("score", "additive") else term.build(sizes)
 
 
 class ProjectedAdditive(HiddenLayer):

@@ -5,60 +5,61 @@
     v_t = address(h_t, M_t, v_{t-1}),       r_t = sum_i v_t(i) M_t(i)                                    the read heads
     y_t = W [h_t ; r_t] + b
 
-`address` selects locations by content, keeps the previous weights, or shifts them (`qkv.attention.addressing`). Unlike
-an LSTM's cells, the memory lets a machine generalise to longer sequences than in training. Only the heads' initial
-weights depend on the number of locations. `watch` records the heads as "write_heads" and "read_heads": a row for each
-step, over the locations.
+`address` is attention with the locations as keys: by content alone, w = softmax(b cos(k, M(i))), or by content and
+location (`qkv.attention.addressing`), which can also keep the previous weights or shift them. Unlike an LSTM's cells,
+the memory lets a machine generalise to longer sequences than in training. Only the heads' initial weights depend on the
+number of locations. `watch` records the heads as "write_heads" and "read_heads": a row for each step, over the
+locations.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.config import require, require_known
-from qkv.errors import ShapeError
-from qkv.nn.memory import BLANK, ReadHeads, WriteHeads, one_hot_locations
-from qkv.nn.rnn import Layer, Recurrent, StepLinear
-from qkv.nn.transducer import Transducer
+from qkv.attention import Addressing, Attend, Cosine
+from qkv.config import Config, Count, NonNegativeInt, Size, require
+from qkv.nn.fast import StepLinear
+from qkv.nn.interfaces import SequenceModel
+from qkv.nn.rnn import Layer, Recurrent
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
-CONTROLLERS = ("feedforward", "lstm")
-ADDRESSINGS = ("content", "content_and_location")
+INITIAL_MEMORY = 1e-6  # initial content of the memory (Collier and Beel 2018)
+INITIAL_FOCUS = 10.0  # initial logit of the first location: heads start there
 
+Memory = Float[Tensor, "batch locations location_dim"]
+Weights = Float[Tensor, "batch heads locations"]
+OneHot = Float[Tensor, "batch locations locations"]
 Step = Callable[[Sequence[Layer], Tensor], tuple[Tensor, list[Layer]]]
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the machine; the input and output sizes come from the data."""
+class NTMConfig(Config):
+    """Sizes of the machine; the default input and output are those of the copy task."""
 
-    inputs: int
-    outputs: int
-    controller: str = "feedforward"  # stateless; or "lstm"
-    hidden: int = 100
-    locations: int = 128
-    width: int = 20  # of a location
-    read_heads: int = 1
-    write_heads: int = 1
-    addressing: str = "content_and_location"
-    reach: int = 1  # maximum shift of a head per step, in each direction
+    input_dim: Size = 10  # size of the input of a step; set by the data
+    output_dim: Size = 8  # number of bits predicted per step; set by the data
+    controller: Literal["feedforward", "lstm"] = "feedforward"  # controller network; feedforward has no state
+    hidden_dim: Size = 100  # size of the controller's hidden state
+    # Each row of the batch needs locations^2 numbers: one-hot locations are appended to the memory.
+    locations: Annotated[int, Field(ge=1, le=4096)] = 128  # number of memory locations
+    location_dim: Size = 20  # size of a memory location
+    read_heads: Count = 1  # number of read heads
+    write_heads: Count = 1  # number of write heads
+    addressing: Literal["content", "content_and_location"] = "content_and_location"  # how heads select locations
+    max_shift: NonNegativeInt = 1  # maximum shift of a head per step, in each direction
 
-    def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "hidden", "width"):
-            require(1 <= getattr(self, name) <= 2**16, f"{name} must be between 1 and 2^16")
-        # One-hot locations are appended to the memory: locations^2 numbers per row.
-        require(1 <= self.locations <= 2**12, "locations must be between 1 and 4,096")
-        for name in ("read_heads", "write_heads"):
-            require(1 <= getattr(self, name) <= 64, f"{name} must be between 1 and 64")
-        require_known(self, controller=CONTROLLERS, addressing=ADDRESSINGS)
+    @model_validator(mode="after")
+    def check_shift(self) -> "NTMConfig":
         require(
-            self.reach >= 0 and 2 * self.reach + 1 <= self.locations,
-            f"reach must be between 0 and half of the {self.locations} locations, not {self.reach}",
+            2 * self.max_shift + 1 <= self.locations,
+            f"max_shift must be less than half of the {self.locations} locations, not {self.max_shift}",
         )
+        return self
 
 
 @dataclass(frozen=True)
@@ -66,71 +67,65 @@ class State:
     """State between steps."""
 
     controller: tuple[Layer, ...]  # h and c of an LSTM; empty for a feed-forward controller
-    memory: Float[Tensor, "batch locations width"]  # M_t
-    read: Float[Tensor, "batch heads width"]  # r_t
-    written_at: Float[Tensor, "batch write_heads locations"]  # w_t
-    read_at: Float[Tensor, "batch heads locations"]  # v_t
+    memory: Float[Tensor, "batch locations location_dim"]  # M_t
+    read: Float[Tensor, "batch heads location_dim"]  # r_t
+    write_weights: Float[Tensor, "batch write_heads locations"]  # w_t
+    read_weights: Float[Tensor, "batch heads locations"]  # v_t
 
 
 @register("model", "ntm")
-class NTM(Transducer[State]):
+class NTM(SequenceModel[State]):
     """Controller with read and write heads on a memory."""
 
-    config_class = Config
+    config_class = NTMConfig
+    description = "neural Turing machine: a controller with an addressable memory (Graves et al. 2014)"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: NTMConfig) -> None:
         super().__init__()
         self.config = config
-        reads = config.read_heads * config.width
-        controller = LSTM if config.controller == "lstm" else FeedForward
-        self.controller = controller(config.inputs + reads, config.hidden)
-        max_shift = config.reach if config.addressing == "content_and_location" else None
-        self.write_heads = WriteHeads(config.write_heads, config.locations, config.width, max_shift)
-        self.read_heads = ReadHeads(config.read_heads, config.locations, config.width, max_shift)
-        self.head_params = nn.Linear(
-            config.hidden, self.write_heads.size + self.read_heads.size
-        )  # emits the heads' parameters
-        self.readout = nn.Linear(config.hidden + reads, config.outputs)
+        read_dim = config.read_heads * config.location_dim
+        controller = LSTMController if config.controller == "lstm" else FeedForwardController
+        self.controller = controller(config.input_dim + read_dim, config.hidden_dim)
+        self.write_heads = WriteHeads(config.write_heads, config)
+        self.read_heads = ReadHeads(config.read_heads, config)
+        self.head_params = nn.Linear(config.hidden_dim, self.write_heads.param_count + self.read_heads.param_count)
+        self.readout = nn.Linear(config.hidden_dim + read_dim, config.output_dim)  # W and b
 
     def init_state(self, batch: int) -> State:
         config, like = self.config, self.readout.weight
         return State(
             self.controller.init_state(batch),
-            like.new_full((batch, config.locations, config.width), BLANK),
-            like.new_zeros(batch, config.read_heads, config.width),
+            like.new_full((batch, config.locations, config.location_dim), INITIAL_MEMORY),
+            like.new_zeros(batch, config.read_heads, config.location_dim),
             self.write_heads.initial_weights(batch, like),
             self.read_heads.initial_weights(batch, like),
         )
 
     def forward_from(
-        self, x: Float[Tensor, "batch steps inputs"], state: State
-    ) -> tuple[Float[Tensor, "batch steps outputs"], State]:
-        self._check(x)
+        self, x: Float[Tensor, "batch steps input_dim"], state: State
+    ) -> tuple[Float[Tensor, "batch steps output_dim"], State]:
+        self.check_input(x)
+        sizes = (self.write_heads.param_count, self.read_heads.param_count)
         # No autocast: rounding errors in the weights add up over the steps.
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.readout.weight.dtype)
             control = self.controller.unroll(x)
             head_params = StepLinear.from_linear(self.head_params, x.shape[1], x.shape[0])
             controller_state: Sequence[Layer] = state.controller
-            memory, read, written_at, read_at = state.memory, state.read, state.written_at, state.read_at
-            one_hot, outputs = one_hot_locations(memory), []
+            memory, read, w, v = state.memory, state.read, state.write_weights, state.read_weights
+            one_hot = torch.eye(memory.shape[1], dtype=memory.dtype, device=memory.device).expand(len(x), -1, -1)
+            outputs = []
             for _ in range(x.shape[1]):
                 h, controller_state = control(controller_state, read.flatten(1))
-                write_params, read_params = head_params(h).split((self.write_heads.size, self.read_heads.size), dim=-1)
-                memory, written_at = self.write_heads(write_params, memory, written_at, one_hot)
-                read, read_at = self.read_heads(read_params, memory, read_at, one_hot)
+                write_params, read_params = head_params(h).split(sizes, dim=-1)
+                memory, w = self.write_heads(write_params, memory, w, one_hot)
+                read, v = self.read_heads(read_params, memory, v, one_hot)
                 outputs.append(torch.cat((h, read.flatten(1)), dim=-1))
             logits = self.readout(torch.stack(outputs, dim=1))
-        return logits, State(tuple(controller_state), memory, read, written_at, read_at)
-
-    def _check(self, x: Tensor) -> None:
-        if x.ndim != 3 or x.shape[-1] != self.config.inputs or x.shape[1] < 1:
-            raise ShapeError(
-                f"expected [batch, steps, {self.config.inputs}] with at least one step, got {list(x.shape)}"
-            )
+        return logits, State(tuple(controller_state), memory, read, w, v)
 
 
-class LSTM(nn.Module):
+class LSTMController(nn.Module):
     """h_t = LSTM([x_t ; r_{t-1}], h_{t-1})."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -145,8 +140,8 @@ class LSTM(nn.Module):
         return self.recurrent.unroll(x)
 
 
-class FeedForward(nn.Module):
-    """h_t = tanh(W [x_t ; r_{t-1}] + b): a stateless controller."""
+class FeedForwardController(nn.Module):
+    """h_t = tanh(W [x_t ; r_{t-1}] + b)."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -158,8 +153,78 @@ class FeedForward(nn.Module):
     def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> Step:
         w_x, w_read = self.layer.weight.split((x.shape[-1], self.layer.in_features - x.shape[-1]), dim=1)
         linear = StepLinear(F.linear(x.transpose(0, 1), w_x, self.layer.bias), w_read)
+        return lambda state, read: (linear(read).tanh(), [])
 
-        def step(state: Sequence[Layer], read: Tensor) -> tuple[Tensor, list[Layer]]:
-            return linear(read).tanh(), []
 
-        return step
+class Heads(nn.Module):
+    """Attention heads over the memory, controlled by `param_count` parameters that the controller emits."""
+
+    def __init__(self, heads: int, config: NTMConfig) -> None:
+        super().__init__()
+        self.heads, self.locations, self.location_dim = heads, config.locations, config.location_dim
+        self.by_location = config.addressing == "content_and_location"
+        # key k and strength b; gate g, sharpening gamma and shift distribution
+        self.parts = (config.location_dim, 1, *((1, 1, 2 * config.max_shift + 1) if self.by_location else ()))
+        self.param_count = heads * sum(self.parts)
+        # The controller emits the strength b at each step, so the score's own scale is not learned.
+        self.attend = Attend(Cosine(heads=heads).requires_grad_(False), heads=heads)
+        self.initial_logits = nn.Parameter(torch.zeros(heads, config.locations)) if self.by_location else None  # of w_0
+        if self.initial_logits is not None:
+            with torch.no_grad():
+                self.initial_logits[:, 0] = INITIAL_FOCUS
+
+    def initial_weights(self, batch: int, like: Tensor) -> Weights:
+        """Return w_0."""
+        if self.initial_logits is None:
+            return like.new_full((batch, self.heads, self.locations), 1 / self.locations)
+        return self.initial_logits.softmax(dim=-1).expand(batch, -1, -1)
+
+    def address(
+        self,
+        params: Float[Tensor, "batch params"],
+        memory: Memory,
+        values: Float[Tensor, "batch locations value_dim"],
+        previous: Weights,
+    ) -> Float[Tensor, "batch heads value_dim"]:
+        """Return the attention output of each head over `values`, addressed by `params`."""
+        key, strength, *location = params.unflatten(1, (self.heads, 1, -1)).split(self.parts, dim=-1)
+        if self.by_location:
+            gate, sharpening = location[0][..., 0].sigmoid(), 1 + F.softplus(location[1][..., 0])
+            shift = location[2].softmax(dim=-1)
+        else:
+            gate = sharpening = torch.ones_like(strength[..., 0])
+            shift = torch.ones_like(strength)
+        align = Addressing(previous[:, :, None], gate, shift, sharpening, F.softplus(strength[..., 0]))
+        return self.attend(key.tanh(), memory[:, None], values[:, None], align=align).output[:, :, 0]
+
+
+class ReadHeads(Heads):
+    """r = sum_i v(i) M(i)."""
+
+    def forward(
+        self, params: Float[Tensor, "batch params"], memory: Memory, previous: Weights, one_hot: OneHot
+    ) -> tuple[Float[Tensor, "batch heads location_dim"], Weights]:
+        """Return r and v; `one_hot` locations are appended to the memory, so that attention also returns v."""
+        output = self.address(params, memory, torch.cat((memory, one_hot), dim=-1), previous)
+        read, weights = output.split((self.location_dim, self.locations), dim=-1)
+        return read, weights
+
+
+class WriteHeads(Heads):
+    """M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h: all heads erase, then all heads add."""
+
+    def __init__(self, heads: int, config: NTMConfig) -> None:
+        super().__init__(heads, config)
+        self.sizes = (self.param_count, heads * 2 * config.location_dim)  # of the address; of e and a
+        self.param_count = sum(self.sizes)
+
+    def forward(
+        self, params: Float[Tensor, "batch params"], memory: Memory, previous: Weights, one_hot: OneHot
+    ) -> tuple[Memory, Weights]:
+        """Return M' and w."""
+        address, changes = params.split(self.sizes, dim=-1)
+        weights = self.address(address, memory, one_hot, previous)
+        erase, add = changes.unflatten(1, (self.heads, 2 * self.location_dim)).chunk(2, dim=-1)  # e and a
+        for weight, erased in zip(weights.unbind(1), erase.sigmoid().unbind(1), strict=True):
+            memory = memory * (1 - weight[:, :, None] * erased[:, None])
+        return torch.baddbmm(memory, weights.transpose(1, 2), add.tanh()), weights

@@ -13,51 +13,46 @@ of the layers (Gal and Ghahramani 2016), and a mask on the recurrent matrix U (M
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from pydantic import model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.config import require
-from qkv.nn.language_model import LanguageModel
-from qkv.nn.rnn import CELLS
-from qkv.nn.stack import Stack
+from qkv.config import Config, Count, Rate, Size, require
+from qkv.nn.interfaces import LanguageModel
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
-# Functions that run a layer over all steps with explicit weights (cuDNN on a GPU).
-RNN_FUNCTIONS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
-    "rnn": torch.rnn_tanh,
-    "gru": torch.gru,
-    "lstm": torch.lstm,
+# Each cell as a module with its weights, and as a function that runs a layer over all steps with explicit weights.
+CELLS: dict[str, tuple[type[nn.RNN] | type[nn.GRU] | type[nn.LSTM], Callable[..., Any]]] = {
+    "rnn": (nn.RNN, torch.rnn_tanh),
+    "gru": (nn.GRU, torch.gru),
+    "lstm": (nn.LSTM, torch.lstm),
 }
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes and terms of the model; the vocabulary size comes from the data."""
+class RNNLMConfig(Config):
+    """Sizes of the model; the default vocabulary is that of the Penn Treebank (Mikolov et al. 2010)."""
 
-    vocabulary_size: int
-    cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    layers: int = 2
-    embedding: int = 256
-    hidden: int = 512
-    dropout: float = 0.3  # of the input and output of each layer, one mask per sequence
-    weight_dropout: float = 0.0  # of the recurrent matrices
-    tie: bool = False  # tie embedding and output (Press and Wolf 2017)
-    learned_start: bool = False  # learn the initial state instead of zeros
+    vocab_size: Size = 10_000  # number of tokens; set by the data
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"  # recurrent cell
+    layers: Count = 2  # number of recurrent layers
+    embedding_dim: Size = 256  # size of the token embeddings
+    hidden_dim: Size = 512  # size of the hidden state of a layer
+    dropout: Rate = 0.3  # dropout of the input and output of each layer, one mask per sequence
+    weight_dropout: Rate = 0.0  # dropout of the recurrent matrices
+    tie_embeddings: bool = False  # use the embedding matrix as the output matrix (Press and Wolf 2017)
+    learned_initial_state: bool = False  # learn the initial state instead of zeros
 
-    def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "layers", "embedding", "hidden"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
-        require(self.layers <= 1024, "layers must be at most 1,024")
-        for name in ("dropout", "weight_dropout"):
-            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
+    @model_validator(mode="after")
+    def check_sizes(self) -> "RNNLMConfig":
         require(
-            not self.tie or self.embedding == self.hidden,
-            f"tie needs embedding = hidden, not {self.embedding} and {self.hidden}",
+            not self.tie_embeddings or self.embedding_dim == self.hidden_dim,
+            f"tie_embeddings needs embedding_dim = hidden_dim, not {self.embedding_dim} and {self.hidden_dim}",
         )
+        return self
 
 
 @dataclass(frozen=True)
@@ -72,29 +67,28 @@ class State:
 class RNNLM(LanguageModel[State]):
     """Embedding, stacked recurrent layers and output layer."""
 
-    config_class = Config
+    config_class = RNNLMConfig
+    description = "recurrent language model with RNN, LSTM or GRU cells (Mikolov et al. 2010)"
 
-    initial_state: Tensor  # of shape [parts, 1, layers, hidden]
+    initial_state: Float[Tensor, "parts 1 layers hidden"]  # h_0, and c_0 of an LSTM
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RNNLMConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocabulary_size, config.embedding)
-        self.layers = Stack(
-            RecurrentLayer(config.cell, config.hidden if number else config.embedding, config.hidden,
-                           config.weight_dropout)
+        self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)
+        self.layers = nn.ModuleList(
+            RecurrentLayer(config, config.hidden_dim if number else config.embedding_dim)
             for number in range(config.layers)
-        )  # fmt: skip
-        self.readout = nn.Linear(config.hidden, config.vocabulary_size)
+        )
+        self.readout = nn.Linear(config.hidden_dim, config.vocab_size)  # O
         self.dropout = SequenceDropout(config.dropout)
-        parts = 2 if config.cell == "lstm" else 1  # h, and c of an LSTM
-        initial = torch.zeros(parts, 1, config.layers, config.hidden)
-        if config.learned_start:
+        initial = torch.zeros(2 if config.cell == "lstm" else 1, 1, config.layers, config.hidden_dim)
+        if config.learned_initial_state:
             self.initial_state = nn.Parameter(initial)
         else:
             self.register_buffer("initial_state", initial, persistent=False)
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
-        if config.tie:
+        if config.tie_embeddings:
             self.readout.weight = self.embed.weight
 
     def init_state(self, batch: int) -> State:
@@ -115,16 +109,16 @@ class RNNLM(LanguageModel[State]):
 
 
 class RecurrentLayer(nn.Module):
-    """One layer over all steps, in one call of PyTorch's recurrence."""
+    """One layer over all steps, in one call of PyTorch's recurrence (cuDNN on a GPU)."""
 
-    def __init__(self, cell: str, inputs: int, hidden: int, weight_dropout: float) -> None:
+    def __init__(self, config: RNNLMConfig, input_dim: int) -> None:
         super().__init__()
-        self.rnn_function = RNN_FUNCTIONS[cell]
-        self.weights = CELLS[cell](inputs, hidden, batch_first=True)
-        self.weight_dropout = weight_dropout
-        if cell == "lstm":
+        module, self.rnn_function = CELLS[config.cell]
+        self.weights = module(input_dim, config.hidden_dim, batch_first=True)
+        self.weight_dropout = config.weight_dropout
+        if config.cell == "lstm":
             _, _, bias, _ = self.weights.parameters()
-            nn.init.ones_(bias[hidden : 2 * hidden])  # forget gate (Jozefowicz et al. 2015)
+            nn.init.ones_(bias[config.hidden_dim : 2 * config.hidden_dim])  # forget gate (Jozefowicz et al. 2015)
 
     def forward(
         self, x: Float[Tensor, "batch length inputs"], state: tuple[Float[Tensor, "batch hidden"], ...]

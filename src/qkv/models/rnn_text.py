@@ -11,82 +11,80 @@ directions below. The heads are:
                                                 (`qkv.nn.pooling`)
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
-import torch
+from pydantic import model_validator
 from torch import nn
 
-from qkv.config import require, require_known, require_names
+from qkv.attention import Attend, Sizes
+from qkv.config import AlignTerm, Config, Count, Rate, ScoreTerm, Size, StringList, Term, require_names
 from qkv.errors import InputError
-from qkv.nn.dropout import Dropout
-from qkv.nn.pooling import POOLINGS
+from qkv.nn.fast import Dropout
+from qkv.nn.interfaces import TextEncoder
+from qkv.nn.pooling import POOLINGS, full_lengths
 from qkv.nn.rnn import BiRNN, reverse_index
-from qkv.nn.stack import Stack
-from qkv.nn.text_encoder import TextEncoder
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
-HEADS = ("tagger", "classifier")
 
+class RNNTextConfig(Config):
+    """Sizes and terms of the model."""
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes and terms of the model; the vocabulary size and the labels come from the data."""
+    vocab_size: Size = 30_000  # number of tokens; set by the data
+    head: Literal["tagger", "classifier"] | None = None  # head of the network; set by the task
+    labels: Size = 2  # number of labels; set by the data
+    label_names: StringList = ()  # names of the labels; set by the data
+    max_length: Size = 512  # maximum number of tokens per text in a task; not a limit of the model
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"  # recurrent cell
+    bidirectional: bool = True  # whether to run in both directions; false: forward only
+    layers: Count = 1  # number of recurrent layers
+    embedding_dim: Size = 300  # size of the token embeddings
+    hidden_dim: Size = 256  # size of the hidden state of each direction
+    pooling: Literal["mean", "last", "attention"] = "attention"  # pooling of a classifier
+    score: ScoreTerm = Term("score", "dot")  # score of attention pooling
+    align: AlignTerm = Term("align", "softmax")  # normalization of the scores of attention pooling
+    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+    dropout: Rate = 0.5  # dropout of the inputs of the layers and of the label layer
+    word_dropout: Rate = 0.0  # probability of dropping a word (Iyyer et al. 2015)
 
-    vocabulary_size: int
-    head: str | None = None  # one of HEADS
-    labels: int = 2
-    label_names: tuple[str, ...] = ()  # if known
-    max_length: int = 512  # maximum tokens per text in a task; not a limit of the model
-    cell: Literal["rnn", "lstm", "gru"] = "lstm"
-    directions: int = 2  # 1: forward only
-    layers: int = 1
-    embedding: int = 300
-    hidden: int = 256  # of each direction
-    pooling: Literal["mean", "last", "attention"] = "attention"  # of a classifier
-    dropout: float = 0.5  # of the inputs of the layers and of the label layer
-    word_dropout: float = 0.0  # probability of dropping a word (Iyyer et al. 2015)
-
-    def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "labels", "max_length"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
-        for name in ("embedding", "hidden"):
-            require(1 <= getattr(self, name) <= 2**14, f"{name} must be between 1 and 2^14")
-        require(1 <= self.layers <= 1024, "layers must be between 1 and 1,024")
-        require(self.directions in (1, 2), "directions must be 1 (forward) or 2 (forward and backward)")
-        widest = max(self.vocabulary_size * self.embedding, self.labels * self.width)
-        require(widest <= 2**34, "vocabulary_size * embedding or labels * hidden is too large")
-        for name in ("dropout", "word_dropout"):
-            require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1)")
-        if self.head is not None:
-            require_known(self, head=HEADS)
+    @model_validator(mode="after")
+    def check_label_names(self) -> "RNNTextConfig":
         require_names(self.label_names, self.labels)
+        return self
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
 
     @property
     def width(self) -> int:
         """Size of h_t."""
-        return self.directions * self.hidden
+        return self.directions * self.hidden_dim
 
 
 @register("model", "rnn_text")
 class RNNText(TextEncoder):
     """Embedding and stacked recurrent layers, with an optional head."""
 
-    config_class = Config
+    config_class = RNNTextConfig
+    description = "bidirectional recurrent classifier or tagger (Schuster and Paliwal 1997)"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RNNTextConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocabulary_size, config.embedding)
-        self.layers = Stack(
-            BiRNN(config.cell, config.width if number else config.embedding, config.width, config.directions)
+        self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)
+        self.layers = nn.ModuleList(
+            BiRNN(config.cell, config.width if number else config.embedding_dim, config.width, config.directions)
             for number in range(config.layers)
         )
         self.dropout = Dropout(config.dropout)
         self.word_dropout = Dropout(config.word_dropout)
-        classifies = config.head == "classifier"
-        self.pool = POOLINGS[config.pooling](config.width, config.directions) if classifies else None
+        self.pool = None
+        if config.head == "classifier":
+            sizes = Sizes(config.width, config.width, config.width, max_keys=config.max_length)
+            terms = config.score.build(sizes), config.align.build(sizes)
+            attend = Attend(*terms, backend=config.backend, heads=1)
+            self.pool = POOLINGS[config.pooling](config.width, config.directions, attend)
         self.label = None if config.head is None else nn.Linear(config.width, config.labels)  # W
         nn.init.normal_(self.embed.weight, std=0.1)
 
@@ -99,7 +97,7 @@ class RNNText(TextEncoder):
         """Return h of each token; without `lengths`, no row is padded."""
         if segments is not None:
             raise InputError("a recurrent network does not take segments")
-        lengths = _full_lengths(tokens) if lengths is None else lengths
+        lengths = full_lengths(tokens) if lengths is None else lengths
         reverse = reverse_index(lengths, tokens.shape[1])
         x = self.embed(tokens)
         x = x * self.word_dropout(x.new_ones(*tokens.shape, 1))
@@ -112,9 +110,9 @@ class RNNText(TextEncoder):
     ) -> Float[Tensor, "batch *length labels"]:
         """Return the head's logits per token or per text; without `lengths`, no row is padded."""
         if self.label is None:
-            raise InputError(f"this network has no head: build it with head {' or '.join(HEADS)}")
+            raise InputError("this network has no head: build it with head 'tagger' or 'classifier'")
         if self.pool is not None:
-            hidden = self.pool(hidden, _full_lengths(hidden) if lengths is None else lengths)
+            hidden = self.pool(hidden, full_lengths(hidden) if lengths is None else lengths)
         return self.label(self.dropout(hidden))
 
     def predict(
@@ -125,8 +123,3 @@ class RNNText(TextEncoder):
     @property
     def width(self) -> int:
         return self.config.width
-
-
-def _full_lengths(rows: Tensor) -> Int[Tensor, "batch"]:
-    """Return the lengths of rows without padding."""
-    return torch.full(rows.shape[:1], rows.shape[1], device=rows.device)

@@ -1,65 +1,75 @@
 """SNAIL, a simple neural attentive meta-learner (Mishra, Rohaninejad, Chen and Abbeel 2018).
 
 An episode is one sequence: temporal convolutions aggregate the past of each position, and attention selects from it.
-Each block concatenates its output to its input.
+Each block concatenates its output to its input, so that every later block sees all of it.
 
     Attend(x)_t   = [x_t ; sum_{s <= t} a_ts (V x_s)],   a_t = softmax_{s <= t}((Q x_t) . (K x_s) / sqrt(d))
-        Convolve(x)_t = [x_t ; output of the dense blocks of `qkv.nn.temporal_convolution` at t]
+    Dense_d(x)_t  = [x_t ; tanh(f_t) * sigmoid(g_t)],   [f_t ; g_t] = W [x_{t-d} ; x_t] + b        with dilation d
+    Convolve(x)   = Dense_{2^n}(... Dense_2(Dense_1(x))),   2^{n+1} >= the length of an episode
     h             = Attend(Convolve(Attend(Convolve(Attend(x)))))
     y_t           = W h_t + b
 
 Few-shot classification: x_t = [norm(f(image_t) - mean f) ; one-hot label], with f a CNN trained jointly. The last image
 has zeros for a label, and y there are the logits of its class. The mean is over the labelled images: whatever all
 images of an episode share is uninformative, and as long as it outweighs their differences, attention cannot distinguish
-them. (The paper's batch normalisation removes it; see `Embedding`.)
+them. (The paper's batch normalisation removes it; see `ImageEncoder`.)
 
 Reinforcement learning: x_t = [one-hot last action ; its reward ; whether there was one], and y_t are the logits of the
 next action and the expected return.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import Attend, Causal
-from qkv.config import require
+from qkv.attention import Attend, Causal, Sizes
+from qkv.config import AlignTerm, Config, Count, ScoreTerm, Size, SizeList, Term, require
 from qkv.errors import ShapeError
-from qkv.nn.stack import Stack
-from qkv.nn.temporal_convolution import TemporalConvolution, dilated_layers
+from qkv.nn.interfaces import Model
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
-MAX_SIZE = 2**16  # of classes, features and positions
+
+class TrunkConfig(Config):
+    """Sizes and terms of the attention blocks and temporal convolutions."""
+
+    key_dims: SizeList = (64, 256, 512)  # key size d of each attention block
+    value_dims: SizeList = (32, 128, 256)  # value size of each attention block
+    filters: Size = 128  # number of filters of each temporal convolution
+    score: ScoreTerm = Term("score", "scaled_dot")  # score of queries and keys
+    align: AlignTerm = Term("align", "softmax")  # normalization of the scores
+    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+
+    @model_validator(mode="after")
+    def check_blocks(self) -> "TrunkConfig":
+        count = len(self.key_dims)
+        require(1 <= count <= 64, f"key_dims must have between 1 and 64 entries, not {count}")
+        require(len(self.value_dims) == count, f"value_dims must have {count} entries, as key_dims has")
+        return self
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of a model for few-shot classification; those of episodes and images come from the data."""
+class SNAILConfig(TrunkConfig):
+    """Sizes of a model for few-shot classification; the defaults are those of the paper for Omniglot."""
 
-    ways: int  # classes per episode
-    shots: int  # examples per class
-    channels: int = 1
-    height: int = 28
-    width: int = 28
-    maps: int = 64  # channels of the image convolutions
-    stages: int = 4  # number of image convolutions, each followed by 2 x 2 max pooling
-    features: int = 64  # of an image
-    keys: tuple[int, ...] = (64, 256, 512)  # d of each attention block
-    values: tuple[int, ...] = (32, 128, 256)  # value size of each attention block
-    filters: int = 128  # of the temporal convolutions
+    ways: Size = 5  # number of classes per episode; set by the data
+    shots: Size = 1  # number of examples per class; set by the data
+    channels: Size = 1  # number of color channels; set by the data
+    height: Size = 28  # height of the images in pixels; set by the data
+    width: Size = 28  # width of the images in pixels; set by the data
+    conv_layers: Count = 4  # number of image convolutions, each followed by 2 x 2 max pooling
+    conv_channels: Size = 64  # number of channels of the image convolutions
+    image_dim: Size = 64  # size of the feature vector of an image
 
-    def __post_init__(self) -> None:
-        for name in ("ways", "shots", "channels", "height", "width", "maps", "features"):
-            require(1 <= getattr(self, name) <= MAX_SIZE, f"{name} must be between 1 and 2^16")
-        require(1 <= self.stages <= 16, "stages must be between 1 and 16")
+    @model_validator(mode="after")
+    def check_image(self) -> "SNAILConfig":
         require(
-            min(self.height, self.width) >= 2**self.stages,
-            f"images of {self.height} x {self.width} pixels are too small for {self.stages} stages of 2 x 2 pooling",
+            min(self.height, self.width) >> self.conv_layers > 0,
+            f"conv_layers = {self.conv_layers} is too large for images of {self.height} x {self.width} pixels",
         )
-        check_trunk(self.keys, self.values, self.filters, self.length)
+        return self
 
     @property
     def length(self) -> int:
@@ -67,45 +77,29 @@ class Config:
         return self.ways * self.shots + 1
 
 
-@dataclass(frozen=True)
-class PolicyConfig:
-    """Sizes of a policy; the numbers of actions and steps come from the data."""
+class SNAILPolicyConfig(TrunkConfig):
+    """Sizes of a policy; the default episode is a game of the paper: 10 pulls of a bandit with 5 arms."""
 
-    actions: int
-    length: int
-    keys: tuple[int, ...] = (32, 32)
-    values: tuple[int, ...] = (32, 32)
-    filters: int = 32
-
-    def __post_init__(self) -> None:
-        for name in ("actions", "length"):
-            require(1 <= getattr(self, name) <= MAX_SIZE, f"{name} must be between 1 and 2^16")
-        check_trunk(self.keys, self.values, self.filters, self.length)
-
-
-def check_trunk(keys: tuple[int, ...], values: tuple[int, ...], filters: int, length: int) -> None:
-    """Raise if the blocks have invalid sizes."""
-    require(1 <= len(keys) <= 64, "keys must have between 1 and 64 entries")
-    require(len(keys) == len(values), f"keys has {len(keys)} entries, but values has {len(values)}")
-    require(all(1 <= size <= MAX_SIZE for size in (*keys, *values)), "keys and values must be between 1 and 2^16")
-    require(1 <= filters <= MAX_SIZE, "filters must be between 1 and 2^16")
-    require(length <= 2**24, "an episode must have at most 2^24 positions")
+    actions: Size = 5  # number of actions; set by the data
+    length: Size = 10  # number of steps of an episode; set by the data
+    key_dims: SizeList = (32, 32)  # key size d of each attention block
+    value_dims: SizeList = (32, 32)  # value size of each attention block
+    filters: Size = 32  # number of filters of each temporal convolution
 
 
 @register("model", "snail")
-class SNAIL(nn.Module):
+class SNAIL(Model):
     """Few-shot classification: classify the last image given labelled ones."""
 
-    config_class = Config
+    config_class = SNAILConfig
+    description = "SNAIL: few-shot image classification by attention over an episode (Mishra et al. 2018)"
 
-    tokenizer: Any = None  # not used
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: SNAILConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = Embedding(config)  # f
-        self.norm = nn.LayerNorm(config.features)
-        self.trunk = Trunk(config.features + config.ways, config.keys, config.values, config.filters, config.length)
+        self.embed = ImageEncoder(config)  # f
+        self.norm = nn.LayerNorm(config.image_dim)
+        self.trunk = Trunk(config, config.image_dim + config.ways, config.length)
         self.output = nn.Linear(self.trunk.out_features, config.ways)  # W and b
 
     def forward(
@@ -129,23 +123,18 @@ class SNAIL(nn.Module):
         x = torch.cat((features, one_hot.to(features.dtype)), dim=-1)
         return self.output(self.trunk(x)[:, -1])
 
-    @property
-    def device(self) -> torch.device:
-        return self.output.weight.device
-
 
 @register("model", "snail_policy")
-class SNAILPolicy(nn.Module):
+class SNAILPolicy(Model):
     """Reinforcement learning: the next action given past actions and rewards."""
 
-    config_class = PolicyConfig
+    config_class = SNAILPolicyConfig
+    description = "SNAIL: a reinforcement learning policy with attention over its past (Mishra et al. 2018)"
 
-    tokenizer: Any = None
-
-    def __init__(self, config: PolicyConfig) -> None:
+    def __init__(self, config: SNAILPolicyConfig) -> None:
         super().__init__()
         self.config = config
-        self.trunk = Trunk(config.actions + 2, config.keys, config.values, config.filters, config.length)
+        self.trunk = Trunk(config, config.actions + 2, config.length)
         self.output = nn.Linear(self.trunk.out_features, config.actions + 1)
         nn.init.zeros_(self.output.weight)  # initially a uniform policy with value 0
         nn.init.zeros_(self.output.bias)
@@ -166,41 +155,30 @@ class SNAILPolicy(nn.Module):
         y = self.output(self.trunk(F.pad(x, (0, 0, 1, 0))))
         return y[..., :-1], y[..., -1]
 
-    @property
-    def device(self) -> torch.device:
-        return self.output.weight.device
 
-
-class Trunk(Stack["AttentionBlock | TemporalConvolution"]):
+class Trunk(nn.Sequential):
     """Attention blocks, with a temporal convolution between each two."""
 
-    def __init__(
-        self, features: int, keys: tuple[int, ...], values: tuple[int, ...], filters: int, length: int
-    ) -> None:
-        blocks: list[AttentionBlock | TemporalConvolution] = []
-        for key, value in zip(keys, values, strict=True):
-            if blocks:
-                blocks.append(TemporalConvolution(features, length, filters))
-                features += dilated_layers(length) * filters
-            blocks.append(AttentionBlock(features, key, value))
-            features += value
-        super().__init__(blocks)
+    def __init__(self, config: TrunkConfig, features: int, length: int) -> None:
+        super().__init__()
+        for key_dim, value_dim in zip(config.key_dims, config.value_dims, strict=True):
+            if len(self):
+                self.append(TemporalConvolution(features, length, config.filters))
+                features += dilated_layers(length) * config.filters
+            self.append(AttentionBlock(config, features, key_dim, value_dim, length))
+            features += value_dim
         self.out_features = features  # output size
-
-    def forward(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch length out_features"]:
-        for block in self:
-            x = block(x)
-        return x
 
 
 class AttentionBlock(nn.Module):
     """[x_t ; attention output of x_t over x_1 ... x_t], single-headed."""
 
-    def __init__(self, features: int, key: int, value: int) -> None:
+    def __init__(self, config: TrunkConfig, features: int, key_dim: int, value_dim: int, length: int) -> None:
         super().__init__()
-        self.sizes = (key, key, value)
+        self.sizes = (key_dim, key_dim, value_dim)
         self.project = nn.Linear(features, sum(self.sizes))  # Q, K and V, stacked
-        self.attend = Attend(heads=1)
+        sizes = Sizes(key_dim, key_dim, key_dim, max_keys=length)
+        self.attend = Attend(config.score.build(sizes), config.align.build(sizes), backend=config.backend, heads=1)
         query, keys, values = self.project.weight.detach().split(self.sizes)
         nn.init.xavier_uniform_(keys)
         nn.init.xavier_uniform_(values)
@@ -213,44 +191,81 @@ class AttentionBlock(nn.Module):
         return torch.cat((x, attended), dim=-1)
 
 
-class Embedding(nn.Module):
+class TemporalConvolution(nn.Module):
+    """Dense blocks with dilations 1, 2, 4, ...: as many as needed for a receptive field of `length` positions.
+
+    The paper's listing starts at dilation 2 and would skip every second position; its text asks for a receptive field
+    that exceeds the length, as implemented here.
+    """
+
+    def __init__(self, features: int, length: int, filters: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(
+            *(DenseBlock(features + n * filters, 2**n, filters) for n in range(dilated_layers(length)))
+        )
+
+    def forward(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch length out_features"]:
+        return self.blocks(x)
+
+
+class DenseBlock(nn.Module):
+    """[x_t ; tanh(f_t) * sigmoid(g_t)],   [f_t ; g_t] = W [x_{t-d} ; x_t] + b:   a kernel of two, d (dilation) apart.
+
+    The input is padded with zeros on the left (van den Oord et al. 2016).
+    """
+
+    def __init__(self, features: int, dilation: int, filters: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.linear = nn.Linear(2 * features, 2 * filters)  # W and b
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch length out_features"]:
+        delayed = F.pad(x, (0, 0, self.dilation, 0))[:, : x.shape[1]]  # x_{t-d}
+        f, g = self.linear(torch.cat((delayed, x), dim=-1)).chunk(2, dim=-1)
+        return torch.cat((x, torch.tanh(f) * torch.sigmoid(g)), dim=-1)
+
+
+def dilated_layers(length: int) -> int:
+    """ceil(log2 length): the number of doublings that covers `length` positions."""
+    return (length - 1).bit_length()
+
+
+class ImageEncoder(nn.Module):
     """f: stages of maxpool(relu(norm(C * image))) over 2 x 2 pixels each, and a linear layer.
 
     The paper uses batch normalisation. Here group normalisation (Wu and He 2018) makes the output depend on its episode
     alone, in training and evaluation, without running averages.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: SNAILConfig) -> None:
         super().__init__()
-        channels = (config.channels, *[config.maps] * (config.stages - 1))
-        self.stages = Stack(Stage(inputs, config.maps) for inputs in channels)
-        remaining = (config.height >> config.stages) * (config.width >> config.stages)
-        self.output = nn.Linear(remaining * config.maps, config.features)
+        self.stages = nn.Sequential(
+            *(
+                Stage(config.conv_channels if number else config.channels, config.conv_channels)
+                for number in range(config.conv_layers)
+            )
+        )
+        remaining = (config.height >> config.conv_layers) * (config.width >> config.conv_layers)
+        self.output = nn.Linear(remaining * config.conv_channels, config.image_dim)
         self.size = (config.channels, config.height, config.width)
 
-    def forward(self, images: Float[Tensor, "count channels height width"]) -> Float[Tensor, "count features"]:
+    def forward(self, images: Float[Tensor, "count channels height width"]) -> Float[Tensor, "count image_dim"]:
         if images.shape[1:] != self.size:
             raise ShapeError(
                 f"images must be [channels, height, width] = {list(self.size)}, not {list(images.shape[1:])}"
             )
-        x = images.to(self.output.weight.dtype)
-        for stage in self.stages:
-            x = stage(x)
-        return self.output(x.flatten(1))
+        return self.output(self.stages(images.to(self.output.weight.dtype)).flatten(1))
 
 
 class Stage(nn.Module):
-    """maxpool(relu(norm(C * x))) with a 3 x 3 convolution."""
+    """maxpool(relu(norm(C * x))) with a 3 x 3 convolution; normalized in groups of eight channels if divisible."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.convolve = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1)
-        self.norm = nn.GroupNorm(groups(outputs), outputs)
+        self.norm = nn.GroupNorm(outputs // 8 if outputs % 8 == 0 else 1, outputs)
 
     def forward(self, x: Float[Tensor, "count inputs height width"]) -> Float[Tensor, "count outputs rows columns"]:
         return F.max_pool2d(F.relu(self.norm(self.convolve(x))), 2)
-
-
-def groups(maps: int) -> int:
-    """Number of normalisation groups: of eight maps each if divisible, else one."""
-    return maps // 8 if maps % 8 == 0 else 1

@@ -1,8 +1,8 @@
 """An image is worth 16x16 words (Dosovitskiy et al. 2021): a Transformer encoder over the patches of an image.
 
         z_0 = [x_class; x_1 E; x_2 E; ... x_N E] + E_pos            x_i: the flattened pixels of patch i
-    z   = z + SelfAttention(norm(z));   z = z + FeedForward(norm(z))            in every block
-    y   = norm(z)_class,   logits = W y + b
+    z   = z + SelfAttention(LN(z));   z = z + FFN(LN(z))            in every block
+    y   = LN(z)_class,   logits = W y + b
 
 Positions are learned by default. For images of another size than in training, the learned grid is interpolated
 (bicubic), as in the paper for fine-tuning at a higher resolution. Other positions, added or inside self-attention,
@@ -12,91 +12,61 @@ With a `stem`, patches are cut from the output of a few convolutions instead of 
 al. 2021): their locality otherwise takes a Transformer many images to learn.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, Strict, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import SCORES, Sinusoidal, Sizes, build_score
-from qkv.config import require, require_known
+from qkv.attention import Learned, Sizes
+from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
 from qkv.errors import ShapeError
-from qkv.nn.block import Block
-from qkv.nn.dropout import Dropout
-from qkv.nn.embedding import POSITIONS
-from qkv.nn.feed_forward import ACTIVATIONS, FeedForward
+from qkv.nn.embedding import build_encoding, build_position
+from qkv.nn.fast import Dropout
+from qkv.nn.feed_forward import Activation, FeedForward
+from qkv.nn.interfaces import Model
 from qkv.nn.labels import label_names
-from qkv.nn.multi_head import MultiHead
-from qkv.nn.stack import Stack
+from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
 _SIZES: dict[str, dict[str, int]] = {
-    "ti": {"dim": 192, "layers": 12, "heads": 3, "feedforward": 768},  # Ti and S: Touvron et al. 2021
-    "s": {"dim": 384, "layers": 12, "heads": 6, "feedforward": 1536},
-    "b": {"dim": 768, "layers": 12, "heads": 12, "feedforward": 3072},  # B, L and H: table 1 of the paper
-    "l": {"dim": 1024, "layers": 24, "heads": 16, "feedforward": 4096},
-    "h": {"dim": 1280, "layers": 32, "heads": 16, "feedforward": 5120},
+    "ti": {"dim": 192, "layers": 12, "heads": 3, "ffn_dim": 768},  # Ti and S: Touvron et al. 2021
+    "s": {"dim": 384, "layers": 12, "heads": 6, "ffn_dim": 1536},
+    "b": {"dim": 768, "layers": 12, "heads": 12, "ffn_dim": 3072},  # B, L and H: table 1 of the paper
+    "l": {"dim": 1024, "layers": 24, "heads": 16, "ffn_dim": 4096},
+    "h": {"dim": 1280, "layers": 32, "heads": 16, "ffn_dim": 5120},
 }
 PRESETS = {f"{name}/{patch}": {**size, "patch": patch} for name, size in _SIZES.items() for patch in (14, 16, 32)}
+Stem = Annotated[tuple[Annotated[int, Field(ge=1, le=2**16)], ...], Strict(False), Field(max_length=64)]
 
-LEARNED, SINUSOIDAL = "learned", "sinusoidal"  # E_pos
 
-
-@dataclass(frozen=True)
-class Config:
+class ViTConfig(Config):
     """Sizes and terms of the model; the image size and the number of classes come from the data."""
 
-    classes: int | None = None  # None: no head; the model returns y
-    label_names: tuple[str, ...] = ()  # if known
-    height: int = 224  # of training images
-    width: int = 224
-    channels: int = 3
-    patch: int = 16  # side in pixels
-    stem: tuple[int, ...] = ()  # channels of the convolutions before the patches
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
-    feedforward: int = 3072
-    dropout: float = 0.0
-    attention_dropout: float | None = None  # of the attention weights; None: same as dropout
-    activation: str = "gelu"
-    score: str = "scaled_dot"
-    position: str = LEARNED
-    qkv_bias: bool = True
-    pooler: bool = False  # y = tanh(W norm(z)_class + b): the hidden layer of the pre-training head
-    eps: float = 1e-12  # of the layer normalisation
-
-    def __post_init__(self) -> None:
-        for name in ("height", "width", "channels", "patch", "dim", "layers", "heads", "feedforward"):
-            require(1 <= getattr(self, name) <= 2**24, f"{name} must be between 1 and 2^24")
-        require(self.classes is None or 1 <= self.classes <= 2**24, "classes must be between 1 and 2^24")
-        require(
-            not self.label_names or len(self.label_names) == self.classes,
-            f"label_names has {len(self.label_names)} entries, but classes is {self.classes}",
-        )
-        require(self.layers <= 1024, "layers must be at most 1,024")
-        for name in ("height", "width"):
-            side = getattr(self, name)
-            require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
-        require(len(self.stem) <= 64, "stem must have at most 64 entries")
-        for channels in self.stem:
-            require(1 <= channels <= 2**16, f"stem must be between 1 and 2^16, not {channels}")
-        pixels = self.features * self.patch**2
-        widest = max(3 * self.dim, self.feedforward, self.patches + 1, pixels, self.classes or 1)
-        require(self.dim * widest <= 2**36, f"dim {self.dim} gives a matrix of more than 2^36 elements")
-        require(self.dim % self.heads == 0, f"dim {self.dim} must be a multiple of heads {self.heads}")
-        for name in ("dropout", "attention_dropout"):
-            p = getattr(self, name)
-            require(p is None or 0 <= p < 1, f"{name} must be in [0, 1)")
-        require_known(self, activation=ACTIVATIONS, score=SCORES, position=(LEARNED, SINUSOIDAL, *POSITIONS))
-        require(
-            self.position != "rotary" or self.dim // self.heads % 2 == 0,
-            f"position 'rotary' needs an even head size, but dim {self.dim} / heads {self.heads} is odd",
-        )
-        require(0 < self.eps < 1, "eps must be in (0, 1)")
+    classes: Size | None = None  # number of classes; None: no head, the model returns y
+    label_names: StringList = ()  # names of the classes, if known
+    height: Size = 224  # of training images, in pixels
+    width: Size = 224  # of training images, in pixels
+    channels: Size = 3  # of the images
+    patch: Size = 16  # side of a patch in pixels
+    stem: Stem = ()  # channels of the convolutions before the patches
+    dim: Size = 768  # width of embeddings and hidden states
+    layers: Count = 12  # number of blocks
+    heads: Count = 12  # attention heads per layer
+    ffn_dim: Size = 3072  # width of the feed-forward networks
+    dropout: Rate = 0.0  # of embeddings, residual branches and feed-forward networks
+    attention_dropout: Rate | None = None  # of the attention weights; None: same as dropout
+    activation: Activation = "gelu"  # of the feed-forward networks
+    score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
+    position: PositionTerm = Term("position", "learned")  # E_pos, or a position inside self-attention
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
+    qkv_bias: bool = True  # whether the projections to queries, keys and values have a bias
+    pooler: bool = False  # y = tanh(W LN(z)_class + b), the hidden layer of the pre-training head
+    layer_norm_eps: Rate = 1e-12  # epsilon of layer normalization
 
     @property
     def attention_dropout_p(self) -> float:
@@ -114,31 +84,41 @@ class Config:
         return self.height // self.patch, self.width // self.patch
 
     @property
-    def patches(self) -> int:
-        return self.grid[0] * self.grid[1]
+    def sizes(self) -> Sizes:
+        """Sizes of an attention head; the keys are the class token and the patches."""
+        return head_sizes(self.dim, self.heads, 1 + self.grid[0] * self.grid[1])
+
+    @model_validator(mode="after")
+    def _check(self) -> "ViTConfig":
+        for name, side in (("height", self.height), ("width", self.width)):
+            require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
+        pixels = self.features * self.patch**2
+        widest = max(3 * self.dim, self.ffn_dim, self.sizes.max_keys, pixels, self.classes or 1)
+        require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")
+        check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
+        require(len(self.label_names) in (0, self.classes), f"label_names must name all {self.classes} classes or none")
+        return self
 
 
 @register("model", "vit")
-class ViT(nn.Module):
+class ViT(Model):
     """Vision Transformer."""
 
-    config_class = Config
+    config_class = ViTConfig
     presets: ClassVar = PRESETS
+    description = "ViT (Dosovitskiy et al. 2021): a Transformer encoder over image patches"
 
-    tokenizer: Any = None  # not used
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
         widths = (config.channels, *config.stem)
-        self.stem = Stack(Convolution(inputs, outputs) for inputs, outputs in pairwise(widths))
+        self.stem = nn.ModuleList(Convolution(inputs, outputs) for inputs, outputs in pairwise(widths))
         self.patch_embed = PatchEmbedding(config.features, config.patch, config.dim)  # E
-        self.class_token = normal(1, 1, config.dim)  # x_class
-        self.positions = normal(1, 1 + config.patches, config.dim) if config.position == LEARNED else None  # E_pos
-        self.sinusoidal = Sinusoidal(config.dim) if config.position == SINUSOIDAL else None
+        self.class_token = nn.Parameter(torch.empty(1, 1, config.dim).normal_(std=0.02))  # x_class
+        self.positions = build_encoding(config.position, config.sizes)  # E_pos
         self.dropout = Dropout(config.dropout)
-        self.encoder = Stack(block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.dim, config.eps)
+        self.encoder = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.head = None if config.classes is None else nn.Linear(config.dim, config.classes)  # W
 
@@ -155,39 +135,37 @@ class ViT(nn.Module):
         return y if self.head is None else self.head(y)
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
-        """Return norm(z): the state of the class token, then those of the patches, row by row."""
+        """Return LN(z): the state of the class token, then those of the patches, row by row."""
+        if images.ndim != 4 or images.shape[1] != self.config.channels:
+            channels = self.config.channels
+            raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(images.shape)}")
         x = images
         for convolution in self.stem:
             x = convolution(x)
         patches, grid = self.patch_embed(x)
         z = torch.cat((self.class_token.expand(len(images), -1, -1), patches), dim=1)
-        if self.positions is not None:
-            z = z + self.interpolate_positions(self.positions, grid)
-        if self.sinusoidal is not None:
-            z = z + self.sinusoidal(z.shape[1])
+        if isinstance(self.positions, Learned):
+            z = z + self.interpolate_positions(self.positions.weight, grid)
+        elif self.positions is not None:
+            z = z + self.positions(z.shape[1])
         z = self.dropout(z)
-        for encoder_block in self.encoder:
-            z, _ = encoder_block(z)
+        for block in self.encoder:
+            z = block(z)
         return self.norm(z)
 
     def interpolate_positions(
-        self, positions: Float[Tensor, "1 trained_tokens dim"], grid: tuple[int, int]
-    ) -> Float[Tensor, "1 tokens dim"]:
+        self, positions: Float[Tensor, "trained_tokens dim"], grid: tuple[int, int]
+    ) -> Float[Tensor, "tokens dim"]:
         """Interpolate E_pos to a grid of patches of any size."""
         if grid == self.config.grid:
             return positions
-        class_position, learned = positions.split((1, self.config.patches), dim=1)
-        learned = learned.unflatten(1, self.config.grid).movedim(-1, 1)  # 1 d rows columns
-        resized = F.interpolate(learned, grid, mode="bicubic", align_corners=False)
-        return torch.cat((class_position, resized.flatten(2).transpose(1, 2)), dim=1)
-
-    @property
-    def device(self) -> torch.device:
-        return self.class_token.device
+        learned = positions[1:].unflatten(0, self.config.grid).movedim(-1, 0)  # dim rows columns
+        resized = F.interpolate(learned[None], grid, mode="bicubic", align_corners=False)[0]
+        return torch.cat((positions[:1], resized.flatten(1).t()))
 
 
 class Convolution(nn.Module):
-    """gelu(norm(C * x)) with a 3 x 3 convolution."""
+    """gelu(GroupNorm(C * x)) with a 3 x 3 convolution."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -195,9 +173,6 @@ class Convolution(nn.Module):
         self.norm = nn.GroupNorm(1, outputs)  # independent of the other images of the batch
 
     def forward(self, x: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs height width"]:
-        if x.ndim != 4 or x.shape[1] != self.convolve.in_channels:
-            channels = self.convolve.in_channels
-            raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(x.shape)}")
         return F.gelu(self.norm(self.convolve(x.to(self.convolve.weight.dtype))))
 
 
@@ -214,14 +189,10 @@ class PatchEmbedding(nn.Module):
         self, images: Float[Tensor, "batch channels height width"]
     ) -> tuple[Float[Tensor, "batch patches dim"], tuple[int, int]]:
         """Return the embedded patches row by row, and the numbers of rows and columns."""
-        _, channels, side, _ = self.weight.shape
-        if images.ndim != 4 or images.shape[1] != channels:
-            raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(images.shape)}")
-        height, width = images.shape[2:]
+        side, height, width = self.weight.shape[-1], *images.shape[2:]
         if height < side or width < side or height % side or width % side:
             raise ShapeError(
-                f"images of {height} x {width} pixels cannot be divided into patches of {side} x {side}: scale or crop "
-                f"them to multiples of {side}"
+                f"images of {height} x {width} pixels cannot be cut into patches of {side} x {side} pixels"
             )
         # b c (row y) (column x) -> b (row column) (c y x). A matrix product is exact in float32 on a GPU, too, where
         # convolutions use TF32.
@@ -230,20 +201,22 @@ class PatchEmbedding(nn.Module):
         return F.linear(pixels, self.weight.flatten(1), self.bias), (height // side, width // side)
 
 
-def block(config: Config) -> Block:
-    """Build a block of self-attention over all patches and feed-forward network."""
-    features = config.dim // config.heads
-    sizes = Sizes(features, features, hidden=features, max_keys=1 + config.patches, heads=config.heads)
-    position = POSITIONS.get(config.position)
-    attention = MultiHead(
-        config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias,
-        score=build_score(config.score, sizes),
-        position=None if position is None else position(config.dim, config.heads),
-    )  # fmt: skip
-    feedforward = FeedForward(config.dim, config.feedforward, config.dropout, config.activation)
-    return Block(attention, feedforward, config.dropout, norm="pre", eps=config.eps)
+class Block(nn.Module):
+    """z = z + SelfAttention(LN(z)),   z = z + FFN(LN(z))   (pre-norm)."""
 
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(
+            config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias, backend=config.backend,
+            score=config.score.build(config.sizes), position=build_position(config.position, config.sizes),
+            align=config.align.build(config.sizes),
+        )  # fmt: skip
+        self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.ffn = FeedForward(config.dim, config.ffn_dim, config.dropout, config.activation)
+        self.ffn_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
 
-def normal(*shape: int) -> nn.Parameter:
-    """Return a parameter initialised with N(0, 0.02^2)."""
-    return nn.Parameter(torch.empty(shape).normal_(std=0.02))
+    def forward(self, z: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+        attended, _ = self.attention(self.attention_norm(z))
+        z = z + self.dropout(attended)
+        return z + self.dropout(self.ffn(self.ffn_norm(z)))

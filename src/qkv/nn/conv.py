@@ -1,4 +1,4 @@
-"""Gated convolutions over time (Dauphin et al. 2017; Gehring et al. 2017)."""
+"""Gated convolutions over time and their embeddings (Dauphin et al. 2017; Gehring et al. 2017)."""
 
 import math
 
@@ -6,11 +6,26 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from qkv.attention import Learned
 from qkv.errors import InputError, ShapeError
-from qkv.nn.dropout import Dropout
-from qkv.types import Bool, Float, Tensor
+from qkv.nn.fast import Dropout
+from qkv.types import Bool, Float, Int, Tensor
 
 ROOT_HALF = math.sqrt(0.5)
+
+
+class PositionalEmbedding(nn.Embedding):
+    """dropout(w + p): learned token and position embeddings."""
+
+    def __init__(self, vocab_size: int, dim: int, max_length: int, dropout: float) -> None:
+        super().__init__(vocab_size, dim)
+        self.positions = Learned(max_length, dim)
+        self.dropout = Dropout(dropout)
+        nn.init.normal_(self.weight, std=0.1)
+        nn.init.normal_(self.positions.weight, std=0.1)
+
+    def forward(self, tokens: Int[Tensor, "batch length"], offset: int = 0) -> Float[Tensor, "batch length dim"]:
+        return self.dropout(super().forward(tokens) + self.positions(tokens.shape[1], offset))
 
 
 class GatedConvolution(nn.Module):
@@ -64,3 +79,10 @@ def scale_gradient(x: Float[Tensor, "*shape"], factor: float) -> Float[Tensor, "
     """Return x unchanged; multiply its gradient by `factor`."""
     detached = x.detach()
     return detached + factor * (x - detached)
+
+
+def scaled_residual(
+    x: Float[Tensor, "batch length features"], y: Float[Tensor, "batch length features"]
+) -> Float[Tensor, "batch length features"]:
+    """(x + y) sqrt(1/2), which preserves variance, in the precision of x."""
+    return (x + y.to(x.dtype)) * ROOT_HALF

@@ -1,16 +1,13 @@
-"""Token embeddings, and position encodings by name."""
+"""Token embeddings, and the position terms of a config."""
 
 import math
-from collections.abc import Callable
 
+import torch
 from torch import nn
 
-from qkv.attention import ALiBi, Encoding, Learned, Position, Relative, Rotary, Sinusoidal
-from qkv.attention.encoding import SinusoidalHalves as SinusoidalHalves
-from qkv.nn.dropout import Dropout
+from qkv.attention import Encoding, Position, Sizes
+from qkv.config import Term
 from qkv.types import Float, Int, Tensor
-
-MAX_RELATIVE_DISTANCE = 16  # relative positions are clipped to this distance, as in Shaw et al. 2018
 
 
 class ScaledEmbedding(nn.Embedding):
@@ -25,42 +22,24 @@ class ScaledEmbedding(nn.Embedding):
         return super().forward(tokens) * self.scale
 
 
-class PositionedEmbedding(nn.Module):
-    """dropout(sqrt(d) * E[token] + PE[position]), as in Vaswani et al. 2017, section 3.4.
-
-    Without `positions`, they are left to the attention layers. `added` is a further embedding per token.
-    """
-
-    def __init__(
-        self, size: int, dim: int, dropout: float, *, positions: Encoding | None = None, scale: float | None = None
-    ) -> None:
-        super().__init__()
-        self.tokens = ScaledEmbedding(size, dim, scale)
-        self.positions = positions
-        self.dropout = Dropout(dropout)
-
-    def forward(
-        self,
-        tokens: Int[Tensor, "batch length"],
-        offset: int = 0,
-        added: Float[Tensor, "batch length dim"] | None = None,
-    ) -> Float[Tensor, "batch length dim"]:
-        embedded = self.tokens(tokens)
-        if self.positions is not None:
-            embedded = embedded + self.positions(tokens.shape[1], offset)
-        return self.dropout(embedded if added is None else embedded + added)
+def is_encoding(term: Term) -> bool:
+    """Return whether a position is added to the embeddings; otherwise it acts inside self-attention."""
+    return issubclass(term.cls, Encoding)
 
 
-# Encodings that are added to embeddings, built from (dim, max_length).
-ENCODINGS: dict[str, Callable[[int, int], Encoding]] = {
-    "sinusoidal": lambda dim, max_length: Sinusoidal(dim),
-    "sinusoidal_halves": lambda dim, max_length: SinusoidalHalves(dim),
-    "learned": lambda dim, max_length: Learned(max_length, dim),
-}
+def build_encoding(term: Term, sizes: Sizes) -> Encoding | None:
+    """Build a position that is added to the embeddings; None for one that acts inside self-attention."""
+    return term.build(sizes) if is_encoding(term) else None
 
-# Positions that act inside self-attention, built from (dim, heads).
-POSITIONS: dict[str, Callable[[int, int], Position]] = {
-    "rotary": lambda dim, heads: Rotary(dim // heads),
-    "relative": lambda dim, heads: Relative(dim // heads, MAX_RELATIVE_DISTANCE),
-    "alibi": lambda dim, heads: ALiBi(heads),
-}
+
+def build_position(term: Term, sizes: Sizes) -> Position | None:
+    """Build a position that acts inside self-attention; None for one that is added to the embeddings."""
+    return None if is_encoding(term) else term.build(sizes)
+
+
+def positions_within(documents: Int[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+    """Return the position of each token within its document."""
+    position = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return position - position.masked_fill(~starts, 0).cummax(dim=1).values

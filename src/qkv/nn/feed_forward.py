@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.nn.dropout import Dropout
+from qkv.nn.fast import Dropout
 from qkv.types import Float, Tensor
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,  # x Phi(x) (Hendrycks and Gimpel 2016)
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # the tanh approximation, as in GPT-2
@@ -19,13 +21,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """W2 f(W1 x), applied at every position (Vaswani et al. 2017, section 3.3, where f is relu)."""
+    """FFN(x) = W2 f(W1 x), applied at every position (Vaswani et al. 2017, section 3.3, where f is relu)."""
 
-    def __init__(self, dim: int, hidden: int, dropout: float, activation: str = "relu") -> None:
+    def __init__(self, dim: int, hidden_dim: int, dropout: float = 0.0, activation: Activation = "relu") -> None:
         super().__init__()
         self.activation = activation
-        self.up_proj = nn.Linear(dim, hidden)
-        self.down_proj = nn.Linear(hidden, dim)
+        self.up_proj = nn.Linear(dim, hidden_dim)
+        self.down_proj = nn.Linear(hidden_dim, dim)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch length dim"]:

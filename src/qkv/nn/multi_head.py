@@ -1,14 +1,20 @@
 """Multi-head attention: project, split into heads, attend, merge, project."""
 
+from typing import Literal
+
+import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import Align, Attend, Cache, KeyValue, Mask, Position, Score, StaticKeyValue
-from qkv.errors import InputError
+from qkv.attention import Align, Attend, Cache, KeyValue, Mask, Position, Score, Sizes, StaticKeyValue
+from qkv.config import Term, require
+from qkv.errors import ConfigError, InputError, ShapeError
 from qkv.types import Float, Int, Tensor
 
+BackendName = Literal["auto", "reference", "sdpa", "flex", "triton"]
 
-class MultiHead(nn.Module):
+
+class MultiHeadAttention(nn.Module):
     """MultiHead(x, y) = Concat(head_1 ... head_h) W_O,   head_i = attend(x W_Qi, y W_Ki, y W_Vi).
 
     From Vaswani et al. (2017). With fewer `kv_heads` than heads, groups of heads share keys and values (grouped-query
@@ -26,6 +32,7 @@ class MultiHead(nn.Module):
         score: Score | None = None,
         align: Align | None = None,
         position: Position | None = None,
+        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
@@ -37,13 +44,13 @@ class MultiHead(nn.Module):
         self.kv_heads = kv_heads
         self.head_dim = dim // heads
         self._sizes = (dim, kv_heads * self.head_dim, kv_heads * self.head_dim)  # of queries, keys and values
-        self.project = nn.Linear(dim, sum(self._sizes), bias=bias)  # W_Q, W_K and W_V of all heads, stacked
-        self.output = nn.Linear(dim, dim)  # W_O
-        self.attend = Attend(score, align, position, dropout, heads=heads)
-        for part in self.project.weight.split(self._sizes):
+        self.qkv_proj = nn.Linear(dim, sum(self._sizes), bias=bias)  # W_Q, W_K and W_V of all heads, stacked
+        self.out_proj = nn.Linear(dim, dim)  # W_O
+        self.attend = Attend(score, align, position, dropout, backend, heads)
+        for part in self.qkv_proj.weight.split(self._sizes):
             nn.init.xavier_uniform_(part)
-        nn.init.xavier_uniform_(self.output.weight)
-        for linear in (self.project, self.output):
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        for linear in (self.qkv_proj, self.out_proj):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
@@ -56,16 +63,18 @@ class MultiHead(nn.Module):
         position: Position | None = None,
     ) -> tuple[Float[Tensor, "batch query dim"], Cache]:
         """Self-attention over `past` and `x`; also returns the key/value cache extended by `x`."""
-        query, key, value = (self._split(part) for part in self.project(x).split(self._sizes, dim=-1))
+        query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).split(self._sizes, dim=-1))
         if past is None:
             present: Cache = KeyValue(self.attend.keys(key, position=position).tensor, value)
         else:
             present = past.append(self.attend.keys(key, past.length, position=position), value)
-        return self._attend_and_project(query, present, mask, position, present.first_position(query.shape[2])), present
+        start = present.first_position(query.shape[2])
+        return self._attend_and_project(query, present, mask, position, start), present
 
     def keys_values(self, memory: Float[Tensor, "batch key dim"], *, position: Position | None = None) -> KeyValue:
         """Precompute the keys and values of a memory for cross-attention."""
-        key, value = (self._split(part) for part in self._project(memory, slice(self._sizes[0], None)).chunk(2, dim=-1))
+        projected = self._project(memory, slice(self._sizes[0], None))
+        key, value = (self.split_heads(part) for part in projected.chunk(2, dim=-1))
         return KeyValue(self.attend.keys(key, position=position).tensor, value)
 
     def cross(
@@ -78,18 +87,24 @@ class MultiHead(nn.Module):
         start: int | Int[Tensor, "*batch"] | None = None,
     ) -> Float[Tensor, "batch query dim"]:
         """Cross-attention over a memory from `keys_values`; `start` is the position of the first query."""
-        query = self._split(self._project(x, slice(self._sizes[0])))
+        query = self.split_heads(self._project(x, slice(self._sizes[0])))
         return self._attend_and_project(query, memory, mask, position, start)
 
     def static_cache(self, batch: int, capacity: int, length: int | Int[Tensor, ""] = 0) -> StaticKeyValue:
         """Return an empty cache for `capacity` tokens; pass `length` as a zero tensor for use in a CUDA graph."""
-        token = self.project.weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
+        token = self.qkv_proj.weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
         return StaticKeyValue.like(self.attend.keys(token), token, capacity, length)
+
+    def split_heads(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def merge_heads(self, x: Float[Tensor, "batch heads length head_dim"]) -> Float[Tensor, "batch length features"]:
+        return x.transpose(1, 2).flatten(2)
 
     def _project(self, x: Float[Tensor, "batch length dim"], rows: slice) -> Float[Tensor, "batch length features"]:
         """Project with the given rows of the stacked W_Q, W_K and W_V."""
-        bias = self.project.bias
-        return F.linear(x, self.project.weight[rows], None if bias is None else bias[rows])
+        bias = self.qkv_proj.bias
+        return F.linear(x, self.qkv_proj.weight[rows], None if bias is None else bias[rows])
 
     def _attend_and_project(
         self,
@@ -99,10 +114,27 @@ class MultiHead(nn.Module):
         position: Position | None,
         start: int | Int[Tensor, "*batch"] | None,
     ) -> Float[Tensor, "batch query dim"]:
-        attended = self.attend(
-            query, memory.keys, memory.values, memory.mask_unfilled(mask), position=position, start=start
-        )
-        return self.output(attended.output.transpose(1, 2).flatten(2))  # b h q d -> b q (h d)
+        mask = memory.mask_unfilled(mask)
+        attended = self.attend(query, memory.keys, memory.values, mask, position=position, start=start)
+        return self.out_proj(self.merge_heads(attended.output))
 
-    def _split(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+def head_sizes(dim: int, heads: int, max_keys: int) -> Sizes:
+    """Return the sizes of an attention head, from which the terms of a config are built."""
+    require(dim % heads == 0, f"dim {dim} must be divisible by heads {heads}")
+    return Sizes(dim // heads, dim // heads, dim // heads, max_keys, heads)
+
+
+def check_terms(sizes: Sizes, **terms: Term) -> None:
+    """Raise ConfigError unless the terms of a config can be built with these sizes; nothing is allocated."""
+    for key, term in terms.items():
+        try:
+            with torch.device("meta"):
+                term.build(sizes)
+        except (InputError, ShapeError) as error:
+            raise ConfigError(f"{key} {term.name!r}: {error}") from None
+        require(
+            term.options.get("estimator") != "reinforce",
+            f"{key} {term.name!r}: the estimator 'reinforce' needs a reward for each query, which multi-head attention "
+            "does not have: choose 'straight-through' or 'gumbel'",
+        )

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from qkv.attention import Attend, Dot, Padding
-from qkv.types import Float, Int, Tensor
+from qkv.types import Float, Int, Shaped, Tensor
 
 
 class Pooling(nn.Module):
-    """Base class; `features` counts all directions, concatenated."""
+    """Base class; `features` counts all directions, concatenated. `attend` has the terms of attention pooling."""
 
-    def __init__(self, features: int, directions: int = 2) -> None:
+    def __init__(self, features: int, directions: int = 2, attend: Attend | None = None) -> None:
         super().__init__()
         self.features = features
         self.directions = directions
@@ -46,11 +46,11 @@ class LastPooling(Pooling):
 class AttentionPooling(Pooling):
     """Average weighted by attention with a learned query."""
 
-    def __init__(self, features: int, directions: int = 2) -> None:
+    def __init__(self, features: int, directions: int = 2, attend: Attend | None = None) -> None:
         super().__init__(features, directions)
         self.key = nn.Linear(features, features)  # W and b
         self.query = nn.Parameter(torch.empty(features))  # q
-        self.attend = Attend(Dot(), heads=1)
+        self.attend = attend or Attend(Dot(), heads=1)
         nn.init.uniform_(self.query, -(features**-0.5), features**-0.5)
 
     def forward(
@@ -62,3 +62,8 @@ class AttentionPooling(Pooling):
 
 
 POOLINGS: dict[str, type[Pooling]] = {"mean": MeanPooling, "last": LastPooling, "attention": AttentionPooling}
+
+
+def full_lengths(rows: Shaped[Tensor, "batch length *features"]) -> Int[Tensor, "batch"]:
+    """Return the lengths of rows without padding."""
+    return torch.full(rows.shape[:1], rows.shape[1], device=rows.device)

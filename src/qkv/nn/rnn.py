@@ -11,21 +11,41 @@ known part of W x is computed for all steps at once, and each step computes only
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from qkv.attention.precision import upcast_dtype
-from qkv.nn.dropout import dropout
+from qkv.nn import fast
+from qkv.nn.fast import StepLinear, autocast_once, dropout
 from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
+Cell = Literal["gru", "lstm", "rnn"]
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 Layer = tuple[Float[Tensor, "batch hidden"], ...]  # state of one layer: (h,), or (h, c) for an LSTM
+Gates = Float[Tensor, "batch gates"]  # W x + b or U h + c of all gates, concatenated
+
+
+def rnn_step(input_gates: Gates, hidden_gates: Gates, state: Layer) -> Layer:
+    """h' = tanh(W x + U h)."""
+    return (torch.tanh(input_gates + hidden_gates),)
+
+
+def gru_step(input_gates: Gates, hidden_gates: Gates, state: Layer) -> Layer:
+    """h' = (1 - z) n + z h."""
+    return (fast.gru_cell(input_gates, hidden_gates, state[0].to(input_gates.dtype)),)
+
+
+def lstm_step(input_gates: Gates, hidden_gates: Gates, state: Layer) -> Layer:
+    """c' = f c + i g,   h' = o tanh(c'). c is a sum over all steps and accumulates at least in float32."""
+    return fast.lstm_cell(input_gates, hidden_gates, state[1].to(upcast_dtype(input_gates.dtype)))
+
+
+CELL_STEPS: dict[str, Callable[[Tensor, Tensor, Layer], Layer]] = {"rnn": rnn_step, "gru": gru_step, "lstm": lstm_step}
 
 
 class Recurrent(nn.Module):
@@ -73,13 +93,9 @@ class Recurrent(nn.Module):
         self, layer: nn.RNNBase, x: Float[Tensor, "batch length inputs"], state: Layer
     ) -> tuple[Float[Tensor, "batch length hidden"], Layer]:
         """Run one layer over all steps."""
-        if self.cell == "gru" and x.device.type == "cpu" and torch.is_grad_enabled():
-            # PyTorch also loops over the steps here, and accumulates the gradient of U at each of them.
-            cell, states = StepwiseRNN(self.cell, [layer], x.transpose(0, 1)), []
-            for _ in range(x.shape[1]):
-                h, [state] = cell([state])
-                states.append(h)
-            return torch.stack(states, dim=1), state
+        if isinstance(layer, nn.GRU):
+            x, h = fast.gru_layer(layer, x, state[0])
+            return x, (h,)
         first = tuple(part[None].contiguous() for part in state)
         x, last = layer(x, first if self.cell == "lstm" else first[0])
         return x, tuple(part[0] for part in (last if self.cell == "lstm" else (last,)))
@@ -145,17 +161,20 @@ class Bridge(nn.Module):
     With "none", an LSTM's c is initialised with h as well: the encoder's c is only available after the padding.
     """
 
-    def __init__(self, kind: str, layers: int, features: int, width: int) -> None:
+    def __init__(self, kind: str, inputs: tuple[int, int], outputs: tuple[int, int]) -> None:
+        """`inputs` and `outputs` are the layers and the features per layer of the encoder and of the decoder."""
         super().__init__()
-        self.kind, self.layers, self.width = kind, layers, width
-        self.project = nn.Linear(layers * features, layers * width) if kind in ("linear", "tanh") else None  # B
+        self.kind, self.outputs = kind, outputs
+        sizes = inputs[0] * inputs[1], outputs[0] * outputs[1]
+        self.project = nn.Linear(*sizes) if kind in ("linear", "tanh") else None  # B
 
-    def forward(self, last: Float[Tensor, "batch layers features"]) -> Float[Tensor, "batch layers width"]:
+    def forward(self, final: Float[Tensor, "batch encoder_layers features"]) -> Float[Tensor, "batch layers width"]:
+        layers, width = self.outputs
         if self.kind == "zeros":
-            return last.new_zeros(*last.shape[:2], self.width)
+            return final.new_zeros(len(final), layers, width)
         if self.project is None:
-            return last.repeat(1, 1, self.width // last.shape[-1])
-        state = self.project(last.flatten(1)).unflatten(1, (self.layers, self.width))
+            return final.repeat(1, 1, width // final.shape[-1])
+        state = self.project(final.flatten(1)).unflatten(1, (layers, width))
         return state.tanh() if self.kind == "tanh" else state
 
 
@@ -169,7 +188,7 @@ class StepwiseRNN:
         self.dropout = dropout
         self.layers: list[tuple[StepLinear, StepLinear]] = []  # W x and U h
         for layer in layers:
-            w, u, b, c = map(_cast, layer.parameters())
+            w, u, b, c = map(autocast_once, layer.parameters())
             base = b.expand(*x.shape[:2], -1)
             if not self.layers:
                 w_known, w = w.split((x.shape[-1], w.shape[1] - x.shape[-1]), dim=1)
@@ -186,119 +205,3 @@ class StepwiseRNN:
                 extra = dropout(new_state[-1][0], self.dropout)
             new_state.append(self.cell_step(input_linear(extra), hidden_linear(layer[0]), layer))
         return new_state[-1][0], new_state
-
-
-class StepLinear:
-    """g_t = base_t + W x_t, one step t at a time.
-
-    Accumulating dW = sum_t dg_t x_t^T per step would cost a product and a sum of the size of W each time. Instead, W is
-    detached in the steps and dW is computed in one product, once the gradients dg_t of all base_t are known.
-    """
-
-    def __init__(self, base: Float[Tensor, "length batch out"], weight: Float[Tensor, "out inputs"]) -> None:
-        self.inputs: list[Tensor] = []  # x_t
-        self.collects_inputs = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if self.collects_inputs:
-            base, weight = _DeferredWeightGrad.apply(base, weight, self.inputs), weight.detach()  # type: ignore[no-untyped-call]
-        self.base, self.weight = iter(base.unbind(0)), weight.t()
-
-    @classmethod
-    def from_linear(cls, linear: nn.Linear, length: int, batch: int) -> "StepLinear":
-        """Apply a linear layer over `length` steps."""
-        return cls(_cast(linear.bias).expand(length, batch, -1), _cast(linear.weight))
-
-    def __call__(self, x: Float[Tensor, "batch inputs"] | None) -> Float[Tensor, "batch out"]:
-        base = next(self.base)
-        if x is None:
-            return base
-        x = x.to(base.dtype)
-        if self.collects_inputs:
-            self.inputs.append(x.detach())  # x itself would keep the graph, which holds this list, alive
-        return torch.addmm(base, x, self.weight)
-
-
-class _DeferredWeightGrad(torch.autograd.Function):
-    """Identity on `base` whose backward also computes the gradient of the weight that the steps multiply by."""
-
-    @staticmethod
-    def forward(base: Tensor, weight: Tensor, step_inputs: list[Tensor]) -> Tensor:
-        return base.view_as(base)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, list[Tensor]], output: Tensor) -> None:
-        ctx.step_inputs = inputs[2]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        if not ctx.step_inputs or not ctx.needs_input_grad[1]:
-            return grad, None, None
-        return grad, grad.flatten(0, 1).t() @ torch.cat(ctx.step_inputs), None
-
-
-def _rnn(input_gates: Float[Tensor, "batch gates"], hidden_gates: Float[Tensor, "batch gates"], state: Layer) -> Layer:
-    return (torch.tanh(input_gates + hidden_gates),)
-
-
-def _gru(input_gates: Float[Tensor, "batch gates"], hidden_gates: Float[Tensor, "batch gates"], state: Layer) -> Layer:
-    h = state[0].to(input_gates.dtype)
-    if h.is_cuda:
-        return (torch.ops.aten._thnn_fused_gru_cell(input_gates, hidden_gates, h)[0],)  # one kernel
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        return (_GRU.apply(input_gates, hidden_gates, h),)  # type: ignore[no-untyped-call]
-    return (_gru_parts(input_gates, hidden_gates, h)[-1],)
-
-
-def _gru_parts(input_gates: Tensor, hidden_gates: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return r and z concatenated, n, and h'."""
-    hidden = h.shape[-1]
-    gates = (input_gates[:, : 2 * hidden] + hidden_gates[:, : 2 * hidden]).sigmoid_()
-    reset, update = gates.split(hidden, dim=-1)
-    new = torch.addcmul(input_gates[:, 2 * hidden :], reset, hidden_gates[:, 2 * hidden :]).tanh_()
-    return gates, new, torch.lerp(new, h, update)
-
-
-class _GRU(torch.autograd.Function):
-    """One GRU step with a hand-written backward: autograd's bookkeeping per operation would dominate."""
-
-    @staticmethod
-    def forward(ctx: Any, input_gates: Tensor, hidden_gates: Tensor, h: Tensor) -> Tensor:
-        gates, new, h_next = _gru_parts(input_gates, hidden_gates, h)
-        ctx.save_for_backward(gates, new, h, hidden_gates)
-        return h_next
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gates, new, h, hidden_gates = ctx.saved_tensors
-        hidden = h.shape[-1]
-        reset, update = gates.split(hidden, dim=-1)
-        d_input, d_hidden = torch.empty_like(hidden_gates), torch.empty_like(hidden_gates)
-        d_reset, d_update, d_new = d_input.split(hidden, dim=-1)
-        d_h = grad * update
-        torch.mul(grad - d_h, 1 - new * new, out=d_new)  # gradient before the tanh; likewise for the sigmoids below
-        torch.mul(grad, h - new, out=d_update)
-        torch.mul(d_new, hidden_gates[:, 2 * hidden :], out=d_reset)
-        d_input[:, : 2 * hidden] *= gates * (1 - gates)
-        d_hidden[:, : 2 * hidden] = d_input[:, : 2 * hidden]
-        torch.mul(d_new, reset, out=d_hidden[:, 2 * hidden :])
-        return d_input, d_hidden, d_h
-
-
-def _lstm(input_gates: Float[Tensor, "batch gates"], hidden_gates: Float[Tensor, "batch gates"], state: Layer) -> Layer:
-    c = state[1].to(upcast_dtype(input_gates.dtype))  # c is a sum over all steps: accumulate it in float32
-    if c.is_cuda:
-        # one fused kernel; a no-op cast unless the gates have lower precision
-        h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(input_gates.to(c.dtype), hidden_gates.to(c.dtype), c)
-        return h.to(input_gates.dtype), c
-    i, f, g, o = (input_gates + hidden_gates).chunk(4, dim=-1)
-    c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
-    return (o.sigmoid() * c.tanh()).to(input_gates.dtype), c
-
-
-CELL_STEPS: dict[str, Callable[[Tensor, Tensor, Layer], Layer]] = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}
-
-
-def _cast(weight: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Cast a weight to the autocast dtype once, instead of at every step."""
-    kind = weight.device.type
-    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight

@@ -1,41 +1,16 @@
-"""Attention of a recurrent decoder over the encoded source, with optional coverage."""
+"""Attention of a decoder over the encoded source, with optional coverage."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from qkv.attention import (
-    Align,
-    Attend,
-    Entmax,
-    Hard,
-    Keys,
-    LocalMonotonic,
-    LocalPredictive,
-    Padding,
-    Score,
-    Softmax,
-    Sparsemax,
-)
+from qkv.attention import Align, Attend, Keys, Padding, Score, Sizes
 from qkv.attention.precision import upcast_dtype
+from qkv.config import Term
+from qkv.errors import ConfigError, InputError, ShapeError
+from qkv.nn.multi_head import BackendName as BackendName
 from qkv.types import Float, Int, Tensor
-
-ALIGNMENTS = ("soft", "hard", "local_m", "local_p", "sparsemax", "entmax")
-
-
-def build_alignment(
-    name: str, query_dim: int, window: int, estimator: str, baseline: str, entropy: float, discount: float
-) -> Align:
-    """Build the alignment function by name; arguments that it does not take are ignored."""
-    if name == "hard":
-        baseline_name = None if baseline == "none" else baseline
-        return Hard(estimator, baseline=baseline_name, query_dim=query_dim, entropy=entropy, discount=discount)
-    if name == "local_m":
-        return LocalMonotonic(window)
-    if name == "local_p":
-        return LocalPredictive(query_dim, window)
-    return {"soft": Softmax, "sparsemax": Sparsemax, "entmax": Entmax}[name]()
 
 
 @dataclass(frozen=True)
@@ -45,57 +20,74 @@ class EncodedSource:
     values: Float[Tensor, "batch 1 source features"]  # h_i
     keys: Float[Tensor, "batch 1 source key_features"]  # U h_i, as the score projects them
     lengths: Int[Tensor, "batch"] | None
+    coverage: Float[Tensor, "batch source"] | None = None  # sum of the weights so far, of `CoverageAttention`
 
 
 class SourceAttention(nn.Module):
-    """c_t = attend(query, h). With coverage, the keys depend on the attention each h_i has received so far:
+    """c = sum_i a_i h_i,   a_i = align_i(score(query, h_i))."""
 
-        k_ti = U h_i + w sum_{u<t} a_ui
-
-    which under the additive score is v . tanh(W s + U h_i + w cov_ti) (See, Liu and Manning 2017).
-    """
-
-    def __init__(self, score: Score, align: Align, features: int, *, coverage: bool = False) -> None:
+    def __init__(self, score: Score, align: Align, backend: BackendName = "auto") -> None:
         super().__init__()
-        self.attend = Attend(score, align, heads=1)
-        self.coverage_weight = None  # w
-        if coverage:
-            keys = self.attend.keys(torch.zeros(1, 1, 1, features)).tensor
-            self.coverage_weight = nn.Parameter(torch.empty(keys.shape[-1]).uniform_(-0.1, 0.1))
+        self.attend = Attend(score, align, backend=backend, heads=1)
 
     def precompute(
         self, values: Float[Tensor, "batch source features"], lengths: Int[Tensor, "batch"] | None
     ) -> EncodedSource:
         """Return the keys and values of the encoder states."""
-        keys = self.attend.keys(values[:, None]).tensor
-        if self.coverage_weight is not None:
-            # Append one-hot positions to the values, so that any kernel also returns the weights.
-            batch, longest, _ = values.shape
-            positions = torch.eye(longest, dtype=values.dtype, device=values.device)
-            values = torch.cat((values, positions.expand(batch, -1, -1)), dim=-1)
-        return EncodedSource(values[:, None], keys, lengths)
-
-    def init_coverage(self, source: EncodedSource) -> Float[Tensor, "batch source"] | None:
-        """Return zero coverage, or None without coverage."""
-        if self.coverage_weight is None:
-            return None
-        batch, _, longest, _ = source.keys.shape
-        return source.keys.new_zeros(batch, longest, dtype=upcast_dtype(source.keys.dtype))  # a sum over all steps
+        return EncodedSource(values[:, None], self.attend.keys(values[:, None]).tensor, lengths)
 
     def forward(
-        self,
-        query: Float[Tensor, "batch query hidden"],
-        source: EncodedSource,
-        step: Int[Tensor, ""],
-        coverage: Float[Tensor, "batch source"] | None,
-    ) -> tuple[Float[Tensor, "batch query features"], Float[Tensor, "batch source"] | None]:
-        """Return c_t for each query, the first of them at time `step`, and the updated coverage."""
-        keys = source.keys
-        if self.coverage_weight is not None and coverage is not None:
-            keys = keys + coverage[:, None, :, None].to(keys.dtype) * self.coverage_weight.to(keys.dtype)
+        self, query: Float[Tensor, "batch query hidden"], source: EncodedSource, step: Int[Tensor, ""]
+    ) -> tuple[Float[Tensor, "batch query features"], EncodedSource]:
+        """Return c of each query, the first of them at time `step`, and the source for the next step."""
         mask = None if source.lengths is None else Padding(source.lengths)
-        output = self.attend(query[:, None], Keys(keys), source.values, mask, start=step).output.squeeze(1)
-        if coverage is None:
-            return output, None
+        context = self.attend(query[:, None], Keys(source.keys), source.values, mask, start=step).output
+        return context.squeeze(1), source
+
+
+class CoverageAttention(SourceAttention):
+    """Keys depend on the attention that each h_i has received so far: k_ti = U h_i + w sum_{u<t} a_ui.
+
+    Under the additive score this is v . tanh(W s + U h_i + w cov_ti) (See, Liu and Manning 2017).
+    """
+
+    def __init__(self, score: Score, align: Align, features: int, backend: BackendName = "auto") -> None:
+        super().__init__(score, align, backend)
+        keys = self.attend.keys(torch.zeros(1, 1, 1, features)).tensor
+        self.coverage_weight = nn.Parameter(torch.empty(keys.shape[-1]).uniform_(-0.1, 0.1))  # w
+
+    def precompute(
+        self, values: Float[Tensor, "batch source features"], lengths: Int[Tensor, "batch"] | None
+    ) -> EncodedSource:
+        source = super().precompute(values, lengths)
+        batch, longest, _ = values.shape
+        coverage = source.keys.new_zeros(batch, longest, dtype=upcast_dtype(source.keys.dtype))  # a sum over all steps
+        return replace(source, values=append_one_hot(source.values), coverage=coverage)
+
+    def forward(
+        self, query: Float[Tensor, "batch query hidden"], source: EncodedSource, step: Int[Tensor, ""]
+    ) -> tuple[Float[Tensor, "batch query features"], EncodedSource]:
+        keys, coverage = source.keys, source.coverage
+        assert coverage is not None
+        covered = keys + coverage[:, None, :, None].to(keys.dtype) * self.coverage_weight.to(keys.dtype)
+        output, _ = super().forward(query, replace(source, keys=covered), step)
         context, weights = output.split((output.shape[-1] - coverage.shape[-1], coverage.shape[-1]), dim=-1)
-        return context, coverage + weights.squeeze(1)
+        return context, replace(source, coverage=coverage + weights.squeeze(1))
+
+
+def append_one_hot(values: Float[Tensor, "batch 1 source features"]) -> Float[Tensor, "batch 1 source wider"]:
+    """Append a one-hot vector of its position to each value, so that any kernel also returns the weights."""
+    positions = torch.eye(values.shape[2], dtype=values.dtype, device=values.device)
+    return torch.cat((values, positions.expand(len(values), 1, -1, -1)), dim=-1)
+
+
+def check_attention(score: Term, align: Term, sizes: Sizes) -> None:
+    """Raise ConfigError unless both terms can be built, and the score compares queries and keys, of these sizes."""
+    for key, term in (("align", align), ("score", score)):
+        try:
+            with torch.device("meta"):
+                module = term.build(sizes)
+                if isinstance(module, Score):
+                    module(torch.empty(1, 1, 1, sizes.query), torch.empty(1, 1, 1, sizes.key))
+        except (InputError, ShapeError) as error:
+            raise ConfigError(f"{key}: {error}") from None

@@ -12,6 +12,7 @@ from jaxtyping import Shaped, UInt8
 from torch import nn
 
 from qkv.attention import watch
+from qkv.datasets.batching import batch_by_length
 from qkv.datasets.captions import feature_names, read_features
 from qkv.datasets.image_files import read_image
 from qkv.errors import InputError
@@ -20,7 +21,7 @@ from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderTokens, Pipeline, one_or_many
-from qkv.pipelines.text_inputs import make_batches
+from qkv.pipelines.text_inputs import inference_batch_size
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
@@ -91,7 +92,8 @@ class Captioner(Pipeline):
         )
         images = [image for path in paths for image in self._load(Path(path))]
         captions: list[list[Caption]] = []
-        for rows in make_batches([num_beams * num_return_sequences] * len(images), batch_size, MAX_HYPOTHESES):
+        lengths = [max(num_beams, num_return_sequences)] * len(images)
+        for rows in batch_by_length(lengths, inference_batch_size(batch_size, MAX_HYPOTHESES)):
             captions += self._caption([images[row] for row in rows], config)
         results: list[Any] = captions
         return results if num_return_sequences > 1 else [best for (best,) in results]
@@ -167,7 +169,7 @@ class Captioner(Pipeline):
         config = self.model.config
         expected = (config.channels, config.height, config.width)
         if path.suffix != FEATURES:
-            if config.encoder == "given":
+            if config.encoder.name == "features":
                 raise InputError(
                     f"{path}: this model takes features {list(expected)}, not images: pass a {FEATURES} file"
                 )
@@ -175,8 +177,8 @@ class Captioner(Pipeline):
             return
         names = feature_names(path)
         for name, grid in zip(names, read_features(path, names), strict=True):
-            if config.encoder != "given" or grid.shape != expected:
-                what = "features" if config.encoder == "given" else "images"
+            if config.encoder.name != "features" or grid.shape != expected:
+                what = "features" if config.encoder.name == "features" else "images"
                 raise InputError(f"{path}: {name} is {list(grid.shape)}, but this model takes {what} {list(expected)}")
             yield NamedImage(name, grid)
 

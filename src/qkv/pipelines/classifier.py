@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import torch
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.pair import Pair
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
-from qkv.pipelines.text_inputs import IGNORE, MAX_BATCH_TOKENS, AnyExampleEncoder, Example, iter_batches
+from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, iter_batches
 from qkv.types import Float, Tensor
 
 
@@ -46,9 +47,10 @@ class Classifier(TextPipeline):
         """Classify one text or several."""
         require_text(texts)
         pairs = [Pair(text, "") for text in texts]
-        rows = label_log_probabilities(self.model, self.encoder, pairs, batch_size=batch_size).exp().tolist()
+        log_p = label_log_probabilities(self.model, self.encoder, pairs, inference_batch_size(batch_size))
         return [
-            Classification.from_probabilities(text, self.labels, row) for text, row in zip(texts, rows, strict=True)
+            Classification.from_probabilities(text, self.labels, row)
+            for text, row in zip(texts, log_p.exp().tolist(), strict=True)
         ]
 
     @property
@@ -80,19 +82,13 @@ def encode_texts(
 
 @torch.inference_mode()
 def label_log_probabilities(
-    model: TextEncoder,
-    encoder: AnyExampleEncoder,
-    pairs: Sequence[Pair],
-    *,
-    batch_size: int | None = None,
-    max_tokens: int = MAX_BATCH_TOKENS,
+    model: TextEncoder, encoder: AnyExampleEncoder, pairs: Sequence[Pair], batch_size: BatchSize
 ) -> Float[Tensor, "texts labels"]:
-    """Log-probability of each label for each text; batches as in `make_batches`."""
+    """Log-probability of each label for each text."""
     encoder = encoder.fresh_copy()
     texts = encode_texts(encoder, pairs, {}, model.config.max_length)
     log_p = torch.zeros(len(pairs), model.config.labels)
-    max_units = encoder.max_batch(max_tokens)
-    for rows, batch in iter_batches(texts.examples, encoder.pad, batch_size=batch_size, max_tokens=max_units):
+    for rows, batch in iter_batches(texts.examples, encoder.max_batch(batch_size), encoder.pad):
         batch = batch.to(model.device)
         log_p[rows] = model.predict(encoder.lookup(batch.token_ids), batch.lengths).float().log_softmax(dim=-1).cpu()
     return log_p

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from qkv.errors import InputError
 from qkv.models.bert import Bert
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.pipeline import TextPipeline, require_text
-from qkv.pipelines.text_inputs import IGNORE, MAX_BATCH_TOKENS, Example, iter_batches
+from qkv.pipelines.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
 from qkv.registry import nearest
 from qkv.types import Float, Int, Tensor
 
@@ -46,9 +46,9 @@ class Embedder(TextPipeline):
             Example(encoder.add_special_tokens(ids[: self.max_tokens]), [IGNORE]) for ids in encoder.encode(texts)
         ]
         vectors = torch.zeros(len(texts), self.dim)
-        max_units = encoder.max_batch(MAX_BATCH_TOKENS)
+        max_batch = encoder.max_batch(inference_batch_size(batch_size))
         with torch.no_grad():  # not inference_mode, so that the vectors can be used in training
-            for rows, batch in iter_batches(examples, encoder.pad, batch_size=batch_size, max_tokens=max_units):
+            for rows, batch in iter_batches(examples, max_batch, encoder.pad):
                 batch = batch.to(self.model.device)
                 hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
                 vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()

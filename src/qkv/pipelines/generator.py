@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from qkv.datasets.batching import batch_by_length
 from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, GenerationConfig, Sampling, generate, stream
-from qkv.nn.language_model import LanguageModel
+from qkv.nn.interfaces import LanguageModel
 from qkv.pipelines.pipeline import Pipeline, one_or_many
-from qkv.pipelines.text_inputs import MAX_BATCH_TOKENS, make_batches
+from qkv.pipelines.text_inputs import inference_batch_size
 from qkv.tokenizers import Encoding, Tokenizer
 
 INCOMPLETE = "\ufffd"  # decoded from a part of the bytes of a character
@@ -115,7 +116,7 @@ class Generator(Pipeline):
             by_length.setdefault(len(context), []).append(index)
         for length, indices in by_length.items():
             longest = (length + (config.max_new_tokens or 0)) * config.num_return_sequences
-            for rows in make_batches([longest] * len(indices), batch_size, MAX_BATCH_TOKENS):
+            for rows in batch_by_length([longest] * len(indices), inference_batch_size(batch_size)):
                 yield [indices[row] for row in rows]
 
     @torch.inference_mode()

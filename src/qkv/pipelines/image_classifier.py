@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from qkv.datasets.batching import batch_by_length
 from qkv.datasets.image_files import read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
 from qkv.pipelines.classifier import Classification
 from qkv.pipelines.image_preprocessing import pixel_scale
 from qkv.pipelines.pipeline import Pipeline, one_or_many
-from qkv.pipelines.text_inputs import make_batches
+from qkv.pipelines.text_inputs import inference_batch_size
 
 BATCH_SIZE = 64  # if none is given
 
@@ -40,7 +41,7 @@ class ImageClassifier(Pipeline):
     def __call__(self, paths: Sequence[str | Path], *, batch_size: int | None = None) -> list[Classification]:
         """Classify one image or several, given by their paths."""
         config, answers = self.model.config, []
-        for rows in make_batches([1] * len(paths), batch_size, BATCH_SIZE):
+        for rows in batch_by_length([1] * len(paths), inference_batch_size(batch_size, BATCH_SIZE)):
             chunk = [paths[row] for row in rows]
             pixels = [read_image(Path(path), config.channels, config.height, config.width) for path in chunk]
             logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))

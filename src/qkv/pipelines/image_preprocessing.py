@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from qkv.errors import InputError
-from qkv.hub.json_file import read_object
 from qkv.hub.model_folder import locate
+from qkv.runtime.documents import read_object
 from qkv.types import Float, Shaped, Tensor
 
 PREPROCESSOR = "preprocessor_config.json"  # in Hugging Face folders

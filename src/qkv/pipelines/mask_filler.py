@@ -14,7 +14,7 @@ from qkv.config import require
 from qkv.errors import InputError
 from qkv.models.bert import MLM_HEADS, Bert
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
-from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
+from qkv.pipelines.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.wordpiece import CONTINUATION
 
@@ -66,7 +66,7 @@ class MaskFiller(TextPipeline):
         require_text(texts)
         examples = [self._example(number, text) for number, text in enumerate(texts, start=1)]
         results: dict[int, FilledText] = {}
-        for rows, batch in iter_batches(examples, self.encoder.pad, batch_size=batch_size):
+        for rows, batch in iter_batches(examples, inference_batch_size(batch_size), self.encoder.pad):
             batch = batch.to(self.model.device)
             hidden = self.model(batch.token_ids, lengths=batch.lengths)
             masked = hidden[batch.token_ids == self.mask]

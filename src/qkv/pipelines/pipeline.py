@@ -12,7 +12,7 @@ from torch import nn
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load_as
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
 from qkv.runtime.device import pick_device
 from qkv.tokenizers import Tokenizer

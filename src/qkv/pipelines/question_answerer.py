@@ -10,7 +10,7 @@ from qkv.datasets.squad import Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.pipelines.pipeline import TextPipeline, one_or_many
-from qkv.pipelines.text_inputs import ExampleEncoder
+from qkv.pipelines.text_inputs import ExampleEncoder, inference_batch_size
 from qkv.pipelines.windows import MAX_ANSWER_TOKENS, SpanPredictions, make_windows, max_question_tokens, predict_spans
 
 
@@ -93,9 +93,9 @@ class QuestionAnswerer(TextPipeline):
             self.model,
             windows,
             self.encoder.pad,
+            inference_batch_size(batch_size),
             top_k=top_k,
             max_answer_tokens=max_answer_tokens,
-            batch_size=batch_size,
         )
         return [_extracted(pair, spans) for pair, spans in zip(pairs, predictions, strict=True)]
 

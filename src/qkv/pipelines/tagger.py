@@ -9,12 +9,20 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import nn
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.metrics.tag_metrics import are_entity_tags, entities
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
-from qkv.pipelines.text_inputs import IGNORE, MAX_BATCH_TOKENS, AnyExampleEncoder, Example, TextBatch, iter_batches
+from qkv.pipelines.text_inputs import (
+    IGNORE,
+    AnyExampleEncoder,
+    Example,
+    TextBatch,
+    inference_batch_size,
+    iter_batches,
+)
 from qkv.pipelines.tree_inputs import Tree, reads_trees, require_heads
 from qkv.runtime.text import printable
 from qkv.tokenizers import Tokenizer
@@ -74,8 +82,8 @@ class Tagger(TextPipeline):
             self.model,
             self.encoder,
             [words.words for words in inputs],
+            inference_batch_size(batch_size),
             [words.heads for words in inputs],
-            batch_size=batch_size,
         )
         has_entities = are_entity_tags(self.model.config.label_names)
         return [
@@ -191,15 +199,10 @@ def predict_tags(
     model: TextEncoder,
     encoder: AnyExampleEncoder,
     sentences: Sequence[Sequence[str]],
+    batch_size: BatchSize,
     heads: Sequence[tuple[int, ...] | None] | None = None,
-    *,
-    batch_size: int | None = None,
-    max_tokens: int = MAX_BATCH_TOKENS,
 ) -> list[list[str]]:
-    """Predict the tag of each word; models with tree positions need the heads of the words.
-
-    Batches as in `make_batches`.
-    """
+    """Predict the tag of each word; models with tree positions need the heads of the words."""
     names, encoder = model.labels, encoder.fresh_copy()
     all_heads = heads or [None] * len(sentences)
     untagged = [
@@ -208,7 +211,7 @@ def predict_tags(
     ]
     encoded = encode_sentences(encoder, untagged, {}, model.config.max_length, trees=reads_trees(model.config))
     tags = [[""] * len(words) for words in sentences]
-    for rows, batch in iter_batches(encoded.examples, encoder.pad, batch_size=batch_size, max_tokens=max_tokens):
+    for rows, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
         batch = batch.to(model.device)
         best = tag_logits(model, encoder, batch).argmax(dim=-1).tolist()
         for row, labels in zip(rows, best, strict=True):

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice, pairwise
 from typing import Any, ClassVar, TypeVar
@@ -12,7 +12,7 @@ import torch
 
 from qkv.attention import TreePositions
 from qkv.config import require
-from qkv.datasets.batching import batch_by_length, round_up, shuffled_batches
+from qkv.datasets.batching import BatchSize, batch_by_length, round_up, shuffled_batches
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.pipelines.tree_inputs import EMPTY_TREE, Tree, tree_positions
@@ -67,9 +67,9 @@ class ExampleEncoder:
             raise InputError(f"model.max_length = {max_length} leaves no token for a text between [CLS] and [SEP]")
         return max_length - 2
 
-    def max_batch(self, budget: int) -> int:
-        """Maximum number of units in a batch with a budget of `budget` tokens."""
-        return budget
+    def max_batch(self, batch_size: BatchSize) -> BatchSize:
+        """Size of a batch in the units of the examples' lengths."""
+        return batch_size
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         begin, end = self.special_tokens
@@ -111,8 +111,8 @@ class WordExampleEncoder:
     def max_tokens(self, max_length: int) -> int:
         return max_length
 
-    def max_batch(self, budget: int) -> int:
-        return budget
+    def max_batch(self, batch_size: BatchSize) -> BatchSize:
+        return batch_size
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         return list(ids)
@@ -167,8 +167,10 @@ class SentenceExampleEncoder:
     def max_tokens(self, max_length: int) -> int:
         return max_length
 
-    def max_batch(self, budget: int) -> int:
-        return max(1, budget // self.max_words)
+    def max_batch(self, batch_size: BatchSize) -> BatchSize:
+        if batch_size.by == "examples":
+            return batch_size
+        return replace(batch_size, size=max(1, batch_size.size // self.max_words))
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         return list(ids)
@@ -267,31 +269,26 @@ def _pad_row(row: list[int] | int, width: int, fill: int) -> list[int] | int:
     return row if isinstance(row, int) else row + [fill] * (width - len(row))
 
 
-def collate_padded(examples: Sequence[Example], pad: int, budget: int, max_length: int) -> TextBatch:
+def collate_padded(examples: Sequence[Example], pad: int, batch_size: BatchSize, max_length: int) -> TextBatch:
     """Collate into the one shape that all batches of this width share, at most `max_length` wide."""
     width = min(round_up(max(len(example.ids) for example in examples)), max_length)
-    return collate(examples, pad, budget // width, width)
+    return collate(examples, pad, batch_size.rows(width), width)
 
 
-def epoch_batches(examples: Sequence[Example], budget: int, seed: int, number: int) -> list[list[int]]:
+def epoch_batches(examples: Sequence[Example], batch_size: BatchSize, seed: int, number: int) -> list[list[int]]:
     """Shuffled batches of an epoch, as lists of example indices."""
-    return shuffled_batches([len(example.ids) for example in examples], budget, seed, number)
+    return shuffled_batches([len(example.ids) for example in examples], batch_size, seed, number)
 
 
-def make_batches(
-    lengths: Sequence[int], batch_size: int | None = None, max_tokens: int = MAX_BATCH_TOKENS
-) -> list[list[int]]:
-    """Return the indices of inputs in batches of similar length: `batch_size` each, or up to `max_tokens` tokens."""
-    if batch_size is None:
-        return batch_by_length(lengths, max(1, max_tokens))
-    require(batch_size >= 1, f"batch_size must be at least 1, not {batch_size}")
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    return [order[begin : begin + batch_size] for begin in range(0, len(order), batch_size)]
-
-
-def iter_batches(
-    examples: Sequence[Example], pad: int, *, batch_size: int | None = None, max_tokens: int = MAX_BATCH_TOKENS
-) -> Iterator[tuple[list[int], TextBatch]]:
-    """Yield all examples in batches of similar length (see `make_batches`), each with the indices of its examples."""
-    for rows in make_batches([len(example.ids) for example in examples], batch_size, max_tokens):
+def iter_batches(examples: Sequence[Example], batch_size: BatchSize, pad: int) -> Iterator[tuple[list[int], TextBatch]]:
+    """Yield all examples in batches of similar length, each with the indices of its examples."""
+    for rows in batch_by_length([len(example.ids) for example in examples], batch_size):
         yield rows, collate([examples[row] for row in rows], pad)
+
+
+def inference_batch_size(batch_size: int | None, max_tokens: int = MAX_BATCH_TOKENS) -> BatchSize:
+    """Return batches of `batch_size` inputs, or of up to `max_tokens` tokens if it is None."""
+    if batch_size is None:
+        return BatchSize(max(1, max_tokens))
+    require(batch_size >= 1, f"batch_size must be at least 1, not {batch_size}")
+    return BatchSize(batch_size, by="examples")

@@ -1,6 +1,6 @@
 """Translation with a sequence-to-sequence model, with the attention of each target token."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -10,14 +10,14 @@ from torch import nn
 
 from qkv.attention import watch
 from qkv.config import require
-from qkv.datasets.batching import Batch, EncodedPair, collate
+from qkv.datasets.batching import Batch, EncodedPair, batch_by_length, collate
 from qkv.datasets.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.generation import Coverage, DecodingConstraints, GenerationConfig, Hypothesis, Sampling, generate
-from qkv.nn.encoder_decoder import EncoderDecoder
+from qkv.nn.interfaces import EncoderDecoder
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderTokens, Pipeline, one_or_many
-from qkv.pipelines.text_inputs import MAX_BATCH_TOKENS, make_batches
+from qkv.pipelines.text_inputs import MAX_BATCH_TOKENS, inference_batch_size
 from qkv.pipelines.tree_inputs import (
     ParsedPair,
     Tree,
@@ -114,8 +114,8 @@ class Translator(Pipeline):
         require(len(row_ids) == len(texts), f"{len(texts)} text(s) but {len(row_ids)} row_ids: pass one per text")
         sources = self._encode(dict(enumerate(texts, start=1)))
         lengths = [len(source.encoding) for source in sources]
-        hypotheses_per_text = max(config.num_beams, config.num_return_sequences)
-        for rows in make_batches(lengths, batch_size, MAX_BATCH_TOKENS // hypotheses_per_text):
+        max_tokens = MAX_BATCH_TOKENS // max(config.num_beams, config.num_return_sequences)
+        for rows in batch_by_length(lengths, inference_batch_size(batch_size, max_tokens)):
             batch = [sources[row] for row in rows]
             hypotheses = self._generate(batch, config, prefix, [row_ids[row] for row in rows])
             pairs = [(source, best) for source, row in zip(batch, hypotheses, strict=True) for best in row]
@@ -140,7 +140,7 @@ class Translator(Pipeline):
         if not self.model.alignment_layers:
             raise InputError(
                 f"{self.name}: {what} requires attention over the source, which this model lacks; models that have it: "
-                'rnn_seq2seq with model.attention = "bahdanau" or "luong", conv_seq2seq, transformer'
+                'rnn_seq2seq with model.decoder = "bahdanau" or "luong", conv_seq2seq, transformer'
             )
 
     @torch.inference_mode()
@@ -219,6 +219,21 @@ class Translator(Pipeline):
             suppress_tokens=self.special_tokens.suppressed,
             prefix_tokens=[prefix_tokens] * len(sources),
         )
+
+    def best(
+        self,
+        texts: Sequence[str | Tagged],
+        config: GenerationConfig = GREEDY,
+        *,
+        attention: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[Answer]:
+        """Translate each text and return the best hypotheses; `progress` is called with the number of finished ones."""
+        answers: dict[int, Answer] = {}
+        for index, hypotheses in self.stream(texts, config, attention=attention):
+            answers[index] = hypotheses[0]
+            progress(len(answers))
+        return [answers[index] for index in range(len(texts))]
 
     def fits(self, text: str) -> bool:
         """Whether a text is within the model's maximum length."""

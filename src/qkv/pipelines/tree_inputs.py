@@ -30,7 +30,7 @@ EMPTY_TREE = Tree((), [])  # of a padding row
 
 def reads_trees(config: Any) -> bool:
     """Whether a model with this config needs dependency trees."""
-    return getattr(config, "uses_trees", False)
+    return getattr(config, "tree", "none") != "none"
 
 
 class ParsedSentence(NamedTuple):

@@ -15,10 +15,11 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import require
+from qkv.datasets.batching import BatchSize, batch_by_length
 from qkv.datasets.squad import Passage, Question
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.models.bert import Bert
-from qkv.pipelines.text_inputs import IGNORE, MAX_BATCH_TOKENS, ExampleEncoder, make_batches
+from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.tokenizers import Tokenizer
 from qkv.types import Bool, Float, Int, Tensor
 
@@ -183,15 +184,14 @@ def predict_spans(
     model: Bert,
     windows: Sequence[Window],
     pad: int,
+    batch_size: BatchSize,
     *,
     top_k: int = 1,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
-    batch_size: int | None = None,
-    max_tokens: int = MAX_BATCH_TOKENS,
 ) -> list[SpanPredictions]:
-    """The best spans for each question over all of its windows; batches as in `make_batches`."""
+    """The best spans for each question over all of its windows, in batches."""
     by_question: dict[int, list[tuple[Window, Tensor]]] = {}
-    for rows in make_batches([len(window.ids) for window in windows], batch_size, max_tokens):
+    for rows in batch_by_length([len(window.ids) for window in windows], batch_size):
         batch = collate([windows[row] for row in rows], pad).to(model.device)
         for row, log_p in zip(rows, log_probabilities(model, batch).cpu(), strict=True):
             by_question.setdefault(windows[row].question, []).append((windows[row], log_p))

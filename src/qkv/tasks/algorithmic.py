@@ -8,13 +8,14 @@ import torch
 from torch.nn import functional as F
 
 from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, Recall, RepeatCopy, Sequences, Size, Stream, format_size
-from qkv.datasets.registry import DataConfig, LoadedData
+from qkv.datasets.dataset import DatasetConfig, SequenceDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.nn.transducer import Transducer
-from qkv.registry import nearest
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.nn.interfaces import SequenceModel
+from qkv.registry import nearest, register
+from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.types import Float, Tensor
 
 STEPS = 8  # pad sequences to a multiple of this for CUDA graphs: a few extra steps cost less than more graphs
@@ -48,8 +49,13 @@ def bits_at(size: Size) -> str:
     return f"bits_at_{format_size(size)}"
 
 
+class AlgorithmicConfig(TaskConfig):
+    """Options of the task."""
+
+
+@register("task", "algorithmic")
 @dataclass
-class TransductionTask(ScoredTask):
+class AlgorithmicTask(Task):
     """An endless stream of sequences; each batch has new ones of one random size.
 
     The metrics count wrong bits per sequence: `bits` averages over the training sizes, `bits_at` measures
@@ -67,44 +73,54 @@ class TransductionTask(ScoredTask):
             for size in puzzle.eval_sizes
         },
     }
-    model = Transducer
-    learns_from = "sequences"
-    from_data = ("inputs", "outputs")
+    model = SequenceModel
+    datasets = (SequenceDataset,)
+    batch_units = ("examples",)
+    config_class = AlgorithmicConfig
+    from_data = ("input_dim", "output_dim")
     capturable = True
 
     train: Stream
     valid: Stream
-    settings: Settings
+    train_config: TrainConfig
+    options: AlgorithmicConfig
     seed: int
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.tokenizer = None
         metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)]
-        if self.settings.best_by not in metrics:
-            raise InputError(
-                f"unknown metric train.best_by {self.settings.best_by!r}{nearest(self.settings.best_by, metrics)}"
-            )
+        best_by = self.train_config.best_by
+        if best_by not in metrics:
+            raise InputError(f"unknown metric train.best_by {best_by!r}{nearest(best_by, metrics)}")
 
     @classmethod
-    def train_tokenizer(cls, data: LoadedData, config: DataConfig, model: Any) -> None:
+    def train_tokenizer(cls, data: Any, config: DatasetConfig, model: Any) -> None:
         return None
 
     @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: None) -> dict[str, Any]:
-        puzzle = data.sequences["train"].puzzle
-        return {"inputs": puzzle.channels, "outputs": puzzle.outputs}
+    def sizes(cls, data: SequenceDataset, tokenizer: None) -> dict[str, Any]:
+        puzzle = data.splits["train"].puzzle
+        return {"input_dim": puzzle.channels, "output_dim": puzzle.outputs}
 
     @classmethod
-    def prepare(cls, data: LoadedData, tokenizer: None, model: Any, train: Settings, seed: int) -> "TransductionTask":
-        return cls(data.sequences["train"], data.sequences["valid"], train, seed, data.notes)
+    def prepare(
+        cls,
+        data: SequenceDataset,
+        tokenizer: None,
+        model: Any,
+        options: AlgorithmicConfig,
+        train: TrainConfig,
+        seed: int,
+    ) -> "AlgorithmicTask":
+        return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
 
     def describe(self) -> str:
         return f"{self.train.count:,} sequences an epoch"
 
     def epoch(self, number: int) -> list[list[int]]:
         """Full batches only, because there are always more sequences."""
-        size = self.settings.batch_tokens
+        size = self.train_config.batch_size
         batches = -(-self.train.count // size)
         begin = number * batches * size
         return [list(range(first, first + size)) for first in range(begin, begin + batches * size, size)]
@@ -114,24 +130,24 @@ class TransductionTask(ScoredTask):
             self.train.sample(self.seed, rows[0], len(rows)), padded_to_shape=padded_to_shape
         )
 
-    def loss(self, model: Transducer[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
+    def loss(self, model: SequenceModel[Any], batch: SequenceBatch) -> Float[Tensor, ""]:
         """Cross-entropy per target bit."""
         return _bit_losses(model(batch.inputs), batch).sum() / (batch.answer_mask.sum() * batch.targets[:, 0].numel())
 
-    def validate(self, model: Transducer[Any]) -> dict[str, float]:
+    def validate(self, model: SequenceModel[Any]) -> dict[str, float]:
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return [split for split in data.sequences if split != "train"]  # training data is endless
+    def splits(cls, data: Any) -> list[str]:
+        return [split for split in data.splits if split != "train"]  # training data is endless
 
-    def evaluate(self, model: Transducer[Any], data: LoadedData, split: str) -> SplitScores:
-        stream = data.sequences[split]
+    def evaluate(self, model: SequenceModel[Any], data: SequenceDataset, split: str) -> Evaluation:
+        stream = data.splits[split]
         sizes = {*stream.puzzle.train_sizes, *stream.puzzle.eval_sizes}
-        return SplitScores(stream.count * len(sizes), "sequences", self._scores(model, stream))
+        return Evaluation(stream.count * len(sizes), "sequences", self._scores(model, stream))
 
     @torch.inference_mode()
-    def _scores(self, model: Transducer[Any], stream: Stream) -> dict[str, float]:
+    def _scores(self, model: SequenceModel[Any], stream: Stream) -> dict[str, float]:
         puzzle = stream.puzzle
         results = {
             size: _loss_and_errors(model, SequenceBatch.from_sequences(stream.of_size(size)))
@@ -151,7 +167,7 @@ def _bit_losses(logits: Tensor, batch: SequenceBatch) -> Float[Tensor, "batch st
     return losses * batch.answer_mask[:, None]
 
 
-def _loss_and_errors(model: Transducer[Any], batch: SequenceBatch) -> tuple[float, float]:
+def _loss_and_errors(model: SequenceModel[Any], batch: SequenceBatch) -> tuple[float, float]:
     """Mean cross-entropy per bit, and mean number of wrong bits per sequence."""
     batch = batch.to(model.device)
     logits = model(batch.inputs)

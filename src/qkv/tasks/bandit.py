@@ -4,20 +4,22 @@ The model plays new games in every training step and is trained on its rewards b
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from qkv.datasets.corpora.bandits import Bandits
-from qkv.datasets.registry import LoadedData
+from qkv.datasets.dataset import BanditDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
-from qkv.metrics.bandit_policies import baselines, play
 from qkv.models.snail import SNAILPolicy
-from qkv.nn.losses.policy_gradient import gumbel, policy_gradient
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.nn.losses import gumbel, policy_gradient
+from qkv.registry import register
+from qkv.tasks.bandit_policies import baselines, play
+from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.types import Float, Int, Tensor
 
 ENTROPY = 0.02  # weight of the entropy bonus
@@ -40,8 +42,13 @@ class GameBatch(TensorBatch):
         return self.rewards.shape[0] * self.rewards.shape[1]
 
 
+class BanditConfig(TaskConfig):
+    """Options of the task."""
+
+
+@register("task", "bandit")
 @dataclass
-class BanditTask(ScoredTask):
+class BanditTask(Task):
     """Games determined by the seed and their number. The score is the reward per game, next to that of baselines."""
 
     title = "bandits"
@@ -52,13 +59,16 @@ class BanditTask(ScoredTask):
         **{name: Metric(name) for name in ("random", "thompson", "ucb", "gittins")},
     }
     model = SNAILPolicy
-    learns_from = "bandits"
+    datasets = (BanditDataset,)
+    batch_units = ("examples",)
+    config_class = BanditConfig
     from_data = ("actions", "length")
     capturable = True
 
     train: Bandits
     valid: Bandits
-    settings: Settings
+    train_config: TrainConfig
+    options: BanditConfig
     seed: int
     notes: tuple[str, ...]
 
@@ -66,22 +76,20 @@ class BanditTask(ScoredTask):
         self.tokenizer = None
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"actions": 2, "length": 1}
+    def sizes(cls, data: BanditDataset, tokenizer: None) -> dict[str, Any]:
+        return {"actions": data.splits["train"].arms, "length": data.splits["train"].pulls}
 
     @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: None) -> dict[str, Any]:
-        return {"actions": data.bandits["train"].arms, "length": data.bandits["train"].pulls}
-
-    @classmethod
-    def prepare(cls, data: LoadedData, tokenizer: None, model: Any, train: Settings, seed: int) -> "BanditTask":
-        return cls(data.bandits["train"], data.bandits["valid"], train, seed, data.notes)
+    def prepare(
+        cls, data: BanditDataset, tokenizer: None, model: Any, options: BanditConfig, train: TrainConfig, seed: int
+    ) -> "BanditTask":
+        return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
 
     def describe(self) -> str:
         return f"{self.train.arms} arms, {self.train.pulls} pull(s)"
 
     def epoch(self, number: int) -> list[list[int]]:
-        size = self.settings.batch_tokens
+        size = self.train_config.batch_size
         count = -(-GAMES // size)
         return [[*range(begin * size, (begin + 1) * size)] for begin in range(number * count, (number + 1) * count)]
 
@@ -94,15 +102,15 @@ class BanditTask(ScoredTask):
         return policy_gradient(logits.float(), expected.float(), actions, rewards, ENTROPY)
 
     def validate(self, model: SNAILPolicy) -> dict[str, float]:
-        return scores(model, self.valid, VALID_SEED, self.settings.valid_size)
+        return scores(model, self.valid, VALID_SEED, self.train_config.valid_size)
 
     @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
+    def splits(cls, data: Any) -> list[str]:
         return ["valid", "test"]
 
-    def evaluate(self, model: SNAILPolicy, data: LoadedData, split: str) -> SplitScores:
+    def evaluate(self, model: SNAILPolicy, data: BanditDataset, split: str) -> Evaluation:
         seed = VALID_SEED if split == "valid" else TEST_SEED
-        return SplitScores(EVAL_GAMES, "games", scores(model, data.bandits[split], seed, EVAL_GAMES))
+        return Evaluation(EVAL_GAMES, "games", scores(model, data.splits[split], seed, EVAL_GAMES))
 
 
 def draw_games(bandits: Bandits, seed: int, numbers: Sequence[int]) -> GameBatch:

@@ -8,7 +8,7 @@ frequent words, and the unknown token for all others.
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,16 +16,19 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from qkv.datasets.batching import batch_by_length, round_up, shuffled_batches
-from qkv.datasets.registry import DataConfig, LoadedData
+from qkv.config import Budget, Rate
+from qkv.datasets.batching import BatchSize, batch_by_length, round_up, shuffled_batches
+from qkv.datasets.columns import PERPLEXITY
+from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.elmo import Elmo
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.text_inputs import WordExampleEncoder
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
-from qkv.tasks.train_tokenizer import tokenizer_term
+from qkv.registry import register
+from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer, WordTokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
@@ -84,14 +87,22 @@ class SentenceSet:
             int(lengths.sum()) + len(rows),
         )
 
-    def batches(self, budget: int) -> Iterator[SentenceBatch]:
+    def batches(self, batch_size: BatchSize) -> Iterator[SentenceBatch]:
         """Yield all sentences in batches of similar length."""
-        for rows in batch_by_length(self.lengths.tolist(), budget):
+        for rows in batch_by_length(self.lengths.tolist(), batch_size):
             yield self.batch(rows)
 
 
+class BiLMConfig(TaskConfig):
+    """Options of the task."""
+
+    length: Budget = 256  # maximum words of a sentence
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+
+
+@register("task", "bilm")
 @dataclass
-class TwoWayLanguageModelTask(ScoredTask):
+class BiLMTask(Task):
     """Bidirectional language modelling of single sentences."""
 
     title = "bidirectional language modelling"
@@ -101,14 +112,21 @@ class TwoWayLanguageModelTask(ScoredTask):
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = Elmo
-    learns_from = ("text", "labelled")
-    from_data = ("vocabulary_size", "head")
+    datasets = (
+        TextDataset,
+        LabeledTextDataset,
+    )
+    config_class = BiLMConfig
+    model_options: ClassVar = {"head": "language_model"}
+    columns = (PERPLEXITY,)
+    from_data = ("vocab_size",)
     capturable = True
 
     tokenizer: Tokenizer  # of the words that are predicted
     train: SentenceSet
     valid: SentenceSet
-    settings: Settings
+    train_config: TrainConfig
+    options: BiLMConfig
     seed: int
     notes: tuple[str, ...]
 
@@ -117,56 +135,57 @@ class TwoWayLanguageModelTask(ScoredTask):
         return name == "word"
 
     @classmethod
-    def train_tokenizer(cls, data: LoadedData, config: DataConfig, model: Any) -> Tokenizer:
-        """Return a tokenizer of the most frequent words of the training texts."""
+    def train_tokenizer(cls, data: Dataset[Any], config: Any, model: Any) -> Tokenizer:
+        """Return the most frequent words of the training texts."""
         encoder = WordExampleEncoder(model.max_characters)
         word_ids = array("i")
         for text in data.documents("train"):
             word_ids.extend(encoder.encode([text])[0])
         counts = np.bincount(np.array(word_ids, dtype=np.int64), minlength=len(encoder.table)).tolist()
         words = {word: counts[number] for word, number in encoder.table.ids.items()}
-        options = tokenizer_term(config.vocabulary).options
-        return WordTokenizer.from_counts(words, lowercase=config.lowercase, **options)
+        return WordTokenizer.from_counts(words, lowercase=config.lowercase, **config.tokenizer.options)
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "head": "language_model"}
-
-    @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer | None) -> dict[str, Any]:
-        return {"vocabulary_size": len(_require(tokenizer)), "head": "language_model"}
+    def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
+        return {"vocab_size": len(_require(tokenizer))}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: Tokenizer | None, model: Any, train: Settings, seed: int
-    ) -> "TwoWayLanguageModelTask":
+        cls,
+        data: Dataset[Any],
+        tokenizer: Tokenizer | None,
+        model: Any,
+        options: BiLMConfig,
+        train: TrainConfig,
+        seed: int,
+    ) -> "BiLMTask":
         words = _require(tokenizer)
 
         def sentences(texts: Sequence[str]) -> SentenceSet:
             encoder = WordExampleEncoder(model.max_characters)
-            sentence_set = SentenceSet(texts, encoder, words, train.length)
+            sentence_set = SentenceSet(texts, encoder, words, options.length)
             if not len(sentence_set):
                 raise InputError("there are no sentences to train or to validate on")
             return sentence_set
 
         valid = sentences(data.documents("valid")[: train.valid_size])
-        return cls(words, sentences(data.documents("train")), valid, train, seed, data.notes)
+        return cls(words, sentences(data.documents("train")), valid, train, options, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} sentences, {len(self.train.words):,} words"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return shuffled_batches(self.train.lengths.tolist(), self.settings.batch_tokens, self.seed, number)
+        return shuffled_batches(self.train.lengths.tolist(), self.train_config.batching, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SentenceBatch:
         if not padded_to_shape:
             return self.train.batch(rows)
-        width = min(round_up(int(self.train.lengths[torch.tensor(rows)].max())), self.settings.length)
-        return self.train.batch(rows, self.settings.batch_tokens // width, width)
+        width = min(round_up(int(self.train.lengths[torch.tensor(rows)].max())), self.options.length)
+        return self.train.batch(rows, self.train_config.batching.rows(width), width)
 
     def loss(self, model: Elmo, batch: SentenceBatch) -> Float[Tensor, ""]:
         forward_logits, backward_logits = model.bilm_logits(self.train.encoder.lookup(batch.words), batch.lengths)
-        smoothing = self.settings.label_smoothing
+        smoothing = self.options.label_smoothing
         return 0.5 * (
             mean_cross_entropy(forward_logits, batch.forward_targets, PAD, smoothing, consume=True)
             + mean_cross_entropy(backward_logits, batch.backward_targets, PAD, smoothing, consume=True)
@@ -175,20 +194,16 @@ class TwoWayLanguageModelTask(ScoredTask):
     def validate(self, model: Elmo) -> dict[str, float]:
         return self._scores(model, self.valid)
 
-    @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return list(data.texts or data.splits)
-
-    def evaluate(self, model: Elmo, data: LoadedData, split: str) -> SplitScores:
+    def evaluate(self, model: Elmo, data: Dataset[Any], split: str) -> Evaluation:
         sentences = SentenceSet(
-            data.documents(split), self.train.encoder.fresh_copy(), self.tokenizer, self.settings.length
+            data.documents(split), self.train.encoder.fresh_copy(), self.tokenizer, self.options.length
         )
-        return SplitScores(len(sentences), "sentences", self._scores(model, sentences))
+        return Evaluation(len(sentences), "sentences", self._scores(model, sentences))
 
     @torch.inference_mode()
     def _scores(self, model: Elmo, sentences: SentenceSet) -> dict[str, float]:
         total, positions = torch.zeros((), dtype=torch.float64, device=model.device), 0
-        for batch in sentences.batches(self.settings.batch_tokens):
+        for batch in sentences.batches(self.train_config.batching):
             batch = batch.to(model.device)
             forward_logits, backward_logits = model.bilm_logits(sentences.encoder.lookup(batch.words), batch.lengths)
             total += token_cross_entropy(forward_logits, batch.forward_targets, PAD) + token_cross_entropy(

@@ -1,29 +1,30 @@
 """Image captioning task."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
 import torch
 
+from qkv.config import Rate
 from qkv.datasets.batching import IGNORE, round_up
 from qkv.datasets.captions import Captions
-from qkv.datasets.registry import DataConfig, LoadedData
+from qkv.datasets.dataset import CaptionDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.metrics.caption_metrics import caption_bleu, exact_captions, inside
-from qkv.models.show_attend_tell import MAX_STRIDE, Config, ShowAttendTell
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.nn.losses.doubly_stochastic import doubly_stochastic_loss
-from qkv.nn.losses.reinforce import alignment_loss
+from qkv.metrics.alignment_metrics import inside
+from qkv.metrics.text_metrics import caption_bleu, exact_captions
+from qkv.models.show_attend_tell import ShowAttendTell
+from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.pipelines.pipeline import DecoderTokens
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
-from qkv.tasks.train_tokenizer import tokenizer_term
+from qkv.registry import register
+from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor
@@ -52,8 +53,16 @@ class Example:
     tokens: list[int]
 
 
+class CaptioningConfig(TaskConfig):
+    """Options of the task."""
+
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+    shift: Pixels = 0  # maximum random shift in pixels
+
+
+@register("task", "caption")
 @dataclass
-class CaptioningTask(ScoredTask):
+class CaptioningTask(Task):
     """Every caption once per epoch in random order; pictures can be shifted by a few pixels."""
 
     title = "captioning"
@@ -65,15 +74,18 @@ class CaptioningTask(ScoredTask):
         "pointing": Metric("pointing", percent=True),
     }
     model = ShowAttendTell
-    learns_from = "captions"
-    from_data = ("vocabulary_size", "channels", "height", "width")
+    datasets = (CaptionDataset,)
+    batch_units = ("examples",)
+    config_class = CaptioningConfig
+    from_data = ("vocab_size", "channels", "height", "width")
     capturable = True
 
     tokenizer: Tokenizer
     train: Captions
     examples: list[Example]
     valid: Captions
-    settings: Settings
+    train_config: TrainConfig
+    options: CaptioningConfig
     max_length: int  # of a caption in tokens, including its end
     special_tokens: DecoderTokens  # of the captions
     seed: int
@@ -83,45 +95,38 @@ class CaptioningTask(ScoredTask):
         self.number = 0  # of the current epoch
 
     @classmethod
-    def train_tokenizer(cls, data: LoadedData, config: DataConfig, model: Any) -> Tokenizer:
-        texts = (text for texts in data.captions["train"].texts for text in texts)
-        term = tokenizer_term(config.vocabulary)
-        tokenizer: Tokenizer = term.cls.train(texts, lowercase=config.lowercase, **term.options)
-        return tokenizer
-
-    @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        cells = {"patches": table.get("patch", Config.patch), "given": 1}
-        side = cells.get(str(table.get("encoder")), MAX_STRIDE)
-        return {"vocabulary_size": 1, "channels": 3, "height": side, "width": side}
-
-    @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
-        _, channels, height, width = data.captions["train"].images.shape
-        return {"vocabulary_size": len(tokenizer), "channels": channels, "height": height, "width": width}
+    def sizes(cls, data: CaptionDataset, tokenizer: Tokenizer) -> dict[str, Any]:
+        _, channels, height, width = data.splits["train"].images.shape
+        return {"vocab_size": len(tokenizer), "channels": channels, "height": height, "width": width}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int
+        cls,
+        data: CaptionDataset,
+        tokenizer: Tokenizer,
+        model: Any,
+        options: CaptioningConfig,
+        train: TrainConfig,
+        seed: int,
     ) -> "CaptioningTask":
         """Encode the captions, skipping those longer than the model allows with a note."""
-        pictures = data.captions["train"]
-        notes = (*data.notes, *chain.from_iterable(captions.notes for captions in data.captions.values()))
+        pictures = data.splits["train"]
+        notes = (*data.notes, *chain.from_iterable(captions.notes for captions in data.splits.values()))
         examples = encode_captions(tokenizer, pictures)
         kept = [example for example in examples if len(example.tokens) < model.max_length]
         if not kept:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
-        if train.best_by == "pointing" and not (data.captions["valid"].objects and model.attention != "none"):
+        if train.best_by == "pointing" and not (data.splits["valid"].objects and model.attention != "none"):
             raise InputError(
                 "train.best_by 'pointing' requires a model with attention and data with object boxes: shapes"
             )
         if skipped := len(examples) - len(kept):
             notes += (f"skipped {skipped} caption(s) longer than {model.max_length - 1} tokens",)
         valid, special_tokens = (
-            data.captions["valid"][: train.valid_size],
+            data.splits["valid"][: train.valid_size],
             DecoderTokens.from_tokenizer(tokenizer, model),
         )
-        return cls(tokenizer, pictures, kept, valid, train, model.max_length, special_tokens, seed, notes)
+        return cls(tokenizer, pictures, kept, valid, train, options, model.max_length, special_tokens, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.examples):,} captions of {len(self.train):,} pictures"
@@ -135,7 +140,7 @@ class CaptioningTask(ScoredTask):
     @property
     def size(self) -> int:
         """Number of pictures per batch."""
-        return self.settings.batch_tokens
+        return self.train_config.batch_size
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> CaptionBatch:
         examples = [self.examples[row] for row in rows]
@@ -145,17 +150,17 @@ class CaptioningTask(ScoredTask):
             else 0
         )
         batch = self._collate(self.train, examples, self.size if padded_to_shape else 0, width)
-        if not self.settings.shift:
+        if not self.options.shift:
             return batch
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
-        pictures = shift_with_edge(batch.pictures, self.settings.shift, generator)
+        pictures = shift_with_edge(batch.pictures, self.options.shift, generator)
         return CaptionBatch(pictures, batch.target_in, batch.target_out, batch.tokens)
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:
         """Mean cross-entropy in nats, plus the REINFORCE term of hard and the spread penalty of soft attention."""
         logits, weights = model.forward_with_weights(batch.images, batch.target_in)
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
-        loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.settings.label_smoothing, consume=True)
+        loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.options.label_smoothing, consume=True)
         if model.config.spread:
             loss = loss + model.config.spread * doubly_stochastic_loss(weights, batch.target_out != IGNORE)
         return loss if reward is None else loss + reward
@@ -163,12 +168,8 @@ class CaptioningTask(ScoredTask):
     def validate(self, model: ShowAttendTell) -> dict[str, float]:
         return self._scores(model, self.valid)
 
-    @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return list(data.captions)
-
-    def evaluate(self, model: ShowAttendTell, data: LoadedData, split: str) -> SplitScores:
-        return SplitScores(len(data.captions[split]), "pictures", self._scores(model, data.captions[split]))
+    def evaluate(self, model: ShowAttendTell, data: CaptionDataset, split: str) -> Evaluation:
+        return Evaluation(len(data.splits[split]), "pictures", self._scores(model, data.splits[split]))
 
     @torch.inference_mode()
     def _scores(self, model: ShowAttendTell, captions: Captions) -> dict[str, float]:

@@ -5,21 +5,24 @@ The pictures are kept on the device; a batch holds their indices.
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
 
+from qkv.config import Rate
+from qkv.datasets.dataset import EpisodeDataset
 from qkv.datasets.episodes import FewShotDataset
-from qkv.datasets.registry import LoadedData
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
 from qkv.models.snail import SNAIL
 from qkv.pipelines.image_preprocessing import scale_pixels
+from qkv.registry import register
 from qkv.tasks.image_classification import shift_crop
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.types import Float, Int, Shaped, Tensor
 
 EVAL_EPISODES = 1000
@@ -41,8 +44,16 @@ class EpisodeBatch(TensorBatch):
         return len(self.labels)
 
 
+class FewShotConfig(TaskConfig):
+    """Options of the task."""
+
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+    shift: Pixels = 0  # maximum random shift in pixels
+
+
+@register("task", "few_shot")
 @dataclass
-class FewShotTask(ScoredTask):
+class FewShotTask(Task):
     """Episodes determined by the seed and their number, with randomly shifted pictures.
 
     An epoch has about as many episodes as there are classes.
@@ -56,13 +67,16 @@ class FewShotTask(ScoredTask):
         "margin": Metric("margin", higher_is_better=False, percent=True),  # half width of the 95 % confidence interval
     }
     model = SNAIL
-    learns_from = "episodes"
+    datasets = (EpisodeDataset,)
+    batch_units = ("examples",)
+    config_class = FewShotConfig
     from_data = ("ways", "shots", "channels", "height", "width")
     capturable = True
 
     train: FewShotDataset
     valid: FewShotDataset
-    settings: Settings
+    train_config: TrainConfig
+    options: FewShotConfig
     seed: int
     notes: tuple[str, ...]
 
@@ -71,24 +85,22 @@ class FewShotTask(ScoredTask):
         self.pixel_cache = PixelCache(self.train)
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"ways": 1, "shots": 1, "channels": 1, "height": 2**16, "width": 2**16}
-
-    @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: None) -> dict[str, Any]:
-        train = data.episodes["train"]
+    def sizes(cls, data: EpisodeDataset, tokenizer: None) -> dict[str, Any]:
+        train = data.splits["train"]
         channels, height, width = train.pixels.shape[2:]
         return {"ways": train.ways, "shots": train.shots, "channels": channels, "height": height, "width": width}
 
     @classmethod
-    def prepare(cls, data: LoadedData, tokenizer: None, model: Any, train: Settings, seed: int) -> "FewShotTask":
-        return cls(data.episodes["train"], data.episodes["valid"], train, seed, data.notes)
+    def prepare(
+        cls, data: EpisodeDataset, tokenizer: None, model: Any, options: FewShotConfig, train: TrainConfig, seed: int
+    ) -> "FewShotTask":
+        return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} classes, {self.train.ways} ways, {self.train.shots} shot(s)"
 
     def epoch(self, number: int) -> list[list[int]]:
-        size = self.settings.batch_tokens
+        size = self.train_config.batch_size
         count = -(-len(self.train) // size)  # episodes are unlimited, so that all batches are full
         return [[*range(begin * size, (begin + 1) * size)] for begin in range(number * count, (number + 1) * count)]
 
@@ -99,24 +111,20 @@ class FewShotTask(ScoredTask):
         )
         pictures = torch.cat((support, queries.gather(1, answer)), dim=1)
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {rows[0]}").getrandbits(63))
-        offsets = torch.randint(2 * self.settings.shift + 1, (*pictures.shape, 2), generator=generator)
+        offsets = torch.randint(2 * self.options.shift + 1, (*pictures.shape, 2), generator=generator)
         return EpisodeBatch(pictures, torch.cat((labels, answer), dim=1), offsets)
 
     def loss(self, model: SNAIL, batch: EpisodeBatch) -> Float[Tensor, ""]:
         pixels = self.pixel_cache.gather(batch.pictures)
-        shifted = shift_crop(pixels.flatten(0, 1), self.settings.shift, batch.offsets.flatten(0, 1))
+        shifted = shift_crop(pixels.flatten(0, 1), self.options.shift, batch.offsets.flatten(0, 1))
         logits = model(scale_pixels(shifted.unflatten(0, pixels.shape[:2])), batch.labels[:, :-1]).float()
-        return F.cross_entropy(logits, batch.labels[:, -1], label_smoothing=self.settings.label_smoothing)
+        return F.cross_entropy(logits, batch.labels[:, -1], label_smoothing=self.options.label_smoothing)
 
     def validate(self, model: SNAIL) -> dict[str, float]:
-        return scores(model, self.valid, self.settings.valid_size)
+        return scores(model, self.valid, self.train_config.valid_size)
 
-    @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return list(data.episodes)
-
-    def evaluate(self, model: SNAIL, data: LoadedData, split: str) -> SplitScores:
-        return SplitScores(EVAL_EPISODES, "episodes", scores(model, data.episodes[split], EVAL_EPISODES))
+    def evaluate(self, model: SNAIL, data: EpisodeDataset, split: str) -> Evaluation:
+        return Evaluation(EVAL_EPISODES, "episodes", scores(model, data.splits[split], EVAL_EPISODES))
 
 
 class PixelCache:

@@ -1,21 +1,24 @@
 """Image classification task."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
 
+from qkv.config import Rate
+from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.images import LabeledImages
-from qkv.datasets.registry import LoadedData
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.vit import ViT
 from qkv.pipelines.image_preprocessing import scale_pixels
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.registry import register
+from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 
@@ -32,8 +35,18 @@ class PictureBatch(TensorBatch):
     tokens: int  # number of pictures
 
 
+class ImageClassificationConfig(TaskConfig):
+    """Options of the task."""
+
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+    shift: Pixels = 0  # maximum random shift in pixels
+    flip: bool = False  # random horizontal flip
+    cutout: Pixels = 0  # side in pixels of a random black square (DeVries and Taylor 2017)
+
+
+@register("task", "classify_images")
 @dataclass
-class ImageClassificationTask(ScoredTask):
+class ImageClassificationTask(Task):
     """LabeledImages in random order, randomly shifted, mirrored and with a square cut out.
 
     All pictures are kept and augmented on the model's device; a batch holds the parameters.
@@ -47,13 +60,16 @@ class ImageClassificationTask(ScoredTask):
     }
     model = ViT
     unit = "pictures"
-    learns_from = "pictures"
+    datasets = (ImageDataset,)
+    batch_units = ("examples",)
+    config_class = ImageClassificationConfig
     from_data = ("classes", "label_names", "height", "width", "channels")
     capturable = True
 
     train: LabeledImages
     valid: LabeledImages
-    settings: Settings
+    train_config: TrainConfig
+    options: ImageClassificationConfig
     seed: int
     notes: tuple[str, ...]
 
@@ -63,13 +79,8 @@ class ImageClassificationTask(ScoredTask):
         self.pixels: dict[torch.device, Tensor] = {}  # of all training pictures
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        side = table.get("patch", 16)
-        return {"classes": 1, "label_names": (), "height": side, "width": side, "channels": 1}
-
-    @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: None) -> dict[str, Any]:
-        train = data.images["train"]
+    def sizes(cls, data: ImageDataset, tokenizer: None) -> dict[str, Any]:
+        train = data.splits["train"]
         _, channels, height, width = train.pixels.shape
         return {
             "classes": len(train.names), "label_names": train.names,
@@ -78,12 +89,18 @@ class ImageClassificationTask(ScoredTask):
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: None, model: Any, train: Settings, seed: int
+        cls,
+        data: ImageDataset,
+        tokenizer: None,
+        model: Any,
+        options: ImageClassificationConfig,
+        train: TrainConfig,
+        seed: int,
     ) -> "ImageClassificationTask":
-        pictures = data.images["train"]
+        pictures = data.splits["train"]
         if len(pictures) < 1:
             raise InputError("there are no pictures to train on")
-        return cls(pictures, data.images["valid"], train, seed, data.notes)
+        return cls(pictures, data.splits["valid"], train, options, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} pictures"
@@ -92,21 +109,21 @@ class ImageClassificationTask(ScoredTask):
         self.number = number
         order = list(range(len(self.train)))
         random.Random(f"{self.seed} {number}").shuffle(order)
-        size = self.settings.batch_tokens
+        size = self.train_config.batch_size
         return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PictureBatch:
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {self.number} {rows[0]}").getrandbits(63))
-        shift, count = self.settings.shift, len(rows)
+        shift, count = self.options.shift, len(rows)
         offsets = torch.randint(2 * shift + 1, (count, 2), generator=generator)
-        mirrored = (torch.rand(count, generator=generator) < 0.5) & torch.tensor(self.settings.mirror)
+        mirrored = (torch.rand(count, generator=generator) < 0.5) & torch.tensor(self.options.flip)
         sides = torch.tensor(self.train.pixels.shape[2:])
-        cutouts = (torch.rand(count, 2, generator=generator) * (1 + sides)).long() - self.settings.cover // 2
+        cutouts = (torch.rand(count, 2, generator=generator) * (1 + sides)).long() - self.options.cutout // 2
         batch = PictureBatch(
             torch.tensor(rows), torch.from_numpy(self.train.labels[rows]), torch.ones(count, dtype=torch.long),
             offsets, mirrored, cutouts, count,
         )  # fmt: skip
-        missing = self.settings.batch_tokens - count if padded_to_shape else 0
+        missing = self.train_config.batch_size - count if padded_to_shape else 0
         if missing <= 0:
             return batch
         padded = {
@@ -119,30 +136,26 @@ class ImageClassificationTask(ScoredTask):
         device = batch.rows.device
         if device not in self.pixels:
             self.pixels[device] = torch.from_numpy(self.train.pixels).to(device)
-        pixels = shift_crop(self.pixels[device][batch.rows], self.settings.shift, batch.offsets)
+        pixels = shift_crop(self.pixels[device][batch.rows], self.options.shift, batch.offsets)
         pixels = torch.where(batch.mirrored[:, None, None, None], pixels.flip(-1), pixels)
-        return scale_pixels(cutout(pixels, self.settings.cover, batch.cutouts))
+        return scale_pixels(cutout(pixels, self.options.cutout, batch.cutouts))
 
     def loss(self, model: ViT, batch: PictureBatch) -> Float[Tensor, ""]:
         logits = model(self.images(batch)).float()
-        losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.settings.label_smoothing, reduction="none")
+        losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.options.label_smoothing, reduction="none")
         return (losses * batch.valid).sum() / batch.valid.sum()
 
     def validate(self, model: ViT) -> dict[str, float]:
         return self._scores(model, self.valid)
 
-    @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return list(data.images)
-
-    def evaluate(self, model: ViT, data: LoadedData, split: str) -> SplitScores:
-        return SplitScores(len(data.images[split]), "pictures", self._scores(model, data.images[split]))
+    def evaluate(self, model: ViT, data: ImageDataset, split: str) -> Evaluation:
+        return Evaluation(len(data.splits[split]), "pictures", self._scores(model, data.splits[split]))
 
     @torch.inference_mode()
     def _scores(self, model: ViT, pictures: LabeledImages) -> dict[str, float]:
         total = right = torch.zeros((), dtype=torch.float64, device=model.device)
-        for begin in range(0, len(pictures), self.settings.batch_tokens):
-            chunk = pictures[begin : begin + self.settings.batch_tokens]
+        for begin in range(0, len(pictures), self.train_config.batch_size):
+            chunk = pictures[begin : begin + self.train_config.batch_size]
             labels = torch.from_numpy(chunk.labels).to(model.device)
             logits = model(scale_pixels(torch.from_numpy(chunk.pixels)).to(model.device)).float()
             total = total + F.cross_entropy(logits, labels, reduction="sum")

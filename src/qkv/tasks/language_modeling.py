@@ -8,15 +8,17 @@ from typing import Any, ClassVar
 
 import torch
 
+from qkv.config import Budget, Rate
 from qkv.datasets.batching import IGNORE
-from qkv.datasets.registry import LoadedData
+from qkv.datasets.dataset import TextDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import CheckpointError, InputError
 from qkv.metrics import Metric
-from qkv.nn.language_model import LanguageModel, detach_state, replace_tensors, state_tensors
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.nn.state import select
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.nn.interfaces import LanguageModel, detach_state, replace_tensors, select, state_tensors
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
+from qkv.registry import register
+from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor
 
@@ -37,8 +39,16 @@ class Chunk(TensorBatch):
         return self.inputs.numel()
 
 
+class LanguageModelingConfig(TaskConfig):
+    """Options of the task."""
+
+    length: Budget = 256  # tokens of truncated back-propagation through time
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+
+
+@register("task", "language_model")
 @dataclass
-class LanguageModelTask(ScoredTask):
+class LanguageModelingTask(Task):
     """The text is split into parallel streams, processed a chunk at a time (truncated back-propagation through time).
 
     The state is carried from chunk to chunk, the gradient is not; a model with a bounded context starts afresh in each
@@ -54,13 +64,15 @@ class LanguageModelTask(ScoredTask):
         "bits": Metric("bits", higher_is_better=False),  # per character
     }
     model = LanguageModel
-    learns_from = "text"
-    from_data = ("vocabulary_size",)
+    datasets = (TextDataset,)
+    config_class = LanguageModelingConfig
+    from_data = ("vocab_size",)
 
     tokenizer: Tokenizer
     text: Int[Tensor, "tokens"]
     valid: "EncodedText"
-    settings: Settings
+    train_config: TrainConfig
+    options: LanguageModelingConfig
     seed: int
     notes: tuple[str, ...]
     max_length: int | None = None  # context length of the model, None if unbounded
@@ -71,28 +83,34 @@ class LanguageModelTask(ScoredTask):
         self.state: Any = None  # model state at the end of the last chunk
 
     @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(tokenizer.target)}
+    def sizes(cls, data: TextDataset, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocab_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int
-    ) -> "LanguageModelTask":
+        cls,
+        data: TextDataset,
+        tokenizer: Tokenizer,
+        model: Any,
+        options: LanguageModelingConfig,
+        train: TrainConfig,
+        seed: int,
+    ) -> "LanguageModelingTask":
         """Encode the texts."""
-        text = EncodedText.from_text(tokenizer.target, data.texts["train"]).tokens
-        valid = EncodedText.from_text(tokenizer.target, data.texts["valid"])
-        if train.length > train.batch_tokens:
+        text = EncodedText.from_text(tokenizer.target, data.splits["train"]).tokens
+        valid = EncodedText.from_text(tokenizer.target, data.splits["valid"])
+        if train.batching.rows(options.length) < 1:
             raise InputError(
-                f"train.batch_tokens = {train.batch_tokens} is less than one chunk of train.length = {train.length}"
+                f"train.batch_size = {train.batch_size} is less than one chunk of task.length = {options.length} tokens"
             )
         max_length = getattr(model, "max_length", None)
-        if max_length is not None and train.length > max_length:
-            raise InputError(f"train.length = {train.length} exceeds the model's context of {max_length} tokens")
-        task = cls(tokenizer, text, valid, train, seed, data.notes, max_length)
-        if len(text) <= task.streams * train.length:
+        if max_length is not None and options.length > max_length:
+            raise InputError(f"task.length = {options.length} exceeds the model's context of {max_length} tokens")
+        task = cls(tokenizer, text, valid, train, options, seed, data.notes, max_length)
+        if len(text) <= task.streams * options.length:
             raise InputError(
                 f"the training text has {len(text):,} tokens, too few for {task.streams} streams of "
-                f"{train.length} tokens and one more: lower train.batch_tokens or train.length"
+                f"{options.length} tokens and one more: lower train.batch_size or task.length"
             )
         if len(valid.tokens) < 2:
             raise InputError("the validation text has fewer than two tokens")
@@ -101,14 +119,14 @@ class LanguageModelTask(ScoredTask):
     @property
     def streams(self) -> int:
         """Number of parallel streams."""
-        return self.settings.batch_tokens // self.settings.length
+        return self.train_config.batching.rows(self.options.length)
 
     def describe(self) -> str:
         return f"{len(self.text):,} tokens"
 
     def epoch(self, number: int) -> list[list[int]]:
         """Each batch is one chunk of all streams."""
-        length = self.settings.length
+        length = self.options.length
         max_offset = min(length, len(self.text) - self.streams * length)
         self.offset = random.Random(f"{self.seed} {number}").randrange(max_offset)
         return [[chunk] for chunk in range((len(self.text) - 1 - self.offset) // self.streams // length)]
@@ -116,7 +134,7 @@ class LanguageModelTask(ScoredTask):
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Chunk:
         """Return a chunk; they all have the same shape."""
         (chunk,) = rows
-        length = self.settings.length
+        length = self.options.length
         stream_length = (len(self.text) - 1 - self.offset) // self.streams
         inputs, targets = (
             self.text[begin : begin + self.streams * stream_length].view(self.streams, stream_length)
@@ -131,20 +149,20 @@ class LanguageModelTask(ScoredTask):
         logits, state = model.forward_from(batch.inputs, model.init_state(len(batch.inputs)) if fresh else self.state)
         if self.max_length is None:
             self.state = detach_state(state)
-        return mean_cross_entropy(logits, batch.targets, IGNORE, self.settings.label_smoothing, consume=True)
+        return mean_cross_entropy(logits, batch.targets, IGNORE, self.options.label_smoothing, consume=True)
 
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
         """Metrics on the whole validation text."""
-        return self.valid.scores(model, self.settings.batch_tokens, length=self.settings.length)
+        return self.valid.scores(model, self.train_config.batching.size, length=self.options.length)
 
     @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return [split for split in data.texts if split != "train"]
+    def splits(cls, data: Any) -> list[str]:
+        return [split for split in data.splits if split != "train"]
 
-    def evaluate(self, model: LanguageModel[Any], data: LoadedData, split: str) -> SplitScores:
-        text = EncodedText.from_text(self.tokenizer.target, data.texts[split])
-        scores = text.scores(model, self.settings.batch_tokens, length=self.settings.length)
-        return SplitScores(len(data.texts[split]), "characters", scores)
+    def evaluate(self, model: LanguageModel[Any], data: TextDataset, split: str) -> Evaluation:
+        text = EncodedText.from_text(self.tokenizer.target, data.splits[split])
+        scores = text.scores(model, self.train_config.batching.size, length=self.options.length)
+        return Evaluation(len(data.splits[split]), "characters", scores)
 
     def carried_state(self) -> dict[str, Tensor]:
         return state_tensors(self.state)

@@ -10,7 +10,7 @@ The second term is added for the head "pretraining", not for "masked_lm".
 import math
 import random
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,16 +20,19 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from qkv.config import require
-from qkv.datasets.registry import LoadedData
+from qkv.config import Budget, Rate, require
+from qkv.datasets.columns import PERPLEXITY, Column
+from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.bert import MLM_HEADS, Bert, Pretraining
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
+from qkv.registry import register
 from qkv.tasks.masking import IGNORE, mask_tokens
 from qkv.tasks.next_sentence import sentence_pairs
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 from qkv.tokenizers.wordpiece import CONTINUATION
@@ -94,8 +97,17 @@ class TokenizedCorpus:
         return cls(torch.from_numpy(np.array(tokens, dtype=np.int32)), documents)
 
 
+class MaskedLMConfig(TaskConfig):
+    """Options of the task."""
+
+    length: Budget = 256  # tokens of a row
+    whole_word_masking: bool = False  # mask all tokens of a word together
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+
+
+@register("task", "masked_lm")
 @dataclass
-class MaskedWordsTask(ScoredTask):
+class MaskedLMTask(Task):
     """Passages of documents, or pairs of them, split differently in every epoch and masked in every batch."""
 
     title = "masked language modelling"
@@ -107,14 +119,24 @@ class MaskedWordsTask(ScoredTask):
         "next_sentence": Metric("next sentence accuracy", percent=True),
     }
     model = Bert
-    learns_from = ("text", "labelled")
-    from_data = ("vocabulary_size",)
+    datasets = (
+        TextDataset,
+        LabeledTextDataset,
+    )
+    config_class = MaskedLMConfig
+    columns = (
+        PERPLEXITY,
+        Column("accuracy", "masked words, %", 100),
+        Column("next_sentence", "next sentence, %", 100),
+    )
+    from_data = ("vocab_size",)
     capturable = True
 
     tokenizer: Tokenizer
     train: list[str]
     valid: list[str]
-    settings: Settings
+    train_config: TrainConfig
+    options: MaskedLMConfig
     pairs: bool  # whether the model also predicts the next sentence
     seed: int
     notes: tuple[str, ...]
@@ -124,30 +146,36 @@ class MaskedWordsTask(ScoredTask):
         return name == "wordpiece"
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        head = table.get("head")
-        require(head in MLM_HEADS, f"model.head {head!r} predicts no tokens: set it to {' or '.join(MLM_HEADS)}")
-        return super().placeholder_sizes(table)
+    def check_recipe(cls, options: MaskedLMConfig, data: Any, model: Any) -> None:
+        require(
+            model.head in MLM_HEADS, f"model.head {model.head!r} predicts no tokens: set it to {' or '.join(MLM_HEADS)}"
+        )
 
     @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(tokenizer)}
+    def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocab_size": len(tokenizer)}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int
-    ) -> "MaskedWordsTask":
+        cls,
+        data: Dataset[Any],
+        tokenizer: Tokenizer,
+        model: Any,
+        options: MaskedLMConfig,
+        train: TrainConfig,
+        seed: int,
+    ) -> "MaskedLMTask":
         """Validate the settings; the documents are tokenized when the first epoch needs them."""
         pairs = model.head == "pretraining"
         special_tokens = tokenizer.special_tokens
         if None in (special_tokens.mask, special_tokens.cls, special_tokens.sep):
             raise InputError(
-                "masked_words needs a tokenizer with [MASK], [CLS] and [SEP]: set data.vocabulary=wordpiece:N"
+                "masked_lm needs a tokenizer with [MASK], [CLS] and [SEP]: set data.tokenizer.name=wordpiece"
             )
-        if not MIN_LENGTH <= train.length <= min(model.max_length, train.batch_tokens):
+        if not MIN_LENGTH <= options.length <= model.max_length or train.batching.rows(options.length) < 1:
             raise InputError(
-                f"train.length = {train.length} must be between {MIN_LENGTH} and both model.max_length = "
-                f"{model.max_length} and train.batch_tokens = {train.batch_tokens}"
+                f"task.length = {options.length} must be between {MIN_LENGTH} and model.max_length = "
+                f"{model.max_length}, and fit into train.batch_size = {train.batch_size}"
             )
         if train.best_by == "next_sentence" and not pairs:
             raise InputError("train.best_by next_sentence requires model.head = pretraining")
@@ -160,7 +188,7 @@ class MaskedWordsTask(ScoredTask):
                     f"{split}: sentence pairs need two documents, one of them with several sentences; add some "
                     "(blank lines separate the documents of a text), or set model.head to masked_lm"
                 )
-        return cls(tokenizer, documents["train"], documents["valid"], train, pairs, seed, data.notes)
+        return cls(tokenizer, documents["train"], documents["valid"], train, options, pairs, seed, data.notes)
 
     def __post_init__(self) -> None:
         self.number = 0  # of the current epoch
@@ -185,12 +213,12 @@ class MaskedWordsTask(ScoredTask):
     @property
     def rows(self) -> int:
         """Number of rows per batch."""
-        return self.settings.batch_tokens // self.settings.length
+        return self.train_config.batching.rows(self.options.length)
 
     @property
     def predicted(self) -> int:
         """Number of predicted positions per row, including [CLS]."""
-        return 1 + math.ceil(MASK_PROB * (self.settings.length - 2))
+        return 1 + math.ceil(MASK_PROB * (self.options.length - 2))
 
     def describe(self) -> str:
         return f"{len(self.corpus.documents):,} documents, {len(self.corpus.tokens):,} tokens"
@@ -209,7 +237,7 @@ class MaskedWordsTask(ScoredTask):
 
     def loss(self, model: Bert, batch: MaskedBatch) -> Float[Tensor, ""]:
         token_logits, next_logits = _logits(model, batch)
-        loss = mean_cross_entropy(token_logits, batch.targets, IGNORE, self.settings.label_smoothing, consume=True)
+        loss = mean_cross_entropy(token_logits, batch.targets, IGNORE, self.options.label_smoothing, consume=True)
         return (
             loss
             if next_logits is None
@@ -219,13 +247,9 @@ class MaskedWordsTask(ScoredTask):
     def validate(self, model: Bert) -> dict[str, float]:
         return self._scores(model, self.valid_corpus)
 
-    @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return list(data.texts or data.splits)
-
-    def evaluate(self, model: Bert, data: LoadedData, split: str) -> SplitScores:
+    def evaluate(self, model: Bert, data: Dataset[Any], split: str) -> Evaluation:
         corpus = TokenizedCorpus.from_texts(data.documents(split), self.tokenizer)
-        return SplitScores(len(corpus.documents), "documents", self._scores(model, corpus))
+        return Evaluation(len(corpus.documents), "documents", self._scores(model, corpus))
 
     def _spans(self, corpus: TokenizedCorpus, rng: random.Random) -> Int[Tensor, "rows 5"]:
         """Shuffled rows: start and length of the first passage, of the second, and MaskedBatch.next_sentence.
@@ -235,13 +259,13 @@ class MaskedWordsTask(ScoredTask):
         if self.pairs:
             spans = [
                 (pair.first.start, len(pair.first), pair.second.start, len(pair.second), int(not pair.follows))
-                for pair in sentence_pairs(corpus.documents, self.settings.length - 3, rng)
+                for pair in sentence_pairs(corpus.documents, self.options.length - 3, rng)
             ]
         else:
             spans = [
                 (passage.start, len(passage), 0, 0, IGNORE)
                 for document in corpus.documents
-                for passage in _passages(document[0], document[-1], self.settings.length - 2, rng)
+                for passage in _passages(document[0], document[-1], self.options.length - 2, rng)
             ]
         rng.shuffle(spans)
         return torch.tensor(spans, dtype=torch.long).view(-1, 5)
@@ -257,7 +281,7 @@ class MaskedWordsTask(ScoredTask):
             self.ordinary.nonzero().squeeze(1),
             torch.Generator().manual_seed(random.Random(seed).getrandbits(32)),
             mask_prob=MASK_PROB,
-            word_ids=(~self.inside[tokens]).cumsum(dim=1) if self.settings.whole_words else None,
+            word_ids=(~self.inside[tokens]).cumsum(dim=1) if self.options.whole_word_masking else None,
         )
         chosen = masking.targets != IGNORE
         chosen[:, 0] = True  # [CLS] comes first, with target IGNORE
@@ -272,7 +296,7 @@ class MaskedWordsTask(ScoredTask):
         """Token ids, segments and lengths of the rows [CLS] first [SEP] second [SEP] and padding."""
         first, size, second, second_size, _ = spans[:, :, None].unbind(dim=1)  # rows 1
         lengths = size + 2 + torch.where(second_size > 0, second_size + 1, 0)
-        position = torch.arange(self.settings.length)
+        position = torch.arange(self.options.length)
         segments = ((position > size + 1) & (position < lengths)).long()
         in_first, in_second = (position > 0) & (position <= size), (segments == 1) & (position < lengths - 1)
         source = torch.where(in_first, first + position - 1, torch.where(in_second, second + position - size - 2, 0))

@@ -7,21 +7,26 @@ apart (`qkv.attention.Documents`). Each document ends with an end token.
 import math
 import random
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch.nn import functional as F
 
+from qkv.config import Rate
+from qkv.datasets.columns import PERPLEXITY
+from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.packing import IGNORE_INDEX, Packed, pack
-from qkv.datasets.registry import LoadedData
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
+from qkv.registry import register
+from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Tensor
@@ -43,8 +48,16 @@ class PackedBatch(TensorBatch):
         return self.count
 
 
+class PackedLMConfig(TaskConfig):
+    """Options of the task."""
+
+    length: Annotated[int, Field(ge=2, le=2**30)] = 256  # tokens of a row
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+
+
+@register("task", "packed_lm")
 @dataclass
-class DocumentLanguageModelTask(ScoredTask):
+class PackedLMTask(Task):
     """Language modelling of documents, packed in a new order in each epoch so that row boundaries vary."""
 
     title = "language modelling of documents"
@@ -54,14 +67,21 @@ class DocumentLanguageModelTask(ScoredTask):
         "perplexity": Metric("perplexity", higher_is_better=False),  # exp(loss)
     }
     model = GPT2
-    learns_from = ("text", "labelled")
-    from_data = ("vocabulary_size", "ends")
+    datasets = (
+        TextDataset,
+        LabeledTextDataset,
+    )
+    config_class = PackedLMConfig
+    model_options: ClassVar = {"ends": True}
+    columns = (PERPLEXITY,)
+    from_data = ("vocab_size",)
     capturable = True
 
     tokenizer: Tokenizer
     train: list[Document]
     valid: list[Document]
-    settings: Settings
+    train_config: TrainConfig
+    options: PackedLMConfig
     seed: int
     notes: tuple[str, ...]
 
@@ -69,37 +89,37 @@ class DocumentLanguageModelTask(ScoredTask):
         self.rows: Packed | None = None  # of the current epoch
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "ends": True}
-
-    @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(tokenizer.target), "ends": True}
+    def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocab_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int
-    ) -> "DocumentLanguageModelTask":
-        if train.length < 2:
-            raise InputError("train.length must be at least 2: a row of one token has no next token")
-        if train.length > train.batch_tokens:
+        cls,
+        data: Dataset[Any],
+        tokenizer: Tokenizer,
+        model: Any,
+        options: PackedLMConfig,
+        train: TrainConfig,
+        seed: int,
+    ) -> "PackedLMTask":
+        if train.batching.rows(options.length) < 1:
             raise InputError(
-                f"train.batch_tokens = {train.batch_tokens} is less than one row of train.length = {train.length}"
+                f"train.batch_size = {train.batch_size} is less than one row of task.length = {options.length} tokens"
             )
-        if train.length > model.max_length:
-            raise InputError(f"train.length = {train.length} exceeds the model's context of {model.max_length} tokens")
+        if options.length > model.max_length:
+            raise InputError(f"task.length = {options.length} exceeds the model's context of {model.max_length} tokens")
         texts = encode_documents(tokenizer.target, data.documents("train"))
         valid = encode_documents(tokenizer.target, data.documents("valid")[: train.valid_size])
         if not any(len(text) > 1 for text in texts) or not any(len(text) > 1 for text in valid):
             raise InputError("there are no documents with two tokens or more to train or to validate on")
-        return cls(tokenizer, texts, valid, train, seed, data.notes)
+        return cls(tokenizer, texts, valid, train, options, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} documents, {sum(map(len, self.train)):,} tokens"
 
     def epoch(self, number: int) -> list[list[int]]:
         order = random.Random(f"{self.seed} {number}").sample(self.train, len(self.train))
-        self.rows = pack(order, self.settings.length, PAD)
+        self.rows = pack(order, self.options.length, PAD)
         return [*_consecutive(len(self.rows.tokens), self._batch_rows)]
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PackedBatch:
@@ -110,27 +130,27 @@ class DocumentLanguageModelTask(ScoredTask):
     @property
     def _batch_rows(self) -> int:
         """Number of rows per batch."""
-        return self.settings.batch_tokens // self.settings.length
+        return self.train_config.batching.rows(self.options.length)
 
     def loss(self, model: GPT2, batch: PackedBatch) -> Float[Tensor, ""]:
         logits = model(batch.inputs, documents=batch.documents)
-        return mean_cross_entropy(logits, batch.targets, IGNORE_INDEX, self.settings.label_smoothing, consume=True)
+        return mean_cross_entropy(logits, batch.targets, IGNORE_INDEX, self.options.label_smoothing, consume=True)
 
     def validate(self, model: GPT2) -> dict[str, float]:
         return self._scores(model, self.valid)
 
     @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return [split for split in data.texts or data.splits if split != "train"]
+    def splits(cls, data: Any) -> list[str]:
+        return [split for split in data.splits if split != "train"]
 
-    def evaluate(self, model: GPT2, data: LoadedData, split: str) -> SplitScores:
+    def evaluate(self, model: GPT2, data: Dataset[Any], split: str) -> Evaluation:
         texts = encode_documents(self.tokenizer.target, data.documents(split))
-        return SplitScores(len(texts), "documents", self._scores(model, texts))
+        return Evaluation(len(texts), "documents", self._scores(model, texts))
 
     @torch.inference_mode()
     def _scores(self, model: GPT2, texts: Sequence[Document]) -> dict[str, float]:
         """Metrics over every token but the first of each document, or of its part in a row."""
-        packed = pack(texts, self.settings.length, PAD)
+        packed = pack(texts, self.options.length, PAD)
         total, count = torch.zeros((), dtype=torch.float64, device=model.device), 0
         for rows in _consecutive(len(packed.tokens), self._batch_rows):
             batch = _batch(packed, rows).to(model.device)

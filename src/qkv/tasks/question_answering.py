@@ -1,12 +1,11 @@
 """Extractive question answering task: predict the answer span of a question in a text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from qkv.config import require
 from qkv.datasets.batching import round_up, shuffled_batches
-from qkv.datasets.registry import LoadedData
+from qkv.datasets.dataset import QuestionDataset
 from qkv.datasets.squad import Question
 from qkv.metrics import Metric
 from qkv.metrics.squad_metrics import answer_f1, exact_answers
@@ -21,13 +20,20 @@ from qkv.pipelines.windows import (
     mean_loss,
     predict_spans,
 )
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.registry import register
+from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 
+class QuestionAnsweringConfig(TaskConfig):
+    """Options of the task."""
+
+
+@register("task", "answer")
 @dataclass
-class AnsweringTask(ScoredTask):
+class QuestionAnsweringTask(Task):
     """Cross-entropy of the first and the last token of the answer (Devlin et al. 2019)."""
 
     title = "question answering"
@@ -38,15 +44,18 @@ class AnsweringTask(ScoredTask):
         "f1": Metric("F1", percent=True),
     }
     model = Bert
-    learns_from = "questions"
-    from_data = ("vocabulary_size", "head")
+    datasets = (QuestionDataset,)
+    config_class = QuestionAnsweringConfig
+    model_options: ClassVar = {"head": "span"}
+    from_data = ("vocab_size",)
     capturable = True
 
     tokenizer: Tokenizer
     train: list[Window]
     valid: list[Question]
     questions: int  # number of training questions
-    settings: Settings
+    train_config: TrainConfig
+    options: QuestionAnsweringConfig
     max_length: int
     seed: int
     notes: tuple[str, ...]
@@ -55,27 +64,30 @@ class AnsweringTask(ScoredTask):
         self.encoder = ExampleEncoder(self.tokenizer)
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "head": "span"}
+    def sizes(cls, data: QuestionDataset, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocab_size": len(tokenizer)}
 
     @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"vocabulary_size": len(tokenizer), "head": "span"}
-
-    @classmethod
-    def prepare(cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int) -> "AnsweringTask":
-        require(not train.label_smoothing, "train.label_smoothing cannot be used for answer spans")
-        questions = data.questions["train"]
+    def prepare(
+        cls,
+        data: QuestionDataset,
+        tokenizer: Tokenizer,
+        model: Any,
+        options: QuestionAnsweringConfig,
+        train: TrainConfig,
+        seed: int,
+    ) -> "QuestionAnsweringTask":
+        questions = data.splits["train"]
         windows = make_windows(ExampleEncoder(tokenizer), questions, model.max_length)
-        valid = data.questions["valid"][: train.valid_size]
-        return cls(tokenizer, windows, valid, len(questions), train, model.max_length, seed, data.notes)
+        valid = data.splits["valid"][: train.valid_size]
+        return cls(tokenizer, windows, valid, len(questions), train, options, model.max_length, seed, data.notes)
 
     def describe(self) -> str:
         return f"{self.questions:,} questions, {len(self.train):,} windows"
 
     def epoch(self, number: int) -> list[list[int]]:
         return shuffled_batches(
-            [len(window.ids) for window in self.train], self.settings.batch_tokens, self.seed, number
+            [len(window.ids) for window in self.train], self.train_config.batching, self.seed, number
         )
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> WindowBatch:
@@ -83,7 +95,7 @@ class AnsweringTask(ScoredTask):
         if not padded_to_shape:
             return collate(windows, self.encoder.pad)
         width = min(round_up(max(len(window.ids) for window in windows)), self.max_length)
-        return collate(windows, self.encoder.pad, self.settings.batch_tokens // width, width)
+        return collate(windows, self.encoder.pad, self.train_config.batching.rows(width), width)
 
     def loss(self, model: Bert, batch: WindowBatch) -> Float[Tensor, ""]:
         return mean_loss(log_probabilities(model, batch), batch.targets)
@@ -91,16 +103,12 @@ class AnsweringTask(ScoredTask):
     def validate(self, model: Bert) -> dict[str, float]:
         return self._scores(model, self.valid)
 
-    @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return list(data.questions)
-
-    def evaluate(self, model: Bert, data: LoadedData, split: str) -> SplitScores:
-        return SplitScores(len(data.questions[split]), "questions", self._scores(model, data.questions[split]))
+    def evaluate(self, model: Bert, data: QuestionDataset, split: str) -> Evaluation:
+        return Evaluation(len(data.splits[split]), "questions", self._scores(model, data.splits[split]))
 
     def _scores(self, model: Bert, questions: Sequence[Question]) -> dict[str, float]:
         windows = make_windows(self.encoder, questions, self.max_length)
-        predictions = predict_spans(model, windows, self.encoder.pad, max_tokens=self.settings.batch_tokens)
+        predictions = predict_spans(model, windows, self.encoder.pad, self.train_config.batching)
         passages = [prediction.answer and prediction.answer.passage for prediction in predictions]
         texts = [
             "" if passage is None else question.text[passage.begin : passage.end]

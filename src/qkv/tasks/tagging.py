@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
-from qkv.datasets.registry import LoadedData
+from qkv.config import Rate
+from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.metrics import Metric
 from qkv.metrics.tag_metrics import are_entity_tags, entity_f1, tag_accuracy
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.tagger import EncodedSentences, encode_sentences, predict_tags, tag_logits
 from qkv.pipelines.text_inputs import (
     IGNORE,
@@ -25,13 +26,22 @@ from qkv.pipelines.text_inputs import (
     iter_batches,
 )
 from qkv.pipelines.tree_inputs import reads_trees, require_heads
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.registry import register
+from qkv.tasks.task import Evaluation, Task, TaskConfig, vocab_sizes
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 
+class TaggingConfig(TaskConfig):
+    """Options of the task."""
+
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+
+
+@register("task", "tag")
 @dataclass
-class TaggingTask(ScoredTask):
+class TaggingTask(Task):
     """Cross-entropy of the tags; the first token of a word represents it (Devlin et al. 2019)."""
 
     title = "tagging"
@@ -43,47 +53,47 @@ class TaggingTask(ScoredTask):
         "f1": Metric("F1", percent=True),  # of entities; equals the accuracy for tags of single words
     }
     model = TextEncoder
-    learns_from = "tagged"
-    from_data = ("vocabulary_size", "head", "labels", "label_names")
+    datasets = (TaggedDataset,)
+    config_class = TaggingConfig
+    model_options: ClassVar = {"head": "tagger"}
+    from_data = ("vocab_size", "labels", "label_names")
     capturable = True
 
     encoder: AnyExampleEncoder  # with a table of the training sentences only
     train: EncodedSentences
     valid: list[Tagged]
     labels: tuple[str, ...]
-    settings: Settings
+    train_config: TrainConfig
+    options: TaggingConfig
     max_length: int
     seed: int
     notes: tuple[str, ...]
 
     @classmethod
-    def placeholder_sizes(cls, table: Any) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "head": "tagger", "labels": 1, "label_names": ()}
-
-    @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer | None) -> dict[str, Any]:
-        names = tuple(sorted({tag for sentence in data.tagged["train"] for tag in sentence.tags}))
-        return {
-            "vocabulary_size": None if tokenizer is None else len(tokenizer),
-            "head": "tagger",
-            "labels": len(names),
-            "label_names": names,
-        }
+    def sizes(cls, data: TaggedDataset, tokenizer: Tokenizer | None) -> dict[str, Any]:
+        names = tuple(sorted({tag for sentence in data.splits["train"] for tag in sentence.tags}))
+        return {**vocab_sizes(tokenizer), "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: Tokenizer | None, model: Any, train: Settings, seed: int
+        cls,
+        data: TaggedDataset,
+        tokenizer: Tokenizer | None,
+        model: Any,
+        options: TaggingConfig,
+        train: TrainConfig,
+        seed: int,
     ) -> "TaggingTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
         encoder = build_example_encoder(tokenizer, model)
         if reads_trees(model):  # check all splits before training
-            for split, sentences in data.tagged.items():
+            for split, sentences in data.splits.items():
                 for number, sentence in enumerate(sentences, start=1):
                     require_heads(sentence, f"{split}: sentence {number}")
-        examples = encode_sentences(encoder, data.tagged["train"], numbers, model.max_length, trees=reads_trees(model))
-        valid = data.tagged["valid"][: train.valid_size]
-        return cls(encoder, examples, valid, names, train, model.max_length, seed, data.notes)
+        examples = encode_sentences(encoder, data.splits["train"], numbers, model.max_length, trees=reads_trees(model))
+        valid = data.splits["valid"][: train.valid_size]
+        return cls(encoder, examples, valid, names, train, options, model.max_length, seed, data.notes)
 
     def __post_init__(self) -> None:
         self.tokenizer = self.encoder.tokenizer
@@ -92,43 +102,39 @@ class TaggingTask(ScoredTask):
         return f"{1 + self.train.words[-1][-1].sentence:,} sentences"
 
     def epoch(self, number: int) -> list[list[int]]:
-        return epoch_batches(self.train.examples, self.settings.batch_tokens, self.seed, number)
+        return epoch_batches(self.train.examples, self.train_config.batching, self.seed, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> TextBatch:
         examples = [self.train.examples[row] for row in rows]
         if padded_to_shape:
-            return collate_padded(examples, self.encoder.pad, self.settings.batch_tokens, self.max_length)
+            return collate_padded(examples, self.encoder.pad, self.train_config.batching, self.max_length)
         return collate(examples, self.encoder.pad)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
         words = (batch.targets != IGNORE).sum().clamp(min=1)  # a tensor, so that CUDA graphs recompute it
-        return _loss(model, self.encoder, batch, self.settings.label_smoothing) / words
+        return _loss(model, self.encoder, batch, self.options.label_smoothing) / words
 
     def validate(self, model: TextEncoder) -> dict[str, float]:
         return self._scores(model, self.valid)
 
-    @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return list(data.tagged)
-
-    def evaluate(self, model: TextEncoder, data: LoadedData, split: str) -> SplitScores:
-        return SplitScores(len(data.tagged[split]), "sentences", self._scores(model, data.tagged[split]))
+    def evaluate(self, model: TextEncoder, data: TaggedDataset, split: str) -> Evaluation:
+        return Evaluation(len(data.splits[split]), "sentences", self._scores(model, data.splits[split]))
 
     @torch.inference_mode()
     def _scores(self, model: TextEncoder, sentences: Sequence[Tagged]) -> dict[str, float]:
         numbers = {name: number for number, name in enumerate(self.labels)}
         encoder = self.encoder.fresh_copy()
         encoded = encode_sentences(encoder, sentences, numbers, self.max_length, trees=reads_trees(model.config))
-        total, words, budget = 0.0, 0, self.settings.batch_tokens
-        for _, batch in iter_batches(encoded.examples, encoder.pad, max_tokens=budget):
+        total, words, batch_size = 0.0, 0, self.train_config.batching
+        for _, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
             total += float(_loss(model, encoder, batch.to(model.device)))
             words += batch.tokens
         predictions = predict_tags(
             model,
             encoder,
             [sentence.words for sentence in sentences],
+            batch_size,
             [sentence.heads for sentence in sentences],
-            max_tokens=budget,
         )
         return {"loss": total / words if words else math.nan, **tag_scores(predictions, sentences)}
 

@@ -2,16 +2,24 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
+from pydantic import Field
 
-from qkv.datasets.registry import DataConfig, LoadedData
+from qkv.config import Config
+from qkv.datasets.columns import Column
+from qkv.datasets.dataset import Dataset, DatasetConfig
 from qkv.metrics import Metric
-from qkv.nn.text_encoder import TextEncoder
+from qkv.metrics.pair_scores import Bucket
+from qkv.nn.interfaces import TextEncoder
+from qkv.tasks.train_config import TrainConfig
 from qkv.tasks.train_tokenizer import train_tokenizer
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
+
+Pixels = Annotated[int, Field(ge=0, le=1024)]
 
 
 @runtime_checkable
@@ -30,41 +38,39 @@ class Batch(Protocol):
         """Return the batch on `device`."""
 
 
-@runtime_checkable
-class Settings(Protocol):
-    """The keys of a recipe's `train` table that tasks read."""
+class TaskConfig(Config):
+    """Options of a task: the `task` table of a recipe."""
 
-    @property
-    def batch_tokens(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def label_smoothing(self) -> float: ...
-    @property
-    def bpe_dropout(self) -> float: ...
-    @property
-    def valid_size(self) -> int: ...
-    @property
-    def shift(self) -> int: ...
-    @property
-    def mirror(self) -> bool: ...
-    @property
-    def cover(self) -> int: ...
-    @property
-    def whole_words(self) -> bool: ...
-    @property
-    def best_by(self) -> str: ...
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a model on one split."""
+
+    size: int  # number of examples
+    unit: str  # e.g. "sentences"
+    scores: Mapping[str, float]  # the task's metrics
+    signatures: Mapping[str, str] = field(default_factory=dict)  # settings of the metrics that have any
+    skipped: int = 0  # examples that are too long for the model
+    by_length: tuple[Bucket, ...] = ()
+    outputs: tuple[str, ...] = ()  # predicted texts
+    mistakes: tuple[tuple[str, str, str], ...] = ()  # (source, output, reference), the first few
 
 
 class Task(ABC):
-    """Data, loss and metrics of a task; all that the training loop uses."""
+    """Data, loss and metrics of a task; all that the training loop and `qkv evaluate` use."""
 
     title: ClassVar[str]  # name used in messages
     cli_command: ClassVar[str]  # CLI command that runs models trained on this task
     metrics: ClassVar[dict[str, Metric]]  # returned by `validate`; `train.best_by` names one of them
+    test_metrics: ClassVar[Mapping[str, Metric]] = {}  # returned by `evaluate` only
+    searches: ClassVar[bool] = False  # whether `evaluate` takes search settings
+    columns: ClassVar[tuple[Column, ...]] = ()  # of its result tables; empty: those of the dataset
     model: ClassVar[type[Any]]  # base class of the models that can be trained on it
-    learns_from: ClassVar[str | tuple[str, ...]]  # kind(s) of dataset in the registry
+    model_options: ClassVar[Mapping[str, Any]] = {}  # model config keys that the task fixes
     from_data: ClassVar[tuple[str, ...]]  # model config keys that are set from the data
+    datasets: ClassVar[tuple[type[Dataset[Any]], ...]]  # types of dataset it can be trained on
+    config_class: ClassVar[type[TaskConfig]]
+    batch_units: ClassVar[tuple[str, ...]] = ("tokens", "examples")  # valid values of train.batch_by
 
     unit: ClassVar[str] = "tok"  # unit of `Batch.tokens` in the progress display
     capturable: bool = False  # whether the loss can be captured in a CUDA graph
@@ -73,33 +79,28 @@ class Task(ABC):
     notes: tuple[str, ...]  # messages for the user, e.g. about skipped examples
 
     @classmethod
-    def kinds(cls) -> tuple[str, ...]:
-        """The kinds of dataset this task can be trained on."""
-        return (cls.learns_from,) if isinstance(cls.learns_from, str) else cls.learns_from
-
-    @classmethod
     def accepts_tokenizer(cls, name: str) -> bool:
         """Whether a tokenizer can be used: WordPiece lacks the <s> and </s> that decoders need."""
         return name != "wordpiece" or issubclass(cls.model, TextEncoder)
 
     @classmethod
-    def train_tokenizer(cls, data: LoadedData, config: DataConfig, model: Any) -> Tokenizer | None:
+    def check_recipe(cls, options: Any, data: Any, model: Any) -> None:
+        """Raise ConfigError if the options, the dataset and the model config do not fit together."""
+        return
+
+    @classmethod
+    def train_tokenizer(cls, data: Dataset[Any], config: DatasetConfig, model: Any) -> Tokenizer | None:
         """Train a tokenizer on the training texts; None for data without text and for models of characters."""
         return train_tokenizer(data, config) if getattr(model, "max_characters", None) is None else None
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Placeholder values for the keys in `from_data`, to validate a recipe before the data is loaded."""
-        return dict.fromkeys(cls.from_data, 1)
-
-    @classmethod
     @abstractmethod
-    def sizes(cls, data: LoadedData, tokenizer: Any) -> dict[str, Any]:
+    def sizes(cls, data: Any, tokenizer: Any) -> dict[str, Any]:
         """Values of the model config keys in `from_data`."""
 
     @classmethod
     @abstractmethod
-    def prepare(cls, data: LoadedData, tokenizer: Any, model: Any, train: Settings, seed: int) -> "Task":
+    def prepare(cls, data: Any, tokenizer: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "Task":
         """Encode the data for a model with the config `model`."""
 
     @abstractmethod
@@ -122,6 +123,24 @@ class Task(ABC):
     def validate(self, model: Any) -> dict[str, float]:
         """All metrics of the task on the validation data."""
 
+    @classmethod
+    def splits(cls, data: Any) -> list[str]:
+        """The splits a model can be evaluated on."""
+        return list(data.splits)
+
+    @classmethod
+    def for_evaluation(cls, data: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "Task":
+        """Prepare the task to evaluate a model."""
+        return cls.prepare(data, model.tokenizer, model.config, options, train, seed)
+
+    @abstractmethod
+    def evaluate(self, model: Any, data: Any, split: str) -> Evaluation:
+        """All metrics of the task on a whole split."""
+
+    def notes_on(self, data: Any, split: str) -> tuple[str, ...]:
+        """Notes for the user about a split."""
+        return ()
+
     def notes_from_scratch(self) -> tuple[str, ...]:
         """Notes for a model trained from random weights."""
         return ()
@@ -134,26 +153,6 @@ class Task(ABC):
         """Restore what `carried_state` returned when the checkpoint was saved."""
 
 
-class SplitScores(NamedTuple):
-    """Metrics of a model on one split."""
-
-    size: int  # number of examples
-    unit: str  # e.g. "sentences"
-    scores: dict[str, float]  # the task's metrics
-
-
-class ScoredTask(Task):
-    """A task whose metrics can be computed on any split of its data."""
-
-    @classmethod
-    @abstractmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        """The splits a model can be evaluated on."""
-
-    @abstractmethod
-    def evaluate(self, model: Any, data: LoadedData, split: str) -> SplitScores:
-        """All metrics of the task on a whole split."""
-
-    def notes_on(self, data: LoadedData, split: str) -> tuple[str, ...]:
-        """Notes for the user about a split."""
-        return ()
+def vocab_sizes(tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The model config key of the vocabulary size; empty for models of characters, which have no tokenizer."""
+    return {} if tokenizer is None else {"vocab_size": len(tokenizer)}

@@ -1,17 +1,19 @@
 """Text classification task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
 
+from qkv.config import Rate
+from qkv.datasets.batching import BatchSize
+from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.nn.text_encoder import TextEncoder
+from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import (
     IGNORE,
@@ -23,16 +25,25 @@ from qkv.pipelines.text_inputs import (
     collate_padded,
     epoch_batches,
 )
+from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.task import ScoredTask, Settings, SplitScores
+from qkv.tasks.task import Evaluation, Task, TaskConfig, vocab_sizes
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 MAX_LABEL = 40  # characters of a label in a message
 
 
+class TextClassificationConfig(TaskConfig):
+    """Options of the task."""
+
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+
+
+@register("task", "classify")
 @dataclass
-class ClassificationTask(ScoredTask):
+class TextClassificationTask(Task):
     """The loss is the cross-entropy of the labels."""
 
     title = "classification"
@@ -43,15 +54,18 @@ class ClassificationTask(ScoredTask):
         "accuracy": Metric("accuracy", percent=True),
     }
     model = TextEncoder
-    learns_from = "labelled"
-    from_data = ("vocabulary_size", "head", "labels", "label_names")
+    datasets = (LabeledTextDataset,)
+    config_class = TextClassificationConfig
+    model_options: ClassVar = {"head": "classifier"}
+    from_data = ("vocab_size", "labels", "label_names")
     capturable = True
 
     encoder: AnyExampleEncoder  # with a table of the training texts only
     train: list[Example]
     valid: list[Pair]
     labels: tuple[str, ...]
-    settings: Settings
+    train_config: TrainConfig
+    options: TextClassificationConfig
     max_length: int
     seed: int
     notes: tuple[str, ...]
@@ -60,26 +74,23 @@ class ClassificationTask(ScoredTask):
         self.tokenizer = self.encoder.tokenizer
 
     @classmethod
-    def placeholder_sizes(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {"vocabulary_size": 1, "head": "classifier", "labels": 1, "label_names": ()}
-
-    @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    def sizes(cls, data: LabeledTextDataset, tokenizer: Tokenizer | None) -> dict[str, Any]:
         names = tuple(sorted({pair.target for pair in data.splits["train"]}))
         if len(names) < 2:
             label = printable(repr(names[0]), MAX_LABEL)
             raise InputError(f"all training texts have one label, {label}: at least two labels are required")
-        return {
-            "vocabulary_size": None if tokenizer is None else len(tokenizer),
-            "head": "classifier",
-            "labels": len(names),
-            "label_names": names,
-        }
+        return {**vocab_sizes(tokenizer), "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: Tokenizer | None, model: Any, train: Settings, seed: int
-    ) -> "ClassificationTask":
+        cls,
+        data: LabeledTextDataset,
+        tokenizer: Tokenizer | None,
+        model: Any,
+        options: TextClassificationConfig,
+        train: TrainConfig,
+        seed: int,
+    ) -> "TextClassificationTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
         encoder = build_example_encoder(tokenizer, model)
@@ -93,7 +104,7 @@ class ClassificationTask(ScoredTask):
         valid = data.splits["valid"][: train.valid_size]
         for split in data.splits:
             notes += _unseen_labels(data, split, names)
-        return cls(encoder, texts.examples, valid, names, train, model.max_length, seed, notes)
+        return cls(encoder, texts.examples, valid, names, train, options, model.max_length, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} texts, {len(self.labels)} labels"
@@ -108,34 +119,30 @@ class ClassificationTask(ScoredTask):
         return collate(examples, self.encoder.pad)
 
     @property
-    def _max_batch(self) -> int:
-        return self.encoder.max_batch(self.settings.batch_tokens)
+    def _max_batch(self) -> BatchSize:
+        return self.encoder.max_batch(self.train_config.batching)
 
     def loss(self, model: TextEncoder, batch: TextBatch) -> Float[Tensor, ""]:
         logits = model.predict(self.encoder.lookup(batch.token_ids), batch.lengths).float()
-        smoothing = self.settings.label_smoothing
+        smoothing = self.options.label_smoothing
         loss = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, label_smoothing=smoothing, reduction="sum")
         return loss / (batch.targets != IGNORE).sum().clamp(min=1)
 
     def validate(self, model: TextEncoder) -> dict[str, float]:
         return self._scores(model, self.valid)
 
-    @classmethod
-    def splits(cls, data: LoadedData) -> list[str]:
-        return list(data.splits)
+    def evaluate(self, model: TextEncoder, data: LabeledTextDataset, split: str) -> Evaluation:
+        return Evaluation(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
 
-    def evaluate(self, model: TextEncoder, data: LoadedData, split: str) -> SplitScores:
-        return SplitScores(len(data.splits[split]), "texts", self._scores(model, data.splits[split]))
-
-    def notes_on(self, data: LoadedData, split: str) -> tuple[str, ...]:
+    def notes_on(self, data: LabeledTextDataset, split: str) -> tuple[str, ...]:
         return _unseen_labels(data, split, self.labels)
 
     def _scores(self, model: TextEncoder, pairs: Sequence[Pair]) -> dict[str, float]:
-        log_p = label_log_probabilities(model, self.encoder, pairs, max_tokens=self.settings.batch_tokens)
+        log_p = label_log_probabilities(model, self.encoder, pairs, self.train_config.batching)
         return label_scores(log_p, pairs, self.labels)
 
 
-def _unseen_labels(data: LoadedData, split: str, labels: Sequence[str]) -> tuple[str, ...]:
+def _unseen_labels(data: LabeledTextDataset, split: str, labels: Sequence[str]) -> tuple[str, ...]:
     """Note on labels missing from the training data: ignored in the loss, counted as errors in the accuracy."""
     unseen = sorted({pair.target for pair in data.splits[split]} - set(labels))
     labels_shown = ", ".join(printable(label, MAX_LABEL) for label in unseen[:5])

@@ -1,29 +1,34 @@
 """Translation task: sequence-to-sequence learning from pairs of texts."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 import torch
 
+from qkv.config import Rate, require
 from qkv.datasets.batching import (
     IGNORE,
     Batch,
+    BatchSize,
     EncodedPair,
     batch_by_length,
     collate,
     collate_to_shape,
     shuffled_batches,
 )
+from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
-from qkv.metrics import Metric, corpus_scores, exact_match, rouge_scores
-from qkv.nn.encoder_decoder import EncoderDecoder
-from qkv.nn.losses.cross_entropy import mean_cross_entropy, token_cross_entropy
-from qkv.nn.losses.reinforce import alignment_loss
+from qkv.generation import GenerationConfig
+from qkv.metrics import Metric, Score, alignment_accuracy, corpus_scores, exact_match, rouge_scores
+from qkv.metrics.pair_scores import bleu_by_length, pair_scores, pronunciation_scores
+from qkv.nn.interfaces import EncoderDecoder
+from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
+from qkv.pipelines.output import Answer
 from qkv.pipelines.pipeline import DecoderTokens
-from qkv.pipelines.translator import Translator
+from qkv.pipelines.translator import GREEDY, Translator
 from qkv.pipelines.tree_inputs import (
     ParsedPair,
     parsed_ids,
@@ -32,10 +37,15 @@ from qkv.pipelines.tree_inputs import (
     tree_arguments,
     with_trees,
 )
-from qkv.tasks.task import Settings, Task
+from qkv.registry import register
+from qkv.runtime.text import printable
+from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
+MAX_TOKEN_SHOWN = 40  # characters of an unknown token in a note
+MISTAKES = 5  # shown after an evaluation
 FEW_PAIRS = 1000  # fewer give poor results when training from scratch
 
 
@@ -71,13 +81,21 @@ class EncodedPairs:
     def first(self, count: int) -> "EncodedPairs":
         return EncodedPairs(self.pairs[:count], self.tokens[:count], self.trees)
 
-    def batches(self, budget: int, special_tokens: DecoderTokens) -> Iterator[Batch]:
+    def batches(self, batch_size: BatchSize, special_tokens: DecoderTokens) -> Iterator[Batch]:
         """Yield all pairs in batches of similar length."""
-        for rows in batch_by_length([pair.length for pair in self.tokens], budget):
+        for rows in batch_by_length([pair.length for pair in self.tokens], batch_size):
             pairs = [self.tokens[row] for row in rows]
             yield with_trees(collate(pairs, begin=special_tokens.begin, end=special_tokens.end), pairs)
 
 
+class TranslationConfig(TaskConfig):
+    """Options of the task."""
+
+    label_smoothing: Rate = 0.0  # label smoothing of the cross-entropy
+    bpe_dropout: Rate = 0.0  # probability of dropping a BPE merge, resampled per epoch (Provilkov et al. 2020)
+
+
+@register("task", "translate")
 @dataclass
 class TranslationTask(Task):
     """Cross-entropy of the next target token."""
@@ -93,15 +111,29 @@ class TranslationTask(Task):
         "rouge_2": Metric("ROUGE-2", percent=True),
         "rouge_l": Metric("ROUGE-L", percent=True),
     }
+    test_metrics: ClassVar = {
+        "exact": Metric("exact match", percent=True),
+        "cer": Metric("character error rate", higher_is_better=False, percent=True),
+        "bleu": Metric("BLEU"),
+        "bleu_lowercased": Metric("BLEU, lowercased"),
+        "bleu_tokenised": Metric("BLEU, lowercased, tokenised"),
+        "chrf": Metric("chrF"),
+        "alignment": Metric("alignment accuracy", percent=True),
+        "per": Metric("phoneme error rate", higher_is_better=False, percent=True),
+        "wer": Metric("word error rate", higher_is_better=False, percent=True),
+    }
+    searches = True
     model = EncoderDecoder
-    learns_from = "pairs"
-    from_data = ("source_size", "target_size")
+    datasets = (PairDataset,)
+    config_class = TranslationConfig
+    from_data = ("source_vocab_size", "target_vocab_size")
     capturable = True
 
     tokenizer: Tokenizer
     train: EncodedPairs
     valid: EncodedPairs
-    settings: Settings
+    train_config: TrainConfig
+    options: TranslationConfig
     max_length: int  # of a pair in tokens
     special_tokens: DecoderTokens  # of the targets
     seed: int
@@ -111,12 +143,26 @@ class TranslationTask(Task):
         self.epoch_pairs = self.train.tokens  # as tokenized in this epoch
 
     @classmethod
-    def sizes(cls, data: LoadedData, tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"source_size": len(tokenizer.source), "target_size": len(tokenizer.target)}
+    def check_recipe(cls, options: TranslationConfig, data: PairConfig, model: Any) -> None:
+        names = {data.tokenizer.name, (data.target_tokenizer or data.tokenizer).name}
+        require(
+            not options.bpe_dropout or names == {"bpe"},
+            f"task.bpe_dropout needs subwords (data.tokenizer.name = bpe), not {' and '.join(sorted(names))}",
+        )
+
+    @classmethod
+    def sizes(cls, data: PairDataset, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"source_vocab_size": len(tokenizer.source), "target_vocab_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
-        cls, data: LoadedData, tokenizer: Tokenizer, model: Any, train: Settings, seed: int
+        cls,
+        data: PairDataset,
+        tokenizer: Tokenizer,
+        model: Any,
+        options: TranslationConfig,
+        train: TrainConfig,
+        seed: int,
     ) -> "TranslationTask":
         """Encode the data, skipping pairs longer than the model allows with a note."""
         notes, kept, trees = data.notes, {}, reads_trees(model)
@@ -127,13 +173,13 @@ class TranslationTask(Task):
         for split, name in (("train", "training"), ("valid", "validation")):
             pairs = data.splits[split]
             kept[split] = EncodedPairs.fitting(tokenizer, pairs, model.max_length, trees=trees)
-            if not kept[split]:
+            if pairs and not kept[split]:
                 raise InputError(f"every {name} pair is longer than model.max_length = {model.max_length} tokens")
             if skipped := len(pairs) - len(kept[split]):
                 notes += (f"skipped {skipped} {name} pair(s) longer than {model.max_length} tokens",)
         valid = kept["valid"].first(train.valid_size)
         special_tokens = DecoderTokens.from_tokenizer(tokenizer.target, model)
-        return cls(tokenizer, kept["train"], valid, train, model.max_length, special_tokens, seed, notes)
+        return cls(tokenizer, kept["train"], valid, train, options, model.max_length, special_tokens, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
@@ -144,16 +190,16 @@ class TranslationTask(Task):
         return (f"{len(self.train):,} training pairs are few for training from scratch: expect poor results",)
 
     def epoch(self, number: int) -> list[list[int]]:
-        if dropout := self.settings.bpe_dropout:
+        if dropout := self.options.bpe_dropout:
             self.epoch_pairs = self.train.retokenize(self.tokenizer, dropout, (self.seed, number), self.max_length)
         return shuffled_batches(
-            [pair.length for pair in self.epoch_pairs], self.settings.batch_tokens, self.seed, number
+            [pair.length for pair in self.epoch_pairs], self.train_config.batching, self.seed, number
         )
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Batch:
         pairs, begin, end = [self.epoch_pairs[row] for row in rows], self.special_tokens.begin, self.special_tokens.end
         if padded_to_shape:
-            batch = collate_to_shape(pairs, self.settings.batch_tokens, self.max_length, begin=begin, end=end)
+            batch = collate_to_shape(pairs, self.train_config.batching, self.max_length, begin=begin, end=end)
         else:
             batch = collate(pairs, begin=begin, end=end)
         return with_trees(batch, pairs)
@@ -162,14 +208,14 @@ class TranslationTask(Task):
         """Mean cross-entropy of the target tokens in nats, plus the REINFORCE term of hard attention."""
         logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
-        loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.settings.label_smoothing, consume=True)
+        loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.options.label_smoothing, consume=True)
         return loss if reward is None else loss + reward
 
     @torch.inference_mode()
     def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
         """Loss, exact match, BLEU, chrF and ROUGE of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
-        for batch in self.valid.batches(self.settings.batch_tokens, self.special_tokens):
+        for batch in self.valid.batches(self.train_config.batching, self.special_tokens):
             batch = batch.to(model.device)
             logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
@@ -185,6 +231,106 @@ class TranslationTask(Task):
             "chrf": float(scores["chrf"]),
             **rouge_scores(texts, references),
         }
+
+    @classmethod
+    def for_evaluation(
+        cls, data: PairDataset, model: Any, options: TranslationConfig, train: TrainConfig, seed: int
+    ) -> "TranslationTask":
+        return cls.prepare(
+            replace(data, splits={"train": [], "valid": []}), model.tokenizer, model.config, options, train, seed
+        )
+
+    def evaluate(
+        self,
+        model: EncoderDecoder[Any, Any],
+        data: PairDataset,
+        split: str,
+        search: GenerationConfig = GREEDY,
+        limit: int | None = None,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> Evaluation:
+        """Translate the sources of a split, of its first `limit` pairs if given, and score the translations."""
+        translator = Translator(model, self.tokenizer)
+        pairs = data.splits[split][:limit]
+        fitting = [pair for pair in pairs if translator.fits(pair.source)]
+        if not fitting:
+            raise InputError(f"{split}: there are no pairs to evaluate on")
+        score = _score_pronunciations if data.pronunciations else _score_pairs
+        evaluation = score(translator, fitting, search, data.target_language, progress)
+        return replace(evaluation, skipped=len(pairs) - len(fitting))
+
+    def notes_on(self, data: PairDataset, split: str) -> tuple[str, ...]:
+        tokenizer = self.tokenizer.source
+        encodings = tokenizer.encode_with_offsets([pair.source for pair in data.splits[split]])
+        unknown = [pieces for encoding in encodings if (pieces := tokenizer.unknown_pieces(encoding))]
+        if not unknown:
+            return ()
+        tokens = list(dict.fromkeys(chain.from_iterable(unknown)))[:10]
+        names = ", ".join(printable(repr(token), MAX_TOKEN_SHOWN) for token in tokens)
+        return (f"{len(unknown):,} source(s) contain out-of-vocabulary tokens: {names}",)
+
+
+def _score_pairs(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    search: GenerationConfig,
+    language: str,
+    progress: Callable[[int], None],
+) -> Evaluation:
+    """Score one translation per pair; alignments are scored if all pairs have gold ones."""
+    aligned = all(pair.gold is not None for pair in pairs)
+    answers = translator.best([pair.source_input for pair in pairs], search, attention=aligned, progress=progress)
+    texts, references = tuple(answer.text for answer in answers), [pair.target for pair in pairs]
+    scores = pair_scores(texts, references, language)
+    if aligned and (alignment := _alignment(answers, pairs)) is not None:
+        scores["alignment"] = Score(alignment)
+    wrong = ((pair.source, text, pair.target) for pair, text in zip(pairs, texts, strict=True) if text != pair.target)
+    return Evaluation(
+        len(pairs),
+        "pairs",
+        {name: score.value for name, score in scores.items()},
+        {name: score.signature for name, score in scores.items() if score.signature},
+        by_length=bleu_by_length(texts, [pair.source for pair in pairs], references, language),
+        outputs=texts,
+        mistakes=tuple(islice(wrong, MISTAKES)),
+    )
+
+
+def _score_pronunciations(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    search: GenerationConfig,
+    language: str,
+    progress: Callable[[int], None],
+) -> Evaluation:
+    """Score one prediction per distinct word against all of its pronunciations."""
+    variants: dict[str, list[str]] = {}
+    for pair in pairs:
+        variants.setdefault(pair.source, []).append(pair.target)
+    texts = tuple(answer.text for answer in translator.best(list(variants), search, progress=progress))
+    scores = pronunciation_scores(texts, list(variants.values()))
+    wrong = (
+        (word, text, " | ".join(listed))
+        for (word, listed), text in zip(variants.items(), texts, strict=True)
+        if text.split() not in [reference.split() for reference in listed]
+    )
+    values = {name: score.value for name, score in scores.items()}
+    return Evaluation(len(pairs), "pairs", values, outputs=texts, mistakes=tuple(islice(wrong, MISTAKES)))
+
+
+def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None:
+    """Return the alignment accuracy; None unless tokens are characters, as in the gold alignments."""
+    by_characters = all(
+        answer.attention and len(answer.attention[0].columns) == len(pair.source)
+        for answer, pair in zip(answers, pairs, strict=True)
+    )
+    if not by_characters:
+        return None
+    return alignment_accuracy(
+        (answer.alignment, pair.gold)
+        for answer, pair in zip(answers, pairs, strict=True)
+        if answer.alignment is not None and pair.gold is not None
+    )
 
 
 def encode(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qkv.runtime import provenance
-from qkv.training.recipe import TrainConfig
+from qkv.tasks.train_config import TrainConfig
 
 AFFECTS_NUMERICS = ("device", "precision", "graphs", "torch")
 

@@ -1,30 +1,23 @@
 """Fine-tuning: initialize a model from pretrained weights."""
 
-from dataclasses import fields
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
-from qkv.attention import Learned
-from qkv.config import build
-from qkv.datasets.registry import DataConfig
+from qkv.config import Config
+from qkv.datasets.dataset import TextDatasetConfig
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.models.vit import ViT
-from qkv.nn.low_rank import LengthProjection
-from qkv.registry import lookup
-from qkv.training.recipe import TASKS, Recipe
+from qkv.training.recipe import Recipe
 
-VOCAB_SIZES = ("vocabulary_size", "source_size", "target_size")  # a pretrained model keeps its own
+VOCAB_SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # a pretrained model keeps its own
 
-FREE_SIZES = ("max_length", "max_words", "reader_hidden", "own_words")  # sizes that a recipe may still change
-ARCHITECTURE_KEYS = ("normalise_words",)  # not sizes, but the weights are only valid with the values they had
-NO_TOKENIZER = {"pictures", "episodes", "bandits", "sequences"}  # kinds of data without text
-POSITION_AXES = {
-    Learned: 0,
-    LengthProjection: 2,
-}  # modules with one parameter slice per position, and the axis of the positions
+# Sizes that a recipe may still change.
+FREE_SIZES = ("max_length", "max_words", "task_hidden_dim", "task_embedding_dim")
+# Not sizes, but the weights are only valid with the values they had.
+ARCHITECTURE_KEYS = ("bidirectional", "encoder", "normalize_words")
 LABEL_PREFIXES = ("label.", "task.label.", "head.")  # parameter names of label heads
 
 
@@ -33,14 +26,12 @@ def load_pretrained(recipe: Recipe) -> Any:
     if recipe.init is None:
         return None
     model = load(recipe.init)
-    network = lookup("model", recipe.model["name"])
-    if not isinstance(model, network):
-        raise InputError(
-            f"init: {recipe.init} holds a {type(model).__name__}, but model.name is {recipe.model['name']!r}"
-        )
+    if not isinstance(model, recipe.model_class):
+        name = recipe.model.registered_name
+        raise InputError(f"init: {recipe.init} holds a {type(model).__name__}, but model.name is {name!r}")
     needs_tokenizer = getattr(model.config, "max_characters", None) is None  # models of characters need none
-    if model.tokenizer is None and needs_tokenizer and not NO_TOKENIZER.intersection(TASKS[recipe.task].kinds()):
-        raise InputError(f"init: {recipe.init} has no tokenizer, which {TASKS[recipe.task].title} requires")
+    if model.tokenizer is None and needs_tokenizer and isinstance(recipe.data, TextDatasetConfig):
+        raise InputError(f"init: {recipe.init} has no tokenizer, which {recipe.task_class.title} requires")
     return model
 
 
@@ -49,41 +40,37 @@ def pretrained_config(recipe: Recipe, pretrained: Any, sizes: dict[str, Any]) ->
 
     Sizes and ARCHITECTURE_KEYS are those of the weights, whatever the recipe sets.
     """
-    name = recipe.model["name"]
-    overrides = {key: value for key, value in recipe.model.items() if key not in ("name", "preset", *_fixed(recipe))}
-    kept = {field.name: getattr(pretrained.config, field.name) for field in fields(pretrained.config)}
+    fixed = _fixed(recipe.model)
+    overrides = {key: getattr(recipe.model, key) for key in recipe.model.model_fields_set if key not in fixed}
     from_data = {key: value for key, value in sizes.items() if key not in VOCAB_SIZES}
-    return build(
-        lookup("model", name).config_class, {**kept, **overrides, **from_data}, f"init {recipe.init}", prefix="model."
-    )
+    try:
+        return pretrained.config.replace(**overrides, **from_data)
+    except InputError as error:
+        raise InputError(f"init {recipe.init}: model.{error}") from None
 
 
 def ignored_keys(recipe: Recipe, pretrained: Any) -> tuple[str, ...]:
     """Return notes on recipe keys that have no effect, because `init` fixes the sizes and the tokenizer."""
     if pretrained is None:
         return ()
-    table = recipe.model
     keys = [
-        f"model.{key}" for key in _fixed(recipe) if _as_lists(table[key]) != _as_lists(getattr(pretrained.config, key))
+        f"model.{key}"
+        for key in sorted(_fixed(recipe.model))
+        if getattr(recipe.model, key) != getattr(pretrained.config, key)
     ]
-    if "preset" in table:
-        keys.append(f"model.preset = {table['preset']!r}")
     notes = [f"{' and '.join(keys)} ignored: fixed by the checkpoint"] if keys else []
-    default = DataConfig(name=recipe.data.name)
     tokenizer_keys = [
-        f"data.{key}"
-        for key in ("vocabulary", "target_vocabulary", "lowercase")
-        if getattr(recipe.data, key) != getattr(default, key)
+        f"data.{key}" for key in ("tokenizer", "target_tokenizer", "lowercase") if key in recipe.data.model_fields_set
     ]
     notes += [f"{' and '.join(tokenizer_keys)} ignored: init provides the tokenizer"] if tokenizer_keys else []
     return tuple(notes)
 
 
-def _fixed(recipe: Recipe) -> list[str]:
-    """Return the keys of the model table that the weights determine: their sizes, and ARCHITECTURE_KEYS."""
-    hints = get_type_hints(lookup("model", recipe.model["name"]).config_class)
-    sizes = [key for key in recipe.model if key in hints and key not in FREE_SIZES and _is_size(hints[key])]
-    return sizes + [key for key in recipe.model if key in ARCHITECTURE_KEYS]
+def _fixed(config: Config) -> set[str]:
+    """Return the keys set in a model table that the weights determine: their sizes, and ARCHITECTURE_KEYS."""
+    hints = get_type_hints(type(config))
+    sizes = {key for key in config.model_fields_set if key not in FREE_SIZES and _is_size(hints[key])}
+    return sizes | (config.model_fields_set & set(ARCHITECTURE_KEYS))
 
 
 def _is_size(hint: Any) -> bool:
@@ -92,11 +79,6 @@ def _is_size(hint: Any) -> bool:
     if get_origin(hint) is tuple:
         return _is_size(parts[0])
     return hint is int or (int in parts and all(part in (int, NoneType) for part in parts))
-
-
-def _as_lists(value: Any) -> Any:
-    """Convert tuples to lists, as in a recipe."""
-    return [_as_lists(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 @torch.no_grad()
@@ -113,15 +95,15 @@ def copy_matching_weights(model: torch.nn.Module, pretrained: torch.nn.Module) -
         if same_head or not name.startswith(LABEL_PREFIXES)
     }
     position_axes = {
-        f"{name}.weight": POSITION_AXES[type(module)]
+        f"{name}.weight": axis
         for name, module in model.named_modules()
-        if type(module) in POSITION_AXES
+        if isinstance(axis := getattr(module, "position_axis", None), int)
     }
     grid_differs = getattr(model.config, "grid", None) != getattr(pretrained.config, "grid", None)
     fresh = []
     for name, parameter in model.named_parameters():
         weight, axis = weights.get(name), position_axes.get(name)
-        if weight is not None and grid_differs and name.endswith("positions"):
+        if weight is not None and grid_differs and name.endswith(("positions", "positions.weight")):
             if isinstance(model, ViT) and isinstance(pretrained, ViT):
                 parameter.copy_(pretrained.interpolate_positions(weight, model.config.grid))
             else:

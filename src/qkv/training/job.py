@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkv.datasets.registry import load_data
 from qkv.errors import CheckpointError
-from qkv.hub.model_folder import read_config
-from qkv.registry import lookup
+from qkv.hub.model_folder import ModelFolder
 from qkv.runtime.device import pick_device
 from qkv.runtime.randomness import seed_everything
 from qkv.tokenizers import Tokenizer
@@ -16,7 +14,7 @@ from qkv.training.display import Display
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.loop import train
 from qkv.training.memory_estimate import check_memory, explain_out_of_memory
-from qkv.training.recipe import TASKS, Recipe
+from qkv.training.recipe import Recipe
 from qkv.training.run import Run, TrainState
 
 
@@ -51,9 +49,8 @@ def resume(
 def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     recipe = run.recipe
     torch_device = pick_device(device)
-    task_class = TASKS[recipe.task]
-    network = lookup("model", recipe.model["name"])
-    data = load_data(recipe.data)
+    task_class, network = recipe.task_class, recipe.model_class
+    data = recipe.data.load()
     resumed = bool(run.checkpoints)
     pretrained = None if resumed else load_pretrained(recipe)
     if resumed:
@@ -61,18 +58,19 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     elif pretrained is not None:
         tokenizer = pretrained.tokenizer
     else:
-        tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model_config())
+        tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
     if resumed:
-        saved_network, config = read_config(run.checkpoints[-1])
-        if saved_network is not network:
+        saved = ModelFolder(run.checkpoints[-1])
+        config = saved.config
+        if saved.network is not network:
             raise CheckpointError(
-                f"{run.checkpoints[-1]}: holds a {saved_network.__name__}, but the run trains a {network.__name__}"
+                f"{run.checkpoints[-1]}: holds a {saved.network.__name__}, but the run trains a {network.__name__}"
             )
     elif pretrained is not None:
         config = pretrained_config(recipe, pretrained, task_class.sizes(data, tokenizer))
     else:
-        config = recipe.model_config(task_class.sizes(data, tokenizer))
-    task = task_class.prepare(data, tokenizer, config, recipe.train, recipe.seed)
+        config = recipe.model.replace(**task_class.sizes(data, tokenizer))
+    task = task_class.prepare(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
     seed_everything(recipe.seed)
@@ -81,8 +79,8 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     model = model.to(torch_device)
     size = sum(parameter.numel() for parameter in model.parameters())
     display.print(
-        f"{recipe.data.name}  {task.describe()}{_describe_tokenizer(recipe, tokenizer)}    "
-        f"{recipe.model['name']}  {size / 1e6:.2f} M parameters    {torch_device}"
+        f"{recipe.data.registered_name}  {task.describe()}{_describe_tokenizer(recipe, tokenizer)}    "
+        f"{recipe.model.registered_name}  {size / 1e6:.2f} M parameters    {torch_device}"
     )
     if pretrained is not None:
         random = f"randomly initialized: {', '.join(fresh)}" if fresh else "all weights were loaded"
@@ -101,7 +99,8 @@ def _describe_tokenizer(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
         return ""
     if recipe.init is not None:
         return "  tokenizer of init"
-    source = f"  tokenizer {recipe.data.vocabulary} ({len(tokenizer.source):,})"
+    data: Any = recipe.data
+    source = f"  tokenizer {data.tokenizer.name} ({len(tokenizer.source):,})"
     if tokenizer.target is tokenizer.source:
         return source
-    return f"{source} to {recipe.data.target_vocabulary} ({len(tokenizer.target):,})"
+    return f"{source} to {data.target_tokenizer.name} ({len(tokenizer.target):,})"

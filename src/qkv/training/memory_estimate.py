@@ -9,7 +9,6 @@ import copy
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from qkv.runtime.device import autocast
 from qkv.runtime.memory import format_bytes, free_memory, is_out_of_memory, require_memory
 from qkv.tasks.task import Batch, Task
 from qkv.training.environment import precision_on
-from qkv.training.recipe import TASKS, Recipe
+from qkv.training.recipe import Recipe
 from qkv.training.run import Run
 from qkv.types import Tensor
 
@@ -43,7 +42,7 @@ def check_memory(
     )  # it is initialized on the CPU
     require_memory("this model", parts, device, advice)
     activations = activation_memory(network, config, task, device, precision_on(device, recipe.train))
-    free, tokens = free_memory(device), f"train.batch_tokens ({recipe.train.batch_tokens:,})"
+    free, tokens = free_memory(device), f"train.batch_size ({recipe.train.batch_size:,})"
     if activations is None or free is None or sum(parts.values()) + activations <= free:
         return
     parts |= {"activations of a batch": activations // ACCURACY}
@@ -57,13 +56,13 @@ def check_memory(
 def state_memory(model: nn.Module, ema: float = 0.0) -> dict[str, int]:
     """Return the bytes allocated throughout training, by name; the model may be on the meta device."""
     parameters = list(model.parameters())
-    total = sum(parameter.nbytes for parameter in parameters)
+    total = sum(tensor.nbytes for tensor in (*parameters, *model.buffers()))
     trained = sum(parameter.nbytes for parameter in parameters if parameter.requires_grad)
     return {
-        "parameters": total + sum(buffer.nbytes for buffer in model.buffers()),
+        "parameters": total,
         "gradients": trained,
         "optimizer": 2 * trained,  # AdamW: the first and the second moment
-        "EMA": 2 * total if ema else 0,  # the average, and the weights that it replaces in validation
+        "EMA": total if ema else 0,
     }
 
 
@@ -129,7 +128,7 @@ def explain_out_of_memory(run: Run) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        lower = f"lower train.batch_tokens ({run.recipe.train.batch_tokens:,}) or the sizes of the model"
+        lower = f"lower train.batch_size ({run.recipe.train.batch_size:,}) or the sizes of the model"
         saved = "no checkpoint was written yet"
         if run.checkpoints:
             folder = shlex.quote(str(run.folder))
@@ -143,15 +142,15 @@ def explain_out_of_memory(run: Run) -> Iterator[None]:
 def _size_to_lower(recipe: Recipe, network: Any, config: Any) -> str:
     """Name the size, with its value, that shrinks the model most when halved."""
     sizes: dict[str, int] = {}
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if type(value) is not int or value < 2 or field.name in TASKS[recipe.task].from_data:
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if type(value) is not int or value < 2 or name in recipe.task_class.from_data:
             continue
         try:
-            smaller = meta_model(network, replace(config, **{field.name: value // 2}), "model")
+            smaller = meta_model(network, config.replace(**{name: value // 2}), "model")
         except InputError:  # half is not allowed
             continue
-        sizes[field.name] = sum(parameter.nbytes for parameter in smaller.parameters())
+        sizes[name] = sum(parameter.nbytes for parameter in smaller.parameters())
     if not sizes:
         return "lower the sizes of the model"
     name = min(sizes, key=sizes.__getitem__)

@@ -10,19 +10,11 @@ from typing import Any
 import torch
 
 from qkv.config import build, override
-from qkv.datasets.registry import LoadedData, load_data
+from qkv.datasets.dataset import Dataset
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest, write_manifest
-from qkv.hub.model_folder import (
-    WEIGHTS,
-    Network,
-    checkpoint_path,
-    checkpoint_step,
-    checkpoints_in,
-    read_tensors,
-    save_model,
-    write_tensors,
-)
+from qkv.hub.model_folder import Network, checkpoint_path, checkpoint_step, checkpoints_in, save_model
+from qkv.hub.tensors import WEIGHTS, read_tensors, write_tensors
 from qkv.runtime.files import (
     atomic_folder,
     check_output_file,
@@ -48,20 +40,20 @@ from qkv.types import Tensor
 LOG, TRAINING = "log.jsonl", "training.safetensors"
 # Keys that can change on resume. The others define the model, the data or how an epoch is divided into batches.
 CHANGEABLE = (
-    "epochs",
-    "lr",
-    "warmup",
-    "decay",
-    "weight_decay",
-    "clip",
-    "label_smoothing",
-    "precision",
-    "graphs",
-    "validate_every",
-    "valid_size",
-    "save_every",
-    "keep",
-    "patience",
+    "task.label_smoothing",
+    "train.epochs",
+    "train.lr",
+    "train.warmup",
+    "train.decay",
+    "train.weight_decay",
+    "train.clip",
+    "train.precision",
+    "train.graphs",
+    "train.validate_every",
+    "train.valid_size",
+    "train.save_every",
+    "train.keep",
+    "train.patience",
 )
 
 
@@ -109,19 +101,21 @@ class Run:
         if not (folder / MANIFEST).exists():
             raise InputError(f"{folder}: not a training run (no {MANIFEST} there)")
         manifest = Manifest.read(folder)
-        recipe = replace(manifest.recipe, data=manifest.recipe.data.without_missing_folder())
+        recipe = manifest.recipe
+        if recipe.data.folder is not None and not Path(recipe.data.folder).is_dir():
+            # The files are identified by hash and may be elsewhere.
+            recipe = recipe.replace(data=recipe.data.replace(folder=None))
         return cls(folder, recipe, manifest, manifest)
 
     def with_overrides(self, assignments: Sequence[str]) -> "Run":
         """Return the run with keys of `train` changed from the newest checkpoint on."""
         for assignment in assignments:
-            table, _, key = assignment.partition("=")[0].strip().partition(".")
-            if table != "train" or key not in CHANGEABLE:
+            if assignment.partition("=")[0].strip() not in CHANGEABLE:
                 raise InputError(
-                    f"--set {assignment}: cannot be changed on resume (train.{', train.'.join(CHANGEABLE)} can); "
+                    f"--set {assignment}: cannot be changed on resume ({', '.join(CHANGEABLE)} can); "
                     f"a new run can start from these weights with --set init={self.folder}"
                 )
-        recipe = build(Recipe, override(self.manifest.recipe.to_dict(), assignments), "--set")
+        recipe = Recipe.from_table(override(self.manifest.recipe.to_dict(), assignments), "--set")
         step = checkpoint_step(self.checkpoints[-1]) if self.checkpoints else 0
         return replace(self, recipe=recipe, manifest=self.manifest.with_version(recipe, step, assignments))
 
@@ -145,9 +139,9 @@ class Run:
         """Return the complete checkpoints, oldest first."""
         return checkpoints_in(self.folder)
 
-    def data(self) -> LoadedData:
+    def data(self) -> Dataset[Any]:
         """Load the data that the run was trained on; raise if they have changed."""
-        loaded = load_data(self.recipe.data)
+        loaded = self.recipe.data.load()
         if self.checkpoints and read_manifest(self.checkpoints[-1]).get("data") != loaded.fingerprint:
             raise InputError(f"{self.folder}: its data have changed since it was trained: give --data")
         return loaded
@@ -166,7 +160,7 @@ class Run:
         task: Task,
         model: Network,
         optimizer: torch.optim.Optimizer,
-        ema: EMA,
+        ema: EMA | None,
         data: str,
         environment: RunEnvironment,
     ) -> Path:
@@ -180,9 +174,10 @@ class Run:
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
-        with atomic_folder(path) as scratch, ema.applied() as raw_weights:
-            save_model(model, task.tokenizer, scratch)
-            tensors |= {f"weight.{name}": value for name, value in raw_weights.items()}
+        if ema is not None:
+            tensors |= {f"weight.{name}": value for name, value in model.named_parameters()}
+        with atomic_folder(path) as scratch:
+            save_model(model if ema is None else ema.module, task.tokenizer, scratch)
             write_tensors(tensors, scratch / TRAINING)
             write_manifest(scratch, {"state": asdict(state), "data": data, **asdict(environment)})
         best = state.best and checkpoint_path(self.folder, state.best.step)
@@ -195,7 +190,7 @@ class Run:
         task: Task,
         model: Network,
         optimizer: torch.optim.Optimizer,
-        ema: EMA,
+        ema: EMA | None,
         data: str,
         environment: RunEnvironment,
     ) -> tuple[TrainState, tuple[str, ...]]:
@@ -208,14 +203,16 @@ class Run:
             raise InputError(f"{self.folder}: the data have changed since this run was started; start a new run")
         weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in model.named_parameters()})
         saved = read_tensors(path / TRAINING)
+        raw_weights = weights if ema is None else _with_prefix("weight.", saved)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(weights[name])
+                parameter.copy_(raw_weights[name])
                 optimizer.state[parameter] = _moments(saved, name, parameter)
             # In place: CUDA graphs will be captured with this memory.
             for name, buffer in _buffers(model).items():
                 buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
-        ema.restore(_with_prefix("weight.", saved))
+        if ema is not None:
+            ema.restore(model, weights)
         task.load_carried_state(model, _with_prefix("carried.", saved))
         restore_random_state(_with_prefix("random.", saved), model.device)
         state = build(TrainState, record["state"], str(path))

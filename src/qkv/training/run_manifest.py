@@ -5,11 +5,11 @@ with settings other than the recorded ones; settings are changed with `--resume 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qkv.config import build, read_toml, write_toml
+from qkv.config import Config, NonNegativeInt, StringList, build, read_toml, write_toml
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import parse_with_digest, with_digest
 from qkv.runtime.documents import read_text
@@ -28,6 +28,12 @@ class Version:
     recipe: Recipe
     step: int = 0
     assignments: tuple[str, ...] = ()  # the --set options that changed the previous version
+
+
+class _StoredVersion(Config):
+    recipe: dict[str, Any]
+    step: NonNegativeInt = 0
+    assignments: StringList = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,11 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write manifest.json, which makes the folder a run, then recipe.toml."""
-        write_atomically(folder / MANIFEST, with_digest(_without_none(asdict(self))).encode())
+        versions = [
+            {"recipe": version.recipe.to_dict(), "step": version.step, "assignments": version.assignments}
+            for version in self.versions
+        ]
+        write_atomically(folder / MANIFEST, with_digest(_without_none({"versions": versions})).encode())
         write_atomically(folder / RECIPE, write_toml(self.recipe.to_dict()).encode())
 
     @classmethod
@@ -67,7 +77,7 @@ class Manifest:
         versions = record.get("versions")
         if not isinstance(versions, list) or not versions:
             raise CheckpointError(f"{path}: cut short or altered: it has no recipe")
-        manifest = cls(tuple(build(Version, version, str(path)) for version in versions))
+        manifest = cls(tuple(_parse_version(version, str(path)) for version in versions))
         manifest._compare(folder / RECIPE)
         return manifest
 
@@ -85,6 +95,11 @@ class Manifest:
             f"{path}: edited since the run was started: {', '.join(edits[:3])}{more}; delete the file to restore it, "
             f"or change keys of train with --resume {path.parent} --set KEY=VALUE"
         )
+
+
+def _parse_version(table: Any, where: str) -> Version:
+    stored = build(_StoredVersion, table, where)
+    return Version(Recipe.from_table(stored.recipe, where), stored.step, stored.assignments)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

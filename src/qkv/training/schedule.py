@@ -2,7 +2,7 @@
 
 import math
 
-from qkv.training.recipe import TrainConfig
+from qkv.tasks.train_config import TrainConfig
 
 
 def learning_rate(config: TrainConfig, step: int, done: float) -> float:

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ import torch
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.families.elmo import elmo_files, load_elmo, save_elmo
 from qkv.models.elmo import Config, Elmo
-from qkv.tokenizers.characters import CharacterIds
+from qkv.tokenizers.characters import Characters
+from tests.limits import cpu_limit
 
 h5py = pytest.importorskip("h5py", reason="ELMo's released files need h5py")
 
@@ -126,7 +126,7 @@ def test_round_trip_is_bit_exact(tmp_path, changes):
     assert again.config.dropout == 0.1
     assert {**vars(again.config), "dropout": 0.0} == vars(model.config)
     assert again.tokenizer.longest == 9
-    rows = CharacterIds(9)([["a", "cat"], ["sat"]])
+    rows = Characters(9)([["a", "cat"], ["sat"]])
     assert torch.equal(again(rows), model(rows))
 
 
@@ -185,11 +185,9 @@ def altered(folder: Path, change: Callable[[Any], object]) -> None:
 
 
 def refused(folder: Path) -> str:
-    """Return the error of loading, after checking that it is quick, one line and names a file."""
-    began = time.monotonic()
-    with pytest.raises(CheckpointError) as caught:
+    """Return the error of loading, after checking that it is one line and names a file."""
+    with cpu_limit(30), pytest.raises(CheckpointError) as caught:
         load_elmo(folder)
-    assert time.monotonic() - began < 2.0
     message = str(caught.value)
     assert message.startswith(str(folder))
     assert "\n" not in message

@@ -268,7 +268,7 @@ def test_a_base_model_without_prefix_is_read(tmp_path):
         ({"eos_token_id": [0, 1]}, "eos_token_id must be an integer"),
         ({"encoder_layers": 10**6}, "layers"),
         ({"d_model": 10**12}, "dim must"),
-        ({"vocab_size": 10**12, "decoder_vocab_size": 10**12}, "source_size must"),
+        ({"vocab_size": 10**12, "decoder_vocab_size": 10**12}, "source_vocab_size must"),
         ({"encoder_layers": 1}, "not part of the model"),
         ({"share_encoder_decoder_embeddings": False}, "model.encoder.embed_tokens.weight"),
     ],

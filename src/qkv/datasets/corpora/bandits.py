@@ -6,13 +6,18 @@ They depend only on the seed and the index of the game, so that policies can be 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy import ndarray
+from pydantic import Field
 
 from qkv.config import require
+from qkv.datasets.columns import Column
 from qkv.datasets.counter_rng import CounterRNG
+from qkv.datasets.dataset import BanditDataset, DatasetConfig
+from qkv.registry import register
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,29 @@ class Bandits:
         rewards = rng.uniform(self.pulls, self.arms) < win_probs[:, None]
         uniform = rng.uniform(self.pulls, self.arms)
         return Games(win_probs, rewards.astype(np.float32), uniform.astype(np.float32))
+
+
+@register("dataset", "bandits")
+class BernoulliBandits(DatasetConfig):
+    """Bernoulli multi-armed bandits; games are generated in every epoch."""
+
+    summary = "Bernoulli multi-armed bandits (data.arms, data.pulls; synthetic)"
+    dataset_class = BanditDataset
+    columns = (
+        Column("reward", "reward a game", digits=3),
+        Column("margin", "±", digits=3, higher_is_better=False),
+        Column("gittins", "Gittins", digits=3),
+        Column("ucb", "UCB1", digits=3),
+        Column("thompson", "Thompson", digits=3),
+        Column("random", "at random", digits=3),
+    )
+    remarks: ClassVar = {
+        "": "All play the same games. Gittins: the arm with the greatest index for the pulls that are left."
+    }
+
+    size: None = None  # not used: games are generated in every epoch
+    arms: Annotated[int, Field(ge=2, le=1024)] = 5  # number of arms
+    pulls: Annotated[int, Field(ge=1, le=1024)] = 10  # pulls per game
+
+    def read(self) -> BanditDataset:
+        return BanditDataset(dict.fromkeys(("train", "valid", "test"), Bandits(self.arms, self.pulls)))

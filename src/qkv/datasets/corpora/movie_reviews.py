@@ -5,11 +5,17 @@ test split, the next the validation split, and the other eight are the training 
 """
 
 import re
+from typing import Annotated
+
+from pydantic import Field
 
 from qkv.datasets.archive import unpack_members
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import ACCURACY
+from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_text, digest
+from qkv.registry import register
 
 FOLDS = 10
 LABELS = {"neg": "negative", "pos": "positive"}
@@ -23,7 +29,7 @@ FILE = DataFile(
 )
 INFO = DatasetInfo(
     name="movie_reviews",
-    licence="CC BY 4.0, Bo Pang and Lillian Lee",
+    license="CC BY 4.0, Bo Pang and Lillian Lee",
     origin="it is the corpus movie_reviews of NLTK's data (https://www.nltk.org/nltk_data).",
     files=(FILE,),
 )
@@ -39,3 +45,18 @@ def read(cache: DatasetCache, fold: int) -> dict[str, list[Pair]]:
         assert member is not None
         splits[split_of.get(int(member[2]), "train")].append(Pair(text.strip(), LABELS[member[1]]))
     return {split: sorted(pairs, key=lambda pair: digest(pair.source)) for split, pairs in splits.items()}
+
+
+@register("dataset", "movie_reviews")
+class MovieReviews(LabeledTextConfig):
+    """Positive or negative long film reviews."""
+
+    summary = "2,000 long film reviews, positive or negative, in ten folds"
+    license = INFO.license
+    info = INFO
+    columns = ACCURACY
+
+    fold: Annotated[int, Field(ge=0, lt=FOLDS)] = 0  # index of the test fold, of ten
+
+    def read(self) -> LabeledTextDataset:
+        return LabeledTextDataset(read(self.cache, self.fold))

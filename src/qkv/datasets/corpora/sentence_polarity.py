@@ -2,8 +2,11 @@
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import ACCURACY
+from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_lines, digest, split_by_source
+from qkv.registry import register
 
 HELD_OUT = 0.1  # share of the sentences in each of valid and test
 MEMBERS = {"positive": "sentence_polarity/rt-polarity.pos", "negative": "sentence_polarity/rt-polarity.neg"}
@@ -16,7 +19,7 @@ FILE = DataFile(
 )
 INFO = DatasetInfo(
     name="sentence_polarity",
-    licence="CC BY 4.0, Bo Pang and Lillian Lee",
+    license="CC BY 4.0, Bo Pang and Lillian Lee",
     origin="it is the corpus sentence_polarity of NLTK's data (https://www.nltk.org/nltk_data).",
     files=(FILE,),
 )
@@ -32,3 +35,16 @@ def read(cache: DatasetCache) -> dict[str, list[Pair]]:
     ]
     held_out = round(HELD_OUT * len(pairs))
     return split_by_source(sorted(pairs, key=lambda pair: digest(pair.source)), held_out, held_out)
+
+
+@register("dataset", "sentence_polarity")
+class SentencePolarity(LabeledTextConfig):
+    """Positive or negative sentences from film reviews."""
+
+    summary = "10,662 sentences from film reviews, positive or negative"
+    license = INFO.license
+    info = INFO
+    columns = ACCURACY
+
+    def read(self) -> LabeledTextDataset:
+        return LabeledTextDataset(read(self.cache))

@@ -21,9 +21,13 @@ from jaxtyping import Bool, UInt8
 from numpy import ndarray
 
 from qkv.datasets.captions import Captions, Named
+from qkv.datasets.columns import EXACT, Column
+from qkv.datasets.dataset import CaptionConfig, CaptionDataset
 from qkv.datasets.text_files import digest
 from qkv.errors import InputError
+from qkv.registry import register
 
+TRAIN_SIZE, HELD_OUT = 50_000, 2000  # scenes of the training split, and of valid and test
 Split = Literal["train", "valid", "test"]
 SIDE = 64  # pixels of a scene
 GRID = 3  # cells per side
@@ -146,3 +150,15 @@ def _shape_masks(side: int) -> dict[str, Bool[ndarray, "side side"]]:
 
 SHAPE_MASKS = {(shape, side): mask for side in (LARGE, SMALL) for shape, mask in _shape_masks(side).items()}
 SHAPES = [*_shape_masks(SMALL)]
+
+
+@register("dataset", "shapes")
+class Shapes(CaptionConfig):
+    """Synthetic scenes of coloured shapes with captions."""
+
+    summary = "scenes of coloured shapes with captions and object boxes, 64 x 64 pixels (synthetic)"
+    columns = (EXACT, Column("pointing", "attention in the named object, %", 100))
+
+    def read(self) -> CaptionDataset:
+        sizes: dict[Split, int] = {"train": self.size or TRAIN_SIZE, "valid": HELD_OUT, "test": HELD_OUT}
+        return CaptionDataset({split: generate(size, split=split) for split, size in sizes.items()})

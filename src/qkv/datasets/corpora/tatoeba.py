@@ -1,10 +1,15 @@
 """Tatoeba: short English sentences with German translations (selection of manythings.org)."""
 
+from typing import Literal
+
 from qkv.datasets.archive import unpack
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import BLEU
+from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_lines, split_by_source
 from qkv.errors import InputError
+from qkv.registry import register
 
 LANGUAGES = ("en", "de")  # the columns of the file
 HELD_OUT = 2000  # sources in each of valid and test
@@ -15,7 +20,7 @@ FILE = DataFile(
 )
 INFO = DatasetInfo(
     name="tatoeba",
-    licence="CC BY 2.0; attribution: www.manythings.org/anki and tatoeba.org",
+    license="CC BY 2.0; attribution: www.manythings.org/anki and tatoeba.org",
     origin=(
         "it is the version of 2018-05-13 from https://www.manythings.org/anki, which has since been replaced; the "
         "newer file can be used as your own pairs (its first two columns as a TSV file, with --data)."
@@ -32,3 +37,19 @@ def read(cache: DatasetCache, source: str, target: str) -> dict[str, list[Pair]]
     rows = [line.split("\t") for line in decode_lines(unpack(path, "deu.txt"), str(path))]
     columns = LANGUAGES.index(source), LANGUAGES.index(target)
     return split_by_source([Pair(row[columns[0]], row[columns[1]]) for row in rows], HELD_OUT, HELD_OUT)
+
+
+@register("dataset", "tatoeba")
+class Tatoeba(PairConfig):
+    """Short English sentences with German translations."""
+
+    summary = "short sentences in en and de: 169,813 pairs"
+    license = INFO.license
+    info = INFO
+    columns = BLEU
+
+    source: Literal["en", "de"] = "en"  # source language
+    target: Literal["en", "de"] = "de"  # target language
+
+    def read(self) -> PairDataset:
+        return PairDataset(read(self.cache, self.source, self.target), target_language=self.target)

@@ -1,9 +1,15 @@
 """UD English EWT: web text with parts of speech and dependency trees (Silveira et al. 2014)."""
 
+from typing import ClassVar
+
 from qkv.datasets.archive import unpack
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import ACCURACY
+from qkv.datasets.dataset import TaggedConfig, TaggedDataset
 from qkv.datasets.tagged import Tagged, parse_conllu
 from qkv.datasets.text_files import decode_lines
+from qkv.datasets.user_files import Column as TagColumn
+from qkv.registry import register
 
 # No URL: the treebank is updated twice a year, and its source serves it uncompressed.
 FILES = {
@@ -40,7 +46,7 @@ FILES = {
 }
 INFO = DatasetInfo(
     name="ud_english_ewt",
-    licence="CC BY-SA 4.0",
+    license="CC BY-SA 4.0",
     origin="it is the treebank UD_English-EWT of https://universaldependencies.org, its three .conllu files.",
     files=tuple(FILES.values()),
 )
@@ -52,3 +58,22 @@ def read(cache: DatasetCache, column: str = "upos") -> dict[str, list[Tagged]]:
     return {
         split: parse_conllu(decode_lines(unpack(path), str(path)), str(path), column) for split, path in paths.items()
     }
+
+
+@register("dataset", "ud_english_ewt")
+class UDEnglishEWT(TaggedConfig):
+    """Web text with parts of speech and dependency trees."""
+
+    summary = "web text with parts of speech and dependency trees: 12,544 training sentences"
+    license = INFO.license
+    info = INFO
+    columns = ACCURACY
+    remarks: ClassVar = {
+        "": "A model of trees is given those of the treebank, also when it is tested: they inform the label, and most "
+        "of all what a word is to its head (deprel)."
+    }
+
+    column: TagColumn = "upos"  # CoNLL-U column used as tags
+
+    def read(self) -> TaggedDataset:
+        return TaggedDataset(read(self.cache, self.column))

@@ -2,8 +2,11 @@
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
+from qkv.datasets.columns import Column
+from qkv.datasets.dataset import TaggedConfig, TaggedDataset
 from qkv.datasets.tagged import Tagged, parse_columns
 from qkv.datasets.text_files import decode_lines
+from qkv.registry import register
 
 URL = "https://raw.githubusercontent.com/leondz/emerging_entities_17/master/"
 FILES = {
@@ -28,7 +31,7 @@ FILES = {
 }
 INFO = DatasetInfo(
     name="wnut17",
-    licence="CC BY 4.0",
+    license="CC BY 4.0",
     origin="it is https://github.com/leondz/emerging_entities_17.",
     files=tuple(FILES.values()),
 )
@@ -38,3 +41,16 @@ def read(cache: DatasetCache) -> dict[str, list[Tagged]]:
     """Read the sentences of each split."""
     paths = dict(zip(FILES, cache.fetch(INFO, INFO.files), strict=True))
     return {split: parse_columns(decode_lines(unpack(path), str(path)), str(path)) for split, path in paths.items()}
+
+
+@register("dataset", "wnut17")
+class WNUT17(TaggedConfig):
+    """Web text with rare named entities."""
+
+    summary = "web text with rare named entities: 3,394 training sentences"
+    license = INFO.license
+    info = INFO
+    columns = (Column("f1", "F1 of entities, %", 100),)
+
+    def read(self) -> TaggedDataset:
+        return TaggedDataset(read(self.cache))

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.config import require
+from qkv.config import Config, StringList, require
 from qkv.errors import InputError
 from qkv.hub.families.config_json import (
     from_hf_activation,
@@ -16,7 +15,7 @@ from qkv.hub.families.config_json import (
     write_labels,
 )
 from qkv.hub.weight_map import Family, Weight, WeightMap, pair
-from qkv.models.bert import LABEL_HEADS, MLM_HEADS, Bert, Config
+from qkv.models.bert import LABEL_HEADS, MLM_HEADS, Bert, BertConfig, Head
 
 ARCHITECTURES = {
     None: "BertModel",
@@ -36,8 +35,7 @@ LABEL_LAYERS = {
 }
 
 
-@dataclass(frozen=True)
-class HFConfig:
+class HFConfig(Config):
     """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
 
     vocab_size: int = 30522
@@ -52,7 +50,7 @@ class HFConfig:
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
     tie_word_embeddings: bool = True
-    architectures: tuple[str, ...] | None = None
+    architectures: StringList | None = None
     num_labels: int = 2
     id2label: dict[str, Any] | None = None
     position_embedding_type: Literal["absolute"] = "absolute"
@@ -60,33 +58,33 @@ class HFConfig:
     add_cross_attention: Literal[False] = False
 
 
-def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
+def read_config(data: Mapping[str, Any], names: Collection[str]) -> BertConfig:
     """Return our config; the head and the pooler are inferred from the tensor names."""
     their = parse_config(HFConfig, data, "bert")
     pooler = any(name.removeprefix("bert.").startswith("pooler.") for name in names)
     head = _head(names, pooler, their.architectures or ())
     label_names = read_labels(their.id2label, "bert") if head in LABEL_HEADS and their.id2label is not None else ()
-    return Config(
-        their.vocab_size,
+    return BertConfig(
+        vocab_size=their.vocab_size,
         head=head,
         labels=len(label_names) or their.num_labels,
         label_names=label_names,
         dim=their.hidden_size,
         heads=their.num_attention_heads,
         layers=their.num_hidden_layers,
-        feedforward=their.intermediate_size,
+        ffn_dim=their.intermediate_size,
         segments=their.type_vocab_size,
         max_length=their.max_position_embeddings,
         activation=from_hf_activation(their.hidden_act),
         dropout=their.hidden_dropout_prob,
         attention_dropout=their.attention_probs_dropout_prob,
         pooler=pooler,
-        tie=their.tie_word_embeddings,
-        eps=their.layer_norm_eps,
+        tie_embeddings=their.tie_word_embeddings,
+        layer_norm_eps=their.layer_norm_eps,
     )
 
 
-def _head(names: Collection[str], pooler: bool, architectures: tuple[str, ...]) -> str | None:
+def _head(names: Collection[str], pooler: bool, architectures: tuple[str, ...]) -> Head | None:
     """Infer the head from the tensor names; `architectures` distinguishes a classifier from a tagger."""
     layers = {name.rpartition(".")[0] for name in names}
     has_mlm_head = any(layer.startswith("cls.predictions") for layer in layers)
@@ -103,30 +101,30 @@ def _head(names: Collection[str], pooler: bool, architectures: tuple[str, ...]) 
     return "classifier" if pooler and ARCHITECTURES["tagger"] not in architectures else "tagger"
 
 
-def write_config(config: Config) -> dict[str, Any]:
+def write_config(config: BertConfig) -> dict[str, Any]:
     require_supported(config, "bert")
     return {
         "architectures": [ARCHITECTURES[config.head]],
-        "vocab_size": config.vocabulary_size,
+        "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
-        "intermediate_size": config.hidden,
+        "intermediate_size": config.ffn_dim or 4 * config.dim,
         "hidden_act": to_hf_activation(config.activation),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "max_position_embeddings": config.max_length,
         "type_vocab_size": config.segments,
-        "layer_norm_eps": config.eps,
-        "tie_word_embeddings": config.tie,
+        "layer_norm_eps": config.layer_norm_eps,
+        "tie_word_embeddings": config.tie_embeddings,
         **(write_labels(config.label_names, config.labels) if config.head in LABEL_HEADS else {}),
     }
 
 
-def weights(config: Config) -> WeightMap:
+def weights(config: BertConfig) -> WeightMap:
     """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
     require_supported(config, "bert")
-    require(not config.uses_trees, f"transformers' bert has no tree positions, but this model has tree {config.tree!r}")
+    require(config.tree == "none", f"transformers' bert has no tree positions, but this model has tree {config.tree!r}")
     embeddings = "bert.embeddings"
     table = [
         Weight("embed.tokens.weight", (f"{embeddings}.word_embeddings.weight",)),
@@ -136,12 +134,14 @@ def weights(config: Config) -> WeightMap:
     ]
     for number in range(config.layers):
         ours, theirs = f"encoder.{number}", f"bert.encoder.layer.{number}"
-        table += pair(f"{ours}.attention.project", *(f"{theirs}.attention.self.{x}" for x in ("query", "key", "value")))
-        table += pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        table += pair(
+            f"{ours}.attention.qkv_proj", *(f"{theirs}.attention.self.{x}" for x in ("query", "key", "value"))
+        )
+        table += pair(f"{ours}.attention.out_proj", f"{theirs}.attention.output.dense")
         table += pair(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
-        table += pair(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
-        table += pair(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
-        table += pair(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm")
+        table += pair(f"{ours}.ffn.up_proj", f"{theirs}.intermediate.dense")
+        table += pair(f"{ours}.ffn.down_proj", f"{theirs}.output.dense")
+        table += pair(f"{ours}.ffn_norm", f"{theirs}.output.LayerNorm")
     table += pair("pooler", "bert.pooler.dense") if config.pooler else []
     copies: dict[str, str] = {}
     ignored = [r"(bert\.)?embeddings\.position_ids"]  # arange, stored in old files
@@ -150,7 +150,7 @@ def weights(config: Config) -> WeightMap:
         table += pair("mlm_head.transform", f"{words}.transform.dense") + pair(
             "mlm_head.norm", f"{words}.transform.LayerNorm"
         )
-        if config.tie:
+        if config.tie_embeddings:
             table += [Weight("mlm_head.readout.bias", (f"{words}.bias",))]
             copies = {f"{readout}.weight": f"{embeddings}.word_embeddings.weight", f"{readout}.bias": f"{words}.bias"}
         else:

@@ -1,15 +1,14 @@
 """Parts of config.json shared by several families: keys, activations, labels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
-from qkv.config import build, require
+from qkv.config import Config, build, require
 from qkv.errors import InputError
 from qkv.registry import nearest
 from qkv.runtime.text import printable
 
-T = TypeVar("T")
+C = TypeVar("C", bound=Config)
 
 # Activation names of transformers -> ours; the first name of each function is the one written.
 ACTIVATIONS = {
@@ -26,10 +25,9 @@ ACTIVATIONS = {
 }
 
 
-def parse_config(kind: type[T], data: Mapping[str, Any], family: str) -> T:
-    """Fill the dataclass `kind` from config.json, ignoring all other keys."""
-    keys = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    return build(kind, {key: value for key, value in data.items() if key in keys}, family)
+def parse_config(cls: type[C], data: Mapping[str, Any], family: str) -> C:
+    """Read the keys of `cls` from config.json, ignoring all others."""
+    return build(cls, {key: value for key, value in data.items() if key in cls.model_fields}, family)
 
 
 def from_hf_activation(name: str) -> str:
@@ -61,10 +59,14 @@ def write_labels(names: Sequence[str], count: int) -> dict[str, Any]:
     }
 
 
-def require_supported(config: Any, family: str, scores: Sequence[str] = ("scaled_dot",)) -> None:
+def require_supported(
+    config: Any, family: str, position: str = "learned", scores: Sequence[str] = ("scaled_dot",)
+) -> None:
     """Raise if transformers has no counterpart for the attention of this config."""
-    require(
-        config.position == "learned" and config.score in scores,
-        f"transformers' {family} requires position 'learned' and score {' or '.join(map(repr, scores))}, "
-        f"but this model has position {config.position!r} and score {config.score!r}",
-    )
+    supported = {"position": (position,), "score": scores, "align": ("softmax", "soft")}
+    for key, values in supported.items():
+        value = getattr(config, key).to_data()
+        require(
+            value in values,
+            f"transformers' {family} requires {key} {' or '.join(map(repr, values))}, but this model has {value!r}",
+        )

@@ -17,13 +17,12 @@ from torch import nn
 
 from qkv.config import build
 from qkv.errors import CheckpointError, InputError
-from qkv.hub.json_file import read_object
 from qkv.hub.meta_model import meta_model, require_model_memory
 from qkv.hub.tensors import Progress
-from qkv.models.elmo import Config, Elmo
+from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.registry import nearest
 from qkv.runtime.device import pick_device
-from qkv.runtime.documents import open_bytes
+from qkv.runtime.documents import open_bytes, read_object
 from qkv.runtime.files import atomic_folder, check_output_folder
 from qkv.runtime.text import printable
 from qkv.tokenizers.characters import CHARACTERS
@@ -38,9 +37,9 @@ CHARACTER_OPTIONS = {
 }
 LSTM_OPTIONS = {
     "projection_dim": "dim",
-    "dim": "hidden",
+    "dim": "hidden_dim",
     "n_layers": "layers",
-    "use_skip_connections": "skip",
+    "use_skip_connections": "skip_connections",
     "cell_clip": "cell_clip",
     "proj_clip": "projection_clip",
 }
@@ -92,8 +91,8 @@ def write_elmo(model: Elmo, folder: Path, progress: Progress = lambda done: None
 
     The caller makes the write atomic.
     """
-    if model.config.normalise_words:
-        raise InputError("the released ELMo format cannot represent normalise_words; use --to qkv")
+    if model.config.normalize_words:
+        raise InputError("the released ELMo format cannot represent normalize_words; use --to qkv")
     h5py = _h5py()
     (folder / OPTIONS).write_text(json.dumps(write_options(model.config), indent=2) + "\n", encoding="utf-8")
     written = 0
@@ -119,7 +118,7 @@ def _find_files(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def read_options(path: Path) -> Config:
+def read_options(path: Path) -> ElmoConfig:
     """Return the config described by the options; unknown options are an error."""
     data = read_object(path)
     try:
@@ -132,21 +131,26 @@ def read_options(path: Path) -> Config:
             raise InputError(
                 f"{path}: char_cnn.n_characters = {printable(repr(n_characters))} is not supported, only {CHARACTERS}"
             )
-        values = {"character_dim": embedding.get("dim"), "skip": False, "cell_clip": None, "projection_clip": None}
+        values = {
+            "character_dim": embedding.get("dim"),
+            "skip_connections": False,
+            "cell_clip": None,
+            "projection_clip": None,
+        }
         for name, table, options in (("char_cnn", characters, CHARACTER_OPTIONS), ("lstm", lstm, LSTM_OPTIONS)):
             for key in table.keys() - {"embedding"}:
                 if key not in options:
                     raise InputError(f"{path}: unknown option {name}.{printable(key)}{nearest(key, options)}")
                 values[options[key]] = table[key]
-        for key in (*CHARACTER_OPTIONS.values(), "dim", "hidden", "layers"):
+        for key in (*CHARACTER_OPTIONS.values(), "dim", "hidden_dim", "layers"):
             if key not in values:
                 raise InputError(f"{path}: missing option for {key}")
-        return build(Config, values, str(path))
+        return build(ElmoConfig, values, str(path))
     except InputError as error:
         raise CheckpointError(str(error)) from None
 
 
-def write_options(config: Config) -> dict[str, Any]:
+def write_options(config: ElmoConfig) -> dict[str, Any]:
     """Return the options.json contents for a config."""
     characters = {theirs: getattr(config, ours) for theirs, ours in CHARACTER_OPTIONS.items()}
     return {

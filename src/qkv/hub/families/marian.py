@@ -4,24 +4,15 @@ They are post-norm Transformers (Vaswani et al. 2017) trained with Marian (Juncz
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.config import require
-from qkv.hub.families.config_json import from_hf_activation, parse_config, to_hf_activation
+from qkv.config import Config, require
+from qkv.hub.families.config_json import from_hf_activation, parse_config, require_supported, to_hf_activation
 from qkv.hub.weight_map import Family, Weight, WeightMap, pair
-from qkv.models.transformer import Config, Transformer
-
-TERMS = {
-    "norm": "post",
-    "score": "scaled_dot",
-    "position": "sinusoidal_halves",
-    "tree": "none",
-}  # fixed for all Marian models
+from qkv.models.transformer import Transformer, TransformerConfig
 
 
-@dataclass(frozen=True)
-class HFConfig:
+class HFConfig(Config):
     """Keys of config.json that affect the computation, with their defaults; a Literal is the only supported value."""
 
     vocab_size: int = 58101
@@ -52,7 +43,7 @@ class HFConfig:
     static_position_embeddings: Literal[True] = True
 
 
-def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
+def read_config(data: Mapping[str, Any], names: Collection[str]) -> TransformerConfig:
     """Return our config; the output bias is inferred from the tensor names."""
     their = parse_config(HFConfig, data, "marian")
     for part in ("ffn_dim", "attention_heads"):
@@ -69,19 +60,20 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         not shared or target_size == their.vocab_size,
         f"marian: shared embeddings require equal vocabulary sizes, not {their.vocab_size} and {target_size}",
     )
-    return Config(
-        their.vocab_size,
-        target_size,
+    return TransformerConfig(
+        source_vocab_size=their.vocab_size,
+        target_vocab_size=target_size,
         dim=their.d_model,
         heads=their.encoder_attention_heads,
         encoder_layers=their.encoder_layers,
         decoder_layers=their.decoder_layers,
-        feedforward=their.encoder_ffn_dim,
+        ffn_dim=their.encoder_ffn_dim,
         dropout=their.dropout,
         attention_dropout=their.attention_dropout,
         activation_dropout=their.activation_dropout,
         activation=from_hf_activation(their.activation_function),
-        **TERMS,
+        norm="post",
+        position="sinusoidal_halves",
         tie_embeddings=shared,
         tie_output=their.tie_word_embeddings,
         scale_embeddings=their.scale_embedding,
@@ -93,22 +85,22 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
     )
 
 
-def write_config(config: Config) -> dict[str, Any]:
+def write_config(config: TransformerConfig) -> dict[str, Any]:
     _require_terms(config)
     require(config.begin_token is not None, "transformers' marian requires decoder_start_token_id: set begin_token")
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
         "is_encoder_decoder": True,
-        "vocab_size": config.source_size,
-        "decoder_vocab_size": config.target_size,
+        "vocab_size": config.source_vocab_size,
+        "decoder_vocab_size": config.target_vocab_size,
         "max_position_embeddings": config.max_length,
         "d_model": config.dim,
         "encoder_layers": config.encoder_layers,
-        "encoder_ffn_dim": config.feedforward,
+        "encoder_ffn_dim": config.ffn_dim,
         "encoder_attention_heads": config.heads,
         "decoder_layers": config.decoder_layers,
-        "decoder_ffn_dim": config.feedforward,
+        "decoder_ffn_dim": config.ffn_dim,
         "decoder_attention_heads": config.heads,
         "activation_function": to_hf_activation(config.activation),
         "dropout": config.dropout,
@@ -124,7 +116,7 @@ def write_config(config: Config) -> dict[str, Any]:
     }
 
 
-def weights(config: Config) -> WeightMap:
+def weights(config: TransformerConfig) -> WeightMap:
     """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
     _require_terms(config)
     table, copies = _embeddings(config)
@@ -132,26 +124,27 @@ def weights(config: Config) -> WeightMap:
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
         table += _attention(f"{ours}.attention", f"{theirs}.self_attn")
         table += pair(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm")
-        table += _feedforward(ours, theirs)
+        table += _ffn(ours, theirs)
     for number in range(config.decoder_layers):
         ours, theirs = f"decoder.{number}", f"model.decoder.layers.{number}"
         table += _attention(f"{ours}.self_attention", f"{theirs}.self_attn")
         table += pair(f"{ours}.self_norm", f"{theirs}.self_attn_layer_norm")
         table += _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
         table += pair(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
-        table += _feedforward(ours, theirs)
+        table += _ffn(ours, theirs)
     table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
     tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # sinusoidal, computed here
     return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
 
 
-def _require_terms(config: Config) -> None:
-    for key, only in TERMS.items():
-        value = getattr(config, key)
-        require(value == only, f"transformers' marian requires {key} {only!r}, but this model has {value!r}")
+def _require_terms(config: TransformerConfig) -> None:
+    require_supported(config, "marian", position="sinusoidal_halves")
+    for key, value in {"norm": "post", "tree": "none"}.items():
+        current = getattr(config, key)
+        require(current == value, f"transformers' marian requires {key} {value!r}, but this model has {current!r}")
 
 
-def _embeddings(config: Config) -> tuple[list[Weight], dict[str, str]]:
+def _embeddings(config: TransformerConfig) -> tuple[list[Weight], dict[str, str]]:
     """Return the source, target and output embeddings after tying, and their aliases in a file."""
     source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     shared, output = "model.shared.weight", "lm_head.weight"
@@ -162,15 +155,13 @@ def _embeddings(config: Config) -> tuple[list[Weight], dict[str, str]]:
 
 
 def _attention(ours: str, theirs: str) -> list[Weight]:
-    project = pair(f"{ours}.project", *(f"{theirs}.{part}_proj" for part in ("q", "k", "v")))
-    return project + pair(f"{ours}.output", f"{theirs}.out_proj")
+    project = pair(f"{ours}.qkv_proj", *(f"{theirs}.{part}_proj" for part in ("q", "k", "v")))
+    return project + pair(f"{ours}.out_proj", f"{theirs}.out_proj")
 
 
-def _feedforward(ours: str, theirs: str) -> list[Weight]:
-    network = pair(f"{ours}.feedforward.up_proj", f"{theirs}.fc1") + pair(
-        f"{ours}.feedforward.down_proj", f"{theirs}.fc2"
-    )
-    return network + pair(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
+def _ffn(ours: str, theirs: str) -> list[Weight]:
+    network = pair(f"{ours}.ffn.up_proj", f"{theirs}.fc1") + pair(f"{ours}.ffn.down_proj", f"{theirs}.fc2")
+    return network + pair(f"{ours}.ffn_norm", f"{theirs}.final_layer_norm")
 
 
 FAMILY = Family("marian", Transformer, read_config, write_config, weights)

@@ -1,10 +1,9 @@
 """ViT in the format of Hugging Face transformers (model_type vit), with a classifier, a pooler or no head."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from qkv.config import require
+from qkv.config import Config, require
 from qkv.hub.families.config_json import (
     from_hf_activation,
     parse_config,
@@ -14,11 +13,10 @@ from qkv.hub.families.config_json import (
     write_labels,
 )
 from qkv.hub.weight_map import Family, Weight, WeightMap, pair
-from qkv.models.vit import Config, ViT
+from qkv.models.vit import ViT, ViTConfig
 
 
-@dataclass(frozen=True)
-class HFConfig:
+class HFConfig(Config):
     """Keys of config.json that affect the computation, with their defaults."""
 
     hidden_size: int = 768
@@ -40,7 +38,7 @@ class HFConfig:
     id2label: dict[str, Any] | None = None
 
 
-def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
+def read_config(data: Mapping[str, Any], names: Collection[str]) -> ViTConfig:
     """Return our config; the head is inferred from the tensor names."""
     data = {key: _height_width(value) if key in ("image_size", "patch_size") else value for key, value in data.items()}
     their = parse_config(HFConfig, data, "vit")
@@ -65,7 +63,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         f"{their.hidden_size} and tanh",
     )
     label_names = read_labels(their.id2label, "vit") if classifies and their.id2label is not None else ()
-    return Config(
+    return ViTConfig(
         classes=(len(label_names) or their.num_labels) if classifies else None,
         label_names=label_names,
         height=their.image_size[0],
@@ -75,13 +73,13 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
         dim=their.hidden_size,
         layers=their.num_hidden_layers,
         heads=their.num_attention_heads,
-        feedforward=their.intermediate_size,
+        ffn_dim=their.intermediate_size,
         dropout=their.hidden_dropout_prob,
         attention_dropout=their.attention_probs_dropout_prob,
         activation=from_hf_activation(their.hidden_act),
         qkv_bias=their.qkv_bias,
         pooler=pooler,
-        eps=their.layer_norm_eps,
+        layer_norm_eps=their.layer_norm_eps,
     )
 
 
@@ -90,7 +88,7 @@ def _height_width(size: Any) -> Any:
     return [size, size] if isinstance(size, int) else size
 
 
-def write_config(config: Config) -> dict[str, Any]:
+def write_config(config: ViTConfig) -> dict[str, Any]:
     require_supported(config, "vit")
     require(not config.stem, "transformers' vit has no convolutional stem")
     require(config.classes is None or not config.pooler, "transformers' vit has a classifier or a pooler, not both")
@@ -100,11 +98,11 @@ def write_config(config: Config) -> dict[str, Any]:
         "hidden_size": config.dim,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
-        "intermediate_size": config.feedforward,
+        "intermediate_size": config.ffn_dim,
         "hidden_act": to_hf_activation(config.activation),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout_p,
-        "layer_norm_eps": config.eps,
+        "layer_norm_eps": config.layer_norm_eps,
         "image_size": config.height if config.height == config.width else [config.height, config.width],
         "patch_size": config.patch,
         "num_channels": config.channels,
@@ -114,22 +112,22 @@ def write_config(config: Config) -> dict[str, Any]:
     }
 
 
-def weights(config: Config) -> WeightMap:
+def weights(config: ViTConfig) -> WeightMap:
     """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
     table = [
         Weight("class_token", ("vit.embeddings.cls_token",)),
-        Weight("positions", ("vit.embeddings.position_embeddings",)),
+        Weight("positions.weight", ("vit.embeddings.position_embeddings",), batched=True),
         *pair("patch_embed", "vit.embeddings.patch_embeddings.projection"),
     ]
     for number in range(config.layers):
         ours, theirs = f"encoder.{number}", f"vit.encoder.layer.{number}"
         parts = [f"{theirs}.attention.attention.{part}" for part in ("query", "key", "value")]
-        table += pair(f"{ours}.attention.project", *parts)[: 2 if config.qkv_bias else 1]
-        table += pair(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        table += pair(f"{ours}.attention.qkv_proj", *parts)[: 2 if config.qkv_bias else 1]
+        table += pair(f"{ours}.attention.out_proj", f"{theirs}.attention.output.dense")
         table += pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before")
-        table += pair(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
-        table += pair(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
-        table += pair(f"{ours}.feedforward_norm", f"{theirs}.layernorm_after")
+        table += pair(f"{ours}.ffn.up_proj", f"{theirs}.intermediate.dense")
+        table += pair(f"{ours}.ffn.down_proj", f"{theirs}.output.dense")
+        table += pair(f"{ours}.ffn_norm", f"{theirs}.layernorm_after")
     table += pair("norm", "vit.layernorm")
     table += pair("pooler", "vit.pooler.dense") if config.pooler else []
     table += pair("head", "classifier") if config.classes is not None else []

@@ -1,0 +1,298 @@
+"""Faster versions of plain operations, each next to the plain version that it must equal.
+
+They save autograd bookkeeping, passes over memory and random numbers, mostly on the CPU. `QKV_FAST=0` in the
+environment, or `with qkv.nn.fast.disabled():`, turns all of them off.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from qkv.attention.precision import at_least_float32
+from qkv.types import Float, Int, Tensor
+
+DROPOUT_LEVELS = 2**16  # sixteen random bits per element: p is exact to 1 in 65,536
+CHUNK = 2**20  # logits per chunk of the cross-entropy on the CPU, so that intermediate results stay in cache
+
+_enabled = os.environ.get("QKV_FAST", "1") != "0"
+
+
+def enabled() -> bool:
+    """Return whether the fast versions are used."""
+    return _enabled
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Use the plain versions inside a `with` block."""
+    global _enabled
+    before, _enabled = _enabled, False
+    try:
+        yield
+    finally:
+        _enabled = before
+
+
+# Dropout: zero each element with probability p and scale the rest by 1 / (1 - p) (Srivastava et al. 2014).
+
+
+class Dropout(nn.Dropout):
+    """nn.Dropout with cheaper random numbers on the CPU."""
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        return dropout(x, self.p) if self.training else x
+
+
+def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
+    """Dropout with 16 random bits per element; PyTorch draws a double-precision number for each."""
+    if p == 0:
+        return x
+    if not _enabled or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(x, p)
+    dropped = min(round(p * DROPOUT_LEVELS), DROPOUT_LEVELS - 1)
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+    scale = DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped)
+    return (x * scale).masked_fill_(bits < dropped - DROPOUT_LEVELS // 2, 0.0)
+
+
+# GRU: r, z = sigmoid(W x + U h),   n = tanh(W x + r * U h),   h' = (1 - z) n + z h.
+
+
+def plain_gru_cell(
+    input_gates: Float[Tensor, "batch gates"],
+    hidden_gates: Float[Tensor, "batch gates"],
+    h: Float[Tensor, "batch hidden"],
+) -> Float[Tensor, "batch hidden"]:
+    """One GRU step from W x and U h of the three gates."""
+    x_reset, x_update, x_new = input_gates.chunk(3, dim=-1)
+    h_reset, h_update, h_new = hidden_gates.chunk(3, dim=-1)
+    reset, update = (x_reset + h_reset).sigmoid(), (x_update + h_update).sigmoid()
+    new = (x_new + reset * h_new).tanh()
+    return (1 - update) * new + update * h
+
+
+def gru_cell(
+    input_gates: Float[Tensor, "batch gates"],
+    hidden_gates: Float[Tensor, "batch gates"],
+    h: Float[Tensor, "batch hidden"],
+) -> Float[Tensor, "batch hidden"]:
+    """`plain_gru_cell`: one kernel on a GPU, and a hand-written backward on the CPU."""
+    if _enabled and h.is_cuda:
+        return torch.ops.aten._thnn_fused_gru_cell(input_gates, hidden_gates, h)[0]
+    if not _enabled or torch.compiler.is_compiling():
+        return plain_gru_cell(input_gates, hidden_gates, h)
+    if not torch.is_grad_enabled():
+        return _gru_parts(input_gates, hidden_gates, h)[-1]
+    return _GRUCell.apply(input_gates, hidden_gates, h)  # type: ignore[no-untyped-call]
+
+
+def _gru_parts(input_gates: Tensor, hidden_gates: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return r and z concatenated, n, and h'."""
+    hidden = h.shape[-1]
+    gates = (input_gates[:, : 2 * hidden] + hidden_gates[:, : 2 * hidden]).sigmoid_()
+    reset, update = gates.split(hidden, dim=-1)
+    new = torch.addcmul(input_gates[:, 2 * hidden :], reset, hidden_gates[:, 2 * hidden :]).tanh_()
+    return gates, new, torch.lerp(new, h, update)
+
+
+class _GRUCell(torch.autograd.Function):
+    """One GRU step whose backward is written by hand: autograd's bookkeeping per operation would dominate."""
+
+    @staticmethod
+    def forward(ctx: Any, input_gates: Tensor, hidden_gates: Tensor, h: Tensor) -> Tensor:
+        gates, new, h_next = _gru_parts(input_gates, hidden_gates, h)
+        ctx.save_for_backward(gates, new, h, hidden_gates)
+        return h_next
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, new, h, hidden_gates = ctx.saved_tensors
+        hidden = h.shape[-1]
+        reset, update = gates.split(hidden, dim=-1)
+        d_input, d_hidden = torch.empty_like(hidden_gates), torch.empty_like(hidden_gates)
+        d_reset, d_update, d_new = d_input.split(hidden, dim=-1)
+        d_h = grad * update
+        torch.mul(grad - d_h, 1 - new * new, out=d_new)  # gradient before the tanh; likewise for the sigmoids below
+        torch.mul(grad, h - new, out=d_update)
+        torch.mul(d_new, hidden_gates[:, 2 * hidden :], out=d_reset)
+        d_input[:, : 2 * hidden] *= gates * (1 - gates)
+        d_hidden[:, : 2 * hidden] = d_input[:, : 2 * hidden]
+        torch.mul(d_new, reset, out=d_hidden[:, 2 * hidden :])
+        return d_input, d_hidden, d_h
+
+
+def gru_layer(
+    layer: nn.GRU, x: Float[Tensor, "batch length inputs"], h: Float[Tensor, "batch hidden"]
+) -> tuple[Float[Tensor, "batch length hidden"], Float[Tensor, "batch hidden"]]:
+    """`layer(x, h)`: on the CPU PyTorch loops over the steps too, and accumulates the gradient of U at each of them."""
+    if not _enabled or x.device.type != "cpu" or not torch.is_grad_enabled():
+        outputs, last = layer(x, h[None].contiguous())
+        return outputs, last[0]
+    input_weight, hidden_weight, input_bias, hidden_bias = layer.parameters()
+    input_gates = F.linear(x.transpose(0, 1), input_weight, input_bias)
+    hidden_linear = StepLinear(hidden_bias.expand(*input_gates.shape[:2], -1), hidden_weight)
+    states = []
+    for gates in input_gates.unbind(0):
+        h = gru_cell(gates, hidden_linear(h), h)
+        states.append(h)
+    return torch.stack(states, dim=1), h
+
+
+# LSTM: i, f, o = sigmoid(W x + U h),   g = tanh(W x + U h),   c' = f c + i g,   h' = o tanh(c').
+
+
+def plain_lstm_cell(
+    input_gates: Float[Tensor, "batch gates"],
+    hidden_gates: Float[Tensor, "batch gates"],
+    c: Float[Tensor, "batch hidden"],
+) -> tuple[Float[Tensor, "batch hidden"], Float[Tensor, "batch hidden"]]:
+    """One LSTM step from W x and U h of the four gates; returns h' in the dtype of the gates, and c'."""
+    i, f, g, o = (input_gates + hidden_gates).chunk(4, dim=-1)
+    c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
+    return (o.sigmoid() * c.tanh()).to(input_gates.dtype), c
+
+
+def lstm_cell(
+    input_gates: Float[Tensor, "batch gates"],
+    hidden_gates: Float[Tensor, "batch gates"],
+    c: Float[Tensor, "batch hidden"],
+) -> tuple[Float[Tensor, "batch hidden"], Float[Tensor, "batch hidden"]]:
+    """`plain_lstm_cell`: one kernel on a GPU."""
+    if not _enabled or not c.is_cuda:
+        return plain_lstm_cell(input_gates, hidden_gates, c)
+    h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(input_gates.to(c.dtype), hidden_gates.to(c.dtype), c)
+    return h.to(input_gates.dtype), c
+
+
+# A linear layer applied step by step.
+
+
+class StepLinear:
+    """g_t = base_t + W x_t, one step t at a time.
+
+    Accumulating dW = sum_t dg_t x_t^T per step would cost a product and a sum of the size of W each time. Instead, W is
+    detached in the steps and dW is computed in one product, once the gradients dg_t of all base_t are known.
+    """
+
+    def __init__(self, base: Float[Tensor, "length batch out"], weight: Float[Tensor, "out inputs"]) -> None:
+        self.inputs: list[Tensor] = []  # x_t
+        self.defers_grad = _enabled and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if self.defers_grad:
+            base, weight = _DeferredWeightGrad.apply(base, weight, self.inputs), weight.detach()  # type: ignore[no-untyped-call]
+        self.base, self.weight = iter(base.unbind(0)), weight.t()
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, length: int, batch: int) -> "StepLinear":
+        """Apply a linear layer over `length` steps."""
+        return cls(autocast_once(linear.bias).expand(length, batch, -1), autocast_once(linear.weight))
+
+    def __call__(self, x: Float[Tensor, "batch inputs"] | None) -> Float[Tensor, "batch out"]:
+        """Return the next g_t; None is an input without features."""
+        base = next(self.base)
+        if x is None:
+            return base
+        x = x.to(base.dtype)
+        if self.defers_grad:
+            self.inputs.append(x.detach())  # x itself would keep the graph, which holds this list, alive
+        return torch.addmm(base, x, self.weight)
+
+
+class _DeferredWeightGrad(torch.autograd.Function):
+    """Identity on `base` whose backward also computes the gradient of the weight that the steps multiply by."""
+
+    @staticmethod
+    def forward(base: Tensor, weight: Tensor, step_inputs: list[Tensor]) -> Tensor:
+        return base.view_as(base)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, list[Tensor]], output: Tensor) -> None:
+        ctx.step_inputs = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        if not ctx.step_inputs or not ctx.needs_input_grad[1]:
+            return grad, None, None
+        return grad, grad.flatten(0, 1).t() @ torch.cat(ctx.step_inputs), None
+
+
+def autocast_once(weight: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Cast a weight to the autocast dtype once, instead of at every step."""
+    kind = weight.device.type
+    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
+
+
+# Cross-entropy.
+
+
+def plain_cross_entropy(
+    logits: Float[Tensor, "tokens vocabulary"], targets: Int[Tensor, "tokens"], ignore: int, label_smoothing: float
+) -> Float[Tensor, ""]:
+    """Mean of -(1 - e) log p(target) - e / V sum_v log p(v) over all targets except `ignore`; 0 without targets."""
+    total = F.cross_entropy(
+        at_least_float32(logits), targets, ignore_index=ignore, label_smoothing=label_smoothing, reduction="sum"
+    )
+    return total / (targets != ignore).sum().clamp(min=1)
+
+
+def cross_entropy(
+    logits: Float[Tensor, "tokens vocabulary"],
+    targets: Int[Tensor, "tokens"],
+    ignore: int,
+    label_smoothing: float,
+    *,
+    consume: bool = False,
+) -> Float[Tensor, ""]:
+    """`plain_cross_entropy` with the gradient (p - (1 - e) [v = target] - e / V) / n computed in the forward pass.
+
+    With `consume`, on a CPU, the gradient overwrites the logits, usually the largest tensor of a step.
+    """
+    if not _enabled:
+        return plain_cross_entropy(logits, targets, ignore, label_smoothing)
+    return _CrossEntropy.apply(logits, targets, ignore, label_smoothing, consume)  # type: ignore[no-untyped-call]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy that computes its gradient in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, ignore: int, label_smoothing: float, consume: bool
+    ) -> Tensor:
+        vocabulary = logits.shape[1]
+        counted = (targets != ignore).to(torch.promote_types(logits.dtype, torch.float32))
+        weights = (counted / counted.sum().clamp(min=1.0))[:, None]  # weight of each token in the mean
+        valid_targets = targets.masked_fill(targets == ignore, 0)  # `ignore` need not be a token
+        rows = max(1, CHUNK // vocabulary) if logits.device.type == "cpu" else max(1, len(targets))
+        gradient = None
+        if ctx.needs_input_grad[0]:
+            gradient = logits.detach() if consume and logits.device.type == "cpu" else torch.empty_like(logits)
+        loss = weights.new_zeros(())
+        for begin in range(0, len(targets), rows):
+            part = slice(begin, begin + rows)
+            target, weight = valid_targets[part, None], weights[part]
+            log_p = at_least_float32(logits[part]).log_softmax(dim=-1)
+            smooth = label_smoothing * log_p.mean(dim=-1, keepdim=True) if label_smoothing else 0.0
+            loss = loss - ((1 - label_smoothing) * log_p.gather(1, target) + smooth).mul(weight).sum()
+            if gradient is not None:
+                grad = log_p.exp_().sub_(label_smoothing / vocabulary) if label_smoothing else log_p.exp_()
+                grad.scatter_add_(1, target, grad.new_full((), label_smoothing - 1).expand(target.shape))
+                torch.mul(grad, weight, out=gradient[part])
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        if not grad_output.is_cuda and grad_output.item() == 1.0:  # backward() on the loss itself
+            return gradient, None, None, None, None
+        return gradient * grad_output.to(gradient.dtype), None, None, None, None

@@ -1,0 +1,312 @@
+"""Interfaces of the models, as used by search, training, tasks and pipelines, and functions on their states.
+
+States and memories are frozen dataclasses, or tuples, of tensors with the batch first. They are immutable: a step
+reuses the tensors that do not change and creates new ones for the rest. A tensor without dimensions holds one number
+for all rows.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from qkv.attention.layers import attention_layers
+from qkv.errors import ShapeError
+from qkv.nn.labels import label_names
+from qkv.types import Float, Int, Tensor
+
+Memory = TypeVar("Memory")
+State = TypeVar("State")
+
+
+class Model(nn.Module):
+    """Base class of all models: a config and, once loaded, a tokenizer."""
+
+    config_class: ClassVar[type[Any]]
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sizes of the config
+    description: ClassVar[str] = ""  # one line: the paper and its model
+    kind_description: ClassVar[str]  # the interface, for error messages
+
+    config: Any
+    tokenizer: Any = None  # set by `qkv.load`; not used by the model itself
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+@dataclass(frozen=True)
+class EncodedStates:
+    """Output of a source encoder."""
+
+    values: Float[Tensor, "batch source dim"]  # h_i
+    final: Float[Tensor, "batch layers dim"]  # final state of each layer, or the mean of h_i as one layer
+    embedded: Float[Tensor, "batch source embedding_dim"]  # e_i: the embedded tokens, input of the first layer
+
+
+class SourceEncoder(nn.Module, ABC):
+    """Encodes a source text for any decoder.
+
+    Each encoder has the option `dim`, the size of h_i, which defaults to that of the model.
+    """
+
+    has_final_states: ClassVar[bool] = False  # whether `final` has a state per layer, and not the mean of h_i
+    final_layers: int = 1  # layers of `final`
+    dim: int  # of h_i
+    embed: nn.Embedding  # of the tokens; a model may tie its weight
+
+    @abstractmethod
+    def forward(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, "batch"]) -> EncodedStates:
+        """Encode padded sentences."""
+
+    @classmethod
+    def check_options(cls, dim: int, options: Mapping[str, Any]) -> None:
+        """Raise ConfigError if the options of an encoder do not fit `dim`."""
+
+
+class Decoder(Model, ABC, Generic[Memory, State]):
+    """Decodes a target token by token, conditioned on a memory (an encoded text or image)."""
+
+    @abstractmethod
+    def init_state(self, memory: Memory) -> State:
+        """Return the decoder state before the first token."""
+
+    def advance(
+        self, tokens: Int[Tensor, "batch length"], state: State
+    ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each of `tokens` (at least one), and the state after the last.
+
+        A subclass overrides either this, for any number of tokens at once, or `step`, for one.
+        """
+        logits_per_step = []
+        for token in tokens.unbind(1):
+            logits, state = self.step(token, state)
+            logits_per_step.append(logits)
+        return torch.stack(logits_per_step, dim=1), state
+
+    def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
+        """Return the logits after each token of `target` (teacher forcing)."""
+        logits, _ = self.advance(target, self.init_state(memory))
+        return logits
+
+    def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
+        """Return the logits after one more token, and the new state."""
+        logits, state = self.advance(token[:, None], state)
+        return logits[:, 0], state
+
+    @property
+    def alignment_layers(self) -> tuple[str, ...]:
+        """Names (as in `watch`) of the decoder's attention layers over the source, most informative first.
+
+        By default the last layer comes first. Empty for a model without attention over the source.
+        """
+        layers = (layer for layer in attention_layers(self) if not layer.startswith("encoder"))
+        return tuple(layer for layer in reversed([*layers]) if not layer.endswith(".self"))
+
+    def decode_with_sampling(
+        self, target: Int[Tensor, "batch target"], memory: Memory, probability: float
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        """`decode` with scheduled sampling: feed the model's own argmax token with some probability.
+
+        From Bengio, Vinyals, Jaitly and Shazeer (2015).
+        """
+        state = self.init_state(memory)
+        steps: list[Tensor] = []
+        for token in target.unbind(1):
+            if steps:
+                sampled = torch.rand_like(token, dtype=torch.float32) < probability
+                token = torch.where(sampled, steps[-1].argmax(dim=-1), token)
+            logits, state = self.step(token, state)
+            steps.append(logits)
+        return torch.stack(steps, dim=1)
+
+
+class EncoderDecoder(Decoder[Memory, State]):
+    """Encodes a source text and decodes a target text."""
+
+    kind_description: ClassVar[str] = "an encoder-decoder (for qkv translate)"
+
+    @abstractmethod
+    def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
+        """Encode the source; without lengths, no row of the batch is padded."""
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
+        source_lengths: Int[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        return self.decode(target, self.encode(source, source_lengths))
+
+
+class LanguageModel(Model, ABC, Generic[State]):
+    """Predicts the next token: p(x_t | x_1 .. x_{t-1}).
+
+    A state is everything the model carries over, so a text can be processed in chunks, each from the previous chunk's
+    state.
+    """
+
+    kind_description: ClassVar[str] = "a language model (for qkv generate)"
+
+    @abstractmethod
+    def init_state(self, batch: int) -> State:
+        """Return the state before the first token, for `batch` texts."""
+
+    @abstractmethod
+    def forward_from(
+        self, tokens: Int[Tensor, "batch length"], state: State
+    ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the state after the last."""
+
+    def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
+        """Return the logits after one more token, and the new state."""
+        logits, state = self.forward_from(token[:, None], state)
+        return logits[:, 0], state
+
+    def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocabulary"]:
+        logits, _ = self.forward_from(tokens, self.init_state(tokens.shape[0]))
+        return logits
+
+    @property
+    def max_length(self) -> int | None:
+        """Maximum context length, or None if unbounded."""
+        return getattr(self.config, "max_length", None)
+
+
+class TextEncoder(Model, ABC):
+    """Bidirectional text encoder with an optional head: `model.predict(tokens, lengths)` are the head's logits.
+
+    A token is an id, or the character ids of a word.
+    """
+
+    kind_description: ClassVar[str] = "a text encoder (for qkv classify, tag, answer, fill, embed)"
+
+    @abstractmethod
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch length *characters"],
+        segments: Int[Tensor, "batch length"] | None = None,
+        lengths: Int[Tensor, "batch"] | None = None,
+    ) -> Float[Tensor, "batch length dim"]:
+        """Return the hidden state of each token; positions beyond a row's length are ignored."""
+
+    @abstractmethod
+    def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Any:
+        """Return the head's logits: [batch, labels] for the text, or [batch, length, labels] per token."""
+
+    def predict(self, tokens: Int[Tensor, "batch length *characters"], lengths: Int[Tensor, "batch"]) -> Any:
+        """Return the head's logits for a padded batch."""
+        return self.logits(self(tokens, lengths=lengths))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the head's labels, or LABEL_0, LABEL_1, ... as in transformers if unnamed."""
+        return label_names(self.config.label_names, self.config.labels)
+
+    @property
+    def width(self) -> int:
+        """Size of a token's hidden state."""
+        return int(self.config.dim)
+
+
+class SequenceModel(Model, ABC, Generic[State]):
+    """Maps a sequence of vectors to a sequence of logits of bits, step by step.
+
+    Its state summarises the previous steps, so a sequence can be processed in chunks.
+    """
+
+    kind_description: ClassVar[str] = "an algorithmic sequence model (for qkv evaluate, view)"
+
+    config: Any  # has `input_dim` and `output_dim`: the sizes of a step's input and output
+
+    @abstractmethod
+    def init_state(self, batch: int) -> State:
+        """Return the state before the first step, for `batch` sequences."""
+
+    @abstractmethod
+    def forward_from(
+        self, x: Float[Tensor, "batch steps input_dim"], state: State
+    ) -> tuple[Float[Tensor, "batch steps output_dim"], State]:
+        """Return the logits of each step, and the state after the last."""
+
+    def forward(self, x: Float[Tensor, "batch steps input_dim"]) -> Float[Tensor, "batch steps output_dim"]:
+        logits, _ = self.forward_from(x, self.init_state(x.shape[0]))
+        return logits
+
+    def check_input(self, x: Float[Tensor, "..."]) -> None:
+        """Raise ShapeError unless x is [batch, steps, input_dim] with at least one step."""
+        if x.ndim != 3 or x.shape[-1] != self.config.input_dim or x.shape[1] < 1:
+            raise ShapeError(
+                f"expected [batch, steps, {self.config.input_dim}] with at least one step, got {list(x.shape)}"
+            )
+
+
+def select(state: State, rows: Int[Tensor, "rows"], *, shared: Any = ()) -> State:
+    """Return the given rows of a state, in that order; parts that also occur in `shared` are kept as they are.
+
+    A part that occurs twice is selected once. In beam search, `shared` is the initial state: whatever no step has
+    replaced since is the same for all beams of a sentence and need not be copied.
+    """
+    return _select(state, rows, {id(part): part for part in _all_parts(shared)})
+
+
+def _select(value: Any, rows: Int[Tensor, "rows"], selected: dict[int, Any]) -> Any:
+    """Select rows; `selected` caches the result for each part by id."""
+    if id(value) not in selected:
+        if isinstance(value, Tensor):
+            selected[id(value)] = value.index_select(0, rows) if value.ndim else value
+        else:
+            selected[id(value)] = _rebuild(value, {key: _select(part, rows, selected) for key, part in _parts(value)})
+    return selected[id(value)]
+
+
+def state_tensors(state: Any, name: str = "") -> dict[str, Tensor]:
+    """Return every tensor of a state by its path, such as "hidden" or "layers.0.cell"."""
+    if isinstance(state, Tensor):
+        return {name: state}
+    return {
+        path: tensor for key, part in _parts(state) for path, tensor in state_tensors(part, _path(name, key)).items()
+    }
+
+
+def replace_tensors(state: State, tensors: Mapping[str, Tensor], name: str = "") -> State:
+    """Return the state with the tensors at the given paths replaced."""
+    if name in tensors:
+        return tensors[name]  # type: ignore[return-value]
+    return _rebuild(state, {key: replace_tensors(part, tensors, _path(name, key)) for key, part in _parts(state)})
+
+
+def detach_state(state: State) -> State:
+    """Return the state detached from the graph, for truncated back-propagation through time."""
+    return replace_tensors(state, {name: tensor.detach() for name, tensor in state_tensors(state).items()})
+
+
+def _parts(state: Any) -> list[tuple[str, Any]]:
+    """Named parts of a state."""
+    if isinstance(state, tuple):
+        return [(str(number), part) for number, part in enumerate(state)]
+    if dataclasses.is_dataclass(state):
+        return [(field.name, getattr(state, field.name)) for field in dataclasses.fields(state)]
+    return []
+
+
+def _all_parts(state: Any) -> Iterator[Any]:
+    """Yield a state and all its nested parts."""
+    yield state
+    for _, part in _parts(state):
+        yield from _all_parts(part)
+
+
+def _rebuild(state: State, parts: dict[str, Any]) -> State:
+    """Return a state of the same type with other parts."""
+    if isinstance(state, tuple):
+        return tuple(parts.values())  # type: ignore[return-value]
+    return dataclasses.replace(state, **parts) if parts else state  # type: ignore[type-var]
+
+
+def _path(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key

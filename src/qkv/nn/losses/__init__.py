@@ -1,1 +1,0 @@
-"""Training losses and training data transformations."""

@@ -48,7 +48,7 @@ def make_model(**changes: Any) -> Elmo:
 
 
 def characters(sentences: list[list[str]] = SENTENCES) -> Tensor:
-    return Characters(SIZES["max_characters"])(sentences)
+    return CharacterIds(SIZES["max_characters"])(sentences)
 
 
 def word_by_hand(model: Elmo, word: Tensor) -> Tensor:
@@ -393,7 +393,7 @@ def test_in_half_precision_the_cells_stay_in_float32():
 
 def test_words_of_another_length_raise():
     with pytest.raises(ShapeError, match="characters"):
-        make_model()(Characters()([["a"]]))
+        make_model()(CharacterIds()([["a"]]))
 
 
 def test_a_config_round_trips_through_json():
@@ -428,9 +428,9 @@ def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
     ]
     both = ("train", "valid")
     data = LabeledTextDataset(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
-    tokenizer: Any = Characters(SIZES["max_characters"])
+    tokenizer: Any = CharacterIds(SIZES["max_characters"])
     if head == "language_model":
-        tokenizer = kind.learn_vocabulary(data, dataset("labelled", vocabulary="word"), None)
+        tokenizer = kind.train_tokenizer(data, dataset("labelled", tokenizer="word"), None)
     sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden_dim": 32, "projection_clip": 3.0, "task_dropout": 0.0}
     config = ElmoConfig(**{**SIZES, **sizes, "layers": 2, **kind.sizes(data, tokenizer)})
     task = kind.prepare(data, tokenizer, config, TrainConfig(batch_size=64, length=10), 0)

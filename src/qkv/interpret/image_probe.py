@@ -1,5 +1,6 @@
 """Attention maps of a vision Transformer over the patches of a picture."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ class PictureProbe(Pipeline):
     def _probe(
         self, name: str, pixels: UInt8[np.ndarray, "channels height width"], layer: str | None, budget: int
     ) -> PictureAnswer:
-        tokens = 1 + self.model.config.patches
+        tokens = 1 + math.prod(self.model.config.grid)
         with watch(self.model, layers=layers_that_fit(self.layers, (tokens + 1) * tokens, layer, budget)) as records:
             output = self.model(self.scale(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
         rows, columns = self.model.config.grid

@@ -223,7 +223,7 @@ def test_a_language_model_is_scored_on_held_out_text(
     loaded = TextDataset({"train": "to be or not to be " * 8, "valid": "to be or not to be " * 4})
     shakespeare = replace(DATASETS["tinyshakespeare"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "tinyshakespeare", shakespeare)
-    sizes = ["model.layers=1", "model.embedding=4", "model.hidden=8", "train.epochs=1", "train.batch_tokens=64",
+    sizes = ["model.layers=1", "model.embedding_dim=4", "model.hidden_dim=8", "train.epochs=1", "train.batch_tokens=64",
              "train.length=16"]  # fmt: skip
     done = job.begin(read_recipe("shakespeare-lstm", sizes), tmp_path / "run", "cpu")
     ended = qkv("evaluate", tmp_path / "run", "--json")
@@ -245,7 +245,7 @@ def test_a_checkpoint_is_scored_itself_and_not_recorded(
     loaded = TextDataset({"train": "to be or not to be " * 20, "valid": "to be or not to be " * 4})
     shakespeare = replace(DATASETS["tinyshakespeare"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "tinyshakespeare", shakespeare)
-    sizes = ["model.layers=1", "model.embedding=4", "model.hidden=8", "train.epochs=1", "train.batch_tokens=64",
+    sizes = ["model.layers=1", "model.embedding_dim=4", "model.hidden_dim=8", "train.epochs=1", "train.batch_tokens=64",
              "train.length=16", "train.lr=0.1", "train.validate_every=1", "train.save_every=1",
              "train.keep=50"]  # fmt: skip
     done = job.begin(read_recipe("shakespeare-lstm", sizes), tmp_path / "run", "cpu")

@@ -12,12 +12,10 @@ from qkv.hub.families import FAMILIES
 from qkv.hub.released import write_released
 from qkv.models.bert import Bert
 from qkv.models.bert import Config as BertConfig
-from qkv.models.elmo import Config as ElmoConfig
-from qkv.models.elmo import Elmo
+from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
-from qkv.models.rnn_lm import RNNLM
-from qkv.models.rnn_lm import Config as RNNConfig
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.models.transformer import Config, Transformer
 from qkv.tokenizers import CharTokenizer
 
@@ -132,7 +130,7 @@ def test_existing_files_are_not_overwritten(qkv, bert, tmp_path):
 
 def test_a_model_without_transformers_counterpart_is_an_error(qkv, tmp_path):
     (tmp_path / "in").mkdir()
-    save_model(RNNLM(RNNConfig(5, embedding=4, hidden=4)), None, tmp_path / "in")
+    save_model(RNNLM(RNNLMConfig(vocab_size=5, embedding_dim=4, hidden_dim=4)), None, tmp_path / "in")
     error = qkv("convert", tmp_path / "in", tmp_path / "out").error
     assert "RNNLM" in error
     assert qkv("convert", tmp_path / "in", tmp_path / "out", "--to", "qkv").code == 0
@@ -176,7 +174,7 @@ def test_round_trip_of_every_family_is_bit_exact(qkv, tmp_path, name):
 def test_elmo_round_trip(qkv, tmp_path):
     pytest.importorskip("h5py")
     torch.manual_seed(0)
-    sizes = {"filters": ((1, 4), (2, 3)), "highway_layers": 1, "dim": 4, "hidden": 6, "layers": 1}
+    sizes = {"filters": ((1, 4), (2, 3)), "highway_layers": 1, "dim": 4, "hidden_dim": 6, "layers": 1}
     model = Elmo(ElmoConfig(max_characters=9, **sizes)).eval()
     (tmp_path / "ours").mkdir()
     save_model(model, None, str(tmp_path / "ours"))
@@ -201,10 +199,10 @@ def test_elmo_round_trip(qkv, tmp_path):
 
 def test_models_that_the_elmo_format_cannot_represent_are_errors(qkv, bert, tmp_path):
     pytest.importorskip("h5py")
-    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden": 6, "layers": 1}
+    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden_dim": 6, "layers": 1}
     (tmp_path / "ours").mkdir()
-    save_model(Elmo(ElmoConfig(max_characters=9, normalise_words=True, **sizes)), None, tmp_path / "ours")
+    save_model(Elmo(ElmoConfig(max_characters=9, normalize_words=True, **sizes)), None, tmp_path / "ours")
     out = tmp_path / "out"
-    assert "normalise_words" in qkv("convert", tmp_path / "ours", out, "--to", "elmo").error
+    assert "normalize_words" in qkv("convert", tmp_path / "ours", out, "--to", "elmo").error
     assert "Bert" in qkv("convert", bert, out, "--to", "elmo").error
     assert not out.exists()

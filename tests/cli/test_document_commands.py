@@ -9,7 +9,7 @@ import torch
 
 import qkv as library
 from qkv.interpret.document_probe import DocumentProbe
-from qkv.models.han import HAN, Config
+from qkv.models.han import HAN, HANConfig
 from qkv.tokenizers import WordTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
@@ -21,7 +21,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model."""
     tokenizer = WordTokenizer.train([REVIEW], lowercase=True)
     torch.manual_seed(0)
-    network = HAN(Config(len(tokenizer), embedding=4, hidden=3, max_length=3, label_names=("negative", "positive")))
+    network = HAN(
+        HANConfig(
+            vocab_size=len(tokenizer),
+            embedding_dim=4,
+            hidden_dim=3,
+            max_length=3,
+            label_names=("negative", "positive"),
+        )
+    )
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_()

@@ -8,10 +8,17 @@ import torch
 
 import qkv as library
 from qkv.hub import save_model
-from qkv.models.elmo import Config, Elmo
+from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.tokenizers.characters import CharacterIds
 
-SIZES = {"max_characters": 8, "filters": ((1, 4), (2, 4)), "dim": 6, "hidden": 8, "max_length": 5, "reader_hidden": 3}
+SIZES = {
+    "max_characters": 8,
+    "filters": ((1, 4), (2, 4)),
+    "dim": 6,
+    "hidden_dim": 8,
+    "max_length": 5,
+    "task_hidden_dim": 3,
+}
 LINES = ["She didn't read it.", "", "Ünïcödé 好 🙂", "one two three four five six seven"]
 
 
@@ -19,7 +26,7 @@ LINES = ["She didn't read it.", "", "Ünïcödé 好 🙂", "one two three four 
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An untrained model."""
     torch.manual_seed(0)
-    model = Elmo(Config(head=request.param, labels=3, label_names=("a", "b", "c"), **SIZES))
+    model = Elmo(ElmoConfig(head=request.param, labels=3, label_names=("a", "b", "c"), **SIZES))
     save_model(model, CharacterIds(8), tmp_path)
     assert not (tmp_path / "tokenizer.json").exists()
     return tmp_path

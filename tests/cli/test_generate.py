@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.hub import save_model
-from qkv.models.rnn_lm import RNNLM, Config
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tokenizers import CharTokenizer
 
 TEXT = "To be, or not to be,\nthat is the question"
@@ -19,7 +19,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("language-model")
     tokenizer = CharTokenizer.train([TEXT])
     torch.manual_seed(0)
-    save_model(RNNLM(Config(len(tokenizer), layers=1, embedding=8, hidden=16)), tokenizer, path)
+    save_model(
+        RNNLM(RNNLMConfig(vocab_size=len(tokenizer), layers=1, embedding_dim=8, hidden_dim=16)), tokenizer, path
+    )
     return path
 
 

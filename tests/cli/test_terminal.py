@@ -99,7 +99,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     characters = CharTokenizer.train(["the cat sat on the mat 0123456789"])
     for name, model, tokenizer in (
         ("captioner", captioner.ShowAttendTell(captioner.ShowAttendTellConfig(vocab_size=len(words), **small)), words),
-        ("lm", rnn_lm.RNNLM(rnn_lm.Config(len(characters), layers=1, embedding=8, hidden=16)), characters),
+        (
+            "lm",
+            rnn_lm.RNNLM(rnn_lm.RNNLMConfig(vocab_size=len(characters), layers=1, embedding_dim=8, hidden_dim=16)),
+            characters,
+        ),
     ):
         (folder / name).mkdir()
         save_model(model, tokenizer, folder / name)

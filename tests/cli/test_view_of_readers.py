@@ -11,8 +11,7 @@ from PIL import Image
 
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
-from qkv.models.rnn_lm import RNNLM
-from qkv.models.rnn_lm import Config as RNNConfig
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
 from qkv.tokenizers import CharTokenizer
@@ -30,7 +29,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     models = {
         "bert": (tiny_bert("tagger", max_length=10), tiny_tokenizer(path)),
         "gpt2": (GPT2(GPT2Config(size, dim=16, heads=2, layers=2, max_length=32)), tokenizer),
-        "rnn": (RNNLM(RNNConfig(size, embedding=8, hidden=8)), tokenizer),
+        "rnn": (RNNLM(RNNLMConfig(vocab_size=size, embedding_dim=8, hidden_dim=8)), tokenizer),
         "vit": (ViT(ViTConfig(2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, feedforward=8)), None),
     }
     Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(path / "a.png")

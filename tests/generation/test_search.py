@@ -357,7 +357,7 @@ def test_only_exact_stopping_finds_a_longer_and_better_hypothesis():
 
 SIZES = {
     rnn_seq2seq: {"embedding_dim": 12, "hidden_dim": 16},
-    conv_seq2seq: {"dim": 12, "hidden_dim": 16, "layers": 2},
+    conv_seq2seq: {"dim": 12, "hidden_dim": 16, "layers": 2, "encoder": {"name": "conv", "layers": 1}},
     transformer: {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 24},
 }
 NETWORKS = {

@@ -38,7 +38,7 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
             position="sinusoidal_halves", begin_token=8, end_token=0, pad_token=8,
         )
     ),
-    "own": lambda: rnn_lm.RNNLM(rnn_lm.Config(7, embedding=4, hidden=6)),
+    "own": lambda: rnn_lm.RNNLM(rnn_lm.RNNLMConfig(vocab_size=7, embedding_dim=4, hidden_dim=6)),
 }  # fmt: skip
 
 

@@ -43,22 +43,22 @@ SMALL = {
     "captioner": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
                   "embedding_dim": 4, "hidden_dim": 6},
     "linformer": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6, "rank": 2},
-    "lstm_memory": {"inputs": 3, "outputs": 2, "hidden": 4},
-    "ntm": {"inputs": 3, "outputs": 2, "hidden": 4, "locations": 5, "width": 3},
+    "lstm_memory": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
+    "ntm": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4, "locations": 5, "location_dim": 3},
     "snail": {
-        "ways": 2, "shots": 1, "height": 8, "width": 8, "maps": 4, "stages": 2, "features": 4, "keys": (4, 4, 4),
-        "values": (4, 4, 4), "filters": 4,
+        "ways": 2, "shots": 1, "height": 8, "width": 8, "conv_channels": 4, "conv_layers": 2, "image_dim": 4,
+        "key_dims": (4, 4, 4), "value_dims": (4, 4, 4), "filters": 4,
     },
-    "snail_policy": {"actions": 3, "length": 4, "keys": (4, 4), "values": (4, 4), "filters": 4},
+    "snail_policy": {"actions": 3, "length": 4, "key_dims": (4, 4), "value_dims": (4, 4), "filters": 4},
     "bert": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6},
     "conv_seq2seq": {"dim": 8, "hidden_dim": 8, "layers": 2},
-    "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden": 6},
+    "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6},
     "gpt2": {"dim": 8, "heads": 2, "layers": 1, "max_length": 6},
-    "han": {"embedding": 4, "hidden": 3},
-    "lstmn": {"embedding": 4, "hidden": 6},
-    "rnn_lm": {"embedding": 4, "hidden": 6},
+    "han": {"embedding_dim": 4, "hidden_dim": 3},
+    "lstmn": {"embedding_dim": 4, "hidden_dim": 6},
+    "rnn_lm": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_seq2seq": {"embedding_dim": 4, "hidden_dim": 6},
-    "rnn_text": {"embedding": 4, "hidden": 3},
+    "rnn_text": {"embedding_dim": 4, "hidden_dim": 3},
     "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
     "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "feedforward": 8},
 }  # fmt: skip
@@ -255,7 +255,7 @@ def test_an_invalid_config_is_an_error(saved: Path, changes: dict[str, Any], wor
             {"hidden_dim": 2**24, "embedding_dim": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24},
         ),
         ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24}),
-        ("rnn_lm", {"hidden": 2**24, "embedding": 2**24, "vocabulary_size": 2**24}),
+        ("rnn_lm", {"hidden_dim": 2**24, "embedding_dim": 2**24, "vocab_size": 2**24}),
     ],
 )
 def test_a_model_larger_than_memory_is_an_error_before_allocation(
@@ -371,7 +371,7 @@ def test_config_json_is_parsed_once(saved: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
-    model = build_model("elmo", vocabulary_size=None)
+    model = build_model("elmo", vocab_size=793_471)
     save_elmo(model, tmp_path / "elmo")
     again = load(tmp_path / "elmo")
     assert torch.equal(logits(again), logits(model))
@@ -393,7 +393,7 @@ def test_each_vocabulary_must_fit_its_side(tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_of_a_language_model_must_fit(tmp_path: Path) -> None:
-    save_model(build_model("rnn_lm", vocabulary_size=5), VOCABULARY, tmp_path)
+    save_model(build_model("rnn_lm", vocab_size=5), VOCABULARY, tmp_path)
     assert refused(tmp_path).startswith(f"{TOKENIZER}: {len(VOCABULARY)} tokens")
 
 

@@ -29,7 +29,7 @@ from qkv.models import bert, elmo, gpt2, transformer, vit
 from qkv.pipelines.image_preprocessing import scale_of
 from qkv.tokenizers import WordTokenizer
 
-ELMO = {"character_dim": 4, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden": 6, "max_characters": 9}
+ELMO = {"character_dim": 4, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6, "max_characters": 9}
 SMALL = {"dim": 8, "heads": 2, "layers": 1, "max_length": 16}
 TEXTS = ["the king of the hill", "a queen and a king"]
 
@@ -94,7 +94,7 @@ def write_vit(folder: Path) -> None:
 
 def write_elmo(folder: Path) -> None:
     folder.rmdir()
-    save_elmo(elmo.Elmo(elmo.Config(**ELMO)), folder)
+    save_elmo(elmo.Elmo(elmo.ElmoConfig(**ELMO)), folder)
 
 
 def write_own(folder: Path) -> None:

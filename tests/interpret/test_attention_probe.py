@@ -16,16 +16,13 @@ from qkv.errors import InputError
 from qkv.interpret import attention_probe
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.image_probe import CLASS, MEAN, PictureProbe
-from qkv.models.elmo import Config as ElmoConfig
-from qkv.models.elmo import Elmo
+from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
 from qkv.models.linformer import Config as LinformerConfig
 from qkv.models.linformer import Linformer
-from qkv.models.lstmn import LSTMN
-from qkv.models.lstmn import Config as LSTMNConfig
-from qkv.models.rnn_lm import RNNLM
-from qkv.models.rnn_lm import Config as RNNConfig
+from qkv.models.lstmn import LSTMN, LSTMNConfig
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
 from qkv.tokenizers.characters import CharacterIds
@@ -75,9 +72,7 @@ def test_maps_of_a_language_model_are_causal():
         future = torch.ones(scores.shape[-2:]).triu(1).bool()
         log_p = model(tokens)[0].log_softmax(dim=-1)
     assert answer.attention[0].rows == answer.attention[0].columns == tuple(TEXT)
-    np.testing.assert_allclose(
-        answer.attention[0].weights, scores.masked_fill(future, -torch.inf).softmax(-1), atol=1e-5
-    )
+    np.testing.assert_allclose(answer.attention[0].weights, scores.masked_fill(future, -torch.inf).softmax(-1), atol=1e-5)
     token_log_p = [float(log_p[position, token]) for position, token in enumerate(tokens[0, 1:].tolist())]
     assert answer.score == pytest.approx(sum(token_log_p) / len(token_log_p), abs=1e-5)
     assert math.isnan(AttentionProbe(model, TOKENIZER)("c").score)
@@ -86,7 +81,7 @@ def test_maps_of_a_language_model_are_causal():
 @pytest.mark.parametrize("span", [0, 5])
 def test_weights_of_a_recurrent_model_are_aligned_to_tokens(span):
     torch.manual_seed(0)
-    model = LSTMN(LSTMNConfig(len(TOKENIZER), embedding=8, hidden=8, span=span)).eval()
+    model = LSTMN(LSTMNConfig(vocab_size=len(TOKENIZER), embedding_dim=8, hidden_dim=8, span=span)).eval()
     weights = AttentionProbe(model, TOKENIZER)(TEXT).attention[0].weights[0]
     length = len(TEXT)
     assert weights.shape == (length, length)
@@ -100,7 +95,7 @@ def test_weights_of_a_recurrent_model_are_aligned_to_tokens(span):
 def test_attention_pooling_has_one_row():
     torch.manual_seed(0)
     config = ElmoConfig(
-        head="classifier", labels=2, label_names=("bad", "good"), pooling="attention", dim=8, hidden=8, layers=1,
+        head="classifier", labels=2, label_names=("bad", "good"), pooling="attention", dim=8, hidden_dim=8, layers=1,
         max_characters=8, filters=((1, 4),), highway_layers=1, character_dim=4,
     )  # fmt: skip
     model = Elmo(config).eval()
@@ -147,7 +142,7 @@ def test_layers_beyond_the_weight_budget_are_dropped(tmp_path, monkeypatch):
 
 def test_models_and_inputs_without_attention_are_errors(tmp_path):
     with pytest.raises(InputError, match="no attention layers"):
-        AttentionProbe(RNNLM(RNNConfig(9)), TOKENIZER)
+        AttentionProbe(RNNLM(RNNLMConfig(vocab_size=9)), TOKENIZER)
     with pytest.raises(InputError, match="tokenizer"):
         AttentionProbe(tiny_bert(None))
     vit = ViT(ViTConfig(height=4, width=4, patch=4, dim=8, layers=1, heads=1, feedforward=8))
@@ -193,11 +188,7 @@ def test_maps_of_a_tree_model_use_the_heads_of_a_sentence(tmp_path):
     answers = {heads: probe(Tagged(words, ("", "", ""), heads)) for heads in ((2, 3, 0), (3, 1, 0))}
     pieces = ("[CLS]", "the", "cat", "s", "sat", "[SEP]")
     for heads, answer in answers.items():
-        assert (answer.source, answer.attention[0].rows, answer.attention[0].columns) == (
-            "the cats sat",
-            pieces,
-            pieces,
-        )
+        assert (answer.source, answer.attention[0].rows, answer.attention[0].columns) == ("the cats sat", pieces, pieces)
         ids = torch.tensor([tokenizer.encode("the cats sat")])
         trees = Trees.from_heads(torch.tensor([heads]))
         with torch.no_grad(), watch(model) as record:

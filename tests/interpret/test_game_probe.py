@@ -7,7 +7,7 @@ from qkv.attention import watch
 from qkv.datasets.corpora.bandits import Bandits
 from qkv.errors import InputError
 from qkv.interpret.game_probe import GameProbe
-from qkv.models.snail import PolicyConfig, SNAILPolicy
+from qkv.models.snail import SNAILPolicy, SNAILPolicyConfig
 from qkv.tasks.bandit import TEST_SEED, draw_games, rollout
 
 BANDITS = Bandits(3, 6)
@@ -16,7 +16,7 @@ BANDITS = Bandits(3, 6)
 @pytest.fixture
 def player() -> SNAILPolicy:
     torch.manual_seed(0)
-    model = SNAILPolicy(PolicyConfig(actions=3, length=6, keys=(8, 8), values=(4, 4), filters=4)).eval()
+    model = SNAILPolicy(SNAILPolicyConfig(actions=3, length=6, key_dims=(8, 8), value_dims=(4, 4), filters=4)).eval()
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.5)
     return model

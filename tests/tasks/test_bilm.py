@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.models.elmo import Config, Elmo
+from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.tasks.bilm import BiLMTask, SentenceBatch
 from qkv.tokenizers.characters import CharacterIds
 from qkv.tokenizers import TrainedTokenizer
@@ -26,19 +26,19 @@ SENTENCES = [
 ]  # fmt: skip
 WORDS = BiLMTask.train_tokenizer(DATA, dataset("labelled", tokenizer="word:12"), None)
 SIZES: dict[str, Any] = {
-    "vocabulary_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
-    "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden": 5, "layers": 2, "dropout": 0.0,
+    "vocab_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
+    "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden_dim": 5, "layers": 2, "dropout": 0.0,
 }  # fmt: skip
 
 
 def prepared(**train: Any) -> BiLMTask:
     settings = TrainConfig(**{"length": 10, "batch_size": 24, **train})
-    return BiLMTask.prepare(DATA, WORDS, Config(**SIZES), settings, 0)
+    return BiLMTask.prepare(DATA, WORDS, ElmoConfig(**SIZES), settings, 0)
 
 
 def elmo(**changes: Any) -> Elmo:
     torch.manual_seed(0)
-    return Elmo(Config(**{**SIZES, **changes})).double()
+    return Elmo(ElmoConfig(**{**SIZES, **changes})).double()
 
 
 def number(word: str) -> int:
@@ -50,7 +50,7 @@ def test_the_output_vocabulary_is_the_most_frequent_words():
     expected = ["on", "the", ".", "cat", "The", "and", "dog", "mat"]
     assert [WORDS.piece(number) for number in range(4, 12)] == expected
     sizes = BiLMTask.sizes(DATA, WORDS)
-    assert sizes == {"vocabulary_size": 12, "head": "language_model"}
+    assert sizes == {"vocab_size": 12, "head": "language_model"}
 
 
 def test_texts_are_split_into_sentences_of_limited_length():
@@ -139,16 +139,16 @@ def test_loss_is_the_mean_of_both_directions():
 
 def test_a_pretrained_model_brings_its_output_vocabulary():
     settings = TrainConfig(length=10)
-    again = BiLMTask.prepare(DATA, CharacterIds(6, WORDS), Config(**SIZES), settings, 0)
+    again = BiLMTask.prepare(DATA, CharacterIds(6, WORDS), ElmoConfig(**SIZES), settings, 0)
     assert again.tokenizer is WORDS
     with pytest.raises(InputError, match="output vocabulary"):
-        BiLMTask.prepare(DATA, CharacterIds(6), Config(**SIZES), settings, 0)
+        BiLMTask.prepare(DATA, CharacterIds(6), ElmoConfig(**SIZES), settings, 0)
 
 
 def test_data_without_sentences_is_an_error():
     empty = LabeledTextDataset({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
     with pytest.raises(InputError, match="no sentences"):
-        BiLMTask.prepare(empty, WORDS, Config(**SIZES), TrainConfig(), 0)
+        BiLMTask.prepare(empty, WORDS, ElmoConfig(**SIZES), TrainConfig(), 0)
 
 
 def test_a_batch_moves_to_a_device():

@@ -14,7 +14,7 @@ from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.document_probe import DocumentProbe
-from qkv.models.han import HAN, Config
+from qkv.models.han import HAN, HANConfig
 from qkv.pipelines.classifier import label_log_probabilities
 from qkv.pipelines.text_inputs import SentenceExampleEncoder
 from qkv.tasks.text_classification import TextClassificationTask
@@ -36,8 +36,8 @@ LABELS = ("negative", "positive")
 
 def network(**changes: Any) -> HAN:
     torch.manual_seed(0)
-    sizes = {"vocabulary_size": len(TOKENIZER), "embedding": 6, "hidden": 4, "dropout": 0.0}
-    model = HAN(Config(**{**sizes, "max_length": 3, "max_words": 6, "label_names": LABELS, **changes}))
+    sizes = {"vocab_size": len(TOKENIZER), "embedding_dim": 6, "hidden_dim": 4, "dropout": 0.0}
+    model = HAN(HANConfig(**{**sizes, "max_length": 3, "max_words": 6, "label_names": LABELS, **changes}))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.7)
@@ -79,7 +79,7 @@ def test_labels_do_not_depend_on_the_rest_of_the_batch():
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
 def test_pieces_cover_the_text_and_weights_sum_to_one(kind, tmp_path):
     tokenizer = TOKENIZER if kind == "word" else WordPieceTokenizer.train(TEXTS, vocab_size=60, lowercase=True)
-    folder = saved(network(vocabulary_size=len(tokenizer), max_length=9), tokenizer, tmp_path / "han")
+    folder = saved(network(vocab_size=len(tokenizer), max_length=9), tokenizer, tmp_path / "han")
     probe, classifier = DocumentProbe(folder, device="cpu"), qkv.Classifier(folder, device="cpu")
     text = "A fine film.\nIt has a plot, and a  cat\tthat is “dull”. ☃ The end"
     document = probe(text)

@@ -15,7 +15,7 @@ from qkv.datasets.dataset import TextDataset
 from qkv.errors import CheckpointError, InputError
 from qkv.models.gpt2 import GPT2
 from qkv.models.gpt2 import Config as GPT2Config
-from qkv.models.rnn_lm import RNNLM, Config
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tasks import language_modeling as language_model
 from qkv.tasks.language_modeling import Chunk, EncodedText, LanguageModelingTask
 from qkv.tokenizers import BPETokenizer, CharTokenizer
@@ -34,8 +34,8 @@ def prepared(text: str = TEXT, valid: str = VALID, seed: int = 0, **train: Any) 
 
 def small(task: LanguageModelingTask, **changes: Any) -> RNNLM:
     torch.manual_seed(1)
-    sizes = {"layers": 2, "embedding": 6, "hidden": 8, "dropout": 0.0, **changes}
-    return RNNLM(Config(**task.sizes(LOADED, task.tokenizer), **sizes)).double()
+    sizes = {"layers": 2, "embedding_dim": 6, "hidden_dim": 8, "dropout": 0.0, **changes}
+    return RNNLM(RNNLMConfig(**task.sizes(LOADED, task.tokenizer), **sizes)).double()
 
 
 def chunks(task: LanguageModelingTask, epoch: int) -> Iterator[Chunk]:
@@ -75,7 +75,7 @@ def test_seed_and_epoch_determine_the_offset_of_the_chunks():
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_chunks_with_carried_state_have_the_loss_of_one_pass(cell):
     task = prepared()
-    model = small(task, cell=cell, learned_start=True)
+    model = small(task, cell=cell, learned_initial_state=True)
     batches = list(chunks(task, 0))
     inputs, targets = (torch.cat([getattr(c, name) for c in batches], dim=1) for name in ("inputs", "targets"))
     losses = F.cross_entropy(model(inputs).transpose(1, 2).float(), targets, reduction="none").double()
@@ -143,7 +143,7 @@ def test_characters_are_counted_for_subword_tokens():
     assert text.startswith(first)
     assert encoded.characters == len(text) - len(first)
     torch.manual_seed(0)
-    scores = encoded.scores(RNNLM(Config(len(tokenizer), hidden=8)).eval(), 100)
+    scores = encoded.scores(RNNLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_dim=8)).eval(), 100)
     assert scores["nats"] * encoded.characters == pytest.approx(scores["loss"] * (len(encoded.tokens) - 1))
 
 
@@ -151,7 +151,7 @@ def test_description_notes_and_sizes():
     task = prepared()
     assert task.describe() == "1,000 tokens"
     assert task.notes == ("a note",)
-    assert task.sizes(LOADED, task.tokenizer) == {"vocabulary_size": len(task.tokenizer)}
+    assert task.sizes(LOADED, task.tokenizer) == {"vocab_size": len(task.tokenizer)}
     assert task.carried_state() == {}
 
 

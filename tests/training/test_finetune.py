@@ -11,16 +11,13 @@ from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load, save_model
 from qkv.models.bert import Bert, Config
-from qkv.models.elmo import Config as ElmoConfig
-from qkv.models.elmo import Elmo
+from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.models.linformer import Config as LinformerConfig
 from qkv.models.linformer import Linformer
-from qkv.models.ntm import NTM
-from qkv.models.ntm import Config as NTMConfig
+from qkv.models.ntm import NTM, NTMConfig
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.show_attend_tell import ShowAttendTellConfig as CaptionerConfig
-from qkv.models.snail import SNAIL, PolicyConfig, SNAILPolicy
-from qkv.models.snail import Config as SNAILConfig
+from qkv.models.snail import SNAIL, SNAILConfig, SNAILPolicy, SNAILPolicyConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
 from qkv.tokenizers import CharTokenizer
@@ -175,14 +172,14 @@ def test_sizes_of_the_checkpoint_override_the_recipe(pretrained_folder: Path, tm
     assert note in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("normalise_words", [False, True])
-def test_architecture_keys_of_the_checkpoint_override_the_recipe(normalise_words: bool):
-    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden": 8, "layers": 1}
-    pretrained = Elmo(ElmoConfig(vocabulary_size=9, head="language_model", normalise_words=normalise_words, **sizes))
-    elmo_recipe = read_recipe("polarity-elmo", ["init=somewhere", "model.normalise_words=true", "model.max_length=7"])
+@pytest.mark.parametrize("normalize_words", [False, True])
+def test_architecture_keys_of_the_checkpoint_override_the_recipe(normalize_words: bool):
+    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden_dim": 8, "layers": 1}
+    pretrained = Elmo(ElmoConfig(vocab_size=9, head="language_model", normalize_words=normalize_words, **sizes))
+    elmo_recipe = read_recipe("polarity-elmo", ["init=somewhere", "model.normalize_words=true", "model.max_length=7"])
     config = pretrained_config(elmo_recipe, pretrained, {"head": "classifier"})
-    assert (config.normalise_words, config.max_length) == (normalise_words, 7)
-    assert ("normalise_words" in ignored_keys(elmo_recipe, pretrained)[0]) is not normalise_words
+    assert (config.normalize_words, config.max_length) == (normalize_words, 7)
+    assert ("normalize_words" in ignored_keys(elmo_recipe, pretrained)[0]) is not normalize_words
 
 
 @pytest.mark.parametrize(
@@ -220,9 +217,9 @@ def test_positions_of_another_grid_are_not_copied_even_if_shapes_match():
 @pytest.mark.parametrize(
     ("name", "build"),
     [
-        ("omniglot-snail-5way", lambda: SNAIL(SNAILConfig(5, 1, 1, 28, 28))),
-        ("bandit-snail", lambda: SNAILPolicy(PolicyConfig(5, 10))),
-        ("copy-ntm", lambda: NTM(NTMConfig(inputs=10, outputs=8))),
+        ("omniglot-snail-5way", lambda: SNAIL(SNAILConfig())),
+        ("bandit-snail", lambda: SNAILPolicy(SNAILPolicyConfig())),
+        ("copy-ntm", lambda: NTM(NTMConfig())),
     ],
 )
 def test_models_without_text_need_no_tokenizer_in_init(tmp_path: Path, name: str, build):

@@ -128,6 +128,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
     """Recurrent decoder on a recurrent, convolutional or Transformer encoder."""
 
     config_class = RNNSeq2SeqConfig
+    description = "recurrent encoder-decoder with or without attention (Bahdanau et al. 2015; Luong et al. 2015)"
 
     def __init__(self, config: RNNSeq2SeqConfig) -> None:
         super().__init__()

@@ -144,6 +144,8 @@ class ShowAttendTell(Decoder[Memory, State]):
     """Image encoder and recurrent decoder."""
 
     config_class = ShowAttendTellConfig
+    description = "image captioning with or without attention (Vinyals et al. 2015; Xu et al. 2015)"
+    kind_description = "a captioner (for qkv caption)"
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ from qkv.datasets.batching import IGNORE, Batch
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.nn.losses import mean_cross_entropy
 from qkv.runtime.device import autocast
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD, SPECIAL
+from qkv.tokenizers.trained import BEGIN, END, PAD, SPECIAL
 from qkv.training.loop import adamw
 from qkv.training.recipe import TrainConfig
 from qkv.training.step import CudaGraphTrainStep, TrainStep

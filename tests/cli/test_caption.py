@@ -10,7 +10,7 @@ from PIL import Image
 
 from qkv.hub.model_folder import save_model
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import WordTokenizer
 
 from .command import Ended
 
@@ -20,7 +20,7 @@ Command = Callable[..., Ended]
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    vocabulary = Vocabulary.train(["a red circle above a small blue square"], "word")
+    tokenizer = WordTokenizer.train(["a red circle above a small blue square"])
     small = {
         "height": 8,
         "width": 8,
@@ -32,7 +32,7 @@ def model(tmp_path: Path) -> Path:
     }
     (tmp_path / "model").mkdir()
     save_model(
-        ShowAttendTell(ShowAttendTellConfig(vocab_size=len(vocabulary), **small)), vocabulary, tmp_path / "model"
+        ShowAttendTell(ShowAttendTellConfig(vocab_size=len(tokenizer), **small)), tokenizer, tmp_path / "model"
     )
     return tmp_path / "model"
 

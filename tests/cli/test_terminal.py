@@ -15,7 +15,7 @@ from qkv.experiments.results import append_record
 from qkv.hub.model_folder import save_model
 from qkv.models import rnn_lm
 from qkv.models import show_attend_tell as captioner
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer, WordTokenizer
 from tests.cli.command import Ended
 from tests.cli.under_terminal import Case, as_json
 from tests.experiments.records import record
@@ -86,7 +86,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saved(tiny_bert(None, pooler=False), tokenizer, folder / "encoder")
     saved(tiny_bert("classifier", labels=1, label_names=(HOSTILE,)), tokenizer, folder / "hostile")
     torch.manual_seed(0)
-    words = Vocabulary.train(["a red circle above a small blue square"], "word")
+    words = WordTokenizer.train(["a red circle above a small blue square"])
     small = {
         "height": 8,
         "width": 8,
@@ -96,8 +96,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "hidden_dim": 7,
         "max_length": 6,
     }
-    characters = Vocabulary.train(["the cat sat on the mat 0123456789"], "char")
-    for name, model, vocabulary in (
+    characters = CharTokenizer.train(["the cat sat on the mat 0123456789"])
+    for name, model, tokenizer in (
         ("captioner", captioner.ShowAttendTell(captioner.ShowAttendTellConfig(vocab_size=len(words), **small)), words),
         (
             "lm",
@@ -106,7 +106,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     ):
         (folder / name).mkdir()
-        save_model(model, vocabulary, folder / name)
+        save_model(model, tokenizer, folder / name)
     Image.new("RGB", (20, 10), "red").save(folder / "picture.png")
     (folder / "texts.txt").write_text("".join(f"the cat {number}\n" for number in range(COUNT)))
     (folder / "masked.txt").write_text("the [MASK] sat\n" * COUNT)

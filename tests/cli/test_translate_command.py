@@ -12,7 +12,7 @@ import torch
 from qkv.hub import save_model
 from qkv.models import rnn_seq2seq
 from qkv.pipelines.translator import Search, Translator
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import BPETokenizer
 
 from .command import Ended
 
@@ -21,8 +21,8 @@ TEXTS = ["two dogs play", "a man rides a bicycle ."]
 
 
 def saved(folder: Path, std: float = 0.7, **changes: Any) -> Path:
-    vocabulary = Vocabulary.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], "bpe:60")
-    size = len(vocabulary)
+    tokenizer = BPETokenizer.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], vocab_size=60)
+    size = len(tokenizer)
     torch.manual_seed(5)
     model = rnn_seq2seq.RNNSeq2Seq(
         rnn_seq2seq.RNNSeq2SeqConfig(
@@ -32,7 +32,7 @@ def saved(folder: Path, std: float = 0.7, **changes: Any) -> Path:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     folder.mkdir()
-    save_model(model, vocabulary, folder)
+    save_model(model, tokenizer, folder)
     return folder
 
 

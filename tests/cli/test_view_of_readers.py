@@ -14,7 +14,7 @@ from qkv.models.gpt2 import Config as GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXT = "the cat sat"
@@ -24,12 +24,12 @@ TEXT = "the cat sat"
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     path = tmp_path_factory.mktemp("readers")
     torch.manual_seed(0)
-    vocabulary = Vocabulary.train([TEXT], "char")
-    size = len(vocabulary)
+    tokenizer = CharTokenizer.train([TEXT])
+    size = len(tokenizer)
     models = {
         "bert": (tiny_bert("tagger", max_length=10), tiny_tokenizer(path)),
-        "gpt2": (GPT2(GPT2Config(size, dim=16, heads=2, layers=2, max_length=32)), vocabulary),
-        "rnn": (RNNLM(RNNLMConfig(vocab_size=size, embedding_dim=8, hidden_dim=8)), vocabulary),
+        "gpt2": (GPT2(GPT2Config(size, dim=16, heads=2, layers=2, max_length=32)), tokenizer),
+        "rnn": (RNNLM(RNNLMConfig(vocab_size=size, embedding_dim=8, hidden_dim=8)), tokenizer),
         "vit": (ViT(ViTConfig(2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, feedforward=8)), None),
     }
     Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(path / "a.png")

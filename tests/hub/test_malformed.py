@@ -15,7 +15,7 @@ from qkv.hub import load, save_model
 from qkv.hub.families import FAMILIES
 from qkv.hub.released import write_released
 from qkv.models import bert, gpt2, rnn_lm, transformer, vit
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 from tests.limits import cpu_limit, memory_limit
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -45,12 +45,12 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
 def whole(kind: str, folder: Path) -> Files:
     """A valid model folder."""
     torch.manual_seed(1)
-    model, vocabulary = SMALL[kind](), Vocabulary.train(["abc"], "char")
+    model, tokenizer = SMALL[kind](), CharTokenizer.train(["abc"])
     if kind == "own":
-        save_model(model, vocabulary, folder)
+        save_model(model, tokenizer, folder)
     else:
         write_released(model, FAMILIES[kind], folder)
-        (folder / TOKENIZER).write_text(vocabulary.to_json(), encoding="utf-8")
+        (folder / TOKENIZER).write_text(tokenizer.to_json(), encoding="utf-8")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

@@ -33,12 +33,12 @@ from qkv.models.vit import ViT
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel, TextEncoder
 from qkv.registry import lookup, registered
 from qkv.runtime.documents import read_object
-from qkv.tokenizers.characters import Characters
-from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
-from qkv.tokenizers.vocabulary import TwoVocabularies, Vocabulary
+from qkv.tokenizers.characters import CharacterIds
+from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, PairTokenizer
+from qkv.tokenizers import CharTokenizer, WordTokenizer
 from tests.limits import cpu_limit, memory_limit
 
-VOCABULARY = Vocabulary.train(["abc def"], "char")
+VOCABULARY = CharTokenizer.train(["abc def"])
 SMALL = {
     "captioner": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
                   "embedding_dim": 4, "hidden_dim": 6},
@@ -93,7 +93,7 @@ def logits(model: Network) -> torch.Tensor:
         case ViT():
             return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8))
         case Elmo():
-            return model(Characters(50)([["abc", "d"]]))
+            return model(CharacterIds(50)([["abc", "d"]]))
         case _:
             return model(tokens, tokens, lengths)
 
@@ -303,7 +303,7 @@ def test_a_pickle_named_safetensors_is_detected(saved: Path) -> None:
 
 
 def test_a_tokenizer_larger_than_the_model_is_an_error(saved: Path) -> None:
-    larger = Vocabulary.train(["abc def and many more"], "char")
+    larger = CharTokenizer.train(["abc def and many more"])
     (saved / TOKENIZER).write_text(larger.to_json(), encoding="utf-8")
     assert refused(saved).startswith(f"{TOKENIZER}: {len(larger)} tokens")
     (saved / TOKENIZER).write_text("{}")
@@ -311,9 +311,9 @@ def test_a_tokenizer_larger_than_the_model_is_an_error(saved: Path) -> None:
 
 
 def test_round_trip_of_two_vocabularies(tmp_path: Path) -> None:
-    letters, sounds = Vocabulary.train(["abc"], "char"), Vocabulary.train(["AH B S K"], "word")
+    letters, sounds = CharTokenizer.train(["abc"]), WordTokenizer.train(["AH B S K"])
     model = build_model("rnn_seq2seq", source_vocab_size=len(letters), target_vocab_size=len(sounds))
-    save_model(model, TwoVocabularies(letters, sounds), tmp_path)
+    save_model(model, PairTokenizer(letters, sounds), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS, TOKENIZER, TARGET_TOKENIZER])
     again = load(tmp_path).tokenizer
     assert (again.source.to_json(), again.target.to_json()) == (letters.to_json(), sounds.to_json())
@@ -336,7 +336,7 @@ def test_round_trip_of_a_released_tokenizer(name: str, tmp_path: Path) -> None:
     assert isinstance(again, PretrainedTokenizer)
     assert again.to_json() == tokenizer.to_json()
     assert again.special_tokens == tokenizer.special_tokens == SpecialTokens(pad=0, unknown=1, begin=2, end=7, mask=4)
-    assert again.encode("b a c").ids == [6, 5, 1]
+    assert again.encode("b a c") == [6, 5, 1]
     save_model(build_model(name, vocabulary_size=7), tokenizer, tmp_path)
     assert refused(tmp_path).startswith(f"{TOKENIZER}: 8 tokens")
     (tmp_path / TOKENIZER).write_text("{}")
@@ -346,9 +346,9 @@ def test_round_trip_of_a_released_tokenizer(name: str, tmp_path: Path) -> None:
 def test_round_trip_of_two_released_tokenizers(tmp_path: Path) -> None:
     source, target = released_tokenizer(), PretrainedTokenizer(released_tokenizer().tokenizer, {"end": "[SEP]"})
     target.token_ids = {"[UNK]": 3, "a": 1}
-    save_model(build_model("transformer"), TwoTokenizers(source, target), tmp_path)
+    save_model(build_model("transformer"), PairTokenizer(source, target), tmp_path)
     again = load(tmp_path).tokenizer
-    assert isinstance(again, TwoTokenizers)
+    assert isinstance(again, PairTokenizer)
     assert again.source.encode("a b").ids == [5, 6]
     assert again.target.encode("a b").ids == [1, 3]
 
@@ -381,13 +381,13 @@ def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
 
 
 def test_each_vocabulary_must_fit_its_side(tmp_path: Path) -> None:
-    few, many = Vocabulary.train(["ab"], "char"), Vocabulary.train(["abcdef"], "char")
+    few, many = CharTokenizer.train(["ab"]), CharTokenizer.train(["abcdef"])
     for sizes, file in (
         ({"source_vocab_size": len(many), "target_vocab_size": len(few)}, TARGET_TOKENIZER),
         ({"source_vocab_size": len(few), "target_vocab_size": len(many)}, TOKENIZER),
     ):
         save_model(
-            build_model("rnn_seq2seq", **sizes), TwoVocabularies(many, many.from_json(many.to_json(), "")), tmp_path
+            build_model("rnn_seq2seq", **sizes), PairTokenizer(many, many.from_json(many.to_json(), "")), tmp_path
         )
         assert refused(tmp_path).startswith(f"{file}: {len(many)} tokens")
 

@@ -27,7 +27,7 @@ from qkv.hub.model_folder import save_model
 from qkv.hub.released import write_released
 from qkv.models import bert, elmo, gpt2, transformer, vit
 from qkv.pipelines.image_preprocessing import scale_of
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import WordTokenizer
 
 ELMO = {"character_dim": 4, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6, "max_characters": 9}
 SMALL = {"dim": 8, "heads": 2, "layers": 1, "max_length": 16}
@@ -98,8 +98,8 @@ def write_elmo(folder: Path) -> None:
 
 
 def write_own(folder: Path) -> None:
-    vocabulary = Vocabulary.train(TEXTS, "word")
-    save_model(gpt2.GPT2(gpt2.Config(len(vocabulary), **SMALL)), vocabulary, folder)
+    tokenizer = WordTokenizer.train(TEXTS)
+    save_model(gpt2.GPT2(gpt2.Config(len(tokenizer), **SMALL)), tokenizer, folder)
     manifest.write_manifest(folder, {})
 
 

@@ -16,7 +16,7 @@ from qkv.errors import InputError
 from qkv.hub import load, save_model
 from qkv.models.linformer import SHARING, Config, Linformer
 from qkv.tasks.text_classification import TextClassificationTask
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import WordTokenizer
 from qkv.training.recipe import TrainConfig
 
 SIZES = {"vocabulary_size": 13, "dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16, "rank": 5}
@@ -187,13 +187,13 @@ TEXTS = [Pair(" ".join([text] * times), label) for times in (1, 2, 3, 4) for tex
 
 def trained(steps: int, **changes: Any) -> tuple[float, float]:
     """Loss and accuracy after training on eight synthetic texts, in padded batches as on a GPU."""
-    vocabulary = Vocabulary.train([pair.source for pair in TEXTS], "word")
+    tokenizer = WordTokenizer.train([pair.source for pair in TEXTS])
     torch.manual_seed(0)
-    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": TEXTS}), vocabulary)
+    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": TEXTS}), tokenizer)
     config = Config(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": 48, "rank": 8, **changes})
     model = Linformer(config).eval()  # without dropout
     task = TextClassificationTask.prepare(
-        LabeledTextDataset({"train": TEXTS, "valid": TEXTS}), vocabulary, config, TrainConfig(batch_size=400), 0
+        LabeledTextDataset({"train": TEXTS, "valid": TEXTS}), tokenizer, config, TrainConfig(batch_size=400), 0
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):

@@ -12,8 +12,9 @@ from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.tasks.bilm import BiLMTask, SentenceBatch
-from qkv.tokenizers.characters import Characters
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from qkv.tokenizers.characters import CharacterIds
+from qkv.tokenizers import TrainedTokenizer
+from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
 from qkv.training.recipe import TrainConfig
 from tests.datasets.build import dataset
 
@@ -23,7 +24,7 @@ SENTENCES = [
     ["The", "cat", "sat", "."], ["The", "dog", "did", "n't", "sit", "on", "the", "mat", "!"], ["A", "cat", "."],
     ["Dogs", "sat", "on", "the", "cat", "and", "on", "the", "dog", "and"], ["on", "the", "mat", "."],
 ]  # fmt: skip
-WORDS = BiLMTask.learn_vocabulary(DATA, dataset("labelled", vocabulary="word:12"), None)
+WORDS = BiLMTask.train_tokenizer(DATA, dataset("labelled", tokenizer="word:12"), None)
 SIZES: dict[str, Any] = {
     "vocab_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
     "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden_dim": 5, "layers": 2, "dropout": 0.0,
@@ -41,7 +42,7 @@ def elmo(**changes: Any) -> Elmo:
 
 
 def number(word: str) -> int:
-    return WORDS.encode_ids([word])[0][0]
+    return WORDS.encode([word])[0][0]
 
 
 def test_the_output_vocabulary_is_the_most_frequent_words():
@@ -57,9 +58,9 @@ def test_texts_are_split_into_sentences_of_limited_length():
     assert sentences.lengths.tolist() == [len(words) for words in SENTENCES]
     for row, words in enumerate(SENTENCES):
         batch = sentences.batch([row])
-        assert torch.equal(sentences.encoder.lookup(batch.words), Characters(6)([words]))
+        assert torch.equal(sentences.encoder.lookup(batch.words), CharacterIds(6)([words]))
         expected = [number(word) for word in words]
-        assert UNKNOWN in [number(word) for words in SENTENCES for word in words]
+        assert UNK in [number(word) for words in SENTENCES for word in words]
         assert batch.forward_targets.tolist() == [[*expected, END]]
         assert batch.backward_targets.tolist() == [[BEGIN, *expected]]
         assert batch.tokens == len(words) + 1
@@ -79,7 +80,7 @@ def test_padding_has_no_targets(padded):
     total = 0.0
     for words in (SENTENCES[0], SENTENCES[2]):  # word by word, alone
         for logits, targets in zip(
-            model.bilm_logits(Characters(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
+            model.bilm_logits(CharacterIds(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
         ):
             for position, target in enumerate(targets):
                 token = target if isinstance(target, int) else number(target)
@@ -138,10 +139,10 @@ def test_loss_is_the_mean_of_both_directions():
 
 def test_a_pretrained_model_brings_its_output_vocabulary():
     settings = TrainConfig(length=10)
-    again = BiLMTask.prepare(DATA, Characters(6, WORDS), ElmoConfig(**SIZES), settings, 0)
-    assert again.vocabulary is WORDS
+    again = BiLMTask.prepare(DATA, CharacterIds(6, WORDS), ElmoConfig(**SIZES), settings, 0)
+    assert again.tokenizer is WORDS
     with pytest.raises(InputError, match="output vocabulary"):
-        BiLMTask.prepare(DATA, Characters(6), ElmoConfig(**SIZES), settings, 0)
+        BiLMTask.prepare(DATA, CharacterIds(6), ElmoConfig(**SIZES), settings, 0)
 
 
 def test_data_without_sentences_is_an_error():
@@ -159,9 +160,9 @@ def test_a_batch_moves_to_a_device():
 
 
 def test_the_output_vocabulary_survives_serialization():
-    again = Vocabulary.from_json(WORDS.to_json(), "here")
-    assert [again.encode_ids([word]) for word in ("the", "n't", ".")] == [
+    again = TrainedTokenizer.from_json(WORDS.to_json(), "here")
+    assert [again.encode([word]) for word in ("the", "n't", ".")] == [
         [[number("the")]],
-        [[UNKNOWN]],
+        [[UNK]],
         [[number(".")]],
     ]

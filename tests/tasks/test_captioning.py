@@ -18,7 +18,7 @@ from qkv.hub import load
 from qkv.models.show_attend_tell import Config, ShowAttendTell
 from qkv.registry import lookup
 from qkv.tasks.captioning import CaptioningTask, shift_with_edge
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD
+from qkv.tokenizers.trained import BEGIN, END, PAD
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 from tests.datasets.build import dataset
@@ -42,17 +42,17 @@ GOLDEN = {"soft": 0.8863, "hard": 4.2696, "straight-through": 0.8584, "none": 0.
 
 
 def prepared(
-    data: Dataset[Any] | None = None, vocabulary: str = "word", longest: int = 64, **train: Any
+    data: Dataset[Any] | None = None, tokenizer: str = "word", longest: int = 64, **train: Any
 ) -> CaptioningTask:
     data = data or loaded()
-    learned = CaptioningTask.learn_vocabulary(data, dataset("shapes", vocabulary=vocabulary), None)
+    learned = CaptioningTask.train_tokenizer(data, dataset("shapes", tokenizer=tokenizer), None)
     settings = TrainConfig(**{"batch_size": 16, **train})
     return CaptioningTask.prepare(data, learned, Config(9, max_length=longest), settings, 0)
 
 
 def small(task: CaptioningTask, **changes: Any) -> ShowAttendTell:
     torch.manual_seed(0)
-    sizes = CaptioningTask.sizes(CaptionDataset({"train": task.train}), task.vocabulary)
+    sizes = CaptioningTask.sizes(CaptionDataset({"train": task.train}), task.tokenizer)
     return ShowAttendTell(Config(**sizes, **{**SMALL, **changes}))
 
 
@@ -74,7 +74,7 @@ def test_an_epoch_has_every_caption_once_in_a_new_order():
 def test_batch_targets_have_begin_and_end_tokens():
     task = prepared()
     batch = task.batch([3])
-    ids = task.vocabulary.encode(task.train.texts[3][0]).ids
+    ids = task.tokenizer.encode(task.train.texts[3][0])
     assert batch.target_in.tolist() == [[BEGIN, *ids]]
     assert batch.target_out.tolist() == [[*ids, END]]
     assert batch.tokens == 5
@@ -119,9 +119,9 @@ def test_shifts_vary_by_epoch_and_are_reproducible():
 
 
 @pytest.mark.parametrize("vocabulary", ["word", "char", "bpe:30"])
-def test_pointing_is_scored_on_the_words_of_an_object(vocabulary, monkeypatch):
+def test_pointing_is_scored_on_the_words_of_an_object(tokenizer, monkeypatch):
     """Attention inside the box for "square" only is scored 1, whatever the other words attend to."""
-    task = prepared(vocabulary=vocabulary)
+    task = prepared(tokenizer=tokenizer)
     model = small(task).eval()
     assert model.config.grid == (4, 4)
     right = True
@@ -132,7 +132,7 @@ def test_pointing_is_scored_on_the_words_of_an_object(vocabulary, monkeypatch):
             corner = image.mean(dim=0).unflatten(0, (2, 4)).unflatten(2, (2, 4)).mean(dim=(1, 3)).flatten().argmax()
             cell = 8 * int(corner // 2) + 2 * int(corner % 2)
             for t in range(len(tokens)):
-                prefix = task.vocabulary.decode([token for token in tokens[1 : t + 2] if token > END])
+                prefix = task.tokenizer.decode([token for token in tokens[1 : t + 2] if token > END])
                 at_object = len(prefix) > 1 and prefix.count(" ") == 1
                 weights[row, t, cell if at_object == right else (cell + 8) % 16] = 1.0
         return None, weights
@@ -160,7 +160,7 @@ def test_best_by_pointing_needs_object_boxes():
 
 
 def test_a_space_belongs_to_the_word_after_it():
-    task = prepared(vocabulary="char")
+    task = prepared(tokenizer="char")
     assert task._word_indices("a red box") == [0, 1, 1, 1, 1, 2, 2, 2, 2]
 
 
@@ -169,7 +169,7 @@ def test_validation_loss_is_the_mean_over_tokens():
     model = small(task).eval()
     losses = []
     for picture, (text,) in zip(task.valid.images, task.valid.texts, strict=True):
-        ids = task.vocabulary.encode(text).ids
+        ids = task.tokenizer.encode(text)
         images = torch.from_numpy(picture)[None].float() / 127.5 - 1
         log_p = model(images, torch.tensor([[BEGIN, *ids]])).log_softmax(dim=-1)[0]
         losses += [-log_p[t, token].item() for t, token in enumerate([*ids, END])]

@@ -20,13 +20,13 @@ from qkv.models.show_attend_tell import ShowAttendTellConfig as CaptionerConfig
 from qkv.models.snail import SNAIL, SNAILConfig, SNAILPolicy, SNAILPolicyConfig
 from qkv.models.vit import Config as ViTConfig
 from qkv.models.vit import ViT
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 from qkv.training import job
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.recipe import read_recipe
 
 SENTENCES = [Tagged(("a", "b", "c"), ("X", "Y", "X")), Tagged(("c", "a"), ("X", "X")), Tagged(("b",), ("Y",))] * 5
-VOCABULARY = Vocabulary.train(["a b c"], "char")
+TOKENIZER = CharTokenizer.train(["a b c"])
 SIZES = {"dim": 8, "heads": 2, "layers": 1, "max_length": 12, "dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -39,7 +39,7 @@ def pretrained_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     torch.manual_seed(5)
     folder = tmp_path / "pretrained"
     folder.mkdir()
-    save_model(Bert(Config(len(VOCABULARY) + 3, head="masked_lm", **SIZES)), VOCABULARY, folder)
+    save_model(Bert(Config(len(TOKENIZER) + 3, head="masked_lm", **SIZES)), TOKENIZER, folder)
     return folder
 
 
@@ -54,7 +54,7 @@ def test_the_body_is_copied_and_the_head_is_new(pretrained_folder: Path, tmp_pat
     before, after = load(pretrained_folder), load(tmp_path / "run")
     assert after.config.head == "tagger"
     assert after.config.label_names == ("X", "Y")
-    assert after.config.vocabulary_size == len(VOCABULARY) + 3
+    assert after.config.vocabulary_size == len(TOKENIZER) + 3
     assert {name: after.config.__getattribute__(name) for name in SIZES} == SIZES
     old = dict(before.named_parameters())
     for name, weight in after.named_parameters():

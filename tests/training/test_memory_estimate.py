@@ -35,7 +35,7 @@ def resident(key):
 torch.set_num_threads(1)
 recipe = read_recipe(sys.argv[1], sys.argv[2:])
 kind, data = TASKS[recipe.task], recipe.data.load()
-vocabulary = kind.learn_vocabulary(data, recipe.data, recipe.model_config())
+vocabulary = kind.train_tokenizer(data, recipe.data, recipe.model_config())
 config = recipe.model_config(kind.sizes(data, vocabulary))
 task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
 network = lookup("model", recipe.model["name"])

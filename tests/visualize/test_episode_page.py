@@ -88,11 +88,11 @@ def test_recorded_attention_and_prediction_equal_the_model():
     assert first.labels == (*drawn.labels[0], drawn.query_label[0])
     query = drawn.queries[0, drawn.query_label[0]]
     assert np.array_equal(first.pixels[-1, :, :, 0], data.pixels[query // 4, query % 4, 0])
-    assert [one.layer for one in first.maps] == ["trunk.0", "trunk.2"]
+    assert [one.layer for one in first.attention] == ["trunk.0", "trunk.2"]
     assert first.by_layer.weights.shape == (1, 2, 7)
     assert first.by_layer.weights.sum(axis=-1) == pytest.approx(1.0, abs=1e-5)
     assert first.by_layer.columns == (*(str(label + 1) for label in drawn.labels[0]), "?")
-    assert [one.layer for one in observer.probe([4], "trunk.2")[0].maps] == ["trunk.2"]
+    assert [one.layer for one in observer.probe([4], "trunk.2")[0].attention] == ["trunk.2"]
 
 
 def test_mismatched_episodes_and_unknown_layers_are_errors():

@@ -15,7 +15,6 @@ from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest, write_manifest
 from qkv.hub.model_folder import Network, checkpoint_path, checkpoint_step, checkpoints_in, save_model
 from qkv.hub.tensors import WEIGHTS, read_tensors, write_tensors
-from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer, read_vocabulary
 from qkv.runtime.device import random_state, restore_random_state
 from qkv.runtime.files import (
     atomic_folder,
@@ -31,6 +30,7 @@ from qkv.runtime.files import (
     write_atomically,
 )
 from qkv.tasks.task import Task
+from qkv.tokenizers import Tokenizer, load_tokenizer
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment
 from qkv.training.recipe import Recipe
@@ -147,12 +147,12 @@ class Run:
         return loaded
 
     @property
-    def vocabulary(self) -> AnyTokenizer | None:
-        """Return the vocabulary of the newest checkpoint; None without text."""
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of the newest checkpoint; None if it has none."""
         if not self.checkpoints:
             return None
         self._verify(self.checkpoints[-1])
-        return read_vocabulary(self.checkpoints[-1]) if (self.checkpoints[-1] / TOKENIZER).exists() else None
+        return load_tokenizer(self.checkpoints[-1])
 
     def save(
         self,
@@ -177,7 +177,7 @@ class Run:
         if ema is not None:
             tensors |= {f"weight.{name}": value for name, value in model.named_parameters()}
         with atomic_folder(path) as scratch:
-            save_model(model if ema is None else ema.module, task.vocabulary, scratch)
+            save_model(model if ema is None else ema.module, task.tokenizer, scratch)
             write_tensors(tensors, scratch / TRAINING)
             write_manifest(scratch, {"state": asdict(state), "data": data, **asdict(environment)})
         best = state.best and checkpoint_path(self.folder, state.best.step)

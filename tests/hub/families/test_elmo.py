@@ -15,7 +15,7 @@ import torch
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.families.elmo import elmo_files, load_elmo, save_elmo
 from qkv.models.elmo import Elmo, ElmoConfig
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers.characters import CharacterIds
 from tests.limits import cpu_limit
 
 h5py = pytest.importorskip("h5py", reason="ELMo's released files need h5py")
@@ -128,7 +128,7 @@ def test_round_trip_is_bit_exact(tmp_path, changes):
     assert again.config.dropout == 0.1
     assert again.config.replace(dropout=0.0) == model.config
     assert again.tokenizer.longest == 9
-    rows = Characters(9)([["a", "cat"], ["sat"]])
+    rows = CharacterIds(9)([["a", "cat"], ["sat"]])
     assert torch.equal(again(rows), model(rows))
 
 

@@ -57,7 +57,7 @@ T = TypeVar("T")
 class _OneLineErrors(ModelMetaclass):
     """Raises the errors of a config built in Python as an InputError of one line, as `build` does."""
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
         try:
             return super().__call__(*args, **values)
         except ValidationError as error:

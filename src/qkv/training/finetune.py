@@ -16,7 +16,7 @@ from qkv.models.vit import ViT
 from qkv.registry import lookup
 from qkv.training.recipe import TASKS, Recipe
 
-VOCAB_SIZES = ("vocab_size", "vocabulary_size", "source_vocab_size", "target_vocab_size")  # a pretrained model keeps its own
+VOCAB_SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # a pretrained model keeps its own
 
 FREE_SIZES = ("max_length", "max_words", "reader_hidden", "own_words")  # sizes that a recipe may still change
 ARCHITECTURE_KEYS = ("normalise_words", "encoder")  # not sizes, but the weights are only valid with the values they had

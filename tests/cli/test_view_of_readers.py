@@ -9,12 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM
 from qkv.models.rnn_lm import Config as RNNConfig
-from qkv.models.vit import Config as ViTConfig
-from qkv.models.vit import ViT
+from qkv.models.vit import ViT, ViTConfig
 from qkv.tokenizers.vocabulary import Vocabulary
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
@@ -29,9 +27,25 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     size = len(vocabulary)
     models = {
         "bert": (tiny_bert("tagger", max_length=10), tiny_tokenizer(path)),
-        "gpt2": (GPT2(GPT2Config(size, dim=16, heads=2, layers=2, max_length=32)), vocabulary),
+        "gpt2": (GPT2(GPT2Config(vocab_size=size, dim=16, heads=2, layers=2, max_length=32)), vocabulary),
         "rnn": (RNNLM(RNNConfig(size, embedding=8, hidden=8)), vocabulary),
-        "vit": (ViT(ViTConfig(2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, feedforward=8)), None),
+        "vit": (
+            ViT(
+                ViTConfig(
+                    classes=2,
+                    label_names=("cat", "dog"),
+                    height=8,
+                    width=12,
+                    channels=3,
+                    patch=4,
+                    dim=16,
+                    layers=2,
+                    heads=2,
+                    ffn_dim=8,
+                )
+            ),
+            None,
+        ),
     }
     Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(path / "a.png")
     return {"picture": path / "a.png"} | {

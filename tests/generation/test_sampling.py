@@ -181,7 +181,9 @@ MODELS = {
         conv_seq2seq.Config(9, 9, dim=8, hidden=8, encoder_layers=1, decoder_layers=2)
     ),
     "transformer": lambda: transformer.Transformer(
-        transformer.Config(9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, feedforward=8)
+        transformer.TransformerConfig(
+            source_vocab_size=9, target_vocab_size=9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, ffn_dim=8
+        )
     ),
 }
 

@@ -341,7 +341,7 @@ def test_only_exact_stopping_finds_a_longer_and_better_hypothesis():
 SIZES = {
     rnn_seq2seq: {"embedding": 12, "hidden": 16},
     conv_seq2seq: {"dim": 12, "hidden": 16, "encoder_layers": 1, "decoder_layers": 2},
-    transformer: {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 24},
+    transformer: {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 24},
 }
 NETWORKS = {
     rnn_seq2seq: rnn_seq2seq.RNNSeq2Seq, conv_seq2seq: conv_seq2seq.ConvSeq2Seq, transformer: transformer.Transformer
@@ -351,7 +351,9 @@ EVERY_MODEL = pytest.mark.parametrize("module", SIZES, ids=lambda module: module
 
 def untrained(module: ModuleType, vocabulary: int, std: float = 0.5) -> EncoderDecoder:
     torch.manual_seed(3)
-    model = NETWORKS[module](module.Config(vocabulary, vocabulary, **SIZES[module])).eval()
+    model = NETWORKS[module](
+        NETWORKS[module].config_class(source_vocab_size=vocabulary, target_vocab_size=vocabulary, **SIZES[module])
+    ).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     return model

@@ -18,16 +18,13 @@ from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.image_probe import CLASS, MEAN, PictureProbe
 from qkv.models.elmo import Config as ElmoConfig
 from qkv.models.elmo import Elmo
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
-from qkv.models.linformer import Config as LinformerConfig
-from qkv.models.linformer import Linformer
+from qkv.models.gpt2 import GPT2, GPT2Config
+from qkv.models.linformer import Linformer, LinformerConfig
 from qkv.models.lstmn import LSTMN
 from qkv.models.lstmn import Config as LSTMNConfig
 from qkv.models.rnn_lm import RNNLM
 from qkv.models.rnn_lm import Config as RNNConfig
-from qkv.models.vit import Config as ViTConfig
-from qkv.models.vit import ViT
+from qkv.models.vit import ViT, ViTConfig
 from qkv.tokenizers.characters import Characters
 from qkv.tokenizers.vocabulary import Vocabulary
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
@@ -38,7 +35,7 @@ VOCABULARY = Vocabulary.train([TEXT], "char")
 
 def by_hand(block, x):
     """softmax(q k^T / sqrt(d)) of each head."""
-    query, key, _ = block.attention.project(x).chunk(3, dim=-1)
+    query, key, _ = block.attention.qkv_proj(x).chunk(3, dim=-1)
     heads = 2
     query, key = (part.unflatten(-1, (heads, -1)).movedim(-2, 0).double() for part in (query, key))
     return query @ key.mT / math.sqrt(query.shape[-1])
@@ -66,12 +63,12 @@ def test_maps_of_a_text_encoder_include_special_tokens(tmp_path):
 
 def test_maps_of_a_language_model_are_causal():
     torch.manual_seed(0)
-    model = GPT2(GPT2Config(len(VOCABULARY), dim=16, heads=2, layers=2, max_length=64)).eval()
+    model = GPT2(GPT2Config(vocab_size=len(VOCABULARY), dim=16, heads=2, layers=2, max_length=64)).eval()
     answer = AttentionProbe(model, VOCABULARY)(TEXT)
     tokens = torch.tensor([VOCABULARY.encode(TEXT).ids])
     with torch.no_grad():
         block = model.blocks[0]
-        scores = by_hand(block, block.attention_norm(model._embed(tokens, 0))[0])
+        scores = by_hand(block, block.attention_norm(model.positions.add_to(model.embed(tokens)))[0])
         future = torch.ones(scores.shape[-2:]).triu(1).bool()
         log_p = model(tokens)[0].log_softmax(dim=-1)
     assert answer.maps[0].rows == answer.maps[0].columns == tuple(TEXT)
@@ -116,7 +113,9 @@ def test_attention_pooling_has_one_row():
 
 def test_columns_of_a_linformer_are_mixtures_of_tokens():
     torch.manual_seed(0)
-    config = LinformerConfig(len(VOCABULARY), head="classifier", dim=8, heads=2, layers=1, max_length=40, rank=5)
+    config = LinformerConfig(
+        vocab_size=len(VOCABULARY), head="classifier", dim=8, heads=2, layers=1, max_length=40, rank=5
+    )
     answer = AttentionProbe(Linformer(config), VOCABULARY, device="cpu").probe([TEXT])[0]
     (attention_map,) = answer.maps
     assert attention_map.columns == tuple(f"mixture {number}" for number in range(1, 6))
@@ -148,7 +147,7 @@ def test_models_and_inputs_without_attention_are_errors(tmp_path):
         AttentionProbe(RNNLM(RNNConfig(9)), VOCABULARY)
     with pytest.raises(InputError, match="tokenizer"):
         AttentionProbe(tiny_bert(None))
-    vit = ViT(ViTConfig(height=4, width=4, patch=4, dim=8, layers=1, heads=1, feedforward=8))
+    vit = ViT(ViTConfig(height=4, width=4, patch=4, dim=8, layers=1, heads=1, ffn_dim=8))
     with pytest.raises(InputError, match="ViT"):
         AttentionProbe(saved(vit, None, tmp_path / "vit"), device="cpu")
     probe = AttentionProbe(tiny_bert(None), tiny_tokenizer(tmp_path))
@@ -160,7 +159,16 @@ def test_models_and_inputs_without_attention_are_errors(tmp_path):
 def test_maps_of_a_vision_transformer_are_over_patches(tmp_path: Path):
     torch.manual_seed(0)
     config = ViTConfig(
-        2, ("cat", "dog"), height=8, width=12, channels=1, patch=4, dim=16, layers=2, heads=2, feedforward=8
+        classes=2,
+        label_names=("cat", "dog"),
+        height=8,
+        width=12,
+        channels=1,
+        patch=4,
+        dim=16,
+        layers=2,
+        heads=2,
+        ffn_dim=8,
     )
     model = ViT(config).eval()
     grey = np.arange(8 * 12, dtype=np.uint8).reshape(8, 12)
@@ -169,7 +177,7 @@ def test_maps_of_a_vision_transformer_are_over_patches(tmp_path: Path):
     images = torch.from_numpy(grey)[None, None].float() / 127.5 - 1
     with torch.no_grad():
         patches, _ = model.patch_embed(images)
-        z = torch.cat((model.class_token, patches), dim=1) + model.positions
+        z = torch.cat((model.class_token, patches), dim=1) + model.positions.weight
         weights = by_hand(model.encoder[0], model.encoder[0].attention_norm(z)[0]).softmax(dim=-1)
         log_p = model(images)[0].log_softmax(dim=-1)
     first = answer.maps[0]

@@ -11,7 +11,7 @@ ENCODER_DECODERS = [name for name, network in registered("model").items() if iss
 SIZES = {
     "rnn_seq2seq": {"embedding": 12, "hidden": 16},
     "conv_seq2seq": {"dim": 16, "hidden": 16, "encoder_layers": 2, "decoder_layers": 2},
-    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 24},
+    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ffn_dim": 24},
 }
 VOCABULARY = 11
 
@@ -20,7 +20,7 @@ def make(name: str, **changes: object):
     network = lookup("model", name)
     config = network.config_class
     torch.manual_seed(0)
-    return network(config(VOCABULARY, VOCABULARY, **SIZES[name] | changes))
+    return network(config(source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, **SIZES[name] | changes))
 
 
 @pytest.fixture(params=ENCODER_DECODERS)

@@ -50,7 +50,7 @@ def test_unnamed_labels_are_named_as_in_transformers(tmp_path):
 
 def test_a_learned_vocabulary_can_be_used(tmp_path):
     vocabulary = Vocabulary.train(TEXTS, "char")
-    model = tiny_bert("classifier", vocabulary_size=len(vocabulary), label_names=("no", "yes"), max_length=64)
+    model = tiny_bert("classifier", vocab_size=len(vocabulary), label_names=("no", "yes"), max_length=64)
     classifier = qkv.Classifier(saved(model, vocabulary, tmp_path / "own"), device="cpu")
     ids = [BEGIN, *vocabulary.encode("bad film").ids, END]
     with torch.no_grad():

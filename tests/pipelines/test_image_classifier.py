@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from qkv.cli.main import app
 from qkv.errors import InputError
 from qkv.hub import save_model
 from qkv.interpret.image_probe import PictureProbe
-from qkv.models.vit import Config, ViT
+from qkv.models.vit import ViT, ViTConfig
 from qkv.pipelines import image_classifier as picture_classifier
 from qkv.pipelines.image_classifier import PictureClassifier
 from qkv.pipelines.image_preprocessing import scale_pixels
@@ -26,7 +25,7 @@ NAMES = ("boot", "coat", "hat")
 @pytest.fixture
 def model() -> ViT:
     torch.manual_seed(0)
-    config = Config(classes=3, label_names=NAMES, channels=1, height=8, width=8, patch=4, dim=8, heads=2, layers=1)
+    config = ViTConfig(classes=3, label_names=NAMES, channels=1, height=8, width=8, patch=4, dim=8, heads=2, layers=1)
     model = ViT(config).eval()
     torch.nn.init.normal_(model.head.weight)
     return model
@@ -74,7 +73,7 @@ def test_the_classify_command_takes_pictures(model, pictures, tmp_path):
 
 
 def test_duplicate_label_names_are_numbered(model, pictures):
-    same = ViT(replace(model.config, label_names=("crane", "dog", "crane"))).eval()
+    same = ViT(model.config.replace(label_names=("crane", "dog", "crane"))).eval()
     same.load_state_dict(model.state_dict())
     found, expected = (PictureClassifier(classified_by)(pictures[0]).probabilities for classified_by in (same, model))
     names = dict(zip(("crane", "dog", "crane (2)"), NAMES, strict=True))
@@ -122,4 +121,4 @@ def test_an_invalid_normalisation_is_an_error(model, tmp_path, config):
 
 def test_a_vit_without_classes_is_an_error():
     with pytest.raises(InputError, match="no classification head"):
-        PictureClassifier(ViT(Config(channels=1, height=8, width=8, patch=4, dim=8, heads=2, layers=1)))
+        PictureClassifier(ViT(ViTConfig(channels=1, height=8, width=8, patch=4, dim=8, heads=2, layers=1)))

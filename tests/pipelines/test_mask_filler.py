@@ -47,7 +47,7 @@ def test_masks_can_be_spelled_in_several_ways(tmp_path):
 
 def test_fill_with_a_learned_wordpiece_vocabulary(tmp_path):
     tokenizer = learn_wordpieces(["the cats sat on mats, and the dogs play", "a dog plays"] * 3, 45, lowercase=True)
-    model = tiny_bert("masked_lm", vocabulary_size=len(tokenizer))
+    model = tiny_bert("masked_lm", vocab_size=len(tokenizer))
     filler = qkv.Filler(saved(model, tokenizer, tmp_path / "model"), device="cpu")
     result = filler("The [MASK] sat.", 4)
     ids = tokenizer.encode("The [MASK] sat.").ids
@@ -62,7 +62,7 @@ def test_fill_with_a_learned_wordpiece_vocabulary(tmp_path):
 
 def always(word: str, folder) -> qkv.Filler:
     """A filler that always predicts `word`."""
-    model = tiny_bert("masked_lm", vocabulary_size=40)  # more outputs than tokens
+    model = tiny_bert("masked_lm", vocab_size=40)  # more outputs than tokens
     with torch.no_grad():
         model.mlm_head.readout.bias.fill_(-100.0)
         model.mlm_head.readout.bias[WORDS.index(word)] = 100.0

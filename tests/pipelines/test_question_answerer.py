@@ -170,7 +170,7 @@ def test_spans_of_a_learned_vocabulary_have_no_surrounding_whitespace(tmp_path: 
         assert words == words.strip()
         assert not unicodedata.combining(text[passage.end : passage.end + 1] or "x")
     assert "".join(text[passage.begin : passage.end] for passage in passages) == "".join(text.split())
-    model = tiny_bert("span", vocabulary_size=len(vocabulary))
+    model = tiny_bert("span", vocab_size=len(vocabulary))
     answered = Answerer(saved(model, vocabulary, tmp_path / "model"), device="cpu")("Café?", text, top=4)
     assert all(passage.text == passage.text.strip() != "" for passage in answered.candidates)
 

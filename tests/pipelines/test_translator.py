@@ -24,8 +24,8 @@ MODELS = {  # class, config, sizes, and std of the weights, chosen so that answe
     ),
     "transformer": (
         transformer.Transformer,
-        transformer.Config,
-        {"dim": 8, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 8},
+        transformer.TransformerConfig,
+        {"dim": 8, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ffn_dim": 8},
         0.7,
     ),
 }
@@ -36,7 +36,9 @@ def translator(request: pytest.FixtureRequest) -> Translator:
     vocabulary = Vocabulary.train(TEXTS, "char")
     network, config, sizes, std = MODELS[request.param]
     torch.manual_seed(3)
-    model = network(config(len(vocabulary), len(vocabulary), max_length=12, **sizes))
+    model = network(
+        config(source_vocab_size=len(vocabulary), target_vocab_size=len(vocabulary), max_length=12, **sizes)
+    )
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     return Translator(model.eval(), vocabulary)

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from qkv.datasets.registry import LoadedData
 from qkv.errors import CheckpointError, InputError
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, Config
 from qkv.tasks import language_modeling as language_model
 from qkv.tasks.language_modeling import Chunk, EncodedText, LanguageModelTask
@@ -150,7 +149,7 @@ def test_description_notes_and_sizes():
     task = prepared()
     assert task.describe() == "1,000 tokens"
     assert task.notes == ("a note",)
-    assert task.sizes(LOADED, task.vocabulary) == {"vocabulary_size": len(task.vocabulary)}
+    assert task.sizes(LOADED, task.vocabulary) == {"vocab_size": len(task.vocabulary)}
     assert task.carried_state() == {}
 
 
@@ -198,7 +197,7 @@ def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
     data = LoadedData({}, texts={"train": TEXT, "valid": VALID})
     settings = TrainConfig(batch_tokens=80, length=20)
     vocabulary = Vocabulary.train([TEXT], "char")
-    task = LanguageModelTask.prepare(data, vocabulary, GPT2Config(30, max_length=24), settings, 0)
+    task = LanguageModelTask.prepare(data, vocabulary, GPT2Config(vocab_size=30, max_length=24), settings, 0)
     model = bounded_context(task)
     for chunk in chunks(task, 0):
         expected = F.cross_entropy(model(chunk.inputs).flatten(0, 1), chunk.targets.flatten())
@@ -207,4 +206,4 @@ def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
     assert task.capturable
     assert not prepared().capturable
     with pytest.raises(InputError, match=r"train\.length = 20"):
-        LanguageModelTask.prepare(data, vocabulary, GPT2Config(30, max_length=16), settings, 0)
+        LanguageModelTask.prepare(data, vocabulary, GPT2Config(vocab_size=30, max_length=16), settings, 0)

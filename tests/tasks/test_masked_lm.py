@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from qkv.datasets.pair import Pair
 from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.tasks.masked_lm import MaskedWordsTask, TokenizedCorpus
 from qkv.tasks.masking import IGNORE
 from qkv.tokenizers.sentences import split_sentences
@@ -38,7 +38,9 @@ def prepared(head: str = "pretraining", longest: int = 64, data: LoadedData = DA
 
 def tiny(head: str) -> Bert:
     torch.manual_seed(0)
-    return Bert(Config(len(TOKENIZER), head, dim=16, heads=2, layers=1, max_length=24, dropout=0.0)).eval()
+    return Bert(
+        BertConfig(vocab_size=len(TOKENIZER), head=head, dim=16, heads=2, layers=1, max_length=24, dropout=0.0)
+    ).eval()
 
 
 def unmasked(batch: Any) -> torch.Tensor:
@@ -236,4 +238,6 @@ def test_invalid_settings_and_data_are_errors(change, words):
 
 def test_a_tokenizer_without_a_mask_is_an_error():
     with pytest.raises(InputError, match=r"\[MASK\]"):
-        MaskedWordsTask.prepare(DATA, Vocabulary.train(TEXTS, "char"), Config(9, "masked_lm"), TrainConfig(), 0)
+        MaskedWordsTask.prepare(
+            DATA, Vocabulary.train(TEXTS, "char"), BertConfig(vocab_size=9, head="masked_lm"), TrainConfig(), 0
+        )

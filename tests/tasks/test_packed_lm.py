@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from qkv.datasets.pair import Pair
 from qkv.datasets.registry import LoadedData
 from qkv.errors import InputError
-from qkv.models.gpt2 import GPT2, Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.pipelines.generator import Generator
 from qkv.tasks.packed_lm import DocumentLanguageModelTask
 from qkv.tokenizers.vocabulary import END, Vocabulary
@@ -19,8 +19,8 @@ from qkv.training.recipe import TrainConfig
 TEXTS = ["the cat sat", "a dog", "on the mat sat a dog and a cat", "mat", "and the dog ran", "cat and dog", "the end"]
 VOCABULARY = Vocabulary.train(TEXTS, "word")
 SETTINGS = TrainConfig(batch_tokens=24, length=12, valid_size=3)
-CONFIG = Config(
-    len(VOCABULARY), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
+CONFIG = GPT2Config(
+    vocab_size=len(VOCABULARY), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
 )
 
 
@@ -106,7 +106,7 @@ def test_a_small_model_memorises_the_documents():
             loss.backward()
             optimizer.step()
     assert Generator(model, VOCABULARY)("the cat", tokens=9, temperature=1e-3).text == "the cat sat"
-    unending = GPT2(replace(CONFIG, ends=False))
+    unending = GPT2(CONFIG.replace(ends=False))
     unending.load_state_dict(model.state_dict())
     assert len(Generator(unending, VOCABULARY)("the cat", tokens=9, temperature=1e-3).text.split()) == 11
     for before, after in (("on the mat sat", VOCABULARY.encode("a").ids[0]), ("the cat sat", END)):

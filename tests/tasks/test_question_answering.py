@@ -11,7 +11,7 @@ import torch
 from qkv.datasets.registry import LoadedData
 from qkv.datasets.squad import Passage, Question
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.pipelines.windows import CLS, make_windows
 from qkv.tasks.question_answering import AnsweringTask
@@ -45,8 +45,15 @@ def prepared(longest: int, questions: list[Question] = QUESTIONS, **train: Any) 
 
 def tiny(longest: int) -> Bert:
     torch.manual_seed(0)
-    config = Config(
-        len(VOCABULARY), "span", dim=48, heads=3, layers=2, max_length=longest, dropout=0.0, attention_dropout=0.0
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        head="span",
+        dim=48,
+        heads=3,
+        layers=2,
+        max_length=longest,
+        dropout=0.0,
+        attention_dropout=0.0,
     )
     return Bert(config)
 
@@ -129,7 +136,7 @@ def test_an_epoch_has_every_window_once_and_sizes_come_from_the_data():
     assert sorted(row for rows in task.epoch(0) for row in rows) == [*range(len(task.train))]
     assert task.describe() == f"8 questions, {len(task.train)} windows"
     data = LoadedData({}, questions={"train": QUESTIONS})
-    assert AnsweringTask.sizes(data, VOCABULARY) == {"vocabulary_size": len(VOCABULARY), "head": "span"}
+    assert AnsweringTask.sizes(data, VOCABULARY) == {"vocab_size": len(VOCABULARY), "head": "span"}
     assert AnsweringTask.splits(data) == ["train"]
     assert task.evaluate(tiny(16).eval(), data, "train")[:2] == (8, "questions")
 

@@ -61,7 +61,7 @@ def test_an_empty_word_is_encoded_as_unknown():
 
 def test_labels_come_from_the_data_and_unknown_tags_are_ignored():
     sizes = TaggingTask.sizes(LoadedData({}, tagged={"train": SENTENCES}), VOCABULARY)
-    assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "tagger", "labels": 3, "label_names": LABELS}
+    assert sizes == {"vocab_size": len(VOCABULARY), "head": "tagger", "labels": 3, "label_names": LABELS}
     (example,) = encode_sentences(ExampleEncoder(VOCABULARY), [Tagged(("cat",), ("X",))], NUMBERS, 64).examples
     assert set(example.targets) == {IGNORE}
 

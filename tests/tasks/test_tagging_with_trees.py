@@ -8,7 +8,7 @@ import torch
 from qkv.datasets.registry import LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.pipelines.tagger import Tagger, encode_sentences, predict_tags
 from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.tree_inputs import require_heads
@@ -34,7 +34,9 @@ DATA = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES})
 def build(data: LoadedData = DATA, longest: int = 32, **changes: Any) -> tuple[TaggingTask, Bert]:
     sizes = TaggingTask.sizes(data, VOCABULARY)
     torch.manual_seed(0)
-    config = Config(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": longest, "tree": "both", **changes})
+    config = BertConfig(
+        **{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": longest, "tree": "both", **changes}
+    )
     task = TaggingTask.prepare(data, VOCABULARY, config, TrainConfig(batch_tokens=120), 0)
     return task, Bert(config).eval()  # without dropout
 

@@ -44,7 +44,7 @@ def test_texts_get_special_tokens_and_are_truncated():
 
 def test_labels_come_from_the_data():
     sizes = ClassificationTask.sizes(LoadedData({"train": PAIRS}), VOCABULARY)
-    assert sizes == {"vocabulary_size": len(VOCABULARY), "head": "classifier", "labels": 2, "label_names": LABELS}
+    assert sizes == {"vocab_size": len(VOCABULARY), "head": "classifier", "labels": 2, "label_names": LABELS}
 
 
 def test_a_single_label_is_an_error():

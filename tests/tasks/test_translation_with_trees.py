@@ -11,7 +11,7 @@ from qkv.datasets.registry import LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import save_model
-from qkv.models.transformer import Config, Transformer
+from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.pipelines.parsed_source import ParsedBatch, parsed_ids, parsed_tokens
 from qkv.pipelines.translator import Search, Translator
 from qkv.pipelines.tree_inputs import ParsedSentence
@@ -36,9 +36,12 @@ VOCABULARY = Vocabulary.train(["a b c -"], "word")
 
 def build(pairs: list[Pair] = PAIRS, vocabulary: Vocabulary = VOCABULARY, **changes: Any) -> Any:
     torch.manual_seed(0)
-    sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32, "max_length": 32}
-    config = Config(
-        len(vocabulary), len(vocabulary), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
+    sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 32, "max_length": 32}
+    config = TransformerConfig(
+        source_vocab_size=len(vocabulary),
+        target_vocab_size=len(vocabulary),
+        **{**sizes, "dropout": 0.0, "tree": "both", **changes},
+        tie_embeddings=False,
     )
     data = LoadedData({"train": pairs, "valid": pairs})
     task = TranslationTask.prepare(data, vocabulary, config, TrainConfig(batch_tokens=64), 0)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from qkv.hub import save_model
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.tokenizers.pretrained import PretrainedTokenizer, read_tokenizer
 
 WORDS = [
@@ -22,9 +22,11 @@ def tiny_tokenizer(folder: Path) -> PretrainedTokenizer:
     return tokenizer
 
 
-def tiny_bert(head: str | None, *, vocabulary_size: int = len(WORDS), **config: Any) -> Bert:
+def tiny_bert(head: str | None, *, vocab_size: int = len(WORDS), **config: Any) -> Bert:
     torch.manual_seed(0)
-    model = Bert(Config(vocabulary_size, head, dim=16, heads=2, layers=2, **{"max_length": 32, **config}))
+    model = Bert(
+        BertConfig(vocab_size=vocab_size, head=head, dim=16, heads=2, layers=2, **{"max_length": 32, **config})
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

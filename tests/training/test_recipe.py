@@ -30,7 +30,7 @@ def test_the_recipes_of_the_documentation_exist():
         ("train.lr=inf", r"train\.lr must be positive and finite"),
         ("model.name=[1]", r"model\.name \[1\] is not known"),
         ("model.name=rnn_seq2sec", r"model\.name 'rnn_seq2sec' is not known \(did you mean rnn_seq2seq\?\)"),
-        ("model.source_size=5", r"model\.source_size is set by the data"),
+        ("model.source_vocab_size=5", r"model\.source_vocab_size is set by the data"),
         ("model.score=additiv", r"model\.score 'additiv' is not known \(did you mean additive\?\)"),
         ("seed=-1", "seed must lie between"),
         ("data.vocabulary.size=3", "data"),

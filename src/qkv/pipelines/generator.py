@@ -105,9 +105,7 @@ class Generator:
         if first:
             _, state = self.model.forward_from(torch.tensor([first], device=self.model.device), state)
         suppress = [
-            token
-            for token in suppressed_tokens(self.vocabulary, self.model.config.vocab_size)
-            if token != self.end
+            token for token in suppressed_tokens(self.vocabulary, self.model.config.vocab_size) if token != self.end
         ]
         rules = DecodingConstraints(batch=1, begin=last, end=self.end, max_length=tokens, suppress_tokens=suppress)
         (hypotheses,) = sample(self.model, state, rules, sampling, samples=samples, row_ids=[number])

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from qkv.experiments.translation import BUCKETS, bleu_by_length, evaluate
 
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.experiments.results import Bucket
-from qkv.experiments.translation import BUCKETS, bleu_by_length, evaluate
 from qkv.metrics import ROUGE_SIGNATURE, tokenised_bleu
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.pipelines.translator import Search, Translator

@@ -5,19 +5,18 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.pipelines.parsed_source import ParsedBatch, parsed_ids, parsed_tokens
 
 from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import save_model
-from qkv.models.transformer import Config, Transformer
-from qkv.pipelines.parsed_source import ParsedBatch, parsed_ids, parsed_tokens
+from qkv.models.transformer import Transformer
 from qkv.pipelines.translator import Search, Translator
 from qkv.pipelines.tree_inputs import ParsedSentence
 from qkv.tasks.translation import TranslationTask, encode
-from qkv.tokenizers import BPETokenizer, CharTokenizer, TrainedTokenizer, WordTokenizer
-from qkv.tokenizers import WordPieceTokenizer
+from qkv.tokenizers import BPETokenizer, CharTokenizer, TrainedTokenizer, WordPieceTokenizer, WordTokenizer
 from qkv.training.recipe import TrainConfig
 
 HEADS = [(0, 1, 1), (0, 1, 2), (0, 3, 1), (2, 0, 2), (2, 0, 1), (3, 0, 2), (3, 3, 0), (3, 1, 0)]
@@ -36,7 +35,7 @@ TOKENIZER = WordTokenizer.train(["a b c -"])
 
 def build(pairs: list[Pair] = PAIRS, tokenizer: TrainedTokenizer = TOKENIZER, **changes: Any) -> Any:
     torch.manual_seed(0)
-    sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32, "max_length": 32}
+    sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 32, "max_length": 32}
     config = Config(
         len(tokenizer), len(tokenizer), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
     )

@@ -43,7 +43,7 @@ def test_saved_averages_are_restored():
 
 def test_position_tables_may_grow():
     network = lookup("model", "transformer")
-    model = network(network.config_class(9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, feedforward=8))
+    model = network(network.config_class(9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, ffn_dim=8))
     ema = EMA(model, 0.5)
     for step, length in enumerate((2, 5, 3), start=1):
         tokens = torch.zeros(1, length, dtype=torch.long)
@@ -78,6 +78,7 @@ def test_averaged_weights_are_validated_saved_and_loaded(tiny_text, tmp_path):
 
 def load_task(recipe: Recipe, model: qkv.hub.Network) -> loop.Task:
     from qkv.datasets.registry import load_data
+
     from qkv.training.recipe import TASKS
 
     return TASKS[recipe.task].prepare(load_data(recipe.data), model.tokenizer, model.config, recipe.train, recipe.seed)

@@ -11,7 +11,7 @@ from qkv.errors import CheckpointError
 from qkv.runtime.documents import read_bytes, read_text
 from qkv.runtime.text import printable
 from qkv.tokenizers.limits import MAX_TOKEN_CHARS, MAX_TOKENS
-from qkv.tokenizers.sentencepiece import SentencePieces
+from qkv.tokenizers.sentencepiece import sentencepiece_tokenizer
 from qkv.tokenizers.tokenizer import (
     Encoded,
     PretrainedTokenizer,
@@ -33,7 +33,7 @@ TOKENIZER, CONFIG, SPECIAL, ADDED = (
 T = TypeVar("T", bound=bool | None)
 
 MAX_FILE_BYTES = 2**26  # Gemma's tokenizer.json, with 262,144 tokens, has 33 million
-MAX_SPM_BYTES = 2**24
+MAX_SPM_BYTES = 2**23  # parsed, a file can take 30 times as much; XLM-R has 5 million
 SPECIAL_TOKEN_KEYS = {  # in the files, with the fields of SpecialTokens
     "pad_token": "pad",
     "unk_token": "unknown",
@@ -129,7 +129,7 @@ def _spm(folder: Path, path: Path, vocabulary: Path) -> PretrainedTokenizer:
         if names[field] not in token_ids:
             raise CheckpointError(f"{vocabulary}: has no {names[field]}")
     end = names["end"]
-    tokenizer = SentencePieces.parse(read_bytes(path, MAX_SPM_BYTES), str(path)).tokenizer(str(path))
+    tokenizer = sentencepiece_tokenizer(read_bytes(path, MAX_SPM_BYTES), str(path))
     languages = [token for token in token_ids if token.startswith(">>") and token.endswith("<<")]
     with tokenizer_errors(str(path)):
         tokenizer.add_special_tokens([name for name in names.values() if name in token_ids])

@@ -435,12 +435,12 @@ def test_a_crafted_tokenizer_json_is_rejected(tmp_path, text, words):
 
 def test_separate_token_ids_need_an_unknown_token_and_a_decoder(tmp_path, marian):
     whole = json.loads(read_tokenizer(marian, "marian").source.to_json())
-    without = {name: number for name, number in whole["numbers"].items() if name != "<unk>"}
-    for changed in (whole | {"decoder": None}, whole | {"numbers": without}):
+    without = {name: number for name, number in whole["token_ids"].items() if name != "<unk>"}
+    for changed in (whole | {"decoder": None}, whole | {"token_ids": without}):
         with pytest.raises(CheckpointError, match=r"here: needs an unknown token"):
             PretrainedTokenizer.from_json(json.dumps(changed), "here")
     with pytest.raises(CheckpointError, match="here: must map each token to its id"):
-        PretrainedTokenizer.from_json(json.dumps(whole | {"numbers": []}), "here")
+        PretrainedTokenizer.from_json(json.dumps(whole | {"token_ids": []}), "here")
 
 
 def test_a_panic_of_the_library_becomes_a_checkpoint_error(tmp_path, small_bpe):

@@ -17,18 +17,15 @@ from qkv.tokenizers.limits import (
     MAX_GROWTH,
     MAX_TOKEN_CHARS,
     MAX_TOKENS,
-    OLD_TRIM,
-    TRIM,
     check_tokenizer_json,
     encoding_growth,
     max_text_bytes,
-    steps,
 )
 
 MAX_TOKEN_ID = 2**24
 MAX_JSON_VALUES = 2**22  # about 70 bytes of memory each; Gemma's tokenizer.json has 1.8 million
 SPACE = "▁"  # in SentencePiece
-TOKEN_IDS_KEY = "numbers"  # qkv extension of tokenizer.json, which other libraries cannot read
+TOKEN_IDS_KEY = "token_ids"  # qkv extension of tokenizer.json, which other libraries cannot read
 DEFAULT_NAMES = {  # common names of special tokens
     "pad": ("<pad>", "[PAD]"),
     "unknown": ("<unk>", "[UNK]", "<|endoftext|>"),
@@ -247,13 +244,8 @@ def load_tokenizer(text: str, where: str, max_growth: float = MAX_GROWTH) -> tup
     data = parse_large_json(text, Path(where))
     token_ids = data.pop(TOKEN_IDS_KEY, None) if isinstance(data, dict) else None
     with tokenizer_errors(where):
-        if token_ids is not None:  # written by qkv
-            for step in steps(data.get("normalizer")):
-                if step.get("pattern") == {"Regex": OLD_TRIM}:
-                    step["pattern"] = {"Regex": TRIM}
-            text = json.dumps(data)
         check_tokenizer_json(data, max_growth)
-        tokenizer = Tokenizer.from_str(text)
+        tokenizer = Tokenizer.from_str(text if token_ids is None else json.dumps(data))
         tokenizer.no_truncation()
         tokenizer.no_padding()
     check_token_ids(tokenizer.get_vocab(), where)

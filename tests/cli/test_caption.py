@@ -31,9 +31,7 @@ def model(tmp_path: Path) -> Path:
         "max_length": 6,
     }
     (tmp_path / "model").mkdir()
-    save_model(
-        ShowAttendTell(ShowAttendTellConfig(vocab_size=len(tokenizer), **small)), tokenizer, tmp_path / "model"
-    )
+    save_model(ShowAttendTell(ShowAttendTellConfig(vocab_size=len(tokenizer), **small)), tokenizer, tmp_path / "model")
     return tmp_path / "model"
 
 

@@ -19,9 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("language-model")
     tokenizer = CharTokenizer.train([TEXT])
     torch.manual_seed(0)
-    save_model(
-        RNNLM(RNNLMConfig(vocab_size=len(tokenizer), layers=1, embedding_dim=8, hidden_dim=16)), tokenizer, path
-    )
+    save_model(RNNLM(RNNLMConfig(vocab_size=len(tokenizer), layers=1, embedding_dim=8, hidden_dim=16)), tokenizer, path)
     return path
 
 

@@ -17,16 +17,13 @@ from qkv.interpret import attention_probe
 from qkv.interpret.attention_probe import AttentionProbe
 from qkv.interpret.image_probe import CLASS, MEAN, PictureProbe
 from qkv.models.elmo import Elmo, ElmoConfig
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
-from qkv.models.linformer import Config as LinformerConfig
-from qkv.models.linformer import Linformer
+from qkv.models.gpt2 import GPT2, GPT2Config
+from qkv.models.linformer import Linformer, LinformerConfig
 from qkv.models.lstmn import LSTMN, LSTMNConfig
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.models.vit import Config as ViTConfig
-from qkv.models.vit import ViT
-from qkv.tokenizers.characters import CharacterIds
+from qkv.models.vit import ViT, ViTConfig
 from qkv.tokenizers import CharTokenizer
+from qkv.tokenizers.characters import CharacterIds
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXT = "The cat sat  on a mat!"
@@ -35,7 +32,7 @@ TOKENIZER = CharTokenizer.train([TEXT])
 
 def by_hand(block, x):
     """softmax(q k^T / sqrt(d)) of each head."""
-    query, key, _ = block.attention.project(x).chunk(3, dim=-1)
+    query, key, _ = block.attention.qkv_proj(x).chunk(3, dim=-1)
     heads = 2
     query, key = (part.unflatten(-1, (heads, -1)).movedim(-2, 0).double() for part in (query, key))
     return query @ key.mT / math.sqrt(query.shape[-1])
@@ -46,7 +43,7 @@ def test_maps_of_a_text_encoder_include_special_tokens(tmp_path):
     model = tiny_bert("classifier", labels=2, label_names=("bad", "good"))
     probe = AttentionProbe(saved(model, tokenizer, tmp_path / "model"), device="cpu")
     answer = probe(TEXT)
-    tokens = torch.tensor([tokenizer.encode(TEXT)])
+    tokens = torch.tensor([tokenizer.encode(TEXT, add_special_tokens=True)])
     with torch.no_grad():
         first = by_hand(model.encoder[0], model.embed(tokens, None)[0]).softmax(dim=-1)
         log_p = model.logits(model(tokens))[0].log_softmax(dim=-1)
@@ -63,16 +60,19 @@ def test_maps_of_a_text_encoder_include_special_tokens(tmp_path):
 
 def test_maps_of_a_language_model_are_causal():
     torch.manual_seed(0)
-    model = GPT2(GPT2Config(len(TOKENIZER), dim=16, heads=2, layers=2, max_length=64)).eval()
+    model = GPT2(GPT2Config(vocab_size=len(TOKENIZER), dim=16, heads=2, layers=2, max_length=64)).eval()
     answer = AttentionProbe(model, TOKENIZER)(TEXT)
     tokens = torch.tensor([TOKENIZER.encode(TEXT)])
     with torch.no_grad():
         block = model.blocks[0]
-        scores = by_hand(block, block.attention_norm(model._embed(tokens, 0))[0])
+        embedded = model.positions.add_to(model.embed(tokens), 0)
+        scores = by_hand(block, block.attention_norm(embedded)[0])
         future = torch.ones(scores.shape[-2:]).triu(1).bool()
         log_p = model(tokens)[0].log_softmax(dim=-1)
     assert answer.attention[0].rows == answer.attention[0].columns == tuple(TEXT)
-    np.testing.assert_allclose(answer.attention[0].weights, scores.masked_fill(future, -torch.inf).softmax(-1), atol=1e-5)
+    np.testing.assert_allclose(
+        answer.attention[0].weights, scores.masked_fill(future, -torch.inf).softmax(-1), atol=1e-5
+    )
     token_log_p = [float(log_p[position, token]) for position, token in enumerate(tokens[0, 1:].tolist())]
     assert answer.score == pytest.approx(sum(token_log_p) / len(token_log_p), abs=1e-5)
     assert math.isnan(AttentionProbe(model, TOKENIZER)("c").score)
@@ -99,7 +99,7 @@ def test_attention_pooling_has_one_row():
         max_characters=8, filters=((1, 4),), highway_layers=1, character_dim=4,
     )  # fmt: skip
     model = Elmo(config).eval()
-    answer = AttentionProbe(model, CharacterIds(8))("A good film, isn't it?")
+    answer = AttentionProbe(model)("A good film, isn't it?")
     (attention_map,) = answer.attention
     assert attention_map.rows == ("[text]",)
     assert attention_map.columns == ("A", "good", "film", ",", "is", "n't", "it", "?")
@@ -113,7 +113,9 @@ def test_attention_pooling_has_one_row():
 
 def test_columns_of_a_linformer_are_mixtures_of_tokens():
     torch.manual_seed(0)
-    config = LinformerConfig(len(TOKENIZER), head="classifier", dim=8, heads=2, layers=1, max_length=40, rank=5)
+    config = LinformerConfig(
+        vocab_size=len(TOKENIZER), head="classifier", dim=8, heads=2, layers=1, max_length=40, rank=5
+    )
     answer = AttentionProbe(Linformer(config), TOKENIZER, device="cpu").probe([TEXT])[0]
     (attention_map,) = answer.attention
     assert attention_map.columns == tuple(f"mixture {number}" for number in range(1, 6))
@@ -145,7 +147,7 @@ def test_models_and_inputs_without_attention_are_errors(tmp_path):
         AttentionProbe(RNNLM(RNNLMConfig(vocab_size=9)), TOKENIZER)
     with pytest.raises(InputError, match="tokenizer"):
         AttentionProbe(tiny_bert(None))
-    vit = ViT(ViTConfig(height=4, width=4, patch=4, dim=8, layers=1, heads=1, feedforward=8))
+    vit = ViT(ViTConfig(height=4, width=4, patch=4, dim=8, layers=1, heads=1, ffn_dim=8))
     with pytest.raises(InputError, match="ViT"):
         AttentionProbe(saved(vit, None, tmp_path / "vit"), device="cpu")
     probe = AttentionProbe(tiny_bert(None), tiny_tokenizer(tmp_path))
@@ -157,7 +159,16 @@ def test_models_and_inputs_without_attention_are_errors(tmp_path):
 def test_maps_of_a_vision_transformer_are_over_patches(tmp_path: Path):
     torch.manual_seed(0)
     config = ViTConfig(
-        2, ("cat", "dog"), height=8, width=12, channels=1, patch=4, dim=16, layers=2, heads=2, feedforward=8
+        classes=2,
+        label_names=("cat", "dog"),
+        height=8,
+        width=12,
+        channels=1,
+        patch=4,
+        dim=16,
+        layers=2,
+        heads=2,
+        ffn_dim=8,
     )
     model = ViT(config).eval()
     grey = np.arange(8 * 12, dtype=np.uint8).reshape(8, 12)
@@ -166,7 +177,7 @@ def test_maps_of_a_vision_transformer_are_over_patches(tmp_path: Path):
     images = torch.from_numpy(grey)[None, None].float() / 127.5 - 1
     with torch.no_grad():
         patches, _ = model.patch_embed(images)
-        z = torch.cat((model.class_token, patches), dim=1) + model.positions
+        z = torch.cat((model.class_token, patches), dim=1) + model.positions.weight
         weights = by_hand(model.encoder[0], model.encoder[0].attention_norm(z)[0]).softmax(dim=-1)
         log_p = model(images)[0].log_softmax(dim=-1)
     first = answer.attention[0]
@@ -188,8 +199,12 @@ def test_maps_of_a_tree_model_use_the_heads_of_a_sentence(tmp_path):
     answers = {heads: probe(Tagged(words, ("", "", ""), heads)) for heads in ((2, 3, 0), (3, 1, 0))}
     pieces = ("[CLS]", "the", "cat", "s", "sat", "[SEP]")
     for heads, answer in answers.items():
-        assert (answer.source, answer.attention[0].rows, answer.attention[0].columns) == ("the cats sat", pieces, pieces)
-        ids = torch.tensor([tokenizer.encode("the cats sat")])
+        assert (answer.source, answer.attention[0].rows, answer.attention[0].columns) == (
+            "the cats sat",
+            pieces,
+            pieces,
+        )
+        ids = torch.tensor([tokenizer.encode("the cats sat", add_special_tokens=True)])
         trees = Trees.from_heads(torch.tensor([heads]))
         with torch.no_grad(), watch(model) as record:
             model(ids, tree=TreePositions.from_tokens(trees, torch.tensor([[0, 1, 2, 2, 3, 0]])))

@@ -144,13 +144,13 @@ class TestPlan:
     def test_unsupported_terms_raise_when_the_plan_is_created(self):
         with pytest.raises(Unsupported, match="Sparsemax"):
             plan(*inputs(), align=Sparsemax(), backend="sdpa")
-        with pytest.raises(InputError, match="unknown backend"):
+        with pytest.raises(InputError, match="flash"):
             plan(*inputs(), backend="flash")
 
     @pytest.mark.usefixtures("unchecked")
     def test_shapes_are_checked_when_the_plan_is_created(self):
         query, key, value = inputs()
-        with pytest.raises(ShapeError, match="5 keys and 4 values"):
+        with pytest.raises(ShapeError, match="5 keys"):
             plan(query, key, value[:, :, :4])
 
     @pytest.mark.usefixtures("unchecked")
@@ -214,7 +214,7 @@ class TestExplain:
         assert explain(*inputs(), need_weights=True, backend="sdpa").backend == "sdpa"
 
     def test_unknown_backends_list_the_known_ones(self):
-        with pytest.raises(InputError, match="unknown backend"):
+        with pytest.raises(InputError, match="flash"):
             explain(*inputs(), backend="flash")
 
     def test_explain_computes_nothing(self):

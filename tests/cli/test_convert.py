@@ -10,13 +10,11 @@ from safetensors.torch import load_file
 from qkv.hub import load, save_model
 from qkv.hub.families import FAMILIES
 from qkv.hub.released import write_released
-from qkv.models.bert import Bert
-from qkv.models.bert import Config as BertConfig
+from qkv.models.bert import Bert, BertConfig
 from qkv.models.elmo import Elmo, ElmoConfig
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.models.transformer import Config, Transformer
+from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.tokenizers import CharTokenizer
 
 WEIGHTS = "model.safetensors"
@@ -34,7 +32,7 @@ def bert(tmp_path: Path) -> Path:
     folder = tmp_path / "bert"
     folder.mkdir()
     torch.manual_seed(0)
-    model = Bert(BertConfig(11, dim=8, heads=2, layers=1, feedforward=8, max_length=6)).bfloat16()
+    model = Bert(BertConfig(vocab_size=11, dim=8, heads=2, layers=1, ffn_dim=8, max_length=6)).bfloat16()
     write_released(model, FAMILIES["bert"], folder)
     for name, text in EXTRA_FILES.items():
         (folder / name).write_text(text)
@@ -75,7 +73,7 @@ def test_the_dtype_can_be_chosen(qkv, bert, tmp_path, dtype):
 
 
 def test_overflow_in_the_target_dtype_is_an_error_and_writes_nothing(qkv, tmp_path):
-    model = GPT2(GPT2Config(5, dim=4, heads=1, layers=1, max_length=4))
+    model = GPT2(GPT2Config(vocab_size=5, dim=4, heads=1, layers=1, max_length=4))
     with torch.no_grad():
         model.embed.weight[0, 0] = 1e6
     (tmp_path / "in").mkdir()
@@ -88,9 +86,11 @@ def test_overflow_in_the_target_dtype_is_an_error_and_writes_nothing(qkv, tmp_pa
 def test_a_trained_model_converts_to_transformers_and_back(qkv, tmp_path):
     tokenizer = CharTokenizer.train(["abc"])
     torch.manual_seed(0)
-    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8, "max_length": 8}
+    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 8, "max_length": 8}
     terms = {"norm": "post", "position": "sinusoidal_halves", "begin_token": 2, "end_token": 3, "pad_token": 0}
-    model = Transformer(Config(len(tokenizer), len(tokenizer), **sizes, **terms)).eval()
+    model = Transformer(
+        TransformerConfig(source_vocab_size=len(tokenizer), target_vocab_size=len(tokenizer), **sizes, **terms)
+    ).eval()
     (tmp_path / "in").mkdir()
     save_model(model, tokenizer, tmp_path / "in")
     assert qkv("convert", tmp_path / "in", tmp_path / "hf").code == 0

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.gpt2 import GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.models.vit import Config as ViTConfig
+from qkv.models.vit import ViTConfig
 from qkv.models.vit import ViT
 from qkv.tokenizers import CharTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
@@ -28,9 +28,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     size = len(tokenizer)
     models = {
         "bert": (tiny_bert("tagger", max_length=10), tiny_tokenizer(path)),
-        "gpt2": (GPT2(GPT2Config(size, dim=16, heads=2, layers=2, max_length=32)), tokenizer),
+        "gpt2": (GPT2(GPT2Config(vocab_size=size, dim=16, heads=2, layers=2, max_length=32)), tokenizer),
         "rnn": (RNNLM(RNNLMConfig(vocab_size=size, embedding_dim=8, hidden_dim=8)), tokenizer),
-        "vit": (ViT(ViTConfig(2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, feedforward=8)), None),
+        "vit": (ViT(ViTConfig(classes=2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, ffn_dim=8)), None),
     }
     Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(path / "a.png")
     return {"picture": path / "a.png"} | {

@@ -28,14 +28,14 @@ Header = dict[str, Any]
 
 SMALL: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: bert.Bert(
-        bert.Config(9, head="pretraining", dim=8, heads=2, layers=1, feedforward=8, max_length=6)
+        bert.BertConfig(vocab_size=9, head="pretraining", dim=8, heads=2, layers=1, ffn_dim=8, max_length=6)
     ),
-    "gpt2": lambda: gpt2.GPT2(gpt2.Config(9, dim=8, heads=2, layers=1, max_length=6)),
-    "vit": lambda: vit.ViT(vit.Config(classes=3, height=8, width=8, patch=4, dim=8, heads=2, layers=1, feedforward=8)),
+    "gpt2": lambda: gpt2.GPT2(gpt2.GPT2Config(vocab_size=9, dim=8, heads=2, layers=1, max_length=6)),
+    "vit": lambda: vit.ViT(vit.ViTConfig(classes=3, height=8, width=8, patch=4, dim=8, heads=2, layers=1, ffn_dim=8)),
     "marian": lambda: transformer.Transformer(
-        transformer.Config(
-            9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, feedforward=8, max_length=6, norm="post",
-            position="sinusoidal_halves", begin_token=8, end_token=0, pad_token=8,
+        transformer.TransformerConfig(
+            source_vocab_size=9, target_vocab_size=9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, ffn_dim=8,
+            max_length=6, norm="post", position="sinusoidal_halves", begin_token=8, end_token=0, pad_token=8,
         )
     ),
     "own": lambda: rnn_lm.RNNLM(rnn_lm.RNNLMConfig(vocab_size=7, embedding_dim=4, hidden_dim=6)),

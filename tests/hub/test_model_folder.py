@@ -4,7 +4,6 @@ import json
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +32,16 @@ from qkv.models.vit import ViT
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel, TextEncoder
 from qkv.registry import lookup, registered
 from qkv.runtime.documents import read_object
-from qkv.tokenizers.characters import CharacterIds
-from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, PairTokenizer
 from qkv.tokenizers import CharTokenizer, WordTokenizer
+from qkv.tokenizers.characters import CharacterIds
+from qkv.tokenizers.pretrained import PairTokenizer, PretrainedTokenizer, SpecialTokens
 from tests.limits import cpu_limit, memory_limit
 
 VOCABULARY = CharTokenizer.train(["abc def"])
 SMALL = {
     "captioner": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
                   "embedding_dim": 4, "hidden_dim": 6},
-    "linformer": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6, "rank": 2},
+    "linformer": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6, "rank": 2},
     "lstm_memory": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
     "ntm": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4, "locations": 5, "location_dim": 3},
     "snail": {
@@ -50,7 +49,7 @@ SMALL = {
         "key_dims": (4, 4, 4), "value_dims": (4, 4, 4), "filters": 4,
     },
     "snail_policy": {"actions": 3, "length": 4, "key_dims": (4, 4), "value_dims": (4, 4), "filters": 4},
-    "bert": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6},
+    "bert": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6},
     "conv_seq2seq": {"dim": 8, "hidden_dim": 8, "layers": 2},
     "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6},
     "gpt2": {"dim": 8, "heads": 2, "layers": 1, "max_length": 6},
@@ -59,8 +58,8 @@ SMALL = {
     "rnn_lm": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_seq2seq": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_text": {"embedding_dim": 4, "hidden_dim": 3},
-    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
-    "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "feedforward": 8},
+    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 8},
+    "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8},
 }  # fmt: skip
 
 
@@ -254,7 +253,7 @@ def test_an_invalid_config_is_an_error(saved: Path, changes: dict[str, Any], wor
             "rnn_seq2seq",
             {"hidden_dim": 2**24, "embedding_dim": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24},
         ),
-        ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24}),
+        ("transformer", {"dim": 2**24, "ffn_dim": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24}),
         ("rnn_lm", {"hidden_dim": 2**24, "embedding_dim": 2**24, "vocab_size": 2**24}),
     ],
 )

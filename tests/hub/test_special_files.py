@@ -38,14 +38,14 @@ def write_gpt2(folder: Path) -> None:
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(TEXTS, vocab_size=270, special_tokens=["<|endoftext|>"], show_progress=False)
     tokenizer.save_model(str(folder))
-    model = gpt2.GPT2(gpt2.Config(tokenizer.get_vocab_size(), **SMALL))
+    model = gpt2.GPT2(gpt2.GPT2Config(vocab_size=tokenizer.get_vocab_size(), **SMALL))
     write_released(model, FAMILIES["gpt2"], folder)
 
 
 def write_bert(folder: Path) -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "king"]
     (folder / "vocab.txt").write_text("\n".join(tokens))
-    write_released(bert.Bert(bert.Config(len(tokens), **SMALL)), FAMILIES["bert"], folder)
+    write_released(bert.Bert(bert.BertConfig(vocab_size=len(tokens), **SMALL)), FAMILIES["bert"], folder)
 
 
 def write_bert_json(folder: Path) -> None:
@@ -67,14 +67,14 @@ def write_marian(folder: Path) -> None:
     pieces = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
     names = ["</s>", "<unk>", *(pieces.id_to_piece(n) for n in range(3, len(pieces))), "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({name: n for n, name in enumerate(names)}))
-    config = transformer.Config(
-        len(names),
-        len(names),
+    config = transformer.TransformerConfig(
+        source_vocab_size=len(names),
+        target_vocab_size=len(names),
         dim=8,
         heads=2,
         encoder_layers=1,
         decoder_layers=1,
-        feedforward=8,
+        ffn_dim=8,
         norm="post",
         max_length=16,
         position="sinusoidal_halves",
@@ -87,7 +87,7 @@ def write_marian(folder: Path) -> None:
 
 
 def write_vit(folder: Path) -> None:
-    config = vit.Config(classes=2, height=8, width=8, patch=4, dim=8, layers=1, heads=2, feedforward=8)
+    config = vit.ViTConfig(classes=2, height=8, width=8, patch=4, dim=8, layers=1, heads=2, ffn_dim=8)
     write_released(vit.ViT(config), FAMILIES["vit"], folder)
     (folder / "preprocessor_config.json").write_text("{}")
 
@@ -99,7 +99,7 @@ def write_elmo(folder: Path) -> None:
 
 def write_own(folder: Path) -> None:
     tokenizer = WordTokenizer.train(TEXTS)
-    save_model(gpt2.GPT2(gpt2.Config(len(tokenizer), **SMALL)), tokenizer, folder)
+    save_model(gpt2.GPT2(gpt2.GPT2Config(vocab_size=len(tokenizer), **SMALL)), tokenizer, folder)
     manifest.write_manifest(folder, {})
 
 

@@ -49,5 +49,5 @@ def test_some_layers_and_several_games(player: SNAILPolicy):
 
 
 def test_games_of_another_shape_are_an_error(player: SNAILPolicy):
-    with pytest.raises(InputError, match="games of 4 arms and 6 pulls do not match"):
+    with pytest.raises(InputError, match="4 arms and 6 pulls"):
         GameProbe(player, Bandits(4, 6))

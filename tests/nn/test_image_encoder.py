@@ -80,7 +80,5 @@ def test_patches_attend_to_each_other():
 
 def test_an_image_of_another_size_raises():
     encoder = ImageEncoder(Convolutions(3, (8,)), ImageSizes(3, 8, 8, 5), (4, 4))
-    with pytest.raises(
-        ShapeError, match=r"must be \[batch, 3, 8, 8\] \(channels, height and width\), not \[2, 3, 8, 10\]"
-    ):
+    with pytest.raises(ShapeError, match=r"\[batch, 3, 8, 8\].*\[2, 3, 8, 10\]"):
         encoder(torch.zeros(2, 3, 8, 10))

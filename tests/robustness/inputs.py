@@ -70,7 +70,7 @@ TRANSFORMER = ("model.dim=8", "model.heads=2")
 SETTINGS: dict[str, tuple[str, ...]] = {
     "dates-gru": ("data.size=60", "model.hidden_dim=8", "model.embedding_dim=4", "train.batch_tokens=256"),
     "pairs-gru": ("model.hidden_dim=8", "model.embedding_dim=4"),
-    "pairs-transformer": (*TRANSFORMER, "model.encoder_layers=1", "model.decoder_layers=1", "model.feedforward=8"),
+    "pairs-transformer": (*TRANSFORMER, "model.encoder_layers=1", "model.decoder_layers=1", "model.ffn_dim=8"),
     "polarity-bert": (*TRANSFORMER, "model.layers=1", "data.vocabulary=wordpiece:60"),
     "polarity-lstm-attention": ("model.embedding_dim=4", "model.hidden_dim=4"),
     "movie-reviews-han": ("model.embedding_dim=4", "model.hidden_dim=4"),

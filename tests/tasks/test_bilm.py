@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import DataConfig, LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import LabeledTextDataset
@@ -12,8 +11,8 @@ from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.tasks.bilm import BiLMTask, SentenceBatch
-from qkv.tokenizers.characters import CharacterIds
 from qkv.tokenizers import TrainedTokenizer
+from qkv.tokenizers.characters import CharacterIds
 from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
 from qkv.training.recipe import TrainConfig
 from tests.datasets.build import dataset

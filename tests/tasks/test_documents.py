@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 
 import qkv
 from qkv.datasets.dataset import LabeledTextDataset
@@ -18,8 +17,7 @@ from qkv.models.han import HAN, HANConfig
 from qkv.pipelines.classifier import label_log_probabilities
 from qkv.pipelines.text_inputs import SentenceExampleEncoder
 from qkv.tasks.text_classification import TextClassificationTask
-from qkv.tokenizers import WordTokenizer
-from qkv.tokenizers import WordPieceTokenizer
+from qkv.tokenizers import WordPieceTokenizer, WordTokenizer
 from qkv.training.recipe import TrainConfig
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 

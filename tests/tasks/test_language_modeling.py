@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import TextDataset
 from qkv.errors import CheckpointError, InputError
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tasks import language_modeling as language_model
 from qkv.tasks.language_modeling import Chunk, EncodedText, LanguageModelingTask
@@ -199,7 +197,7 @@ def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
     data = TextDataset({"train": TEXT, "valid": VALID})
     settings = TrainConfig(batch_size=80, length=20)
     tokenizer = CharTokenizer.train([TEXT])
-    task = LanguageModelingTask.prepare(data, tokenizer, GPT2Config(30, max_length=24), settings, 0)
+    task = LanguageModelingTask.prepare(data, tokenizer, GPT2Config(vocab_size=30, max_length=24), settings, 0)
     model = bounded_context(task)
     for chunk in chunks(task, 0):
         expected = F.cross_entropy(model(chunk.inputs).flatten(0, 1), chunk.targets.flatten())
@@ -208,4 +206,4 @@ def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
     assert task.capturable
     assert not prepared().capturable
     with pytest.raises(InputError, match=r"train\.length = 20"):
-        LanguageModelingTask.prepare(data, tokenizer, GPT2Config(30, max_length=16), settings, 0)
+        LanguageModelingTask.prepare(data, tokenizer, GPT2Config(vocab_size=30, max_length=16), settings, 0)

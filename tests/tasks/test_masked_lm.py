@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.tasks.masked_lm import MaskedLMTask, TokenizedCorpus
 from qkv.tasks.masking import IGNORE
+from qkv.tokenizers import CharTokenizer, WordPieceTokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers import CharTokenizer
-from qkv.tokenizers import WordPieceTokenizer
 from qkv.training.recipe import TrainConfig
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
@@ -41,7 +39,9 @@ def prepared(head: str = "pretraining", longest: int = 64, data: Dataset[Any] = 
 
 def tiny(head: str) -> Bert:
     torch.manual_seed(0)
-    return Bert(Config(len(TOKENIZER), head, dim=16, heads=2, layers=1, max_length=24, dropout=0.0)).eval()
+    return Bert(
+        BertConfig(vocab_size=len(TOKENIZER), head=head, dim=16, heads=2, layers=1, max_length=24, dropout=0.0)
+    ).eval()
 
 
 def unmasked(batch: Any) -> torch.Tensor:
@@ -239,4 +239,6 @@ def test_invalid_settings_and_data_are_errors(change, words):
 
 def test_a_tokenizer_without_a_mask_is_an_error():
     with pytest.raises(InputError, match=r"\[MASK\]"):
-        MaskedLMTask.prepare(DATA, CharTokenizer.train(TEXTS), Config(9, "masked_lm"), TrainConfig(), 0)
+        MaskedLMTask.prepare(
+            DATA, CharTokenizer.train(TEXTS), BertConfig(vocab_size=9, head="masked_lm"), TrainConfig(), 0
+        )

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import Dataset, LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.models.gpt2 import GPT2, Config
+from qkv.models.gpt2 import GPT2
 from qkv.pipelines.generator import Generator
 from qkv.tasks.packed_lm import PackedLMTask
 from qkv.tokenizers import WordTokenizer
@@ -21,9 +20,7 @@ from qkv.training.recipe import TrainConfig
 TEXTS = ["the cat sat", "a dog", "on the mat sat a dog and a cat", "mat", "and the dog ran", "cat and dog", "the end"]
 TOKENIZER = WordTokenizer.train(TEXTS)
 SETTINGS = TrainConfig(batch_size=24, length=12, valid_size=3)
-CONFIG = Config(
-    len(TOKENIZER), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
-)
+CONFIG = Config(len(TOKENIZER), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True)
 
 
 def data(texts: list[str] = TEXTS) -> Dataset[Any]:

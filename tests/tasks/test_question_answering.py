@@ -11,7 +11,7 @@ import torch
 from qkv.datasets.dataset import QuestionDataset
 from qkv.datasets.squad import Passage, Question
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.pipelines.windows import CLS, make_windows
 from qkv.tasks.question_answering import QuestionAnsweringTask

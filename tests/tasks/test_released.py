@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from qkv.datasets.registry import DATASETS, LoadedData, load_data
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 

@@ -8,7 +8,7 @@ import torch
 from qkv.datasets.dataset import Dataset, TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert
 from qkv.pipelines.tagger import Tagger, encode_sentences, predict_tags
 from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.tree_inputs import require_heads

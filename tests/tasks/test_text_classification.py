@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import LabeledTextDataset

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.pipelines.parsed_source import ParsedBatch, parsed_ids, parsed_tokens
 
 from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import save_model
-from qkv.models.transformer import Config, Transformer
+from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.pipelines.translator import Translator
 from qkv.pipelines.tree_inputs import ParsedBatch, ParsedSentence, parsed_encoding, parsed_ids
-from qkv.tasks.translation import TranslationTask, encode
+from qkv.tasks.translation import TranslationConfig, TranslationTask, encode
 from qkv.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer
 from qkv.training.recipe import TrainConfig
 
@@ -35,12 +36,12 @@ TOKENIZER = WordTokenizer.train(["a b c -"])
 
 def build(pairs: list[Pair] = PAIRS, tokenizer: Tokenizer = TOKENIZER, **changes: Any) -> Any:
     torch.manual_seed(0)
-    sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32, "max_length": 32}
-    config = Config(
-        len(tokenizer), len(tokenizer), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
-    )
+    sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 32, "max_length": 32}
+    vocab_sizes = {"source_vocab_size": len(tokenizer), "target_vocab_size": len(tokenizer)}
+    options = {**sizes, **vocab_sizes, "dropout": 0.0, "tree": "both", "tie_embeddings": False, **changes}
+    config = TransformerConfig(**options)
     data = PairDataset({"train": pairs, "valid": pairs})
-    task = TranslationTask.prepare(data, tokenizer, config, TrainConfig(batch_size=64), 0)
+    task = TranslationTask.prepare(data, tokenizer, config, TranslationConfig(), TrainConfig(batch_size=64), 0)
     return task, Transformer(config).eval()
 
 

@@ -71,7 +71,7 @@ def test_the_estimate_of_activations_is_within_a_factor_of_two(recipe: str, assi
 def test_the_state_of_training_is_counted_without_allocating_it() -> None:
     network = lookup("model", "transformer")
     config = network.config_class
-    sizes = config(source_vocab_size=50, target_vocab_size=50, dim=32, heads=2, feedforward=64)
+    sizes = config(source_vocab_size=50, target_vocab_size=50, dim=32, heads=2, ffn_dim=64)
     model = network(sizes)
     optimizer, ema = adamw(model, TrainConfig()), EMA(model, 0.9)
     for parameter in model.parameters():

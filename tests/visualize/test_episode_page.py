@@ -47,7 +47,7 @@ def test_the_page_runs_nothing_and_escapes_names(tmp_path: Path):
     assert "episode &lt;3&gt;" in page
     assert "trunk.&lt;0&gt;" in page
     assert "default-src 'none'" in page
-    with pytest.raises(InputError, match="no episodes"):
+    with pytest.raises(InputError, match="episodes"):
         save_episode_page([], tmp_path / "b.html")
 
 
@@ -97,7 +97,7 @@ def test_recorded_attention_and_prediction_equal_the_model():
 
 def test_mismatched_episodes_and_unknown_layers_are_errors():
     model = SNAIL(SNAILConfig(**SIZES, key_dims=(4,), value_dims=(3,)))
-    with pytest.raises(InputError, match=r"\[2, 1, 8, 8\] do not match the model's \[3, 1, 8, 8\]"):
+    with pytest.raises(InputError, match=r"\[2, 1, 8, 8\].*\[3, 1, 8, 8\]"):
         EpisodeProbe(model, examples(ways=2))
-    with pytest.raises(InputError, match="no attention layer matches 'encoder'"):
+    with pytest.raises(InputError, match="encoder"):
         EpisodeProbe(model, examples()).probe([0], "encoder")

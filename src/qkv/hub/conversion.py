@@ -14,9 +14,10 @@ from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import write_elmo
 from qkv.hub.model_folder import ModelFolder, locate, save_model
 from qkv.hub.released import released_dtype, write_released
-from qkv.hub.tensors import WEIGHTS, Progress
+from qkv.hub.tensors import WEIGHTS
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
+from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
 from qkv.tokenizers.library import MAX_FILE_BYTES, SPECIAL
 from qkv.tokenizers.pair import TARGET

@@ -22,7 +22,7 @@ from qkv.hub.families.elmo import elmo_files, load_elmo
 from qkv.hub.huggingface import fetch, is_hub_name, is_shadowed
 from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
 from qkv.hub.released import CONFIG, load_released
-from qkv.hub.tensors import WEIGHTS, Progress, checked_header, pickle_hint, write_tensors
+from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
 from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
@@ -31,6 +31,7 @@ from qkv.nn.interfaces import Model
 from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
+from qkv.runtime.download import Progress
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
 from qkv.tokenizers import Tokenizer, load_tokenizer

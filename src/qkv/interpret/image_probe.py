@@ -1,6 +1,5 @@
 """Attention maps of a vision Transformer over the patches of a picture."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +64,10 @@ class PictureProbe(Pipeline):
     def _probe(
         self, name: str, pixels: UInt8[np.ndarray, "channels height width"], layer: str | None, budget: int
     ) -> PictureAnswer:
-        tokens = 1 + math.prod(self.model.config.grid)
+        rows, columns = self.model.config.grid
+        tokens = 1 + rows * columns
         with watch(self.model, layers=layers_that_fit(self.layers, (tokens + 1) * tokens, layer, budget)) as records:
             output = self.model(self.scale(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
-        rows, columns = self.model.config.grid
         patches = [f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1)]
         maps = tuple(
             AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]).numpy())

@@ -213,7 +213,7 @@ class TranslationTask(Task):
 
     @torch.inference_mode()
     def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
-        """Loss, exact match, BLEU, chrF and ROUGE of greedy decoding on the validation pairs."""
+        """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
         for batch in self.valid.batches(self.train_config.batching, self.special_tokens):
             batch = batch.to(model.device)
@@ -229,7 +229,8 @@ class TranslationTask(Task):
             "exact": exact_match(texts, references),
             "bleu": float(scores["bleu"]),
             "chrf": float(scores["chrf"]),
-            **rouge_scores(texts, references),
+            # ROUGE is slow: it is computed if it selects the best checkpoint, and by `evaluate`.
+            **(rouge_scores(texts, references) if self.train_config.best_by.startswith("rouge") else {}),
         }
 
     @classmethod

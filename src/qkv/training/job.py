@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from qkv.errors import CheckpointError
 from qkv.hub.model_folder import ModelFolder
 from qkv.runtime.device import pick_device
-from qkv.runtime.randomness import seed_everything
 from qkv.tokenizers import Tokenizer
 from qkv.training.display import Display
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
@@ -73,7 +74,7 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     task = task_class.prepare(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
-    seed_everything(recipe.seed)
+    torch.manual_seed(recipe.seed)
     model: Any = network(config)
     fresh = [] if pretrained is None else copy_matching_weights(model, pretrained)
     model = model.to(torch_device)

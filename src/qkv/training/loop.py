@@ -69,7 +69,7 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
             now = time.monotonic()
             state = replace(state, step=state.step + 1, epoch=step.epoch, batch=step.number + 1, seconds=now - began)
             if ema is not None:
-                ema.update(model, state.step)
+                ema.update(state.step)
             if state.step % LOG_EVERY == 0 or state.step == 1 or step.end == 1.0:
                 speed, clock, tokens = tokens / (now - clock), now, 0
                 log.write(state.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})

@@ -15,6 +15,7 @@ from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest, write_manifest
 from qkv.hub.model_folder import Network, checkpoint_path, checkpoint_step, checkpoints_in, save_model
 from qkv.hub.tensors import WEIGHTS, read_tensors, write_tensors
+from qkv.runtime.device import random_state, restore_random_state
 from qkv.runtime.files import (
     atomic_folder,
     check_output_file,
@@ -28,7 +29,6 @@ from qkv.runtime.files import (
     remove_leftovers,
     write_atomically,
 )
-from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
 from qkv.tokenizers import Tokenizer, load_tokenizer
 from qkv.training.ema import EMA
@@ -212,7 +212,7 @@ class Run:
             for name, buffer in _buffers(model).items():
                 buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
         if ema is not None:
-            ema.restore(model, weights)
+            ema.restore(weights)
         task.load_carried_state(model, _with_prefix("carried.", saved))
         restore_random_state(_with_prefix("random.", saved), model.device)
         state = build(TrainState, record["state"], str(path))

@@ -18,11 +18,11 @@ from torch import nn
 from qkv.config import build
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.meta_model import meta_model, require_model_memory
-from qkv.hub.tensors import Progress
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.registry import nearest
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import open_bytes, read_object
+from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder
 from qkv.runtime.text import printable
 from qkv.tokenizers.characters import CHARACTERS

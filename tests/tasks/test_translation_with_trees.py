@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.pipelines.parsed_source import ParsedBatch, parsed_ids, parsed_tokens
 
 from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair

@@ -21,7 +21,7 @@ from qkv.nn.interfaces import select
 from qkv.tasks.bilm import BiLMTask
 from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.text_classification import TextClassificationTask
-from qkv.tokenizers.characters import CHARACTERS
+from qkv.tokenizers.characters import CHARACTERS, CharacterIds
 from qkv.training.recipe import TrainConfig
 
 SIZES: dict[str, Any] = {

@@ -4,6 +4,7 @@ qkv.attend(query, key, value)        the attention operator
 qkv.watch(model)                     record the attention weights of any model
 qkv.ablate(model, layer, heads)      run a model with some heads disabled
 qkv.load(folder)                     load a saved model
+qkv.register(kind, name)             register a score, model, task, dataset ... of your own
 qkv.Translator(folder)               translation and other text-to-text tasks
 qkv.Generator(folder)                text generation
 qkv.Classifier(folder)               text classification
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from qkv.pipelines.question_answerer import Answerer
     from qkv.pipelines.tagger import Tagger
     from qkv.pipelines.translator import Translator
+    from qkv.registry import register
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "ablate",
     "attend",
     "load",
+    "register",
     "watch",
 ]
 
@@ -51,6 +54,7 @@ _MODULES = {
     "attend": "qkv.attention",
     "watch": "qkv.attention",
     "load": "qkv.hub",
+    "register": "qkv.registry",
     "Answerer": "qkv.pipelines.question_answerer",
     "Captioner": "qkv.pipelines.captioner",
     "Classifier": "qkv.pipelines.classifier",

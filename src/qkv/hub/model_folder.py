@@ -34,7 +34,7 @@ from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.models.vit import ViT
 from qkv.nn.interfaces import Model
-from qkv.registry import nearest, registered
+from qkv.registry import nearest, registered, unknown
 from qkv.runtime.device import pick_device
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
@@ -230,9 +230,7 @@ def read_config(folder: Path) -> tuple[type[Any], Any]:
     name = data.pop("model_type", None)
     models = registered("model")
     if not isinstance(name, str) or name not in models:
-        raise CheckpointError(
-            f"{folder / CONFIG}: unknown model_type {printable(repr(name))}{nearest(str(name), models)}"
-        )
+        raise CheckpointError(f"{folder / CONFIG}: {unknown('model', name)}")
     network = models[name]
     with reading(folder / CONFIG):
         return network, build(network.config_class, data, str(folder / CONFIG))

@@ -339,7 +339,7 @@ def describe_options(cls: type[Any]) -> dict[str, str]:
     """Return the meaning of each option of a registered class: the comment on the line of the parameter."""
     factory = cls.from_sizes if hasattr(cls, "from_sizes") else cls.__init__
     comments = _trailing_comments(factory)
-    return {name: comments.get(name, "") for name in options_of(cls).model_fields}
+    return {name: comments.get(name, "") for name in options_of(cls).model_fields}  # type: ignore[arg-type]
 
 
 @cache

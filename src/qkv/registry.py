@@ -77,7 +77,7 @@ def unknown(kind: str, name: object) -> str:
 
 
 def describe(cls: type[Any]) -> str:
-    """Return the description of a registered class in one line: its `description`, or the first line of its docstring."""
+    """Return the `description` of a registered class, or else the first line of its docstring."""
     text = getattr(cls, "description", "") or next(iter((cls.__doc__ or "").strip().splitlines()), "")
     return str(text).removesuffix(".")
 

@@ -41,6 +41,7 @@ class Dataset(Generic[Examples]):
     notes: tuple[str, ...] = ()
 
     kind: ClassVar[str]  # name of the type of examples in messages
+    unit: ClassVar[str] = "examples"  # of `size`
 
     @property
     def fingerprint(self) -> str:
@@ -60,6 +61,10 @@ class Dataset(Generic[Examples]):
         if size is None or "train" not in self.splits:
             return self
         return replace(self, splits={**self.splits, "train": self.splits["train"][:size]})
+
+    def size(self, split: str) -> int | None:
+        """Return the number of examples of a split; None if they are generated without end."""
+        return len(self.splits[split])  # type: ignore[arg-type]
 
     def training_texts(self) -> Iterator[str]:
         """Yield the texts that a tokenizer is trained on; none for data without text."""
@@ -120,6 +125,7 @@ class TextDataset(Dataset[str]):
     """Running text: a split is one string."""
 
     kind = "text"
+    unit = "characters"
 
     def training_texts(self) -> Iterator[str]:
         return iter([self.splits["train"]])
@@ -203,11 +209,17 @@ class SequenceDataset(Dataset[Any]):
     def hashed_bytes(self, split: str, examples: Any) -> Iterator[bytes]:
         yield f"sequences {split} {examples.fingerprint}\n".encode()
 
+    def size(self, split: str) -> int:
+        return int(self.splits[split].count)
+
 
 class BanditDataset(Dataset[Any]):
     """Bandit games; a split is a `Bandits`."""
 
     kind = "bandits"
+
+    def size(self, split: str) -> None:
+        return None
 
 
 class DatasetConfig(Config):

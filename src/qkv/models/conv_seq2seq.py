@@ -95,6 +95,7 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
     """Encoder and decoder of gated convolutions, with attention in every decoder layer."""
 
     config_class = ConvSeq2SeqConfig
+    description = "ConvS2S (Gehring et al. 2017): a convolutional encoder-decoder"
 
     def __init__(self, config: ConvSeq2SeqConfig) -> None:
         super().__init__()

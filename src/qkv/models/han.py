@@ -66,7 +66,7 @@ class HAN(TextEncoder):
     """
 
     config_class = HANConfig
-    description = "hierarchical attention network over words and sentences (Yang et al. 2016)"
+    description = "Hierarchical attention network over words and sentences (Yang et al. 2016)"
 
     def __init__(self, config: HANConfig) -> None:
         super().__init__()

@@ -127,6 +127,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
     """Recurrent decoder on a recurrent, convolutional or Transformer encoder."""
 
     config_class = RNNSeq2SeqConfig
+    description = "Recurrent encoder-decoder with attention (Bahdanau et al. 2015, Luong et al. 2015)"
 
     def __init__(self, config: RNNSeq2SeqConfig) -> None:
         super().__init__()

@@ -144,6 +144,7 @@ class ShowAttendTell(Decoder[Memory, State]):
     """Image encoder and recurrent decoder."""
 
     config_class = ShowAttendTellConfig
+    description = "Show, attend and tell (Xu et al. 2015): captions of images by an LSTM with attention"
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
 """Shell completion of recipe names, keys of --set, runs and dataset names."""
 
+from glob import escape, glob
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def complete_recipes(incomplete: str) -> list[str]:
 def complete_runs(incomplete: str) -> list[str]:
     """Return the runs under runs/ that begin with `incomplete`; other folders if there is none."""
     runs = _matching([str(path.parent) for path in sorted(RUNS.glob(f"*/{MANIFEST}"))], incomplete)
-    folders = [f"{path}/" for path in sorted(Path().glob(f"{incomplete}*")) if path.is_dir()]
+    folders = [f"{path}/" for path in sorted(glob(f"{escape(incomplete)}*")) if Path(path).is_dir()]
     return runs or folders
 
 
@@ -40,17 +41,16 @@ def complete_models(incomplete: str) -> list[str]:
 
 def complete_keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the keys of the recipe of a command that begin with `incomplete`, with their meanings."""
-    from qkv.cli.keys import recipe_keys
+    from qkv.cli.keys import FROM_DATA, recipe_keys
     from qkv.training.recipe import read_recipe
 
-    name = ctx.params.get("recipe")
-    if not isinstance(name, str):
-        return []
+    # After an option without a value, here --set, the arguments have not been parsed.
+    name = ctx.params.get("recipe") or next(iter(ctx.args), "")
     try:
         tables = recipe_keys(read_recipe(name))
     except QkvError:
         return []
-    keys = (key for table in tables for key in table.keys)
+    keys = (key for table in tables for key in table.keys if key.value != FROM_DATA)
     return [(f"{key.name}=", key.meaning) for key in keys if key.name.startswith(incomplete)]
 
 

@@ -109,7 +109,7 @@ def tables_json(tables: Iterable[Table]) -> list[Mapping[str, Any]]:
 
 def print_tables(tables: Iterable[Table], headers: Sequence[str] = HEADERS) -> None:
     """Print some columns of the keys of all tables, each with one width."""
-    shown = [table for table in tables if table.keys]
+    shown = list(tables)
     rows = [[key.cells[header] for header in headers] for table in shown for key in table.keys]
     lines = iter(format_rows(headers, rows, below=2))
     result(next(lines))

@@ -23,6 +23,7 @@ from qkv.datasets.images import LabeledImages
 from qkv.datasets.pair import Pair
 from qkv.datasets.squad import Question
 from qkv.datasets.tagged import Tagged
+from qkv.registry import describe
 from qkv.runtime.files import absolute_path
 
 MAX_SIZE = 10_000_000  # examples, all held in memory
@@ -228,12 +229,17 @@ class DatasetConfig(Config):
     folder: FilePath | None = None  # searched first for the files of the dataset
     size: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None  # maximum number of training examples
 
-    summary: ClassVar[str]
-    license: ClassVar[str] = GENERATED
+    summary: ClassVar[str]  # in `qkv data list`; default: the first line of the docstring
+    license: ClassVar[str] = "unknown"
     info: ClassVar[DatasetInfo | None] = None  # None: generated, or files of the user
     dataset_class: ClassVar[type[Dataset[Any]]]
     columns: ClassVar[tuple[Column, ...]] = PAIRS  # of its result tables
     remarks: ClassVar[Mapping[str, str]] = {}  # below its result tables, by language pair ("" if it has none)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        if "summary" not in vars(cls):
+            cls.summary = describe(cls)
 
     @property
     def languages(self) -> str:

@@ -93,7 +93,7 @@ def dry_run(recipe: Recipe, device: str = "auto", display: Display | None = None
         recipe={**recipe.to_dict(), "model": {"name": recipe.model.registered_name, **model.config.to_dict()}},
         data={split: size for split, size in sizes.items() if size is not None},
         unit=setup.data.unit,
-        tokenizer=_describe_vocabulary(recipe, setup.vocabulary).strip(),
+        tokenizer=_describe_vocabulary(recipe, setup.vocabulary).strip().removeprefix("tokenizer "),
         vocab_size=None if setup.vocabulary is None else len(setup.vocabulary),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps_per_epoch=batches,

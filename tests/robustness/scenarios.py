@@ -80,7 +80,7 @@ MODELS = [
 def _train(recipe: str, *files: str, more: tuple[str, ...] = (), families: tuple[str, ...] = DATA) -> Scenario:
     """Training on data files, which are damaged."""
     given = [part for name in files for part in ("--data", f"{{in}}/{name}")]
-    command = ("train", recipe, *given, *settings(recipe, *more), "--out", "{out}")
+    command = ("train", recipe, *given, *settings(recipe, *more), "--output", "{out}")
     return Scenario(
         f"train {recipe}", "data", f"texts/{'+'.join(files)}", command, families=families, output="run", result="run"
     )
@@ -103,14 +103,14 @@ DATAS = [
     _train("shakespeare-gpt", "text.txt"),
     _train("imdb-bert", "reviews.txt"),
     Scenario("train captions", "data", "captions", (
-        "train", "shapes-attend", "--data-dir", "{in}", *settings("shapes-attend"), "--out", "{out}"
+        "train", "shapes-attend", "--data-dir", "{in}", *settings("shapes-attend"), "--output", "{out}"
     ), families=(*DATA, "image"), output="run", result="run"),
     Scenario("train recipe", "data", "texts/recipe.toml", (
-        "train", "{in}/recipe.toml", "--out", "{out}", *CPU
+        "train", "{in}/recipe.toml", "--output", "{out}", *CPU
     ), families=(*DATA, "toml"), output="run", result="run", repeat=3),
     Scenario("train elmo", "data", "elmo", (
         "train", "polarity-elmo", "--data", "{in}/labels.tsv", "--set", "init={in}/model", "--set", "train.epochs=1",
-        "--set", "model.own_words=4", "--set", "model.reader_hidden=4", "--out", "{out}", *CPU,
+        "--set", "model.own_words=4", "--set", "model.reader_hidden=4", "--output", "{out}", *CPU,
     ), ("model/*",), ("bytes", "json", "special"), output="run", result="run"),
     _read("texts/pairs.tsv", "pairs.tsv", "data", "show", "{in}/pairs.tsv"),
     _read("own/transformer", "pairs.tsv", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv"),

@@ -202,7 +202,14 @@ class EpisodeDataset(Dataset[FewShotDataset]):
         yield f"{examples.pixels.shape}".encode() + examples.pixels.tobytes()
 
 
-class SequenceDataset(Dataset[Any]):
+class GeneratedDataset(Dataset[Any]):
+    """Examples that are generated on demand; they are not truncated."""
+
+    def truncated(self: AnyDataset, size: int | None) -> AnyDataset:
+        return self
+
+
+class SequenceDataset(GeneratedDataset):
     """Sequences of bit vectors; a split is a `Stream`."""
 
     kind = "sequences"
@@ -214,7 +221,7 @@ class SequenceDataset(Dataset[Any]):
         return int(self.splits[split].count)
 
 
-class BanditDataset(Dataset[Any]):
+class BanditDataset(GeneratedDataset):
     """Bandit games; a split is a `Bandits`."""
 
     kind = "bandits"

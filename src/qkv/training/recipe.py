@@ -11,7 +11,7 @@ from qkv.config import Config, StringList, build, merge, override, read_toml, re
 from qkv.datasets.dataset import DatasetConfig, FilePath, TextDatasetConfig
 from qkv.errors import InputError
 from qkv.registry import lookup, nearest, registered
-from qkv.runtime.text import printable_repr
+from qkv.runtime.text import printable, printable_repr
 from qkv.tasks.task import Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 
@@ -118,6 +118,12 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
     if not isinstance(name, str) or name not in classes:
         raise InputError(f"{where}: {section}.name = {printable_repr(name)}{nearest(str(name), classes)}")
     cls = classes[name]
+    config_class = getattr(cls, "config_class", cls)
+    valid = ("name", *(["preset"] if getattr(cls, "presets", None) else []), *config_class.model_fields)
+    for key in values:
+        if key not in valid:
+            hint = nearest(key, valid, f"{section}.")
+            raise InputError(f"{where}: unknown key {section}.{printable(key)}{hint}")
     if section == "model":
         values = _with_preset(cls, values, where)
         task = task_of(table)
@@ -125,9 +131,9 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
             for key in (*task.from_data, *task.model_options):
                 if key in values and values[key] != task.model_options.get(key, values):
                     raise InputError(f"{where}: model.{key} is set by the data; remove it")
-            fixed = {key: value for key, value in task.model_options.items() if key in cls.config_class.model_fields}
+            fixed = {key: value for key, value in task.model_options.items() if key in config_class.model_fields}
             values = {**values, **fixed}
-    return build(getattr(cls, "config_class", cls), values, where, prefix=f"{section}.")
+    return build(config_class, values, where, prefix=f"{section}.")
 
 
 def _with_preset(cls: type[Any], values: dict[str, Any], where: str) -> dict[str, Any]:

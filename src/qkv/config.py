@@ -306,6 +306,8 @@ def _message(error: ValidationError, cls: Any, prefix: str = "") -> str:
             return _validator_message(details["ctx"]["error"], key, _fields(cls, location))
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             return f"{key} must be {_range(_fields(cls, parents)[name])}, not {value}"
+        case "none_required":
+            return f"{key} does not apply here: remove it"
         case "json_invalid":
             return f"{key.rstrip('.') or 'the data'} contains text that is not valid Unicode"
     return f"{key} must be {_expected(details)}, not {value}"

@@ -203,6 +203,9 @@ class SequenceDataset(Dataset[Any]):
     def hashed_bytes(self, split: str, examples: Any) -> Iterator[bytes]:
         yield f"sequences {split} {examples.fingerprint}\n".encode()
 
+    def truncated(self, size: int | None) -> "SequenceDataset":
+        return self  # generated with `size` sequences
+
 
 class BanditDataset(Dataset[Any]):
     """Bandit games; a split is a `Bandits`."""

@@ -23,7 +23,7 @@ class Recipe(Config):
 
     name: str = ""  # of the built-in recipe, or the path of a .toml file
     overrides: StringList = ()  # --set assignments applied to it
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0  # of weights, batches and dropout
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # of weights, batches and dropout
     init: FilePath | None = None  # folder of a pretrained model of the same name; its tokenizer is used
     task: InstanceOf[TaskConfig]
     data: InstanceOf[DatasetConfig]

@@ -40,11 +40,13 @@ PRECISION = "bfloat16" if GPU else "float32"
 
 
 def a_linformer(length: int, sharing: str) -> TextEncoder:
-    return linformer.Linformer(linformer.Config(WORDS, max_length=length, rank=RANK, sharing=sharing, **SIZES))
+    return linformer.Linformer(
+        linformer.LinformerConfig(vocab_size=WORDS, max_length=length, rank=RANK, sharing=sharing, **SIZES)
+    )
 
 
 def full(length: int, sharing: str) -> TextEncoder:
-    return bert.Bert(bert.Config(WORDS, max_length=length, pooler=False, **SIZES))
+    return bert.Bert(bert.BertConfig(vocab_size=WORDS, max_length=length, pooler=False, **SIZES))
 
 
 def written_out(length: int, sharing: str) -> TextEncoder:

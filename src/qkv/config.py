@@ -37,8 +37,10 @@ from qkv.runtime.text import printable, printable_repr
 
 MAX_TOML_BYTES = 2**20
 MAX_INTEGER = 2**53  # largest integer range that float64 represents exactly
+MAX_VOCAB_SIZE = 1_000_000
 
 Size = Annotated[int, Field(ge=1, le=2**24)]  # a width, a length or a vocabulary size
+VocabSize = Annotated[int, Field(ge=5, le=MAX_VOCAB_SIZE)]  # of a trained tokenizer, special tokens included
 Count = Annotated[int, Field(ge=1, le=1024)]  # layers, heads, ...
 Budget = Annotated[int, Field(ge=1, le=2**30)]  # bounds memory: tokens of a batch, number of examples
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
@@ -136,7 +138,8 @@ def parse_term(kind: str, data: Any) -> Term:
         raise ValueError(f"must be the name of a {kind} or a table with a name, not {printable_repr(data)}")
     options = {key: value for key, value in data.items() if key != "name"}
     try:
-        options_class = options_of(lookup(kind, data["name"]))  # type: ignore[arg-type]
+        cls = lookup(kind, data["name"])
+        options_class = options_of(cls, "train" if kind == "tokenizer" else "from_sizes")  # type: ignore[arg-type]
     except InputError as error:
         raise ValueError(str(error)) from None
     try:
@@ -147,16 +150,17 @@ def parse_term(kind: str, data: Any) -> Term:
 
 
 @cache
-def options_of(cls: type[Any]) -> type[Config]:
+def options_of(cls: type[Any], factory: str = "from_sizes") -> type[Config]:
     """Return the options of a registered class as a config.
 
-    They are the parameters of `from_sizes`, or of the constructor if the class does not define it, that have defaults.
+    They are the keyword-only parameters of the classmethod `factory`, or the parameters of the constructor if the class
+    does not define it, that have defaults.
     """
-    parameters = inspect.signature(getattr(cls, "from_sizes", cls)).parameters.values()
+    method = getattr(cls, factory, cls)
     fields: dict[str, Any] = {
         parameter.name: (parameter.annotation, parameter.default)
-        for parameter in parameters
-        if parameter.default is not parameter.empty
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.default is not parameter.empty and (method is cls or parameter.kind is parameter.KEYWORD_ONLY)
     }
     return create_model(cls.__name__, __base__=Config, **fields)
 

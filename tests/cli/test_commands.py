@@ -336,7 +336,7 @@ def test_data_show_prints_pairs_of_a_dataset_or_of_files(qkv: Command, tmp_path:
         (["pairs-gru", "--data", "a", "--data", "b", "--data", "c"], "pairs"),
         (["dates-gru", "--set", "train.lr"], "--set train.lr"),
         (["dates-gru", "--set", "train.lr=fast"], "recipe dates-gru: train.lr"),
-        (["dates-gru", "--set", "model.source_size=5"], "recipe dates-gru: model.source_size"),
+        (["dates-gru", "--set", "model.source_vocab_size=5"], "recipe dates-gru: model.source_vocab_size"),
         (["dates-gru", "--device", "tpu"], "unknown device 'tpu'"),
         (["--resume", "none"], "none: "),
         (["--resume", "none", "--out", "x"], "--out cannot be combined"),
@@ -400,7 +400,7 @@ def test_demo_trains_evaluates_and_is_reused(
 ) -> None:
     recipe = tmp_path / "small.toml"
     recipe.write_text(
-        'data = { name = "dates", size = 60 }\nmodel = { name = "rnn_seq2seq", hidden = 8, embedding = 4 }\n'
+        'data = { name = "dates", size = 60 }\nmodel = { name = "rnn_seq2seq", hidden_dim = 8, embedding_dim = 4 }\n'
         'train = { epochs = 1, valid_size = 5, best_by = "exact" }\n'
     )
     monkeypatch.setattr(demo, "RECIPE", str(recipe))

@@ -18,7 +18,7 @@ from qkv.datasets.batching import (
     collate_to_shape,
     shuffled_batches,
 )
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD
+from qkv.tokenizers.trained import BEGIN, END, PAD
 
 lengths_of_examples = st.lists(st.integers(1, 60), max_size=120)
 budgets = st.integers(1, 300)

@@ -17,8 +17,8 @@ from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import split_by_source
 from qkv.errors import InputError
 from qkv.registry import registered
-from qkv.tasks.train_tokenizer import learn_vocabulary
-from qkv.tokenizers.vocabulary import UNKNOWN
+from qkv.tasks.train_tokenizer import train_tokenizer
+from qkv.tokenizers.trained import UNK
 from tests.datasets.build import dataset, load
 
 real = pytest.mark.skipif("QKV_DATA" not in os.environ, reason="QKV_DATA names no folder with the real data sets")
@@ -158,20 +158,20 @@ PAIRS = PairDataset({"train": [Pair("Cat", "K AE1 T"), Pair("Hat", "HH AE1 T")],
 
 
 def test_a_vocabulary_is_trained_on_the_training_pairs_only() -> None:
-    shared = learn_vocabulary(PAIRS, dataset("dates"))
+    shared = train_tokenizer(PAIRS, dataset("dates"))
     assert shared.source is shared.target
     assert {shared.source.piece(number) for number in range(4, len(shared.source))} == set("CatHKAE1T ")
 
 
 def test_each_side_may_have_its_own_vocabulary() -> None:
-    two = learn_vocabulary(PAIRS, dataset("dates", tokenizer="char", target_tokenizer="word", lowercase=True))
+    two = train_tokenizer(PAIRS, dataset("dates", tokenizer="char", target_tokenizer="word", lowercase=True))
     assert {two.source.piece(number) for number in range(4, len(two.source))} == set("cath")
     assert {two.target.piece(number) for number in range(4, len(two.target))} == {" k", " ae1", " t", " hh"}
 
 
 def test_the_vocabulary_of_a_text_is_trained_on_its_training_split_only() -> None:
     loaded = TextDataset({"train": "abc\n", "valid": "xyz"})
-    assert len(learn_vocabulary(loaded, dataset("text")).source) == 4 + 4
+    assert len(train_tokenizer(loaded, dataset("text")).source) == 4 + 4
 
 
 @real
@@ -208,11 +208,11 @@ def test_no_source_of_a_real_dataset_is_in_two_splits(config: DatasetConfig, cou
 @real
 def test_cmudict_has_letters_on_one_side_and_phonemes_on_the_other() -> None:
     loaded = load("cmudict")
-    two = learn_vocabulary(loaded, dataset("dates", tokenizer="char", target_tokenizer="word"))
+    two = train_tokenizer(loaded, dataset("dates", tokenizer="char", target_tokenizer="word"))
     assert len(two.source) == 4 + 29  # the alphabet, apostrophe, dash and dot
     assert len(two.target) == 4 + 69  # 24 consonants, and 15 vowels with three stresses each
     unseen = [pair.target for split in ("valid", "test") for pair in loaded.splits[split]]
-    assert not any(UNKNOWN in ids for ids in two.target.encode_ids(unseen))
+    assert not any(UNK in ids for ids in two.target.encode(unseen))
 
 
 @real

@@ -358,9 +358,9 @@ def test_most_texts_keep_their_case_and_some_are_lower_or_upper_case() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_unknown_splits_and_negative_sizes_are_rejected() -> None:
-    with pytest.raises(InputError, match="unknown split 'dev'"):
+    with pytest.raises(InputError, match="'dev'"):
         generate(1, split="dev")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="size must be 0 or more, not -1"):
+    with pytest.raises(InputError, match=r"size.*-1"):
         generate(-1, split="train")
 
 

@@ -21,7 +21,7 @@ from qkv.datasets.dataset import (
     TextDataset,
 )
 from qkv.errors import InputError
-from qkv.tasks.train_tokenizer import learn_vocabulary
+from qkv.tasks.train_tokenizer import train_tokenizer
 from tests.datasets.build import dataset, load
 
 WORDS = ("rain", "wind", "snow", "café", "夏")
@@ -201,7 +201,7 @@ def test_corrupted_files_are_read_or_rejected_with_a_short_error(name: str, tmp_
         assert b"\0" not in "".join(texts).encode(), mutation  # which raises for half of a surrogate pair
         assert len(loaded.fingerprint) == 64
         if "valid" in loaded.splits and isinstance(loaded, PairDataset):
-            assert learn_vocabulary(loaded, dataset("pairs")) is not None
+            assert train_tokenizer(loaded, dataset("pairs")) is not None
     for mutation in ("as it is", "byte order mark", "CR LF"):
         assert outcomes[mutation] == "read", mutation
     for mutation in ("empty", "blank lines", "UTF-16", "UTF-16 without a mark", "NUL in a word", "surrogate in a word"):

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from qkv.config import build, require
-from qkv.hub.json_file import read_text
 from qkv.hub.weight_map import Family, Weight, WeightMap
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.runtime.documents import read_text
+from qkv.tokenizers import CharTokenizer
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def weights(config: Config) -> WeightMap:
 
 def read_tokenizer(folder: Path, config: Config) -> Any:
     path = folder / "vocab.txt"
-    return Vocabulary.train([read_text(path, 2**10)], "char") if path.exists() else None
+    return CharTokenizer.train([read_text(path, 2**10)]) if path.exists() else None
 
 
 TOY = Family("toy", Toy, read_config, write_config, weights, read_tokenizer)

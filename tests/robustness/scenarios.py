@@ -110,7 +110,7 @@ DATAS = [
     ), families=(*DATA, "toml"), output="run", result="run", repeat=3),
     Scenario("train elmo", "data", "elmo", (
         "train", "polarity-elmo", "--data", "{in}/labels.tsv", "--set", "init={in}/model", "--set", "train.epochs=1",
-        "--set", "model.own_words=4", "--set", "model.reader_hidden=4", "--out", "{out}", *CPU,
+        "--set", "model.task_embedding_dim=4", "--set", "model.task_hidden_dim=4", "--out", "{out}", *CPU,
     ), ("model/*",), ("bytes", "json", "special"), output="run", result="run"),
     _read("texts/pairs.tsv", "pairs.tsv", "data", "show", "{in}/pairs.tsv"),
     _read("own/transformer", "pairs.tsv", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv"),

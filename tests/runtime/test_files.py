@@ -206,7 +206,7 @@ def test_a_lock_never_empties_the_target_of_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["file/below", "file/further/below"])
 def test_a_path_below_a_file_is_an_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    words = f"{tmp_path / place}: cannot be written"
+    words = str(tmp_path / place)
     with pytest.raises(InputError, match=words):
         write_atomically(tmp_path / place, b"")
     with pytest.raises(InputError, match=words), atomic_folder(tmp_path / place):

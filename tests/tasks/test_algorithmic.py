@@ -13,9 +13,8 @@ from qkv.cli.evaluate_scored import evaluate_scored
 from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
 from qkv.datasets.dataset import Dataset, SequenceDataset
 from qkv.errors import InputError
-from qkv.models.lstm_memory import Config as LSTMConfig
-from qkv.models.lstm_memory import LSTMMemory
-from qkv.models.ntm import NTM, Config
+from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.ntm import NTM, NTMConfig
 from qkv.tasks.algorithmic import AlgorithmicTask, SequenceBatch
 from qkv.training import job
 from qkv.training.loop import adamw
@@ -47,12 +46,12 @@ def prepared(data: Dataset[Any] | None = None, **train: Any) -> AlgorithmicTask:
 def small(task: AlgorithmicTask, **changes: Any) -> NTM:
     torch.manual_seed(0)
     sizes = AlgorithmicTask.sizes(SequenceDataset({"train": task.train}), None)
-    return NTM(Config(**{**sizes, "hidden": 16, "locations": 8, "width": 6, **changes}))
+    return NTM(NTMConfig(**{**sizes, "hidden_dim": 16, "locations": 8, "location_dim": 6, **changes}))
 
 
 def test_model_sizes_come_from_the_data():
     config = small(prepared(load("repeat_copy"))).config
-    assert (config.inputs, config.outputs) == (10, 9)
+    assert (config.input_dim, config.output_dim) == (10, 9)
 
 
 def test_epochs_are_consecutive_full_batches():
@@ -130,18 +129,22 @@ def eight() -> SequenceBatch:
 
 def build_model(kind: str, task: AlgorithmicTask) -> Any:
     torch.manual_seed(0)
-    return LSTMMemory(LSTMConfig(5, 3, hidden=24)) if kind == "baseline" else small(task, controller=kind)
+    return (
+        LSTMMemory(LSTMMemoryConfig(input_dim=5, output_dim=3, hidden_dim=24))
+        if kind == "baseline"
+        else small(task, controller=kind)
+    )
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("kind", "golden"), [("lstm", 0.4751), ("feedforward", 0.4679), ("baseline", 0.4849)])
+@pytest.mark.parametrize(("kind", "golden"), [("lstm", 0.4751), ("ffn_dim", 0.4679), ("baseline", 0.4849)])
 def test_golden_loss_after_20_steps(kind, golden):
     task = prepared()
     assert train(build_model(kind, task), task, eight(), 20, 3e-2)[-1] == pytest.approx(golden, rel=1e-3)
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("kind", ["lstm", "feedforward", "baseline"])
+@pytest.mark.parametrize("kind", ["lstm", "ffn_dim", "baseline"])
 def test_a_model_memorises_eight_sequences(kind):
     task = prepared()
     losses = train(build_model(kind, task), task, eight(), 160, 3e-2)
@@ -157,7 +160,7 @@ def test_best_by_must_be_a_metric_of_the_puzzle():
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_run_can_be_resumed_and_evaluated(tmp_path: Path, capsys):
-    sizes = ["model.hidden=4", "model.locations=3", "model.width=2", "data.size=4", "train.batch_size=4"]
+    sizes = ["model.hidden_dim=4", "model.locations=3", "model.location_dim=2", "data.size=4", "train.batch_size=4"]
     recipe = read_recipe("recall-ntm", [*sizes, "train.epochs=2", "train.save_every=1", "train.validate_every=9"])
     whole = job.begin(recipe, tmp_path / "run", "cpu")
     assert whole.state.finished

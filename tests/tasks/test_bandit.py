@@ -12,11 +12,11 @@ from torch import Tensor
 from qkv.datasets.corpora.bandits import Bandits
 from qkv.datasets.dataset import BanditDataset
 from qkv.errors import InputError
-from qkv.metrics.bandit_policies import baselines, gittins_index, play
-from qkv.models.snail import PolicyConfig, SNAILPolicy
+from qkv.models.snail import SNAILPolicy, SNAILPolicyConfig
 from qkv.nn.losses import gumbel, policy_gradient
 from qkv.tasks import bandit
 from qkv.tasks.bandit import TEST_SEED, VALID_SEED, BanditTask, GameBatch, draw_games, rollout, scores
+from qkv.tasks.bandit_policies import baselines, gittins_index, play
 from qkv.training.recipe import TrainConfig
 from tests.datasets.build import load
 
@@ -27,7 +27,9 @@ GOLDEN = -0.0810  # loss after 20 steps; near 0, as rewards are compared with th
 def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
     data = load("bandits", arms=3, pulls=pulls)
     torch.manual_seed(0)
-    model = SNAILPolicy(PolicyConfig(**BanditTask.sizes(data, None), keys=(8, 8), values=(8, 8), filters=8))
+    model = SNAILPolicy(
+        SNAILPolicyConfig(**BanditTask.sizes(data, None), key_dims=(8, 8), value_dims=(8, 8), filters=8)
+    )
     return BanditTask.prepare(data, None, None, TrainConfig(batch_size=64), 0), model
 
 
@@ -130,7 +132,7 @@ def train(task: BanditTask, model: SNAILPolicy, batches: Iterable[GameBatch]) ->
 def test_a_trained_model_beats_the_random_policy():
     two = Bandits(2, 6)
     torch.manual_seed(0)
-    model = SNAILPolicy(PolicyConfig(2, 6, keys=(8, 8), values=(8, 8), filters=8))
+    model = SNAILPolicy(SNAILPolicyConfig(actions=2, length=6, key_dims=(8, 8), value_dims=(8, 8), filters=8))
     task = BanditTask(two, two, TrainConfig(batch_size=256), 0, ())
     train(task, model, [task.batch(rows) for rows in [*task.epoch(0), *task.epoch(1)][:50]])
     result = scores(model.eval(), two, VALID_SEED, 4000)

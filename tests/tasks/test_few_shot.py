@@ -13,13 +13,15 @@ from torch.nn import functional as F
 
 from qkv.datasets.dataset import EpisodeDataset
 from qkv.datasets.episodes import FewShotDataset
-from qkv.models.snail import SNAIL, Config
+from qkv.models.snail import SNAIL, SNAILConfig
 from qkv.registry import lookup
 from qkv.tasks.few_shot import EVAL_SEED, FewShotTask, scores
 from qkv.training import job
 from qkv.training.recipe import TrainConfig, read_recipe
 
-SMALL = {"maps": 8, "stages": 2, "features": 16, "keys": (16, 16), "values": (16, 16), "filters": 16}
+SMALL = {
+    "conv_channels": 8, "conv_layers": 2, "image_dim": 16, "key_dims": (16, 16), "value_dims": (16, 16), "filters": 16,
+}  # fmt: skip
 
 
 def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> FewShotDataset:
@@ -38,7 +40,7 @@ def prepared(ways: int = 3, shots: int = 1, **train: Any) -> FewShotTask:
 
 def small(task: FewShotTask) -> SNAIL:
     torch.manual_seed(0)
-    return SNAIL(Config(**FewShotTask.sizes(EpisodeDataset({"train": task.train}), None), **SMALL))
+    return SNAIL(SNAILConfig(**FewShotTask.sizes(EpisodeDataset({"train": task.train}), None), **SMALL))
 
 
 def test_model_sizes_come_from_the_data():

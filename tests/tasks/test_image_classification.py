@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.images import LabeledImages
-from qkv.models.vit import Config, ViT
+from qkv.models.vit import ViT, ViTConfig
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import lookup
 from qkv.tasks.image_classification import ImageClassificationTask, cutout, shift_crop
@@ -38,7 +38,7 @@ def prepared(count: int = 50, **train: Any) -> ImageClassificationTask:
 def small(task: ImageClassificationTask) -> ViT:
     torch.manual_seed(0)
     sizes = ImageClassificationTask.sizes(ImageDataset({"train": task.train}), None)
-    return ViT(Config(**sizes, patch=4, dim=16, layers=1, heads=2, feedforward=32))
+    return ViT(ViTConfig(**sizes, patch=4, dim=16, layers=1, heads=2, ffn_dim=32))
 
 
 def test_model_sizes_come_from_the_data():

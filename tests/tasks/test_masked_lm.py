@@ -12,12 +12,11 @@ from torch.nn import functional as F
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.tasks.masked_lm import MaskedLMTask, TokenizedCorpus
 from qkv.tasks.masking import IGNORE
+from qkv.tokenizers import CharTokenizer, WordPieceTokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.tokenizers.wordpiece import learn_wordpieces
 from qkv.training.recipe import TrainConfig
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
@@ -26,7 +25,7 @@ TEXTS = [
     " ".join(f"Some {SUBJECTS[(n + i) % 5]} {VERBS[(n * i) % 4]} in the garden." for i in range(2 + n % 7))
     for n in range(40)
 ]
-TOKENIZER = learn_wordpieces(TEXTS, 60, lowercase=True)
+TOKENIZER = WordPieceTokenizer.train(TEXTS, vocab_size=60, lowercase=True)
 DATA = LabeledTextDataset(
     {"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(text, "x") for text in TEXTS[:9]]}
 )
@@ -40,7 +39,9 @@ def prepared(head: str = "pretraining", longest: int = 64, data: Dataset[Any] = 
 
 def tiny(head: str) -> Bert:
     torch.manual_seed(0)
-    return Bert(Config(len(TOKENIZER), head, dim=16, heads=2, layers=1, max_length=24, dropout=0.0)).eval()
+    return Bert(
+        BertConfig(vocab_size=len(TOKENIZER), head=head, dim=16, heads=2, layers=1, max_length=24, dropout=0.0)
+    ).eval()
 
 
 def unmasked(batch: Any) -> torch.Tensor:
@@ -63,7 +64,7 @@ def contains(whole: list[int], part: list[int]) -> bool:
 
 @pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
 def test_a_row_is_one_or_two_passages_with_special_tokens(head):
-    whole = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
+    whole = [TOKENIZER.encode(text) for text in TEXTS]
     task = prepared(head)
     for batch in batches(task):
         for ids, segments, length in zip(unmasked(batch).tolist(), batch.segments.tolist(), batch.lengths, strict=True):
@@ -82,13 +83,13 @@ def test_a_row_is_one_or_two_passages_with_special_tokens(head):
 def test_without_pairs_an_epoch_has_every_token_once():
     task = prepared("masked_lm")
     counted = Counter(token for batch in batches(task) for token in unmasked(batch).flatten().tolist())
-    wanted = Counter(token for text in TEXTS for token in TOKENIZER.encode(text, specials=False).ids)
+    wanted = Counter(token for text in TEXTS for token in TOKENIZER.encode(text))
     assert {token: count for token, count in counted.items() if token not in (PAD, BEGIN, END)} == dict(wanted)
 
 
 def test_half_of_the_second_passages_follow_the_first():
     task = prepared(length=64, batch_size=64 * 8)
-    documents = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
+    documents = [TOKENIZER.encode(text) for text in TEXTS]
     labels = []
     for epoch in range(8):
         for batch in batches(task, epoch):
@@ -213,7 +214,7 @@ def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
     assert data.documents("train") == ["Cats sleep. Dogs sing!", "Mice jump\nand wander.\n"]
     corpus = TokenizedCorpus.from_texts(["\x00. .", *data.documents("train"), "\x01"], TOKENIZER)
     sentences = [s for text in ["\x00. .", *data.documents("train")] for s in split_sentences(text)]
-    assert corpus.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s, specials=False).ids]
+    assert corpus.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s)]
     assert [len(document) - 1 for document in corpus.documents] == [len(split_sentences("\x00. .")), 2, 1]
     assert MaskedLMTask.splits(data) == ["train", "valid"]
     assert prepared("masked_lm", data=data).describe() == f"2 documents, {len(corpus.tokens) - 2} tokens"
@@ -238,4 +239,6 @@ def test_invalid_settings_and_data_are_errors(change, words):
 
 def test_a_tokenizer_without_a_mask_is_an_error():
     with pytest.raises(InputError, match=r"\[MASK\]"):
-        MaskedLMTask.prepare(DATA, Vocabulary.train(TEXTS, "char"), Config(9, "masked_lm"), TrainConfig(), 0)
+        MaskedLMTask.prepare(
+            DATA, CharTokenizer.train(TEXTS), BertConfig(vocab_size=9, head="masked_lm"), TrainConfig(), 0
+        )

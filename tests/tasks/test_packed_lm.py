@@ -10,18 +10,17 @@ from torch.nn import functional as F
 from qkv.datasets.dataset import Dataset, LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.models.gpt2 import GPT2, Config
+from qkv.models.gpt2 import GPT2
 from qkv.pipelines.generator import Generator
 from qkv.tasks.packed_lm import PackedLMTask
-from qkv.tokenizers.vocabulary import END, Vocabulary
+from qkv.tokenizers import WordTokenizer
+from qkv.tokenizers.trained import END
 from qkv.training.recipe import TrainConfig
 
 TEXTS = ["the cat sat", "a dog", "on the mat sat a dog and a cat", "mat", "and the dog ran", "cat and dog", "the end"]
-VOCABULARY = Vocabulary.train(TEXTS, "word")
+TOKENIZER = WordTokenizer.train(TEXTS)
 SETTINGS = TrainConfig(batch_size=24, length=12, valid_size=3)
-CONFIG = Config(
-    len(VOCABULARY), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
-)
+CONFIG = Config(len(TOKENIZER), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True)
 
 
 def data(texts: list[str] = TEXTS) -> Dataset[Any]:
@@ -30,7 +29,7 @@ def data(texts: list[str] = TEXTS) -> Dataset[Any]:
 
 
 def prepared(settings: TrainConfig = SETTINGS, texts: list[str] = TEXTS) -> PackedLMTask:
-    return PackedLMTask.prepare(data(texts), VOCABULARY, CONFIG, settings, seed=0)
+    return PackedLMTask.prepare(data(texts), TOKENIZER, CONFIG, settings, seed=0)
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def model() -> GPT2:
 def alone(model: GPT2, ids: list[int]) -> tuple[float, int]:
     """Sum of -log p of each token after the first for a single document, and the number of these tokens."""
     tokens = torch.tensor([ids])
-    logits = model(tokens[:, :-1]) if len(ids) > 1 else torch.zeros(1, 0, len(VOCABULARY))
+    logits = model(tokens[:, :-1]) if len(ids) > 1 else torch.zeros(1, 0, len(TOKENIZER))
     return float(F.cross_entropy(logits[0], tokens[0, 1:], reduction="sum")) if len(ids) > 1 else 0.0, len(ids) - 1
 
 
@@ -54,7 +53,7 @@ def test_a_packed_document_is_scored_as_if_alone(model):
     short = [text for text in TEXTS if len(text.split()) < 4]  # three of at most four tokens fit in a row
     task = prepared(replace(SETTINGS, length=12, batch_size=12, valid_size=9), short)
     result = task.evaluate(model, data(short[:3]), "test")
-    sums = [alone(model, [*VOCABULARY.encode(text).ids, END]) for text in short[:3]]
+    sums = [alone(model, [*TOKENIZER.encode(text), END]) for text in short[:3]]
     expected = sum(nats for nats, _ in sums) / sum(count for _, count in sums)
     assert (result.size, result.unit) == (3, "documents")
     assert result.scores["loss"] == pytest.approx(expected, rel=1e-6)
@@ -79,7 +78,7 @@ def test_batch_loss_is_the_mean_over_its_documents(model, padded):
 
 def test_an_epoch_has_every_token_once_in_a_new_order():
     task = prepared()
-    expected = sorted(token for text in TEXTS for token in [*VOCABULARY.encode(text).ids, END])
+    expected = sorted(token for text in TEXTS for token in [*TOKENIZER.encode(text), END])
     orders = []
     for number in (0, 1, 0):
         batches = [task.batch(rows) for rows in task.epoch(number)]
@@ -105,13 +104,13 @@ def test_a_small_model_memorises_the_documents():
             loss = task.loss(model, task.batch(rows))
             loss.backward()
             optimizer.step()
-    assert Generator(model, VOCABULARY)("the cat", tokens=9, temperature=1e-3).text == "the cat sat"
+    assert Generator(model, TOKENIZER)("the cat", tokens=9, temperature=1e-3).text == "the cat sat"
     unending = GPT2(replace(CONFIG, ends=False))
     unending.load_state_dict(model.state_dict())
-    assert len(Generator(unending, VOCABULARY)("the cat", tokens=9, temperature=1e-3).text.split()) == 11
-    for before, after in (("on the mat sat", VOCABULARY.encode("a").ids[0]), ("the cat sat", END)):
+    assert len(Generator(unending, TOKENIZER)("the cat", tokens=9, temperature=1e-3).text.split()) == 11
+    for before, after in (("on the mat sat", TOKENIZER.encode("a")[0]), ("the cat sat", END)):
         with torch.no_grad():
-            assert model(torch.tensor([VOCABULARY.encode(before).ids]))[0, -1].argmax() == after
+            assert model(torch.tensor([TOKENIZER.encode(before)]))[0, -1].argmax() == after
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_released_translator_translates_like_transformers(marian: Path):
         )[0]
         answer = translator(text, max_length=12)
         assert answer.text == tokenizer.decode(expected, skip_special_tokens=True)
-        cross = answer.maps[0]
+        cross = answer.attention[0]
         assert "".join(cross.columns[:-1]).replace(" ", "") == text.replace(" ", "")
         assert cross.columns[-1] == "</s>"
         torch.testing.assert_close(torch.from_numpy(cross.weights).sum(-1), torch.ones(cross.weights.shape[:2]))

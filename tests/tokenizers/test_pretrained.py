@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 
 from qkv.errors import CheckpointError, InputError
-from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers, read_tokenizer
+from qkv.tokenizers import Encoding, PairTokenizer, SpecialTokens, Tokenizer
+from qkv.tokenizers.library import PretrainedTokenizer
+from qkv.tokenizers.pretrained import read_tokenizer
 from qkv.tokenizers.sentencepiece import SentencePieces
 
 ODD = [
@@ -150,10 +152,18 @@ def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def same(ours: PretrainedTokenizer, theirs: Any, lines: list[str]) -> list[str]:
+def encodings(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
+    return tokenizer.encode_with_offsets(texts, add_special_tokens=True)
+
+
+def ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=True)
+
+
+def same(ours: Tokenizer, theirs: Any, lines: list[str]) -> list[str]:
     """Return the lines for which ids or decoded texts differ."""
     expected = theirs(lines, truncation=False, padding=False)["input_ids"]
-    found = ours.encode_batch(lines)
+    found = encodings(ours, lines)
     wrong = [line for line, one, other in zip(lines, found, expected, strict=True) if one.ids != other]
     back = [ours.decode(one.ids) for one in found]
     return wrong + [
@@ -167,9 +177,9 @@ def test_bert_from_tokenizer_json_matches_transformers(transformers, minilm):
     tokenizer, theirs = read_tokenizer(minilm, "bert"), transformers.BertTokenizer.from_pretrained(minilm)
     assert same(tokenizer, theirs, LINES) == []
     offsets = theirs(LINES, truncation=False, padding=False, return_offsets_mapping=True)["offset_mapping"]
-    assert [one.offsets for one in tokenizer.encode_batch(LINES)] == offsets
+    assert [one.offsets for one in encodings(tokenizer, LINES)] == offsets
     assert len(tokenizer) == 30522
-    assert tokenizer.special_tokens == SpecialTokens(pad=0, unknown=100, begin=101, end=102, mask=103)
+    assert tokenizer.special_tokens == SpecialTokens(pad=0, unk=100, cls=101, sep=102, mask=103)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +217,9 @@ def test_gpt2_matches_transformers_on_10000_lines_of_real_text(transformers, gpt
     tokenizer, lines = read_tokenizer(gpt2, "gpt2"), real_lines()
     theirs = transformers.GPT2Tokenizer(vocab=str(gpt2 / "encoder.json"), merges=str(gpt2 / "vocab.bpe"))
     assert same(tokenizer, theirs, lines) == []
-    assert [tokenizer.decode(one.ids) for one in tokenizer.encode_batch(lines)] == lines
+    assert [tokenizer.decode(one.ids) for one in encodings(tokenizer, lines)] == lines
     assert len(tokenizer) == 50257
-    assert tokenizer.special_tokens == SpecialTokens(unknown=50256, begin=50256, end=50256)
+    assert tokenizer.special_tokens == SpecialTokens(unk=50256, begin=50256, end=50256)
 
 
 @pytest.mark.parametrize("config", [{}, {"add_prefix_space": True}, {"add_bos_token": True}])
@@ -226,7 +236,7 @@ def test_bpe_from_two_files_matches_transformers(transformers, small_bpe, tmp_pa
 
 def test_byte_level_bpe_is_lossless_and_its_pieces_cover_the_text(small_bpe):
     tokenizer = read_tokenizer(small_bpe, "gpt2")
-    for line, found in zip(ODD, tokenizer.encode_batch(ODD), strict=True):
+    for line, found in zip(ODD, encodings(tokenizer, ODD), strict=True):
         assert tokenizer.decode(found.ids) == line
         offsets = {offset for start, stop in found.offsets for offset in range(start, stop)}
         assert offsets == set(range(len(line)))
@@ -256,18 +266,18 @@ def check_marian(transformers: Any, folder: Path, lines: list[str]) -> None:
             str(folder / "source.spm"), str(folder / "target.spm"), str(folder / "vocab.json")
         )
     two = read_tokenizer(folder, "marian")
-    assert isinstance(two, TwoTokenizers)
+    assert isinstance(two, PairTokenizer)
     for ours, expected in ((two.source, theirs(lines)), (two.target, theirs(text_target=lines))):
-        found = ours.encode_batch(lines)
+        found = encodings(ours, lines)
         model = folder / ("source.spm" if ours is two.source else "target.spm")
         wrong = [line for line, one, ids in zip(lines, found, expected["input_ids"], strict=True) if one.ids != ids]
         assert [line for line in wrong if not tied(model, line)] == []
         assert len(wrong) < 5
-        assert any(ours.special_tokens.unknown in one.ids for one in found)
+        assert any(ours.special_tokens.unk in one.ids for one in found)
         for ids in expected["input_ids"]:
             again = theirs.decode(ids, skip_special_tokens=True, use_source_tokenizer=ours is two.source)
             assert ours.decode(ids) == again
-    assert two.target.special_tokens == SpecialTokens(pad=len(two.target) - 1, unknown=1, end=0)
+    assert two.target.special_tokens == SpecialTokens(pad=len(two.target) - 1, unk=1, end=0)
 
 
 def test_marian_may_have_a_vocabulary_for_each_side(marian, tmp_path):
@@ -277,9 +287,9 @@ def test_marian_may_have_a_vocabulary_for_each_side(marian, tmp_path):
     (tmp_path / "target_vocab.json").write_text(json.dumps(turned))
     (tmp_path / "tokenizer_config.json").write_text('{"separate_vocabs": true}')
     one, two = read_tokenizer(marian, "marian"), read_tokenizer(tmp_path, "marian")
-    assert two.source.encode("The lines").ids == one.source.encode("The lines").ids
-    expected = [len(numbers) - 1 - number for number in one.target.encode("The lines").ids]
-    assert two.target.encode("The lines").ids == expected
+    assert ids(two.source, "The lines") == ids(one.source, "The lines")
+    expected = [len(numbers) - 1 - number for number in ids(one.target, "The lines")]
+    assert ids(two.target, "The lines") == expected
 
 
 def test_a_tokenizer_round_trips_through_json(marian, small_bpe):
@@ -288,51 +298,33 @@ def test_a_tokenizer_round_trips_through_json(marian, small_bpe):
         again = PretrainedTokenizer.from_json(tokenizer.to_json(), "tokenizer.json")
         assert again.special_tokens == tokenizer.special_tokens
         assert len(again) == len(tokenizer)
-        assert again.encode_batch(LINES) == tokenizer.encode_batch(LINES)
+        assert encodings(again, LINES) == encodings(tokenizer, LINES)
 
 
 def test_other_libraries_load_files_without_separate_ids_only(transformers, marian, small_bpe, tmp_path):
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer as Backend
 
     plain = read_tokenizer(small_bpe, "gpt2")
-    assert Tokenizer.from_str(plain.to_json()).encode("The lines").ids == plain.encode("The lines").ids
+    assert Backend.from_str(plain.to_json()).encode("The lines").ids == ids(plain, "The lines")
     with pytest.raises(Exception, match="expected"):  # its numbers would not be the model's
-        Tokenizer.from_str(read_tokenizer(marian, "marian").source.to_json())
+        Backend.from_str(read_tokenizer(marian, "marian").source.to_json())
 
 
-def test_pairs_have_segments_and_offsets_into_their_own_text(vocab_only):
+def test_special_tokens_have_no_offsets_and_other_pieces_are_their_text(vocab_only):
     tokenizer = read_tokenizer(vocab_only, "bert")
-    question, answer = "Who  ate it?", "Zoë's dög, [MASK]!"
-    found = tokenizer.encode(question, answer)
-    assert found.pieces == (
-        "[CLS]",
-        "Who",
-        "ate",
-        "it",
-        "?",
-        "[SEP]",
-        "Zoë",
-        "'",
-        "s",
-        "dög",
-        ",",
-        "[MASK]",
-        "!",
-        "[SEP]",
-    )
-    assert found.segments == [0] * 6 + [1] * 8
-    assert found.texts == [None, 0, 0, 0, 0, None, 1, 1, 1, 1, 1, 1, 1, None]
-    for piece, side, (start, stop) in zip(found.pieces, found.texts, found.offsets, strict=True):
-        assert side is None or (question, answer)[side][start:stop] == piece
-    assert len(found) == 14
-    bare = tokenizer.encode(question, answer, specials=False)
-    assert bare.ids == [number for number, side in zip(found.ids, found.texts, strict=True) if side is not None]
+    text = "Zoë's  dög, [MASK]!"
+    (found,) = encodings(tokenizer, [text])
+    assert found.pieces == ("[CLS]", "Zoë", "'", "s", "dög", ",", "[MASK]", "!", "[SEP]")
+    for piece, (start, end) in zip(found.pieces[1:-1], found.offsets[1:-1], strict=True):
+        assert text[start:end] == piece
+    assert (found.offsets[0], found.offsets[-1], len(found)) == ((0, 0), (0, 0), 9)
+    assert tokenizer.encode(text) == found.ids[1:-1]
 
 
 def test_sentencepiece_pieces_equal_their_text(marian):
     source = read_tokenizer(marian, "marian").source
     text = "The lines of Xq"
-    found = source.encode(text)
+    (found,) = encodings(source, [text])
     assert found.pieces[-1] == "</s>"
     assert "".join(found.pieces[:-1]).replace(" ", "") == text.replace(" ", "")
     for piece, (start, stop) in zip(found.pieces[:-1], found.offsets[:-1], strict=True):
@@ -341,28 +333,28 @@ def test_sentencepiece_pieces_equal_their_text(marian):
 
 def test_a_token_can_be_displayed_by_id(vocab_only, small_bpe, marian):
     bert, bpe = read_tokenizer(vocab_only, "bert"), read_tokenizer(small_bpe, "gpt2")
-    assert [bert.piece(number) for number in bert.encode("Unbelievable").ids] == ["[CLS]", "unbelievable", "[SEP]"]
-    assert bert.piece(bert.encode("xqz").ids[2]).isalpha()
-    assert "".join(map(bpe.piece, bpe.encode("The lines of it").ids)) == "The lines of it"
+    assert [bert.piece(number) for number in ids(bert, "Unbelievable")] == ["[CLS]", "unbelievable", "[SEP]"]
+    assert bert.piece(ids(bert, "xqz")[2]).isalpha()
+    assert "".join(map(bpe.piece, ids(bpe, "The lines of it"))) == "The lines of it"
     source = read_tokenizer(marian, "marian").source
-    assert "".join(map(source.piece, source.encode("the lines", specials=False).ids)) == " the lines"
+    assert "".join(map(source.piece, source.encode("the lines"))) == " the lines"
     with pytest.raises(InputError, match="no token with id 99999999"):
         bert.piece(99999999)
 
 
 @pytest.mark.parametrize("specials", [True, False])
-def test_encode_ids_equals_encode(vocab_only, small_bpe, marian, specials):
+def test_encode_equals_encode_with_offsets(vocab_only, small_bpe, marian, specials):
     both = read_tokenizer(marian, "marian")
     for tokenizer in (read_tokenizer(vocab_only, "bert"), read_tokenizer(small_bpe, "gpt2"), both.source, both.target):
-        placed = [one.ids for one in tokenizer.encode_batch(ODD, specials=specials)]
-        assert tokenizer.encode_ids(ODD, specials=specials) == placed
+        found = tokenizer.encode_with_offsets(ODD, add_special_tokens=specials)
+        assert tokenizer.encode(ODD, add_special_tokens=specials) == [one.ids for one in found]
 
 
 def test_lone_surrogates_are_an_input_error(small_bpe):
     with pytest.raises(InputError, match="surrogate"):
-        read_tokenizer(small_bpe, "gpt2").encode("a\ud800b")
+        read_tokenizer(small_bpe, "gpt2").encode_with_offsets(["a\ud800b"])
     with pytest.raises(InputError, match="surrogate"):
-        read_tokenizer(small_bpe, "gpt2").encode_ids(["a\ud800b"])
+        read_tokenizer(small_bpe, "gpt2").encode(["a\ud800b"])
 
 
 def test_special_tokens_are_read_from_the_folder(vocab_only):
@@ -372,14 +364,14 @@ def test_special_tokens_are_read_from_the_folder(vocab_only):
     (vocab_only / "tokenizer_config.json").write_text('{"pad_token": "[PAD]", "mask_token": "[unused1]"}')
     (vocab_only / "special_tokens_map.json").write_text('{"pad_token": {"content": "<nothing>", "lstrip": false}}')
     tokenizer = read_tokenizer(vocab_only, "bert")
-    assert tokenizer.special_tokens == SpecialTokens(pad=1, unknown=100, begin=101, end=102, mask=2)
-    assert tokenizer.encode("a <nothing> b", specials=False).ids[1] == 1
+    assert tokenizer.special_tokens == SpecialTokens(pad=1, unk=100, cls=101, sep=102, mask=2)
+    assert tokenizer.encode("a <nothing> b")[1] == 1
 
 
 def test_added_tokens_must_have_the_next_ids(vocab_only):
     (vocab_only / "added_tokens.json").write_text('{"<new>": 30522, "<newer>": 30523}')
     tokenizer = read_tokenizer(vocab_only, "bert")
-    assert tokenizer.encode("a<newer>b<new>", specials=False).ids[1::2] == [30523, 30522]
+    assert tokenizer.encode("a<newer>b<new>")[1::2] == [30523, 30522]
     assert len(tokenizer) == 30524
     (vocab_only / "added_tokens.json").write_text('{"<new>": 40000}')
     with pytest.raises(CheckpointError, match="the next free id"):

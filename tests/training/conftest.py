@@ -15,8 +15,8 @@ from .stopping import stop_after
 
 TINY = [
     "data.size=120",
-    "model.hidden=16",
-    "model.embedding=8",
+    "model.hidden_dim=16",
+    "model.embedding_dim=8",
     "model.dropout=0.1",
     "model.max_length=48",
     "train.epochs=3",
@@ -28,8 +28,8 @@ TINY = [
     "train.valid_size=10",
 ]
 TINY_TEXT = [
-    "model.hidden=16",
-    "model.embedding=8",
+    "model.hidden_dim=16",
+    "model.embedding_dim=8",
     "model.layers=2",
     "model.dropout=0.1",
     "train.epochs=3",

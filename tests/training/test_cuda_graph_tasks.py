@@ -26,9 +26,10 @@ pytestmark = [
 
 BERT = ["model.dim=16", "model.heads=2", "model.layers=1", "model.dropout=0.0", "model.attention_dropout=0.0"]
 ELMO = [
-    "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden=16", "model.dropout=0.0",
+    "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden_dim=16",
+    "model.dropout=0.0",
 ]  # fmt: skip
-ON_ELMO = [*ELMO, "model.reader_hidden=8", "model.task_dropout=0.0"]
+ON_ELMO = [*ELMO, "model.task_hidden_dim=8", "model.task_dropout=0.0"]
 PIECES = "data.vocabulary=wordpiece:60"
 RECIPES = {
     "imdb-bert": [*BERT, PIECES, "train.length=16", "model.max_length=16"],
@@ -38,17 +39,19 @@ RECIPES = {
     "polarity-elmo": ON_ELMO,
     "wnut-bert": [*BERT, PIECES, "model.max_length=16"],
     "wnut-elmo": ON_ELMO,
-    "polarity-lstm-attention": ["model.embedding=8", "model.hidden=4", "model.dropout=0.0", "model.word_dropout=0.0"],
+    "polarity-lstm-attention": [
+        "model.embedding_dim=8", "model.hidden_dim=4", "model.dropout=0.0", "model.word_dropout=0.0",
+    ],
     "imdb-han": [
-        "model.embedding=8", "model.hidden=4", "model.dropout=0.0", "model.word_dropout=0.0", "model.max_length=4",
-        "model.max_words=8", "data.vocabulary=word",
+        "model.embedding_dim=8", "model.hidden_dim=4", "model.dropout=0.0", "model.word_dropout=0.0",
+        "model.max_length=4", "model.max_words=8", "data.vocabulary=word",
     ],
     "imdb-linformer": [*BERT, PIECES, "model.max_length=16", "model.rank=4"],
-    "copy-ntm": ["model.hidden=8", "model.locations=8", "model.width=4", "data.size=200"],
+    "copy-ntm": ["model.hidden_dim=8", "model.locations=8", "model.location_dim=4", "data.size=200"],
     "shakespeare-gpt": [*BERT, "train.length=16", "model.max_length=16"],
-    "fashion-vit": [*BERT[:-1], "model.feedforward=16", "model.stem=[4]", "train.cover=2"],
+    "fashion-vit": [*BERT[:-1], "model.ffn_dim=16", "model.stem=[4]", "train.cover=2"],
     "multi30k-transformer": [
-        "model.dim=16", "model.heads=2", "model.feedforward=16", "model.dropout=0.0", "model.attention_dropout=0.0",
+        "model.dim=16", "model.heads=2", "model.ffn_dim=16", "model.dropout=0.0", "model.attention_dropout=0.0",
         "model.activation_dropout=0.0", "data.vocabulary=bpe:60",
     ],
 }  # fmt: skip

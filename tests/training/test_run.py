@@ -164,7 +164,7 @@ def test_data_that_changed_since_training_are_rejected(tmp_path, monkeypatch):
     pairs = [f"{number:03}\t{number % 7}" for number in range(60)]
     Path("pairs.tsv").write_text("\n".join(pairs))
     Path("mine.toml").write_text('data = { name = "pairs", train = ["pairs.tsv"] }\ntrain = { epochs = 1 }')
-    small = ["model.name=rnn_seq2seq", "model.hidden=8", "model.embedding=8"]
+    small = ["model.name=rnn_seq2seq", "model.hidden_dim=8", "model.embedding_dim=8"]
     run = job.begin(read_recipe("mine.toml", small), tmp_path / "run", "cpu").run
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # a relative path in the recipe must still name the same file

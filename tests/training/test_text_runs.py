@@ -25,7 +25,7 @@ SENTENCES = [
     for first in FILMS
     for second in FILMS
 ]
-SMALL = ["model.embedding=16", "model.hidden=16", "model.dropout=0.0", "train.lr=0.02", "train.warmup=0"]
+SMALL = ["model.embedding_dim=16", "model.hidden_dim=16", "model.dropout=0.0", "train.lr=0.02", "train.warmup=0"]
 OFTEN = ["train.epochs=10", "train.validate_every=20", "train.ema=0"]
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from qkv.datasets.tensor_batch import TensorBatch
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD
+from qkv.tokenizers.trained import BEGIN, END, PAD
 from qkv.types import Int, Tensor
 
 POOL = 50  # batches per pool of shuffled examples that is sorted by length

@@ -11,7 +11,7 @@ The encoder can also use positions in the dependency trees of its sentences (`qk
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import model_validator
@@ -161,7 +161,7 @@ class Transformer(EncoderDecoder[Memory, State]):
         return Memory(self.encoder_norm(x), source_lengths)
 
     def init_state(self, memory: Memory) -> State:
-        sources = tuple(block.cross_attention.keys_values(memory.hidden) for block in self.decoder)
+        sources = tuple(cast(DecoderBlock, block).cross_attention.keys_values(memory.hidden) for block in self.decoder)
         return State(sources, memory.lengths, past=None, position=0)
 
     def advance(

@@ -16,8 +16,8 @@ from enum import IntEnum
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
 from qkv.errors import CheckpointError
+from qkv.tokenizers.library import SPACE, tokenizer_errors
 from qkv.tokenizers.limits import MAX_TOKENS, TRIM, check_charsmap, check_unigram
-from qkv.tokenizers.tokenizer import SPACE, tokenizer_errors
 
 MAX_PIECE_BYTES = 2**10
 UNIGRAM = 1  # model_type

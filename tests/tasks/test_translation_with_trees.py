@@ -17,7 +17,7 @@ from qkv.pipelines.translator import Search, Translator
 from qkv.pipelines.tree_inputs import ParsedSentence
 from qkv.tasks.translation import TranslationTask, encode
 from qkv.tokenizers import BPETokenizer, CharTokenizer, TrainedTokenizer, WordPieceTokenizer, WordTokenizer
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 
 HEADS = [(0, 1, 1), (0, 1, 2), (0, 3, 1), (2, 0, 2), (2, 0, 1), (3, 0, 2), (3, 3, 0), (3, 1, 0)]
 
@@ -40,7 +40,7 @@ def build(pairs: list[Pair] = PAIRS, tokenizer: TrainedTokenizer = TOKENIZER, **
         len(tokenizer), len(tokenizer), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
     )
     data = PairDataset({"train": pairs, "valid": pairs})
-    task = TranslationTask.prepare(data, tokenizer, config, TrainConfig(batch_size=64), 0)
+    task = prepare(TranslationTask, data, tokenizer, config, batch_size=64)
     return task, Transformer(config).eval()
 
 

@@ -118,8 +118,7 @@ def shuffled_batches(lengths: Sequence[int], batch_size: BatchSize, seed: int, e
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))
     order = torch.randperm(len(lengths), generator=generator).tolist()
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
-    rows = batch_size.size / mean if batch_size.by == "tokens" else batch_size.size
-    pool = max(1, int(POOL * rows))
+    pool = max(1, int(POOL * batch_size.size / (mean if batch_size.by == "tokens" else 1)))
     pools = (order[start : start + pool] for start in range(0, len(order), pool))
     batches = [batch for indices in pools for batch in batch_by_length(lengths, batch_size, indices, WIDTH_MULTIPLE)]
     return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]

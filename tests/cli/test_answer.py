@@ -112,17 +112,17 @@ def test_a_model_is_trained_evaluated_and_used(qkv, tmp_path):
         train = {{ epochs = 2, batch_tokens = 64, best_by = "f1" }}
     """)
     run = tmp_path / "run"
-    done = qkv("train", recipe, "--out", run, "--device", "cpu")
+    done = qkv("train", recipe, "--output", run, "--device", "cpu")
     assert done.code == 0, done.err
     assert "3 questions, 3 windows" in done.err
     done = qkv("evaluate", run, "--split", "valid", "--json", "--device", "cpu")
     assert {"loss", "exact", "f1"} <= json.loads(done.out).keys()
     done = qkv("answer", run, "--question", "Who?", "--text", text, "--json", "--device", "cpu")
     assert json.loads(done.out)["candidates"][0]["text"] in text
-    bad = qkv("train", recipe, "--set", "model.head=span", "--out", tmp_path / "other")
+    bad = qkv("train", recipe, "--set", "model.head=span", "--output", tmp_path / "other")
     assert "model.head" in bad.error
     data.write_text(data.read_text().replace('"answer_start": ', '"answer_start": 1'))
-    assert "the mat" in qkv("train", recipe, "--out", tmp_path / "other").error
+    assert "the mat" in qkv("train", recipe, "--output", tmp_path / "other").error
 
 
 def test_a_model_for_another_task_is_an_error(qkv, folder, tmp_path):

@@ -162,7 +162,7 @@ def test_missing_files_are_downloaded_into_the_cache_with_a_licence_notice(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in captured.err
-    assert "tiny: licence: do what you like\n" in captured.err
+    assert "tiny: license: do what you like\n" in captured.err
     assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
     assert capsys.readouterr().err == ""
 

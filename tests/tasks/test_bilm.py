@@ -14,8 +14,8 @@ from qkv.tasks.bilm import BiLMTask, SentenceBatch
 from qkv.tokenizers import TrainedTokenizer
 from qkv.tokenizers.characters import CharacterIds
 from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
-from qkv.training.recipe import TrainConfig
 from tests.datasets.build import dataset
+from tests.tasks.settings import prepare
 
 TEXTS = ["The cat sat. The dog didn't sit on the mat!", "A cat.", "Dogs sat on the cat and on the dog and on the mat."]
 DATA = LabeledTextDataset({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(TEXTS[0], "x")]})
@@ -23,7 +23,7 @@ SENTENCES = [
     ["The", "cat", "sat", "."], ["The", "dog", "did", "n't", "sit", "on", "the", "mat", "!"], ["A", "cat", "."],
     ["Dogs", "sat", "on", "the", "cat", "and", "on", "the", "dog", "and"], ["on", "the", "mat", "."],
 ]  # fmt: skip
-WORDS = BiLMTask.train_tokenizer(DATA, dataset("labelled", tokenizer="word:12"), None)
+WORDS = BiLMTask.train_tokenizer(DATA, dataset("labelled", tokenizer={"name": "word", "vocab_size": 12}), None)
 SIZES: dict[str, Any] = {
     "vocab_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
     "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden_dim": 5, "layers": 2, "dropout": 0.0,
@@ -31,8 +31,7 @@ SIZES: dict[str, Any] = {
 
 
 def prepared(**train: Any) -> BiLMTask:
-    settings = TrainConfig(**{"length": 10, "batch_size": 24, **train})
-    return BiLMTask.prepare(DATA, WORDS, ElmoConfig(**SIZES), settings, 0)
+    return prepare(BiLMTask, DATA, WORDS, ElmoConfig(**SIZES), **{"length": 10, "batch_size": 24, **train})
 
 
 def elmo(**changes: Any) -> Elmo:
@@ -49,7 +48,7 @@ def test_the_output_vocabulary_is_the_most_frequent_words():
     expected = ["on", "the", ".", "cat", "The", "and", "dog", "mat"]
     assert [WORDS.piece(number) for number in range(4, 12)] == expected
     sizes = BiLMTask.sizes(DATA, WORDS)
-    assert sizes == {"vocab_size": 12, "head": "language_model"}
+    assert sizes == {"vocab_size": 12}
 
 
 def test_texts_are_split_into_sentences_of_limited_length():
@@ -102,8 +101,8 @@ def test_validation_is_the_mean_over_positions_and_equals_evaluate():
     metrics = task.validate(model)
     assert metrics["loss"] == pytest.approx(sum(each) / 15, rel=1e-6)
     assert metrics["perplexity"] == pytest.approx(torch.tensor(metrics["loss"]).exp().item(), rel=1e-6)
-    size, unit, scores = task.evaluate(model, DATA, "valid")
-    assert (size, unit, scores) == (2, "sentences", metrics)
+    evaluation = task.evaluate(model, DATA, "valid")
+    assert (evaluation.size, evaluation.unit, evaluation.scores) == (2, "sentences", metrics)
 
 
 def test_gradients_equal_finite_differences():
@@ -137,17 +136,16 @@ def test_loss_is_the_mean_of_both_directions():
 
 
 def test_a_pretrained_model_brings_its_output_vocabulary():
-    settings = TrainConfig(length=10)
-    again = BiLMTask.prepare(DATA, CharacterIds(6, WORDS), ElmoConfig(**SIZES), settings, 0)
+    again = prepare(BiLMTask, DATA, CharacterIds(6, WORDS), ElmoConfig(**SIZES), length=10)
     assert again.tokenizer is WORDS
     with pytest.raises(InputError, match="output vocabulary"):
-        BiLMTask.prepare(DATA, CharacterIds(6), ElmoConfig(**SIZES), settings, 0)
+        prepare(BiLMTask, DATA, CharacterIds(6), ElmoConfig(**SIZES), length=10)
 
 
 def test_data_without_sentences_is_an_error():
     empty = LabeledTextDataset({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
     with pytest.raises(InputError, match="no sentences"):
-        BiLMTask.prepare(empty, WORDS, ElmoConfig(**SIZES), TrainConfig(), 0)
+        prepare(BiLMTask, empty, WORDS, ElmoConfig(**SIZES))
 
 
 def test_a_batch_moves_to_a_device():

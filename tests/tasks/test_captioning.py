@@ -15,15 +15,16 @@ from qkv.datasets.captions import Captions
 from qkv.datasets.dataset import CaptionDataset, Dataset
 from qkv.errors import InputError
 from qkv.hub import load
-from qkv.models.show_attend_tell import Config, ShowAttendTell
+from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.registry import lookup
 from qkv.tasks.captioning import CaptioningTask, shift_with_edge
 from qkv.tokenizers.trained import BEGIN, END, PAD
 from qkv.training import job
-from qkv.training.recipe import TrainConfig, read_recipe
+from qkv.training.recipe import read_recipe
 from tests.datasets.build import dataset
 
 from .scenes import loaded, scenes
+from .settings import prepare
 
 SMALL = {
     "encoder": {"name": "cnn", "filters": [8]},
@@ -46,14 +47,14 @@ def prepared(
 ) -> CaptioningTask:
     data = data or loaded()
     learned = CaptioningTask.train_tokenizer(data, dataset("shapes", tokenizer=tokenizer), None)
-    settings = TrainConfig(**{"batch_size": 16, **train})
-    return CaptioningTask.prepare(data, learned, Config(9, max_length=longest), settings, 0)
+    model = ShowAttendTellConfig(vocab_size=9, max_length=longest)
+    return prepare(CaptioningTask, data, learned, model, **{"batch_size": 16, **train})
 
 
 def small(task: CaptioningTask, **changes: Any) -> ShowAttendTell:
     torch.manual_seed(0)
     sizes = CaptioningTask.sizes(CaptionDataset({"train": task.train}), task.tokenizer)
-    return ShowAttendTell(Config(**sizes, **{**SMALL, **changes}))
+    return ShowAttendTell(ShowAttendTellConfig(**sizes, **{**SMALL, **changes}))
 
 
 def test_model_sizes_come_from_the_data():
@@ -154,7 +155,7 @@ def test_pointing_needs_attention_and_object_boxes():
 def test_best_by_pointing_needs_object_boxes():
     data = loaded()
     prepared(data, best_by="pointing")
-    data.captions["valid"] = replace(data.captions["valid"], objects=())
+    data.splits["valid"] = replace(data.splits["valid"], objects=())
     with pytest.raises(InputError, match="best_by 'pointing'"):
         prepared(data, best_by="pointing")
 
@@ -206,15 +207,15 @@ def test_captions_that_are_too_long_are_skipped_with_a_note():
     task = prepared(longest=5)
     assert not task.notes
     data = loaded(4)
-    long = replace(data.captions["train"], texts=(("a " * 9,), *data.captions["train"].texts[1:]))
-    task = prepared(replace(data, captions={**data.captions, "train": long}), longest=5)
+    long = replace(data.splits["train"], texts=(("a " * 9,), *data.splits["train"].texts[1:]))
+    task = prepared(replace(data, splits={**data.splits, "train": long}), longest=5)
     assert task.notes == ("skipped 1 caption(s) longer than 4 tokens",)
 
 
 def test_notes_of_all_splits_are_reported():
     data = loaded(4)
-    noted = {split: replace(captions, notes=(f"of {split}",)) for split, captions in data.captions.items()}
-    assert prepared(replace(data, captions=noted)).notes == ("of train", "of valid", "of test")
+    noted = {split: replace(captions, notes=(f"of {split}",)) for split, captions in data.splits.items()}
+    assert prepared(replace(data, splits=noted)).notes == ("of train", "of valid", "of test")
     with pytest.raises(InputError, match=r"model\.max_length = 4"):
         prepared(longest=4)
 

@@ -18,7 +18,7 @@ from qkv.pipelines.classifier import label_log_probabilities
 from qkv.pipelines.text_inputs import SentenceExampleEncoder
 from qkv.tasks.text_classification import TextClassificationTask
 from qkv.tokenizers import WordPieceTokenizer, WordTokenizer
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 PAIRS = [
@@ -44,7 +44,7 @@ def network(**changes: Any) -> HAN:
 
 def prepared(model: HAN, **train: Any) -> TextClassificationTask:
     data = LabeledTextDataset({"train": PAIRS, "valid": PAIRS})
-    return TextClassificationTask.prepare(data, TOKENIZER, model.config, TrainConfig(**{"batch_size": 80, **train}), 0)
+    return prepare(TextClassificationTask, data, TOKENIZER, model.config, **{"batch_size": 80, **train})
 
 
 def test_documents_are_examples_and_truncation_is_noted():

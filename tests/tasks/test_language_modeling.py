@@ -17,7 +17,7 @@ from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tasks import language_modeling as language_model
 from qkv.tasks.language_modeling import Chunk, EncodedText, LanguageModelingTask
 from qkv.tokenizers import BPETokenizer, CharTokenizer
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 
 TEXT = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=1000))
 VALID = TEXT[137:300]
@@ -26,8 +26,8 @@ LOADED = TextDataset({"train": TEXT, "valid": VALID})
 
 def prepared(text: str = TEXT, valid: str = VALID, seed: int = 0, **train: Any) -> LanguageModelingTask:
     data = TextDataset({"train": text, "valid": valid}, notes=("a note",))
-    settings = TrainConfig(**{"batch_size": 80, "length": 20, **train})
-    return LanguageModelingTask.prepare(data, CharTokenizer.train([text]), None, settings, seed)
+    settings = {"batch_size": 80, "length": 20, **train}
+    return prepare(LanguageModelingTask, data, CharTokenizer.train([text]), None, seed, **settings)
 
 
 def small(task: LanguageModelingTask, **changes: Any) -> RNNLM:
@@ -162,7 +162,7 @@ def test_minimum_length_of_the_training_text():
 
 
 def test_invalid_lengths_are_errors():
-    with pytest.raises(InputError, match=r"train\.batch_tokens = 80"):
+    with pytest.raises(InputError, match=r"train\.batch_size = 80"):
         prepared(length=81)
     with pytest.raises(InputError, match="the validation text has fewer than two tokens"):
         prepared(valid="a")
@@ -195,9 +195,9 @@ def test_bounded_context_is_validated_chunk_by_chunk_without_losing_tokens(valid
 
 def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
     data = TextDataset({"train": TEXT, "valid": VALID})
-    settings = TrainConfig(batch_size=80, length=20)
+    settings = {"batch_size": 80, "length": 20}
     tokenizer = CharTokenizer.train([TEXT])
-    task = LanguageModelingTask.prepare(data, tokenizer, GPT2Config(vocab_size=30, max_length=24), settings, 0)
+    task = prepare(LanguageModelingTask, data, tokenizer, GPT2Config(vocab_size=30, max_length=24), **settings)
     model = bounded_context(task)
     for chunk in chunks(task, 0):
         expected = F.cross_entropy(model(chunk.inputs).flatten(0, 1), chunk.targets.flatten())
@@ -205,5 +205,5 @@ def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
     assert task.carried_state() == {}
     assert task.capturable
     assert not prepared().capturable
-    with pytest.raises(InputError, match=r"train\.length = 20"):
-        LanguageModelingTask.prepare(data, tokenizer, GPT2Config(vocab_size=30, max_length=16), settings, 0)
+    with pytest.raises(InputError, match=r"task\.length = 20"):
+        prepare(LanguageModelingTask, data, tokenizer, GPT2Config(vocab_size=30, max_length=16), **settings)

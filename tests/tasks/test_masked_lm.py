@@ -17,7 +17,7 @@ from qkv.tasks.masked_lm import MaskedLMTask, TokenizedCorpus
 from qkv.tasks.masking import IGNORE
 from qkv.tokenizers import CharTokenizer, WordPieceTokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
 SUBJECTS, VERBS = ("cats", "dogs", "horses", "mice", "owls"), ("sleep", "jump", "sing", "wander")
@@ -32,9 +32,8 @@ DATA = LabeledTextDataset(
 
 
 def prepared(head: str = "pretraining", longest: int = 64, data: Dataset[Any] = DATA, **train: Any) -> MaskedLMTask:
-    settings = TrainConfig(**{"batch_size": 8 * 24, "length": 24, **train})
     model = SimpleNamespace(head=head, max_length=longest)
-    return MaskedLMTask.prepare(data, TOKENIZER, model, settings, 3)
+    return prepare(MaskedLMTask, data, TOKENIZER, model, seed=3, **{"batch_size": 8 * 24, "length": 24, **train})
 
 
 def tiny(head: str) -> Bert:
@@ -107,7 +106,7 @@ def test_half_of_the_second_passages_follow_the_first():
 
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_fifteen_percent_are_masked_80_10_10_but_no_special_tokens(whole_words):
-    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_words=whole_words)
+    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_word_masking=whole_words)
     outcomes, maskable, count = Counter[str](), 0, 0
     for epoch in range(20):
         for batch in batches(task, epoch):
@@ -128,7 +127,7 @@ def test_fifteen_percent_are_masked_80_10_10_but_no_special_tokens(whole_words):
 
 
 def test_whole_word_masking_masks_all_pieces_of_a_word_or_none():
-    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_words=True)
+    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_word_masking=True)
     several = 0
     for batch in batches(task):
         before = unmasked(batch)
@@ -202,7 +201,8 @@ def test_scores_do_not_depend_on_seed_epoch_or_batch_size():
     assert scores.keys() == first.metrics.keys()
     assert again == pytest.approx(scores)
     assert first.evaluate(model, DATA, "valid").scores == pytest.approx(scores)
-    assert first.evaluate(model, DATA, "valid")[:2] == (9, "documents")
+    evaluation = first.evaluate(model, DATA, "valid")
+    assert (evaluation.size, evaluation.unit) == (9, "documents")
     assert math.log(scores["perplexity"]) < scores["loss"]
     alone = prepared("masked_lm").validate(tiny("masked_lm"))
     assert math.log(alone["perplexity"]) == pytest.approx(alone["loss"])
@@ -223,9 +223,9 @@ def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"length": 4}, r"train\.length = 4"),
-        ({"length": 65, "batch_size": 65}, r"train\.length = 65"),
-        ({"length": 48, "batch_size": 47}, r"train\.batch_tokens = 47"),
+        ({"length": 4}, r"task\.length = 4"),
+        ({"length": 65, "batch_size": 65}, r"task\.length = 65"),
+        ({"length": 48, "batch_size": 47}, r"train\.batch_size = 47"),
         ({"head": "masked_lm", "best_by": "next_sentence"}, "best_by next_sentence"),
         ({"valid_size": 1}, "valid: sentence pairs"),
         ({"data": LabeledTextDataset({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty documents"),
@@ -239,6 +239,4 @@ def test_invalid_settings_and_data_are_errors(change, words):
 
 def test_a_tokenizer_without_a_mask_is_an_error():
     with pytest.raises(InputError, match=r"\[MASK\]"):
-        MaskedLMTask.prepare(
-            DATA, CharTokenizer.train(TEXTS), BertConfig(vocab_size=9, head="masked_lm"), TrainConfig(), 0
-        )
+        prepare(MaskedLMTask, DATA, CharTokenizer.train(TEXTS), BertConfig(vocab_size=9, head="masked_lm"))

@@ -1,7 +1,7 @@
 """Language modelling of packed documents: each has the loss it has alone."""
 
 import math
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,17 +10,19 @@ from torch.nn import functional as F
 from qkv.datasets.dataset import Dataset, LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.models.gpt2 import GPT2
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.pipelines.generator import Generator
 from qkv.tasks.packed_lm import PackedLMTask
 from qkv.tokenizers import WordTokenizer
 from qkv.tokenizers.trained import END
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 
 TEXTS = ["the cat sat", "a dog", "on the mat sat a dog and a cat", "mat", "and the dog ran", "cat and dog", "the end"]
 TOKENIZER = WordTokenizer.train(TEXTS)
-SETTINGS = TrainConfig(batch_size=24, length=12, valid_size=3)
-CONFIG = Config(len(TOKENIZER), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True)
+SETTINGS = {"batch_size": 24, "length": 12, "valid_size": 3}
+CONFIG = GPT2Config(
+    vocab_size=len(TOKENIZER), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
+)
 
 
 def data(texts: list[str] = TEXTS) -> Dataset[Any]:
@@ -28,8 +30,8 @@ def data(texts: list[str] = TEXTS) -> Dataset[Any]:
     return LabeledTextDataset({"train": pairs, "valid": pairs[:4], "test": pairs[:3]})
 
 
-def prepared(settings: TrainConfig = SETTINGS, texts: list[str] = TEXTS) -> PackedLMTask:
-    return PackedLMTask.prepare(data(texts), TOKENIZER, CONFIG, settings, seed=0)
+def prepared(texts: list[str] = TEXTS, **settings: Any) -> PackedLMTask:
+    return prepare(PackedLMTask, data(texts), TOKENIZER, CONFIG, **{**SETTINGS, **settings})
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def alone(model: GPT2, ids: list[int]) -> tuple[float, int]:
 @torch.no_grad()
 def test_a_packed_document_is_scored_as_if_alone(model):
     short = [text for text in TEXTS if len(text.split()) < 4]  # three of at most four tokens fit in a row
-    task = prepared(replace(SETTINGS, length=12, batch_size=12, valid_size=9), short)
+    task = prepared(short, length=12, batch_size=12, valid_size=9)
     result = task.evaluate(model, data(short[:3]), "test")
     sums = [alone(model, [*TOKENIZER.encode(text), END]) for text in short[:3]]
     expected = sum(nats for nats, _ in sums) / sum(count for _, count in sums)
@@ -94,7 +96,7 @@ def test_validation_uses_valid_size_documents(model):
 
 
 def test_a_small_model_memorises_the_documents():
-    task = prepared(replace(SETTINGS, length=12, batch_size=48))
+    task = prepared(length=12, batch_size=48)
     torch.manual_seed(0)
     model = GPT2(CONFIG).eval()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -105,7 +107,7 @@ def test_a_small_model_memorises_the_documents():
             loss.backward()
             optimizer.step()
     assert Generator(model, TOKENIZER)("the cat", tokens=9, temperature=1e-3).text == "the cat sat"
-    unending = GPT2(replace(CONFIG, ends=False))
+    unending = GPT2(CONFIG.replace(ends=False))
     unending.load_state_dict(model.state_dict())
     assert len(Generator(unending, TOKENIZER)("the cat", tokens=9, temperature=1e-3).text.split()) == 11
     for before, after in (("on the mat sat", TOKENIZER.encode("a")[0]), ("the cat sat", END)):
@@ -116,12 +118,12 @@ def test_a_small_model_memorises_the_documents():
 @pytest.mark.parametrize(
     ("changes", "texts", "words"),
     [
-        ({"length": 13}, TEXTS, "train.length = 13"),
-        ({"length": 1}, TEXTS, "train.length"),
-        ({"batch_size": 8}, TEXTS, "train.batch_tokens = 8"),
+        ({"length": 13}, TEXTS, "task.length = 13"),
+        ({"length": 1}, TEXTS, "length"),
+        ({"batch_size": 8}, TEXTS, "train.batch_size = 8"),
         ({}, [" "], "no documents"),
     ],
 )
 def test_invalid_settings_are_errors(changes, texts, words):
     with pytest.raises(InputError, match=words):
-        prepared(replace(SETTINGS, **changes), texts)
+        prepared(texts, **changes)

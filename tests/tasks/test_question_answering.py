@@ -16,7 +16,7 @@ from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.pipelines.windows import CLS, make_windows
 from qkv.tasks.question_answering import QuestionAnsweringTask
 from qkv.tokenizers import WordTokenizer
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 from tests.tasks.tiny_bert import tiny_tokenizer
 
 LOCATIONS = ("in Rome", "on the hill", "at home", "by the old lake")
@@ -39,8 +39,8 @@ TOKENIZER = WordTokenizer.train([TEXT, *(one.question for one in QUESTIONS)])
 
 def prepared(longest: int, questions: list[Question] = QUESTIONS, **train: Any) -> QuestionAnsweringTask:
     data = QuestionDataset({"train": questions, "valid": questions})
-    settings = TrainConfig(**{"batch_size": 200, **train})
-    return QuestionAnsweringTask.prepare(data, TOKENIZER, SimpleNamespace(max_length=longest), settings, 0)
+    model = SimpleNamespace(max_length=longest)
+    return prepare(QuestionAnsweringTask, data, TOKENIZER, model, **{"batch_size": 200, **train})
 
 
 def tiny(longest: int) -> Bert:
@@ -129,9 +129,10 @@ def test_an_epoch_has_every_window_once_and_sizes_come_from_the_data():
     assert sorted(row for rows in task.epoch(0) for row in rows) == [*range(len(task.train))]
     assert task.describe() == f"8 questions, {len(task.train)} windows"
     data = QuestionDataset({"train": QUESTIONS})
-    assert QuestionAnsweringTask.sizes(data, TOKENIZER) == {"vocabulary_size": len(TOKENIZER), "head": "span"}
+    assert QuestionAnsweringTask.sizes(data, TOKENIZER) == {"vocab_size": len(TOKENIZER)}
     assert QuestionAnsweringTask.splits(data) == ["train"]
-    assert task.evaluate(tiny(16).eval(), data, "train")[:2] == (8, "questions")
+    evaluation = task.evaluate(tiny(16).eval(), data, "train")
+    assert (evaluation.size, evaluation.unit) == (8, "questions")
 
 
 def test_invalid_settings_are_errors():

@@ -15,7 +15,7 @@ from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.tasks.tagging import TaggingTask, tag_scores
 from qkv.tokenizers import CharTokenizer
 from qkv.tokenizers.trained import BEGIN, END
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 from tests.tasks.text_encoders import TableEncoder
 
 SENTENCES = [
@@ -31,7 +31,7 @@ NUMBERS = {name: number for number, name in enumerate(LABELS)}
 def prepared(longest: int = 64, **train: Any) -> TaggingTask:
     data = TaggedDataset({"train": SENTENCES, "valid": SENTENCES[:2]})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
-    return TaggingTask.prepare(data, TOKENIZER, model, TrainConfig(**{"batch_size": 40, **train}), 0)
+    return prepare(TaggingTask, data, TOKENIZER, model, **{"batch_size": 40, **train})
 
 
 def test_only_the_first_token_of_a_word_has_a_target():

@@ -14,7 +14,8 @@ from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.tree_inputs import require_heads
 from qkv.tasks.tagging import TaggingTask
 from qkv.tokenizers import CharTokenizer
-from qkv.training.recipe import TrainConfig, read_recipe
+from qkv.training.recipe import read_recipe
+from tests.tasks.settings import prepare
 
 # The tag of a word depends on the tree only: the root, a child of the root, or a child of a child.
 SENTENCES = [
@@ -35,7 +36,7 @@ def build(data: Dataset[Any] = DATA, longest: int = 32, **changes: Any) -> tuple
     sizes = TaggingTask.sizes(data, TOKENIZER)
     torch.manual_seed(0)
     config = Config(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": longest, "tree": "both", **changes})
-    task = TaggingTask.prepare(data, TOKENIZER, config, TrainConfig(batch_size=120), 0)
+    task = prepare(TaggingTask, data, TOKENIZER, config, batch_size=120)
     return task, Bert(config).eval()  # without dropout
 
 

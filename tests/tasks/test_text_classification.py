@@ -16,7 +16,7 @@ from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.tasks.text_classification import TextClassificationTask, label_scores
 from qkv.tokenizers import CharTokenizer
 from qkv.tokenizers.trained import BEGIN, END
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 from tests.tasks.text_encoders import TableEncoder
 
 PAIRS = [Pair("good film", "positive"), Pair("bad", "negative"), Pair("a good one", "positive"), Pair("", "negative")]
@@ -28,7 +28,7 @@ NUMBERS = {"negative": 0, "positive": 1}
 def prepared(longest: int = 64, **train: Any) -> TextClassificationTask:
     data = LabeledTextDataset({"train": PAIRS, "valid": PAIRS})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
-    return TextClassificationTask.prepare(data, TOKENIZER, model, TrainConfig(**{"batch_size": 40, **train}), 0)
+    return prepare(TextClassificationTask, data, TOKENIZER, model, **{"batch_size": 40, **train})
 
 
 def test_texts_get_special_tokens_and_are_truncated():

@@ -15,9 +15,9 @@ from qkv.hub import save_model
 from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.pipelines.translator import Translator
 from qkv.pipelines.tree_inputs import ParsedBatch, ParsedSentence, parsed_encoding, parsed_ids
-from qkv.tasks.translation import TranslationConfig, TranslationTask, encode
+from qkv.tasks.translation import TranslationTask, encode
 from qkv.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 
 HEADS = [(0, 1, 1), (0, 1, 2), (0, 3, 1), (2, 0, 2), (2, 0, 1), (3, 0, 2), (3, 3, 0), (3, 1, 0)]
 
@@ -40,7 +40,7 @@ def build(pairs: list[Pair] = PAIRS, tokenizer: Tokenizer = TOKENIZER, **changes
     options = {**sizes, **vocab_sizes, "dropout": 0.0, "tree": "both", "tie_embeddings": False, **changes}
     config = TransformerConfig(**options)
     data = PairDataset({"train": pairs, "valid": pairs})
-    task = TranslationTask.prepare(data, tokenizer, config, TranslationConfig(), TrainConfig(batch_size=64), 0)
+    task = prepare(TranslationTask, data, tokenizer, config, batch_size=64)
     return task, Transformer(config).eval()
 
 

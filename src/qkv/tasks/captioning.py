@@ -116,7 +116,7 @@ class CaptioningTask(Task):
         kept = [example for example in examples if len(example.tokens) < model.max_length]
         if not kept:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
-        if train.best_by == "pointing" and not (data.splits["valid"].objects and model.attention != "none"):
+        if train.best_by == "pointing" and not (data.splits["valid"].objects and model.decoder == "attend"):
             raise InputError(
                 "train.best_by 'pointing' requires a model with attention and data with object boxes: shapes"
             )

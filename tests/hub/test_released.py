@@ -55,13 +55,13 @@ def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
 def test_load_by_weight_map(folder: Path) -> None:
     model = qkv.load(folder)
     assert type(model) is Toy
-    assert model.config == Config(vocabulary_size=7, dim=4)
+    assert model.config == Config(vocab_size=7, dim=4)
     assert same(model, made())
     assert not model.training
     assert model.head.weight is model.embed.weight
     assert model.tokenizer is None
     (folder / "vocab.txt").write_text("abc")
-    assert qkv.load(folder).tokenizer.encode("cab").ids == [6, 4, 5]
+    assert qkv.load(folder).tokenizer.encode("cab") == [6, 4, 5]
 
 
 def test_the_head_is_inferred_from_the_tensors(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from qkv.hub.families.elmo import save_elmo
 from qkv.hub.model_folder import save_model
 from qkv.hub.released import write_released
 from qkv.models import bert, elmo, gpt2, transformer, vit
-from qkv.pipelines.image_preprocessing import scale_of
+from qkv.pipelines.image_preprocessing import read_scale
 from qkv.tokenizers import WordTokenizer
 
 ELMO = {"character_dim": 4, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6, "max_characters": 9}
@@ -119,9 +119,16 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "elmo": (write_elmo, ("options.json", "weights.hdf5")),
     "own": (
         write_own,
-        ("config.json", "model.safetensors", "tokenizer.json", "target_tokenizer.json", "checkpoint.json"),
+        (
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "target_tokenizer.json",
+            "checkpoint.json",
+        ),
     ),
-    "own-unsealed": (write_own, ("config.json", "model.safetensors", "tokenizer.json")),
+    "own-unsealed": (write_own, ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")),
 }
 CASES = [(kind, file) for kind, (_, files) in FOLDERS.items() for file in files]
 
@@ -210,7 +217,7 @@ def test_shards_and_index_must_be_regular_files(folders, tmp_path, special):
 def test_image_files_must_be_regular_files(tmp_path, special):
     SPECIAL[special](tmp_path / "preprocessor_config.json")
     with pytest.raises(InputError):
-        scale_of(tmp_path, 3)
+        read_scale(tmp_path, 3)
     (tmp_path / "features").mkdir()
     save_file({"a": np.ones((1, 1, 1), dtype=np.float32)}, tmp_path / "features" / "good.safetensors")
     assert feature_names(tmp_path / "features" / "good.safetensors") == ["a"]

@@ -38,9 +38,11 @@ class Scale:
 
 def pixel_scale(model: str | Path | nn.Module, channels: int) -> Scale:
     """Return the normalization of a model by name or folder, or the default if it has none."""
-    if isinstance(model, nn.Module):
-        return Scale()
-    folder = locate(model)
+    return Scale() if isinstance(model, nn.Module) else read_scale(locate(model), channels)
+
+
+def read_scale(folder: Path, channels: int) -> Scale:
+    """Read the normalization from the folder of a model; the default if it has none."""
     path = folder / PREPROCESSOR
     if not os.path.lexists(path):
         return Scale()

@@ -114,7 +114,7 @@ def test_fifty_greedy_tokens_equal_transformers(changes, tmp_path):
     real = (torch.arange(10) >= padding[:, None]).long()
     expected = hf.generate(tokens, attention_mask=real, max_new_tokens=50, do_sample=False, pad_token_id=0)[:, 10:]
     _, state = model.forward_from(tokens[:, :-1], model.init_state(3, padding))
-    rules = DecodingConstraints(batch=3, begin=tokens[:, -1].tolist(), end=None, max_length=50)
+    rules = DecodingConstraints(batch=3, begin=tokens[:, -1].tolist(), end=None, max_new_tokens=50)
     assert [list(one.tokens) for one in greedy_search(model, state, rules)] == expected.tolist()
     assert len(expected.unique()) > 5
 

@@ -130,7 +130,7 @@ def test_fifty_greedy_tokens_equal_generate(tmp_path, changes):
         max_new_tokens=50, min_new_tokens=50,
     )  # fmt: skip
     ours = qkv.load(tmp_path)
-    rules = DecodingConstraints(batch=12, begin=ours.config.begin_token, end=None, max_length=50)
+    rules = DecodingConstraints(batch=12, begin=ours.config.begin_token, end=None, max_new_tokens=50)
     found = greedy_search(ours, ours.init_state(ours.encode(source, lengths)), rules)
     assert expected.shape == (12, 51)  # with the token it begins with
     assert [list(one.tokens) for one in found] == expected[:, 1:].tolist()
@@ -145,7 +145,7 @@ def test_search_stops_like_generate(tmp_path):
     source, _, lengths = batch((7, 4, 1, 9, 2, 5, 3, 8, 6))
     ours = qkv.load(tmp_path)
     rules = DecodingConstraints(
-        batch=9, begin=PAD, end=ours.config.end_token, max_length=20, suppress_tokens=(ours.config.pad_token,)
+        batch=9, begin=PAD, end=ours.config.end_token, max_new_tokens=20, suppress_tokens=(ours.config.pad_token,)
     )
     found = greedy_search(ours, ours.init_state(ours.encode(source, lengths)), rules)
     expected = model.generate(

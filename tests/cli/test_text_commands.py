@@ -23,7 +23,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tokenizer = tiny_tokenizer(path)
     models = {
         "classify": tiny_bert("classifier", labels=3, label_names=("negative", "neutral", "positive"), max_length=10),
-        "tag": tiny_bert("tagger", labels=3, label_names=("B-place", "I-place", "O")),
+        "tag": tiny_bert("tagger", labels=3, label_names=("B-location", "I-location", "O")),
         "fill": tiny_bert("masked_lm"),
         "embed": tiny_bert(None, pooler=False, max_length=10),
     }
@@ -116,9 +116,9 @@ def test_fill_numbers_texts_and_masks(qkv, folders):
     assert (done.code, done.err) == (0, "")
     filler = library.MaskFiller(folders["fill"], device="cpu")
     rows = [
-        f"{number}\t{place}\t{guess.probability:.4f}\t{guess.word}"
+        f"{number}\t{mask}\t{guess.probability:.4f}\t{guess.word}"
         for number, text in enumerate((one, two), start=1)
-        for place, guesses in enumerate(filler(text, top_k=2).guesses, start=1)
+        for mask, guesses in enumerate(filler(text, top_k=2).guesses, start=1)
         for guess in guesses
     ]
     assert done.out.splitlines() == rows

@@ -23,7 +23,7 @@ class Scenario:
     families: tuple[str, ...] = MODEL
     output: str = ""  # the name of what is written in the folder out
     written: tuple[str, ...] = ()  # glob patterns of other files that may be written
-    result: str = ""  # what the output is, which says how it is checked
+    result: str = ""  # kind of output, which determines how it is checked
     repeat: int = 1  # cases for each mutator
 
     @property

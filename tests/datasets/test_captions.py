@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from qkv.datasets.cache import DatasetCache
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.captions import Captions, read_features
 from qkv.datasets.corpora import coco, flickr8k
 from qkv.errors import InputError

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from qkv.datasets.cache import DatasetCache
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.corpora import emoji
 
 pytestmark = [

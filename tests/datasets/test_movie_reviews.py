@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv.config import build
-from qkv.datasets.cache import DatasetCache
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.corpora import movie_reviews
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError

@@ -31,7 +31,9 @@ def test_guesses_are_the_most_probable_tokens_at_each_mask(tmp_path, head, batch
         positions = [position for position, token in enumerate(ids[0].tolist()) if token == WORD_LIST.index("[MASK]")]
         assert len(result.guesses) == len(positions) == text.count("[MASK]")
         for position, guesses in zip(positions, result.guesses, strict=True):
-            ranked = sorted(range(len(WORD_LIST)), key=lambda token, row=probabilities[position]: -float(row[token]))[:3]
+            ranked = sorted(range(len(WORD_LIST)), key=lambda token, row=probabilities[position]: -float(row[token]))[
+                :3
+            ]
             assert [guess.word for guess in guesses] == [WORD_LIST[token] for token in ranked]
             assert [guess.probability for guess in guesses] == pytest.approx(
                 probabilities[position, ranked].tolist(), abs=1e-5

@@ -161,7 +161,9 @@ def _environment(sandbox: Sandbox) -> dict[str, str]:
     return {"HOME": home, "XDG_CACHE_HOME": home, "TMPDIR": str(sandbox.temporary)}
 
 
-def run(numbers: Sequence[int], folder: Path, *, seed: int = SEED, jobs: int = 1, keep: bool = False) -> list[CaseResult]:
+def run(
+    numbers: Sequence[int], folder: Path, *, seed: int = SEED, jobs: int = 1, keep: bool = False
+) -> list[CaseResult]:
     """Run cases, `jobs` at a time; the sandboxes of failed cases are kept."""
     subjects, waiting, running, outcomes = Subjects(folder / "subjects"), list(numbers), [], []
     while waiting or running:

@@ -170,7 +170,20 @@ def _gpt2(transformers: Any, folder: Path, shards: str = "5GB") -> None:
 
 
 def _bert(transformers: Any, folder: Path, head: str, tokenizer_json: bool = False, **config: Any) -> None:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORD_LIST), "##s", "##ing", ".", "a", "q", "##q"]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *dict.fromkeys(WORD_LIST),
+        "##s",
+        "##ing",
+        ".",
+        "a",
+        "q",
+        "##q",
+    ]
     (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(words)) + "\n")
     tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
     tokenizer.save_pretrained(folder)

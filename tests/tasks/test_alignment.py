@@ -1,8 +1,7 @@
 """Alignments between tokens, between words, and in Pharaoh format."""
 
-from html.parser import HTMLParser
-
 from functools import partial
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest

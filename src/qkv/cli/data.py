@@ -13,8 +13,8 @@ from qkv.errors import InputError
 from qkv.registry import nearest
 
 if TYPE_CHECKING:
-    from qkv.datasets.cache import DatasetCache, DatasetInfo
     from qkv.datasets.dataset import Dataset
+    from qkv.datasets.dataset_cache import DatasetCache, DatasetInfo
 
 YOURS = "yours"  # license of datasets that the user provides
 OWN = "own"  # split name for a user's file
@@ -36,7 +36,7 @@ app = typer.Typer(
 @app.command(name="list")
 def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """List the available datasets and the location of their files."""
-    from qkv.datasets.cache import DatasetCache
+    from qkv.datasets.dataset_cache import DatasetCache
     from qkv.registry import registered
 
     store = DatasetCache.with_folder(data_dir)
@@ -78,7 +78,7 @@ def fetch(
     json: options.Json = False,
 ) -> None:
     """Download the missing files of a dataset."""
-    from qkv.datasets.cache import DatasetCache
+    from qkv.datasets.dataset_cache import DatasetCache
     from qkv.datasets.user_files import user_dataset
     from qkv.registry import lookup
 

@@ -6,7 +6,7 @@ import typer
 
 from qkv.cli import completion, options
 from qkv.cli.console import result, result_json
-from qkv.cli.keys import Table, config_keys, format_rows, format_value, print_tables, tables_json
+from qkv.cli.keys import KeyTable, config_keys, format_rows, format_value, print_tables, tables_json
 from qkv.errors import InputError
 
 HEADERS = ("model", "class", "tasks", "presets", "description")
@@ -48,7 +48,7 @@ def show(
 
     model = lookup("model", name)
     presets = getattr(model, "presets", {})
-    table = Table(f"[model] {name}: {describe(model)}", tuple(config_keys(model.config_class(), "model.")))
+    table = KeyTable(f"[model] {name}: {describe(model)}", tuple(config_keys(model.config_class(), "model.")))
     if json:
         result_json({"name": name, "class": model.__name__, "tasks": _tasks(model), "presets": presets,
                      "keys": tables_json([table])})  # fmt: skip

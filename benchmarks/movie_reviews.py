@@ -21,9 +21,9 @@ import torch
 from benchmarks.timing import tell
 from qkv import __version__
 from qkv.datasets.corpora.movie_reviews import FOLDS
-from qkv.datasets.registry import DataConfig, load_data
 from qkv.experiments.results import Measure, Record, append_record
 from qkv.runtime import provenance
+from tests.datasets.build import load
 
 try:
     import sklearn
@@ -48,7 +48,7 @@ class Fold:
 
 def bag_of_words(folder: str | None, fold: int) -> Fold:
     """A logistic regression on TF-IDF, its penalty chosen on the validation fold."""
-    data = load_data(DataConfig(name="movie_reviews", fold=fold, folder=folder))
+    data = load("movie_reviews", fold=fold, folder=folder)
     began = time.monotonic()
     words = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"(?u)\b\w[\w']*\b|[!?]")
     words.fit([pair.source for pair in data.splits["train"]])

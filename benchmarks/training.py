@@ -29,11 +29,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import GPU, tell
+from qkv.config import Term
 from qkv.datasets.batching import IGNORE, Batch
-from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
+from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.nn.losses import mean_cross_entropy
 from qkv.runtime.device import autocast
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD, SPECIAL
+from qkv.tokenizers.trained import BEGIN, END, PAD, SPECIAL
 from qkv.training.loop import adamw
 from qkv.training.recipe import TrainConfig
 from qkv.training.step import CudaGraphTrainStep, TrainStep
@@ -95,15 +96,14 @@ ON_GPU = (Work(128, 32, 512, 512, 512, torch.device("cuda"), "bfloat16"),)
 
 
 def our_model(work: Work) -> RNNSeq2Seq:
-    config = Config(
-        work.vocabulary,
-        work.vocabulary,
-        embedding=work.embedding,
-        hidden=work.decoder,
-        encoder_hidden=2 * work.encoder,
-        score="additive",
+    config = RNNSeq2SeqConfig(
+        source_vocab_size=work.vocabulary,
+        target_vocab_size=work.vocabulary,
+        embedding_dim=work.embedding,
+        hidden_dim=work.decoder,
+        encoder=Term("encoder", "rnn", {"dim": 2 * work.encoder}),
         dropout=work.dropout,
-        read_dropout=0.0,  # the peers drop no states of a one-layer encoder either
+        context_dropout=0.0,  # the peers drop no states of a one-layer encoder either
         max_length=work.length + 1,
     )
     return RNNSeq2Seq(config).to(work.device).train()

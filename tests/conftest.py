@@ -1,4 +1,4 @@
-"""Check shapes and types at run time in tests if beartype is installed."""
+"""Run-time checks of shapes and types if beartype is installed."""
 
 import importlib.util
 import os
@@ -6,6 +6,8 @@ import os
 import jaxtyping
 import pytest
 import torch
+
+from tests.requirements import pytest_configure, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 SHAPED = ["attention", "data.batching", "generation", "metrics", "models", "nn", "objectives", "tasks", "training"]
 

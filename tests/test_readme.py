@@ -13,7 +13,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_readme_python_runs_after_the_demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small = ["data.size=200", "model.hidden=8", "model.embedding=8", "train.valid_size=5"]
+    small = ["data.size=200", "model.hidden_dim=8", "model.embedding_dim=8", "train.valid_size=5"]
     job.begin(read_recipe("dates-gru", small), Path("runs/demo"), "cpu")
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     names: dict[str, object] = {}

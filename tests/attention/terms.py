@@ -1,7 +1,8 @@
-"""Factories of all terms of the operator, for the conformance matrix."""
+"""Factories of all terms of the operator, and the combinations that each backend must support."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +130,40 @@ MASKS: dict[str, Factory] = {
     "causal and padding": lambda make: Causal() & Padding(_lengths(make)),
     "not causal": lambda make: ~Causal(),
 }
+
+Case = tuple[str, str, str, str]  # score, alignment, position, mask
+Product = tuple[Collection[str], Collection[str], Collection[str], Collection[str]]
+
+DOT_PRODUCTS = ("dot", "scaled dot", "bilinear", "low-rank bilinear", "cosine")
+HIDDEN_LAYERS = ("additive", "additive by head", "concat")
+SOFTMAXES = ("softmax", "softmax, temperature 0.7", "uniform", "local-m")
+SCORE_POSITIONS = ("none", "rotary", "alibi", "shaw, keys only", "tree, keys only")  # add nothing to the output
+
+# Each backend supports exactly the union of these Cartesian products.
+SUPPORTED: dict[str, tuple[Product, ...]] = {
+    "reference": ((SCORES, ALIGNS, POSITIONS, MASKS),),
+    "sdpa": ((DOT_PRODUCTS, SOFTMAXES, SCORE_POSITIONS, MASKS),),
+    "flex": (
+        (DOT_PRODUCTS, SOFTMAXES, SCORE_POSITIONS, MASKS),
+        (DOT_PRODUCTS, ("local-p",), SCORE_POSITIONS, ("none", "padding")),
+    ),
+    "triton": ((HIDDEN_LAYERS, SOFTMAXES, ("none", "rotary"), MASKS),),
+}
+CPU_INFERENCE_ONLY = ("flex",)  # these backends have no backward pass on the CPU
+CASES: list[Case] = list(product(SCORES, ALIGNS, POSITIONS, MASKS))
+
+
+def supported_cases(backend: str, score: str | None = None, align: str | None = None) -> list[Case]:
+    """Return the cases that a backend must support, in the order of `CASES`, with one score or alignment if given."""
+    supported = {case for factors in SUPPORTED[backend] for case in product(*factors)}
+    return [case for case in CASES if case in supported and score in (None, case[0]) and align in (None, case[1])]
+
+
+def build_terms(make: Make, case: Case) -> dict[str, object]:
+    """Build the terms of a case, as keyword arguments of `attend`."""
+    factories = (SCORES, ALIGNS, POSITIONS, MASKS)
+    names = ("score", "align", "position", "mask")
+    return {name: kind[term](make) for name, kind, term in zip(names, factories, case, strict=True)}
 
 
 def _lengths(make: Make) -> Tensor:

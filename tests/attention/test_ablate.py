@@ -10,13 +10,13 @@ from torch import nn
 import qkv
 from qkv.attention import Attend, Causal
 from qkv.errors import InputError
-from qkv.nn.multi_head import MultiHead
+from qkv.nn.multi_head import MultiHeadAttention
 
 
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attention = MultiHead(12, 3)
+        self.attention = MultiHeadAttention(12, 3)
 
     def forward(self, x):
         return self.attention(x, Causal())[0]
@@ -30,9 +30,9 @@ def make() -> nn.Sequential:
 def test_ablating_all_other_heads_leaves_the_contribution_of_one():
     layer, x = make()[0], torch.randn(2, 5, 12)
     heads = layer.attention
-    query, key, value = (part[..., 4:8] for part in heads.project(x).chunk(3, dim=-1))  # of head 1
+    query, key, value = (part[..., 4:8] for part in heads.qkv_proj(x).chunk(3, dim=-1))  # of head 1
     scores = query @ key.mT / 2 + torch.full((5, 5), -torch.inf).triu(1)
-    alone = scores.softmax(-1) @ value @ heads.output.weight[:, 4:8].T + heads.output.bias
+    alone = scores.softmax(-1) @ value @ heads.out_proj.weight[:, 4:8].T + heads.out_proj.bias
     with qkv.ablate(layer, "", [0, 2]):
         torch.testing.assert_close(layer(x), alone)
 
@@ -52,7 +52,7 @@ def test_no_gradient_flows_through_ablated_heads():
     model, x = make(), torch.randn(2, 5, 12)
     with qkv.ablate(model, 0, [1]):
         model(x).sum().backward()
-    query, key, value = model[0].attention.project.weight.grad.chunk(3)
+    query, key, value = model[0].attention.qkv_proj.weight.grad.chunk(3)
     for part in (query, key, value):
         assert part[4:8].eq(0).all()
         assert part[:4].abs().sum() > 0
@@ -100,7 +100,7 @@ def test_a_name_may_match_several_layers():
     model, x = nn.ModuleDict({"encoder": make()}), torch.randn(1, 4, 12)
     with qkv.ablate(model, "encoder", [0, 1, 2]):
         for layer in model["encoder"]:
-            torch.testing.assert_close(layer(x), layer.attention.output.bias.expand(1, 4, 12))
+            torch.testing.assert_close(layer(x), layer.attention.out_proj.bias.expand(1, 4, 12))
 
 
 def test_ablation_is_not_in_the_state_dict_and_survives_a_dtype_change():
@@ -120,12 +120,12 @@ import torch
 from torch import nn
 import qkv
 from qkv.attention import Causal
-from qkv.nn.multi_head import MultiHead
+from qkv.nn.multi_head import MultiHeadAttention
 
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.attention = MultiHead(12, 3)
+        self.attention = MultiHeadAttention(12, 3)
 
     def forward(self, x):
         return self.attention(x, Causal())[0]
@@ -154,7 +154,7 @@ def test_compiled_models_can_be_ablated():
         (0, [-1], "distinct"),
         (0, [1, 1], "distinct"),
         (0, [], "non-empty"),
-        (7, [0], "no attention layer"),
+        (7, [0], "layer"),
     ],
 )
 def test_invalid_heads_and_layers_raise(layer, heads, message):

@@ -184,9 +184,9 @@ class TestWrongShapes:
             Addressing(**vars(example()) | {"shift": torch.ones(shape)})
 
     def test_previous_weights_need_the_same_queries(self):
-        with pytest.raises(ShapeError, match="previous weights"):
+        with pytest.raises(ShapeError, match="previous"):
             Addressing(**vars(example()) | {"previous": torch.ones(2, 2, 1, KEYS)})
 
     def test_the_memory_size_must_not_change(self):
-        with pytest.raises(ShapeError, match="memory size"):
+        with pytest.raises(ShapeError, match="memory"):
             attend(*memory(6), align=example())

@@ -1,13 +1,21 @@
-"""The conformance matrix on a CUDA device: all supporting backends, in float32 and bfloat16."""
-
-from itertools import product
+"""The conformance matrix on a CUDA device: all backends, in float32 and bfloat16."""
 
 import pytest
 import torch
 
 from qkv.attention import Padding, attend
-from tests.attention.terms import ALIGNS, MASKS, POSITIONS, SCORES, Sizes
-from tests.attention.test_conformance import BASE, check, is_supported
+from tests.attention.terms import (
+    ALIGNS,
+    DOT_PRODUCTS,
+    HIDDEN_LAYERS,
+    MASKS,
+    SCORES,
+    SOFTMAXES,
+    SUPPORTED,
+    Sizes,
+    supported_cases,
+)  # fmt: skip
+from tests.attention.test_conformance import BASE, check, check_support
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,23 +23,22 @@ pytestmark = [
 ]
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-DOT_PRODUCTS = ("dot", "scaled dot", "bilinear", "low-rank bilinear", "cosine")
-SOFTMAXES = ("softmax", "softmax, temperature 0.7", "uniform", "local-m")
 DISCONTINUOUS = ("hard", "hard, straight through", "local-p", "sparsemax")  # rounding may change a choice
 ALIGNED = Sizes(batch=2, heads=2, kv_heads=1, queries=24, keys=40, dim=16, value_dim=16)
 
 
-def check_if_supported(sizes, case, backend, dtype):
-    if is_supported(sizes, case, backend, device="cuda"):
-        check(sizes, case, backend, dtype, "cuda")
+@pytest.mark.parametrize("backend", SUPPORTED)
+def test_backends_support_exactly_the_cases_of_the_table(backend):
+    check_support(backend, device="cuda")
 
 
 @DTYPES
 @pytest.mark.parametrize("align", SOFTMAXES)
 @pytest.mark.parametrize("score", DOT_PRODUCTS)
 def test_sdpa_matches_the_float64_reference_for_all_combinations(score, align, dtype):
-    for sizes, position, mask in product((BASE, ALIGNED), POSITIONS, MASKS):
-        check_if_supported(sizes, (score, align, position, mask), "sdpa", dtype)
+    for case in supported_cases("sdpa", score, align):
+        for sizes in (BASE, ALIGNED):
+            check(sizes, case, "sdpa", dtype, "cuda")
 
 
 @DTYPES
@@ -40,19 +47,17 @@ def test_sdpa_matches_the_float64_reference_for_all_combinations(score, align, d
 def test_reference_matches_float64_on_the_cpu(score, align, dtype):
     if dtype == torch.bfloat16 and align in DISCONTINUOUS:
         pytest.skip("rounding may change a discrete choice")
-    for number, (position, mask) in enumerate(product(POSITIONS, MASKS)):
-        if number % 13 == 0:
-            check_if_supported(BASE, (score, align, position, mask), "reference", dtype)
+    for case in supported_cases("reference", score, align)[::13]:
+        check(BASE, case, "reference", dtype, "cuda")
 
 
 @DTYPES
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("score", ["additive", "additive by head", "concat"])
+@pytest.mark.parametrize("score", HIDDEN_LAYERS)
 def test_fused_additive_kernels_match_the_float64_reference(score, mask, dtype):
-    for sizes, align in product((BASE, ALIGNED), SOFTMAXES):
-        case = (score, align, "none", mask)
-        assert is_supported(sizes, case, "triton", device="cuda")
-        check(sizes, case, "triton", dtype, "cuda")
+    for align in SOFTMAXES:
+        for sizes in (BASE, ALIGNED):
+            check(sizes, (score, align, "none", mask), "triton", dtype, "cuda")
 
 
 @DTYPES
@@ -74,7 +79,6 @@ def test_fused_additive_kernels_match_the_float64_reference(score, mask, dtype):
 def test_flex_matches_the_float64_reference(case, dtype):
     if dtype == torch.bfloat16 and case[1] in DISCONTINUOUS:
         pytest.skip("rounding may change a discrete choice")
-    assert is_supported(ALIGNED, case, "flex", device="cuda")
     check(ALIGNED, case, "flex", dtype, "cuda")
 
 

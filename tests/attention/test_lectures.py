@@ -7,7 +7,8 @@ from qkv.attention import Sinusoidal, attend
 
 
 def test_the_attention_head_exercise_matches_the_notes():
-    # 000_8ed1d82cc176d1c8.txt, Problem 1: "Awful plot and actors. The movie is", the last word's attention.
+    # "Self-Attention and Transformer Networks", Example Exercises, Problem 1: attention of the last word of
+    # "Awful plot and actors. The movie is".
     embedded = torch.tensor(
         [[0, 0, 0], [0, -5, 1], [1, 0, 2], [0, 0, 3], [-1, 0, 4], [0, 0, 5], [-2, 0, 6], [0, 0, 7]], dtype=torch.float64
     )
@@ -24,9 +25,10 @@ def test_the_attention_head_exercise_matches_the_notes():
 
 
 def test_sinusoidal_positions_match_the_notes():
-    # 003_a2b3da42bd43b09f.txt. Its formula has i/d in the exponent for even and odd i alike, which would give
-    # cos(1 / 10000^(1/512)) = 0.5553 in the second column; its numbers, like the paper, use one exponent per pair.
-    # The notes truncate instead of rounding: 0.8414 is sin(1) = 0.84147, 0.8218 is 0.82186.
+    # H. Beigy, "Deep learning: Attention models" (Sharif University of Technology, 2023), Transformers family.
+    # The formula there has i/d in the exponent for even and odd i alike, which would give cos(1 / 10000^(1/512)) =
+    # 0.5553 in the second column; its numbers, like the paper, use one exponent per pair. The notes
+    # truncate instead of rounding: 0.8414 is sin(1) = 0.84147, 0.8218 is 0.82186.
     table = Sinusoidal(512)(2)
     assert table[0, :4].tolist() == [0, 1, 0, 1]
     assert table[1, :3].tolist() == pytest.approx([0.8414, 0.5403, 0.8218], abs=1e-4)

@@ -279,7 +279,7 @@ class TestNewTerms:
         x = torch.randn(1, 2, 4, 3)
         expected = torch.softmax(-torch.cdist(x, x, p=1), dim=-1) @ x
         torch.testing.assert_close(attend(x, x, x, score=Manhattan()).output, expected)
-        with pytest.raises(Unsupported, match="Manhattan is not a dot product"):
+        with pytest.raises(Unsupported, match="Manhattan"):
             attend(x, x, x, score=Manhattan(), backend="sdpa")
 
     def test_a_custom_position_is_applied_before_the_mask(self):
@@ -315,7 +315,7 @@ class TestWrongShapes:
             attend(torch.randn(2, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4))
 
     def test_keys_and_values_must_have_the_same_length(self):
-        with pytest.raises(ShapeError, match="3 keys and 2 values"):
+        with pytest.raises(ShapeError, match="3 keys"):
             attend(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), torch.randn(1, 1, 2, 4))
 
     @pytest.mark.parametrize("backend", EAGER)
@@ -344,11 +344,11 @@ class TestWrongTerms:
     @pytest.mark.parametrize(
         ("term", "message"),
         [
-            ({"score": "dot"}, "score must be .* not a str"),
-            ({"score": Dot}, "the class Dot"),
-            ({"mask": torch.ones(1, 1, 3, 3).bool()}, "mask must be .* not a Tensor"),
-            ({"align": None}, "align must be .* not a NoneType"),
-            ({"start": 1.5}, "start must be .* not a float"),
+            ({"score": "dot"}, "score.*str"),
+            ({"score": Dot}, "score.*Dot"),
+            ({"mask": torch.ones(1, 1, 3, 3).bool()}, "mask.*Tensor"),
+            ({"align": None}, "align.*NoneType"),
+            ({"start": 1.5}, "start.*float"),
         ],
     )
     def test_terms_of_the_wrong_type_raise(self, term, message):

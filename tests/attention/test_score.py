@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from qkv.attention import (
-    SCORES,
     Additive,
     Bilinear,
     Concat,
@@ -21,9 +20,10 @@ from qkv.attention import (
     Score,
     Sizes,
     attend,
-    build_score,
 )  # fmt: skip
+from qkv.config import Term
 from qkv.errors import InputError, ShapeError
+from qkv.registry import registered
 
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 4, 5
 QUERY_DIM, KEY_DIM, HIDDEN = 4, 6, 7
@@ -297,7 +297,7 @@ class TestCosine:
 
     @pytest.mark.parametrize("sharpness", [0.0, -1.0, math.nan])
     def test_sharpness_must_be_positive(self, sharpness):
-        with pytest.raises(InputError, match="sharpness must be positive"):
+        with pytest.raises(InputError, match="sharpness"):
             Cosine(sharpness)
 
 
@@ -417,21 +417,22 @@ class TestNames:
             "dot": Dot, "scaled_dot": ScaledDot, "bilinear": Bilinear, "low_rank_bilinear": LowRankBilinear,
             "cosine": Cosine, "additive": Additive, "concat": Concat, "location": Location,
             "general": Bilinear, "low_rank": LowRankBilinear,
-        } == SCORES  # fmt: skip
+        } == registered("score")  # fmt: skip
 
-    @pytest.mark.parametrize("name", SCORES)
+    @pytest.mark.parametrize("name", sorted(registered("score")))
     def test_from_sizes_matches_tensors_of_these_sizes(self, name):
         same = name in ("dot", "scaled_dot", "cosine")
         key_dim = QUERY_DIM if same else KEY_DIM
-        score = build_score(name, Sizes(QUERY_DIM, key_dim, hidden=2, max_keys=KEYS, heads=HEADS))
-        assert type(score) is SCORES[name]
+        score = Term("score", name).build(Sizes(QUERY_DIM, key_dim, hidden=2, max_keys=KEYS, heads=HEADS))
+        assert type(score) is registered("score")[name]
         query, key = torch.randn(1, HEADS, 2, QUERY_DIM), torch.randn(1, HEADS, KEYS, key_dim)
         assert score(query, key).shape == (1, HEADS, 2, KEYS)
         assert all(len(weight) == HEADS for weight in score.parameters())
 
     def test_from_sizes_parameter_shapes(self):
         sizes = Sizes(query=2, key=3, hidden=5, max_keys=7, heads=4)
-        shapes = {name: [tuple(w.shape) for w in cls.from_sizes(sizes).parameters()] for name, cls in SCORES.items()}
+        scores = {name: Term("score", name).build(sizes) for name in registered("score")}
+        shapes = {name: [tuple(weight.shape) for weight in score.parameters()] for name, score in scores.items()}
         assert shapes == {
             "dot": [],
             "scaled_dot": [],

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from qkv.hub.model_folder import save_model
-from qkv.models.show_attend_tell import Config, ShowAttendTell
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
+from qkv.tokenizers import WordTokenizer
 
 from .command import Ended
 
@@ -20,10 +20,18 @@ Command = Callable[..., Ended]
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    vocabulary = Vocabulary.train(["a red circle above a small blue square"], "word")
-    small = {"height": 8, "width": 8, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7, "max_length": 6}
+    tokenizer = WordTokenizer.train(["a red circle above a small blue square"])
+    small = {
+        "height": 8,
+        "width": 8,
+        "encoder": {"name": "cnn", "filters": (4, 8)},
+        "feature_dim": 6,
+        "embedding_dim": 5,
+        "hidden_dim": 7,
+        "max_length": 6,
+    }
     (tmp_path / "model").mkdir()
-    save_model(ShowAttendTell(Config(len(vocabulary), **small)), vocabulary, tmp_path / "model")
+    save_model(ShowAttendTell(ShowAttendTellConfig(vocab_size=len(tokenizer), **small)), tokenizer, tmp_path / "model")
     return tmp_path / "model"
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from qkv.datasets.dataset import PairDataset, TextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.experiments.results import RESULTS, append_record, read_records
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_manifest
+from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 from tests.experiments.records import record
@@ -21,7 +22,7 @@ from .command import Ended
 
 Command = Callable[..., Ended]
 PAIRS = "".join(f"{word} {number}\t{number} {word}\n" for word in ("eins", "zwei") for number in range(6))
-SIZES = ["data.name=pairs", "model.hidden=4", "model.embedding=4", "model.max_length=12", "train.epochs=1"]
+SIZES = ["data.name=pairs", "model.hidden_dim=4", "model.embedding_dim=4", "model.max_length=12", "train.epochs=1"]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_a_split_is_recorded_with_everything_needed_to_reproduce_it(qkv: Command
     report = json.loads(ended.out)
     (kept,) = read_records(run)
     assert (kept.recipe, kept.seed, kept.task, kept.model) == ("pairs-gru", 1, "translate", "rnn_seq2seq")
-    assert "model.hidden=4" in kept.changes
+    assert "model.hidden_dim=4" in kept.changes
     assert (kept.data, kept.split, kept.size, kept.left_out) == ("pairs", "test", 12, 0)
     assert (kept.beam, kept.length_penalty, kept.finished) == (2, 0.5, True)
     assert len(kept.data_hash) == len(kept.source_hash) == 64
@@ -157,7 +158,7 @@ def test_a_user_recipe_gets_no_reproduction_command(
     Path("pairs.tsv").write_text(PAIRS)
     Path("mine.toml").write_text(
         'data = { name = "pairs", train = ["pairs.tsv"], test = ["pairs.tsv"] }\ntrain = { epochs = 1 }\n'
-        'model = { name = "rnn_seq2seq", hidden = 4, embedding = 4 }\n'  # without dropout, unlike every shipped recipe
+        'model = { name = "rnn_seq2seq", hidden_dim = 4, embedding_dim = 4 }\n'  # no dropout, unlike built-in ones
     )
     assert qkv("train", "mine.toml", "--output", "mine", "--device", "cpu").code == 0
     assert qkv("evaluate", "mine", "--beam", 2).code == 0
@@ -203,8 +204,8 @@ def test_a_dictionary_is_scored_by_phoneme_and_word_error_rate(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [Pair("ab", "K AE1"), Pair("ba", "T K"), Pair("ab", "T AE1")]
-    loaded = LoadedData({"train": entries, "valid": entries, "test": entries})
-    monkeypatch.setitem(DATASETS, "cmudict", replace(DATASETS["cmudict"], load=lambda _: loaded))
+    loaded = PairDataset({"train": entries, "valid": entries, "test": entries})
+    monkeypatch.setattr(lookup("dataset", "cmudict"), "read", lambda _: loaded)
     sizes = [*SIZES, "data.name=cmudict", "data.target_vocabulary=word"]
     job.begin(read_recipe("pairs-gru", sizes), tmp_path / "run", "cpu")
     ended = qkv("evaluate", tmp_path / "run", "--json")
@@ -219,10 +220,10 @@ def test_a_dictionary_is_scored_by_phoneme_and_word_error_rate(
 def test_a_language_model_is_scored_on_held_out_text(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = LoadedData({}, texts={"train": "to be or not to be " * 8, "valid": "to be or not to be " * 4})
+    loaded = TextDataset({"train": "to be or not to be " * 8, "valid": "to be or not to be " * 4})
     shakespeare = replace(DATASETS["tinyshakespeare"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "tinyshakespeare", shakespeare)
-    sizes = ["model.layers=1", "model.embedding=4", "model.hidden=8", "train.epochs=1", "train.batch_tokens=64",
+    sizes = ["model.layers=1", "model.embedding_dim=4", "model.hidden_dim=8", "train.epochs=1", "train.batch_tokens=64",
              "train.length=16"]  # fmt: skip
     done = job.begin(read_recipe("shakespeare-lstm", sizes), tmp_path / "run", "cpu")
     ended = qkv("evaluate", tmp_path / "run", "--json")
@@ -241,10 +242,10 @@ def test_a_language_model_is_scored_on_held_out_text(
 def test_a_checkpoint_is_scored_itself_and_not_recorded(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = LoadedData({}, texts={"train": "to be or not to be " * 20, "valid": "to be or not to be " * 4})
+    loaded = TextDataset({"train": "to be or not to be " * 20, "valid": "to be or not to be " * 4})
     shakespeare = replace(DATASETS["tinyshakespeare"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "tinyshakespeare", shakespeare)
-    sizes = ["model.layers=1", "model.embedding=4", "model.hidden=8", "train.epochs=1", "train.batch_tokens=64",
+    sizes = ["model.layers=1", "model.embedding_dim=4", "model.hidden_dim=8", "train.epochs=1", "train.batch_tokens=64",
              "train.length=16", "train.lr=0.1", "train.validate_every=1", "train.save_every=1",
              "train.keep=50"]  # fmt: skip
     done = job.begin(read_recipe("shakespeare-lstm", sizes), tmp_path / "run", "cpu")

@@ -10,16 +10,12 @@ from safetensors.torch import load_file
 from qkv.hub import load, save_model
 from qkv.hub.families import FAMILIES
 from qkv.hub.released import write_released
-from qkv.models.bert import Bert
-from qkv.models.bert import Config as BertConfig
-from qkv.models.elmo import Config as ElmoConfig
-from qkv.models.elmo import Elmo
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
-from qkv.models.rnn_lm import RNNLM
-from qkv.models.rnn_lm import Config as RNNConfig
-from qkv.models.transformer import Config, Transformer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.models.bert import Bert, BertConfig
+from qkv.models.elmo import Elmo, ElmoConfig
+from qkv.models.gpt2 import GPT2, GPT2Config
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
+from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.tokenizers import CharTokenizer
 
 WEIGHTS = "model.safetensors"
 EXTRA_FILES = {
@@ -36,7 +32,7 @@ def bert(tmp_path: Path) -> Path:
     folder = tmp_path / "bert"
     folder.mkdir()
     torch.manual_seed(0)
-    model = Bert(BertConfig(11, dim=8, heads=2, layers=1, feedforward=8, max_length=6)).bfloat16()
+    model = Bert(BertConfig(vocab_size=11, dim=8, heads=2, layers=1, ffn_dim=8, max_length=6)).bfloat16()
     write_released(model, FAMILIES["bert"], folder)
     for name, text in EXTRA_FILES.items():
         (folder / name).write_text(text)
@@ -77,7 +73,7 @@ def test_the_dtype_can_be_chosen(qkv, bert, tmp_path, dtype):
 
 
 def test_overflow_in_the_target_dtype_is_an_error_and_writes_nothing(qkv, tmp_path):
-    model = GPT2(GPT2Config(5, dim=4, heads=1, layers=1, max_length=4))
+    model = GPT2(GPT2Config(vocab_size=5, dim=4, heads=1, layers=1, max_length=4))
     with torch.no_grad():
         model.embed.weight[0, 0] = 1e6
     (tmp_path / "in").mkdir()
@@ -88,18 +84,20 @@ def test_overflow_in_the_target_dtype_is_an_error_and_writes_nothing(qkv, tmp_pa
 
 
 def test_a_trained_model_converts_to_transformers_and_back(qkv, tmp_path):
-    vocabulary = Vocabulary.train(["abc"], "char")
+    tokenizer = CharTokenizer.train(["abc"])
     torch.manual_seed(0)
-    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8, "max_length": 8}
+    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 8, "max_length": 8}
     terms = {"norm": "post", "position": "sinusoidal_halves", "begin_token": 2, "end_token": 3, "pad_token": 0}
-    model = Transformer(Config(len(vocabulary), len(vocabulary), **sizes, **terms)).eval()
+    model = Transformer(
+        TransformerConfig(source_vocab_size=len(tokenizer), target_vocab_size=len(tokenizer), **sizes, **terms)
+    ).eval()
     (tmp_path / "in").mkdir()
-    save_model(model, vocabulary, tmp_path / "in")
+    save_model(model, tokenizer, tmp_path / "in")
     assert qkv("convert", tmp_path / "in", tmp_path / "hf").code == 0
     assert qkv("convert", tmp_path / "hf", tmp_path / "out", "--to", "qkv").code == 0
     assert same_weights(tmp_path / "in", tmp_path / "out")
     again = load(tmp_path / "out")
-    assert again.tokenizer.to_json() == vocabulary.to_json()
+    assert again.tokenizer.to_json() == tokenizer.to_json()
     tokens = torch.tensor([[4, 5, 3]])
     assert torch.equal(again(tokens, tokens), model(tokens, tokens))
     transformers = pytest.importorskip("transformers")
@@ -114,7 +112,7 @@ def test_a_released_tokenizer_survives_conversion_to_qkv_and_back(qkv, bert, tmp
     assert same_weights(bert, tmp_path / "hf")
     for folder in (bert, tmp_path / "own", tmp_path / "hf"):
         tokenizer = load(folder).tokenizer
-        assert tokenizer.encode("A bc").ids == [2, 5, 6, 7, 3]
+        assert tokenizer.encode("A bc") == [2, 5, 6, 7, 3]
         assert (tokenizer.special_tokens.begin, tokenizer.special_tokens.mask) == (2, 4)
     transformers = pytest.importorskip("transformers")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("A bc")["input_ids"] == [2, 5, 6, 7, 3]
@@ -132,7 +130,7 @@ def test_existing_files_are_not_overwritten(qkv, bert, tmp_path):
 
 def test_a_model_without_transformers_counterpart_is_an_error(qkv, tmp_path):
     (tmp_path / "in").mkdir()
-    save_model(RNNLM(RNNConfig(5, embedding=4, hidden=4)), None, tmp_path / "in")
+    save_model(RNNLM(RNNLMConfig(vocab_size=5, embedding_dim=4, hidden_dim=4)), None, tmp_path / "in")
     error = qkv("convert", tmp_path / "in", tmp_path / "out").error
     assert "RNNLM" in error
     assert qkv("convert", tmp_path / "in", tmp_path / "out", "--to", "qkv").code == 0
@@ -176,7 +174,7 @@ def test_round_trip_of_every_family_is_bit_exact(qkv, tmp_path, name):
 def test_elmo_round_trip(qkv, tmp_path):
     pytest.importorskip("h5py")
     torch.manual_seed(0)
-    sizes = {"filters": ((1, 4), (2, 3)), "highway_layers": 1, "dim": 4, "hidden": 6, "layers": 1}
+    sizes = {"filters": ((1, 4), (2, 3)), "highway_layers": 1, "dim": 4, "hidden_dim": 6, "layers": 1}
     model = Elmo(ElmoConfig(max_characters=9, **sizes)).eval()
     (tmp_path / "ours").mkdir()
     save_model(model, None, str(tmp_path / "ours"))
@@ -201,10 +199,10 @@ def test_elmo_round_trip(qkv, tmp_path):
 
 def test_models_that_the_elmo_format_cannot_represent_are_errors(qkv, bert, tmp_path):
     pytest.importorskip("h5py")
-    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden": 6, "layers": 1}
+    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden_dim": 6, "layers": 1}
     (tmp_path / "ours").mkdir()
-    save_model(Elmo(ElmoConfig(max_characters=9, normalise_words=True, **sizes)), None, tmp_path / "ours")
+    save_model(Elmo(ElmoConfig(max_characters=9, normalize_words=True, **sizes)), None, tmp_path / "ours")
     out = tmp_path / "out"
-    assert "normalise_words" in qkv("convert", tmp_path / "ours", out, "--to", "elmo").error
+    assert "normalize_words" in qkv("convert", tmp_path / "ours", out, "--to", "elmo").error
     assert "Bert" in qkv("convert", bert, out, "--to", "elmo").error
     assert not out.exists()

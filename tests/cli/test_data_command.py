@@ -14,7 +14,6 @@ import pytest
 
 from qkv.datasets import cache as dataset_cache
 from qkv.datasets.corpora import cmudict, tinyshakespeare
-from qkv.datasets.registry import DATASETS
 from qkv.runtime.download import download
 
 from .command import TINY, Ended

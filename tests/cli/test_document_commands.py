@@ -9,8 +9,8 @@ import torch
 
 import qkv as library
 from qkv.interpret.document_probe import DocumentProbe
-from qkv.models.han import HAN, Config
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.models.han import HAN, HANConfig
+from qkv.tokenizers import WordTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 REVIEW = "A fine film.\n\nThe cat was good, and the dog was fine.\nI left. The end."
@@ -19,13 +19,21 @@ REVIEW = "A fine film.\n\nThe cat was good, and the dog was fine.\nI left. The e
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model."""
-    vocabulary = Vocabulary.train([REVIEW], "word", lowercase=True)
+    tokenizer = WordTokenizer.train([REVIEW], lowercase=True)
     torch.manual_seed(0)
-    network = HAN(Config(len(vocabulary), embedding=4, hidden=3, max_length=3, label_names=("negative", "positive")))
+    network = HAN(
+        HANConfig(
+            vocab_size=len(tokenizer),
+            embedding_dim=4,
+            hidden_dim=3,
+            max_length=3,
+            label_names=("negative", "positive"),
+        )
+    )
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_()
-    return saved(network.eval(), vocabulary, tmp_path_factory.mktemp("han"))
+    return saved(network.eval(), tokenizer, tmp_path_factory.mktemp("han"))
 
 
 @pytest.fixture

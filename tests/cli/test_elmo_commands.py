@@ -8,10 +8,17 @@ import torch
 
 import qkv as library
 from qkv.hub import save_model
-from qkv.models.elmo import Config, Elmo
-from qkv.tokenizers.characters import Characters
+from qkv.models.elmo import Elmo, ElmoConfig
+from qkv.tokenizers.characters import CharacterIds
 
-SIZES = {"max_characters": 8, "filters": ((1, 4), (2, 4)), "dim": 6, "hidden": 8, "max_length": 5, "reader_hidden": 3}
+SIZES = {
+    "max_characters": 8,
+    "filters": ((1, 4), (2, 4)),
+    "dim": 6,
+    "hidden_dim": 8,
+    "max_length": 5,
+    "task_hidden_dim": 3,
+}
 LINES = ["She didn't read it.", "", "Ünïcödé 好 🙂", "one two three four five six seven"]
 
 
@@ -19,8 +26,8 @@ LINES = ["She didn't read it.", "", "Ünïcödé 好 🙂", "one two three four 
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An untrained model."""
     torch.manual_seed(0)
-    model = Elmo(Config(head=request.param, labels=3, label_names=("a", "b", "c"), **SIZES))
-    save_model(model, Characters(8), tmp_path)
+    model = Elmo(ElmoConfig(head=request.param, labels=3, label_names=("a", "b", "c"), **SIZES))
+    save_model(model, CharacterIds(8), tmp_path)
     assert not (tmp_path / "tokenizer.json").exists()
     return tmp_path
 
@@ -35,7 +42,7 @@ def test_predictions_equal_those_of_the_model(qkv, folder):
     with torch.no_grad():
         for answer, expected in zip(found, words, strict=True):
             parts = [expected[begin : begin + 5] for begin in range(0, len(expected), 5)]
-            said = [model.predict(Characters(8)([part]), torch.tensor([len(part)]))[0] for part in parts]
+            said = [model.predict(CharacterIds(8)([part]), torch.tensor([len(part)]))[0] for part in parts]
             if command == "tag":
                 assert answer["words"] == expected
                 assert answer["tags"] == ["abc"[label] for one in said for label in one.argmax(dim=-1)]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qkv.hub import save_model
-from qkv.models.rnn_lm import RNNLM, Config
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
+from qkv.tokenizers import CharTokenizer
 
 TEXT = "To be, or not to be,\nthat is the question"
 
@@ -17,9 +17,9 @@ TEXT = "To be, or not to be,\nthat is the question"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model; its outputs are meaningless but deterministic."""
     path = tmp_path_factory.mktemp("language-model")
-    vocabulary = Vocabulary.train([TEXT], "char")
+    tokenizer = CharTokenizer.train([TEXT])
     torch.manual_seed(0)
-    save_model(RNNLM(Config(len(vocabulary), layers=1, embedding=8, hidden=16)), vocabulary, path)
+    save_model(RNNLM(RNNLMConfig(vocab_size=len(tokenizer), layers=1, embedding_dim=8, hidden_dim=16)), tokenizer, path)
     return path
 
 

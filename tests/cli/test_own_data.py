@@ -6,7 +6,7 @@ import re
 import pytest
 
 from qkv.datasets.tagged import Tagged
-from qkv.pipelines.translator import Search, Translator
+from qkv.pipelines.translator import Translator
 
 SQUAD = {
     "context": "Ada lives in Rome, Bo at home.",
@@ -110,10 +110,10 @@ def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
         Tagged(tuple(word for word, _ in sentence), ("",) * len(sentence), tuple(head for _, head in sentence))
         for sentence in sentences
     ]
-    expected = Translator(run, device="cpu").translate(sources, Search(2, max_length=9))
+    expected = Translator(run, device="cpu")(sources, num_beams=2, max_new_tokens=9)
     translate = ("translate", run, "--beam", 2, "--max-length", 9, "--device", "cpu")
     outputs = [json.loads(line) for line in qkv(*translate, "--file", trees, "--json").out.splitlines()]
-    assert [output["text"] for output in outputs] == [answers[0].text for answers in expected]
+    assert [output["text"] for output in outputs] == [answer.text for answer in expected]
     assert [output["source"] for output in outputs] == plain.read_text().splitlines()
     assert re.search("input 1 .*head", qkv(*translate, "--file", plain).error)
     assert qkv("view", run, "--device", "cpu", "--out", tmp_path / "page.html").code == 0

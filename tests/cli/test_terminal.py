@@ -15,7 +15,7 @@ from qkv.experiments.results import append_record
 from qkv.hub.model_folder import save_model
 from qkv.models import rnn_lm
 from qkv.models import show_attend_tell as captioner
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer, WordTokenizer
 from tests.cli.command import Ended
 from tests.cli.under_terminal import Case, as_json
 from tests.experiments.records import record
@@ -23,7 +23,7 @@ from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 COUNT = 50
 TINY = (
-    "data.size=60", "model.hidden=8", "model.embedding=8", "train.epochs=1", "train.batch_tokens=2048",
+    "data.size=60", "model.hidden_dim=8", "model.embedding_dim=8", "train.epochs=1", "train.batch_tokens=2048",
     "train.valid_size=10",
 )  # fmt: skip
 HOSTILE = "b\x1b[31m\tad\nlabel\u202e\x9b"
@@ -86,15 +86,27 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saved(tiny_bert(None, pooler=False), tokenizer, folder / "encoder")
     saved(tiny_bert("classifier", labels=1, label_names=(HOSTILE,)), tokenizer, folder / "hostile")
     torch.manual_seed(0)
-    words = Vocabulary.train(["a red circle above a small blue square"], "word")
-    small = {"height": 8, "width": 8, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7, "max_length": 6}
-    characters = Vocabulary.train(["the cat sat on the mat 0123456789"], "char")
-    for name, model, vocabulary in (
-        ("captioner", captioner.ShowAttendTell(captioner.Config(len(words), **small)), words),
-        ("lm", rnn_lm.RNNLM(rnn_lm.Config(len(characters), layers=1, embedding=8, hidden=16)), characters),
+    words = WordTokenizer.train(["a red circle above a small blue square"])
+    small = {
+        "height": 8,
+        "width": 8,
+        "encoder": {"name": "cnn", "filters": (4, 8)},
+        "feature_dim": 6,
+        "embedding_dim": 5,
+        "hidden_dim": 7,
+        "max_length": 6,
+    }
+    characters = CharTokenizer.train(["the cat sat on the mat 0123456789"])
+    for name, model, tokenizer in (
+        ("captioner", captioner.ShowAttendTell(captioner.ShowAttendTellConfig(vocab_size=len(words), **small)), words),
+        (
+            "lm",
+            rnn_lm.RNNLM(rnn_lm.RNNLMConfig(vocab_size=len(characters), layers=1, embedding_dim=8, hidden_dim=16)),
+            characters,
+        ),
     ):
         (folder / name).mkdir()
-        save_model(model, vocabulary, folder / name)
+        save_model(model, tokenizer, folder / name)
     Image.new("RGB", (20, 10), "red").save(folder / "picture.png")
     (folder / "texts.txt").write_text("".join(f"the cat {number}\n" for number in range(COUNT)))
     (folder / "masked.txt").write_text("the [MASK] sat\n" * COUNT)

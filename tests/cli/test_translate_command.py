@@ -11,8 +11,8 @@ import torch
 
 from qkv.hub import save_model
 from qkv.models import rnn_seq2seq
-from qkv.pipelines.translator import Search, Translator
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.pipelines.translator import Translator
+from qkv.tokenizers import BPETokenizer
 
 from .command import Ended
 
@@ -21,14 +21,18 @@ TEXTS = ["two dogs play", "a man rides a bicycle ."]
 
 
 def saved(folder: Path, std: float = 0.7, **changes: Any) -> Path:
-    vocabulary = Vocabulary.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], "bpe:60")
-    size = len(vocabulary)
+    tokenizer = BPETokenizer.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], vocab_size=60)
+    size = len(tokenizer)
     torch.manual_seed(5)
-    model = rnn_seq2seq.RNNSeq2Seq(rnn_seq2seq.Config(size, size, embedding=8, hidden=8, max_length=40, **changes))
+    model = rnn_seq2seq.RNNSeq2Seq(
+        rnn_seq2seq.RNNSeq2SeqConfig(
+            source_vocab_size=size, target_vocab_size=size, embedding_dim=8, hidden_dim=8, max_length=40, **changes
+        )
+    )
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     folder.mkdir()
-    save_model(model, vocabulary, folder)
+    save_model(model, tokenizer, folder)
     return folder
 
 
@@ -39,7 +43,7 @@ def attending(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("models") / "plain", attention="none")
+    return saved(tmp_path_factory.mktemp("models") / "plain", decoder="plain")
 
 
 def objects(ended: Ended) -> list[dict[str, Any]]:
@@ -49,8 +53,8 @@ def objects(ended: Ended) -> list[dict[str, Any]]:
 
 def test_pharaoh_pairs_follow_the_text_and_index_words(qkv: Command, attending: Path) -> None:
     ended = qkv("translate", attending, *TEXTS, "--align", "pharaoh", "--beam", 2)
-    expected = Translator(attending, device="cpu").translate(TEXTS, Search(2), attention=True)
-    for line, source, (answer,) in zip(ended.out.splitlines(), TEXTS, expected, strict=True):
+    expected = Translator(attending, device="cpu")(TEXTS, num_beams=2)
+    for line, source, answer in zip(ended.out.splitlines(), TEXTS, expected, strict=True):
         text, pairs = line.split("\t")
         indices = [tuple(map(int, pair.split("-"))) for pair in pairs.split()]
         assert text == answer.text

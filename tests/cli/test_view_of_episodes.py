@@ -1,7 +1,6 @@
 """`qkv evaluate` and `qkv view` for few-shot classification and bandits."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from qkv.cli.main import app
+from qkv.datasets.dataset import EpisodeDataset
 from qkv.datasets.episodes import FewShotDataset
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.errors import InputError
+from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 
@@ -19,11 +19,9 @@ from qkv.training.recipe import read_recipe
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pixels = np.random.default_rng(0).integers(0, 255, (6, 3, 1, 4, 4), dtype=np.uint8)
-    data = LoadedData(
-        {}, episodes=dict.fromkeys(("train", "valid", "test"), FewShotDataset(pixels, tuple("abcdef"), 5, 1))
-    )
-    monkeypatch.setitem(DATASETS, "omniglot", replace(DATASETS["omniglot"], load=lambda _: data))
-    sizes = ["maps=4", "stages=1", "features=4", "keys=[4,4]", "values=[4,4]", "filters=4"]
+    data = EpisodeDataset(dict.fromkeys(("train", "valid", "test"), FewShotDataset(pixels, tuple("abcdef"), 5, 1)))
+    monkeypatch.setattr(lookup("dataset", "omniglot"), "read", lambda _: data)
+    sizes = ["conv_channels=4", "conv_layers=1", "image_dim=4", "key_dims=[4,4]", "value_dims=[4,4]", "filters=4"]
     train = ["epochs=1", "batch_tokens=6", "valid_size=5"]
     changes = [*(f"model.{size}" for size in sizes), *(f"train.{one}" for one in train)]
     job.begin(read_recipe("omniglot-snail-5way", changes), tmp_path / "run", "cpu")
@@ -51,7 +49,7 @@ def test_an_invalid_episode_number_is_an_error(run: Path):
 
 
 def test_bandit_games_are_viewed_by_number(tmp_path: Path):
-    sizes = ["data.arms=2", "data.pulls=4", "model.keys=[4, 4]", "model.values=[4, 4]", "model.filters=4"]
+    sizes = ["data.arms=2", "data.pulls=4", "model.key_dims=[4, 4]", "model.value_dims=[4, 4]", "model.filters=4"]
     short = ["train.epochs=1", "train.batch_tokens=4096", "train.valid_size=10"]
     job.begin(read_recipe("bandit-snail", [*sizes, *short]), tmp_path / "run", "cpu")
     view = ["view", str(tmp_path / "run"), "7", "3", "--out", str(tmp_path / "page.html"), "--device", "cpu"]

@@ -10,12 +10,11 @@ import torch
 from PIL import Image
 
 from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
-from qkv.models.rnn_lm import RNNLM
-from qkv.models.rnn_lm import Config as RNNConfig
-from qkv.models.vit import Config as ViTConfig
+from qkv.models.gpt2 import GPT2Config
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
+from qkv.models.vit import ViTConfig
 from qkv.models.vit import ViT
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXT = "the cat sat"
@@ -25,13 +24,13 @@ TEXT = "the cat sat"
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     path = tmp_path_factory.mktemp("readers")
     torch.manual_seed(0)
-    vocabulary = Vocabulary.train([TEXT], "char")
-    size = len(vocabulary)
+    tokenizer = CharTokenizer.train([TEXT])
+    size = len(tokenizer)
     models = {
         "bert": (tiny_bert("tagger", max_length=10), tiny_tokenizer(path)),
-        "gpt2": (GPT2(GPT2Config(size, dim=16, heads=2, layers=2, max_length=32)), vocabulary),
-        "rnn": (RNNLM(RNNConfig(size, embedding=8, hidden=8)), vocabulary),
-        "vit": (ViT(ViTConfig(2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, feedforward=8)), None),
+        "gpt2": (GPT2(GPT2Config(vocab_size=size, dim=16, heads=2, layers=2, max_length=32)), tokenizer),
+        "rnn": (RNNLM(RNNLMConfig(vocab_size=size, embedding_dim=8, hidden_dim=8)), tokenizer),
+        "vit": (ViT(ViTConfig(classes=2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, ffn_dim=8)), None),
     }
     Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(path / "a.png")
     return {"picture": path / "a.png"} | {

@@ -12,8 +12,8 @@ from qkv.datasets.corpora.bit_sequences import (
     random_bits,
     random_integers,
 )
-from qkv.datasets.registry import DataConfig, load_data
 from qkv.errors import InputError
+from tests.datasets.build import load
 
 PUZZLES = [Copy(), RepeatCopy(), Recall()]
 
@@ -84,13 +84,13 @@ def test_random_bits_and_integers_are_reproducible_and_uniform():
 
 
 def test_valid_and_test_sequences_differ_from_training_and_ignore_the_seed():
-    data = load_data(DataConfig(name="copy", size=7))
-    assert {split: stream.count for split, stream in data.sequences.items()} == {"train": 7, "valid": 25, "test": 200}
-    valid, test = data.sequences["valid"].of_size((20,)), data.sequences["test"].of_size((20,))
+    data = load("copy", size=7)
+    assert {split: stream.count for split, stream in data.splits.items()} == {"train": 7, "valid": 25, "test": 200}
+    valid, test = data.splits["valid"].of_size((20,)), data.splits["test"].of_size((20,))
     assert len(test.inputs) == 200
     assert (valid.inputs != test.inputs[:25]).any(axis=(1, 2)).all()
-    assert data.fingerprint != load_data(DataConfig(name="copy", size=8)).fingerprint
-    assert data.fingerprint != load_data(DataConfig(name="repeat_copy", size=7)).fingerprint
+    assert data.fingerprint != load("copy", size=8).fingerprint
+    assert data.fingerprint != load("repeat_copy", size=7).fingerprint
 
 
 def test_sizes_are_formatted_and_parsed():

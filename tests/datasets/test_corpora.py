@@ -12,12 +12,14 @@ import pytest
 
 from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import cmudict, multi30k, tatoeba, tinyshakespeare
+from qkv.datasets.dataset import DatasetConfig, PairDataset, TextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, DataConfig, LoadedData, load_data
 from qkv.datasets.text_files import split_by_source
 from qkv.errors import InputError
-from qkv.tasks.train_tokenizer import learn_vocabulary
-from qkv.tokenizers.vocabulary import UNKNOWN
+from qkv.registry import registered
+from qkv.tasks.train_tokenizer import train_tokenizer
+from qkv.tokenizers.trained import UNK
+from tests.datasets.build import dataset, load
 
 real = pytest.mark.skipif("QKV_DATA" not in os.environ, reason="QKV_DATA names no folder with the real data sets")
 Write = Callable[[object, str, str], None]
@@ -56,7 +58,7 @@ def test_multi30k_pairs_the_lines_of_two_languages(write: Write, tmp_path: Path)
     for name in multi30k.SPLITS.values():
         for language, text in (("de", "Ein Hund.\n\u2028Zwei\n"), ("fr", "Un chien.\nDeux\n")):
             write(multi30k, f"{name}.{language}", f"{name} {text}")
-    loaded = load_data(DataConfig(name="multi30k", source="de", target="fr", folder=str(tmp_path)))
+    loaded = load("multi30k", source="de", target="fr", folder=str(tmp_path))
     assert list(loaded.splits) == ["train", "valid", "test_2016_flickr", "test_2017_flickr"]
     assert loaded.splits["valid"] == [Pair("val Ein Hund.", "val Un chien."), Pair("\u2028Zwei", "Deux")]
     assert loaded.notes == ()
@@ -75,15 +77,15 @@ def test_multi30k_notes_the_missing_czech_test_set_of_2017(write: Write, tmp_pat
 @pytest.mark.parametrize(
     ("name", "source", "target", "words"),
     [
-        ("multi30k", "en", "dee", r"multi30k: unknown language 'dee' \(did you mean de\?\)"),
+        ("multi30k", "en", "dee", r"target = 'dee' \(did you mean de\?\)"),
         ("multi30k", "de", "de", "multi30k: source and target are both de: choose two of en, de, fr, cs"),
-        ("tatoeba", "en", "fr", "tatoeba: en to fr is not available"),
+        ("tatoeba", "en", "fr", r"target = 'fr' \(known: de, en\)"),
         ("tatoeba", "en", "en", "tatoeba: en to en is not available"),
     ],
 )
 def test_unknown_languages_are_rejected(name: str, source: str, target: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        load_data(DataConfig(name=name, source=source, target=target))
+        load(name, source=source, target=target)
 
 
 def test_tatoeba_works_in_both_directions_and_keeps_translations_in_one_split(
@@ -92,11 +94,11 @@ def test_tatoeba_works_in_both_directions_and_keeps_translations_in_one_split(
     monkeypatch.setattr(tatoeba, "HELD_OUT", 5)
     rows = [(f"Sentence {number // 2}.", f"Satz {number}.") for number in range(60)]
     write(tatoeba, "", "".join("\t".join(row) + "\n" for row in rows))
-    forth = load_data(DataConfig(name="tatoeba", folder=str(tmp_path))).splits
+    forth = load("tatoeba", folder=str(tmp_path)).splits
     assert {split: len(pairs) for split, pairs in forth.items()} == {"train": 40, "valid": 10, "test": 10}
     assert sorted((pair.source, pair.target) for pairs in forth.values() for pair in pairs) == sorted(rows)
     assert not sources(forth["train"]) & sources(forth["valid"] + forth["test"])
-    back = load_data(DataConfig(name="tatoeba", source="de", target="en", folder=str(tmp_path))).splits
+    back = load("tatoeba", source="de", target="en", folder=str(tmp_path)).splits
     assert sorted((pair.target, pair.source) for pairs in back.values() for pair in pairs) == sorted(rows)
 
 
@@ -122,7 +124,7 @@ def test_invalid_cmudict_entries_are_reported_with_their_line(line: str) -> None
 
 def test_all_pronunciations_of_a_word_are_pairs_of_one_split(write: Write, tmp_path: Path) -> None:
     write(cmudict, "", "".join(f"w{'abcdefghij'[n % 10]}{n} K\nw{'abcdefghij'[n % 10]}{n}(2) T\n" for n in range(100)))
-    splits = load_data(DataConfig(name="cmudict", folder=str(tmp_path))).splits
+    splits = load("cmudict", folder=str(tmp_path)).splits
     assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 180, "valid": 10, "test": 10}
     for pairs in splits.values():
         assert [pair.target for pair in pairs] == ["K", "T"] * (len(pairs) // 2)
@@ -132,9 +134,8 @@ def test_all_pronunciations_of_a_word_are_pairs_of_one_split(write: Write, tmp_p
 def test_a_text_is_split_into_its_first_nine_tenths_and_the_rest(write: Write, tmp_path: Path) -> None:
     text = "To be, or not to be: ö\n" * 7
     write(tinyshakespeare, "", text)
-    loaded = load_data(DataConfig(name="tinyshakespeare", folder=str(tmp_path)))
-    assert loaded.splits == {}
-    assert loaded.texts == {"train": text[: int(len(text) * 0.9)], "valid": text[int(len(text) * 0.9) :]}
+    loaded = load("tinyshakespeare", folder=str(tmp_path))
+    assert loaded.splits == {"train": text[: int(len(text) * 0.9)], "valid": text[int(len(text) * 0.9) :]}
 
 
 def test_a_source_in_another_case_is_in_the_same_split() -> None:
@@ -153,35 +154,35 @@ def test_a_split_does_not_depend_on_the_order_of_the_pairs() -> None:
     assert {split: set(found) for split, found in forth.items()} == {split: set(found) for split, found in back.items()}
 
 
-PAIRS = LoadedData({"train": [Pair("Cat", "K AE1 T"), Pair("Hat", "HH AE1 T")], "valid": [Pair("xyz", "Q")]})
+PAIRS = PairDataset({"train": [Pair("Cat", "K AE1 T"), Pair("Hat", "HH AE1 T")], "valid": [Pair("xyz", "Q")]})
 
 
 def test_a_vocabulary_is_trained_on_the_training_pairs_only() -> None:
-    shared = learn_vocabulary(PAIRS, DataConfig("dates"))
+    shared = train_tokenizer(PAIRS, dataset("dates"))
     assert shared.source is shared.target
     assert {shared.source.piece(number) for number in range(4, len(shared.source))} == set("CatHKAE1T ")
 
 
 def test_each_side_may_have_its_own_vocabulary() -> None:
-    two = learn_vocabulary(PAIRS, DataConfig("dates", vocabulary="char", target_vocabulary="word", lowercase=True))
+    two = train_tokenizer(PAIRS, dataset("dates", tokenizer="char", target_tokenizer="word", lowercase=True))
     assert {two.source.piece(number) for number in range(4, len(two.source))} == set("cath")
     assert {two.target.piece(number) for number in range(4, len(two.target))} == {" k", " ae1", " t", " hh"}
 
 
 def test_the_vocabulary_of_a_text_is_trained_on_its_training_split_only() -> None:
-    loaded = LoadedData({}, texts={"train": "abc\n", "valid": "xyz"})
-    assert len(learn_vocabulary(loaded, DataConfig("dates")).source) == 4 + 4
+    loaded = TextDataset({"train": "abc\n", "valid": "xyz"})
+    assert len(train_tokenizer(loaded, dataset("text")).source) == 4 + 4
 
 
 @real
 def test_multi30k_has_the_published_number_of_pairs() -> None:
     expected = {"train": 29_000, "valid": 1_014, "test_2016_flickr": 1_000, "test_2017_flickr": 1_000}
     for source, target in (("en", "de"), ("fr", "en")):
-        splits = load_data(DataConfig(name="multi30k", source=source, target=target)).splits
+        splits = load("multi30k", source=source, target=target).splits
         assert {split: len(pairs) for split, pairs in splits.items()} == expected
-    czech = load_data(DataConfig(name="multi30k", target="cs"))
+    czech = load("multi30k", target="cs")
     assert {split: len(pairs) for split, pairs in czech.splits.items()} | {"test_2017_flickr": 1_000} == expected
-    english = load_data(DataConfig(name="multi30k")).splits["train"]
+    english = load("multi30k").splits["train"]
     assert english[0].source == "Two young, White males are outside near many bushes."
     assert english[0].target == "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
     assert all(pair.source.strip() and pair.target.strip() for pair in english)
@@ -191,13 +192,13 @@ def test_multi30k_has_the_published_number_of_pairs() -> None:
 @pytest.mark.parametrize(
     ("config", "counted", "held_out"),
     [
-        (DataConfig(name="tatoeba"), 169_813, 2_000),
-        (DataConfig(name="tatoeba", source="de", target="en"), 169_813, 2_000),
-        (DataConfig(name="cmudict"), 135_166, round(0.05 * 126_052)),
+        (dataset("tatoeba"), 169_813, 2_000),
+        (dataset("tatoeba", source="de", target="en"), 169_813, 2_000),
+        (dataset("cmudict"), 135_166, round(0.05 * 126_052)),
     ],
 )
-def test_no_source_of_a_real_dataset_is_in_two_splits(config: DataConfig, counted: int, held_out: int) -> None:
-    splits = load_data(config).splits
+def test_no_source_of_a_real_dataset_is_in_two_splits(config: DatasetConfig, counted: int, held_out: int) -> None:
+    splits = config.load().splits
     assert sum(len(pairs) for pairs in splits.values()) == counted
     assert len(sources(splits["valid"])) == len(sources(splits["test"])) == held_out
     assert not sources(splits["train"]) & sources(splits["valid"] + splits["test"])
@@ -206,17 +207,17 @@ def test_no_source_of_a_real_dataset_is_in_two_splits(config: DataConfig, counte
 
 @real
 def test_cmudict_has_letters_on_one_side_and_phonemes_on_the_other() -> None:
-    loaded = load_data(DataConfig(name="cmudict"))
-    two = learn_vocabulary(loaded, DataConfig("dates", vocabulary="char", target_vocabulary="word"))
+    loaded = load("cmudict")
+    two = train_tokenizer(loaded, dataset("dates", tokenizer="char", target_tokenizer="word"))
     assert len(two.source) == 4 + 29  # the alphabet, apostrophe, dash and dot
     assert len(two.target) == 4 + 69  # 24 consonants, and 15 vowels with three stresses each
     unseen = [pair.target for split in ("valid", "test") for pair in loaded.splits[split]]
-    assert not any(UNKNOWN in ids for ids in two.target.encode_ids(unseen))
+    assert not any(UNK in ids for ids in two.target.encode(unseen))
 
 
 @real
 def test_tiny_shakespeare_is_split_as_nanogpt_does() -> None:
-    texts = load_data(DataConfig(name="tinyshakespeare")).texts
+    texts = load("tinyshakespeare").splits
     assert {split: len(text) for split, text in texts.items()} == {"train": 1_003_854, "valid": 111_540}
     assert len(set(texts["train"] + texts["valid"])) == 65
     assert texts["train"].startswith("First Citizen:\nBefore we proceed any further")
@@ -234,10 +235,10 @@ def unaltered(name: str) -> None:
 
 
 @real
-@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if entry.info])
+@pytest.mark.parametrize("name", [name for name, dataset in registered("dataset").items() if dataset.info])
 def test_every_file_of_a_dataset_is_in_the_folder_with_the_expected_hash(name: str) -> None:
     unaltered(name)
-    corpus = DATASETS[name].info
+    corpus = registered("dataset")[name].info
     assert corpus is not None
     if not (Path(os.environ["QKV_DATA"]) / corpus.files[0].path).parent.is_dir():
         pytest.skip(f"{name} is not in the folder that QKV_DATA names")
@@ -251,7 +252,7 @@ def test_every_file_of_a_dataset_is_in_the_folder_with_the_expected_hash(name: s
 )
 def test_tagged_datasets_have_the_published_sizes(name: str, sizes: tuple[int, ...], tags: int) -> None:
     unaltered(name)
-    tagged = load_data(DataConfig(name=name)).tagged
+    tagged = load(name).splits
     assert tuple(len(tagged[split]) for split in ("train", "valid", "test")) == sizes
     assert len({tag for one in tagged["train"] for tag in one.tags}) == tags
     assert all(len(one.words) == len(one.tags) > 0 for sentences in tagged.values() for one in sentences)
@@ -259,7 +260,7 @@ def test_tagged_datasets_have_the_published_sizes(name: str, sizes: tuple[int, .
 
 @real
 def test_sentence_polarity_is_balanced_and_no_sentence_is_in_two_splits() -> None:
-    splits = load_data(DataConfig(name="sentence_polarity")).splits
+    splits = load("sentence_polarity").splits
     assert sum(len(pairs) for pairs in splits.values()) == 10_662
     for pairs in splits.values():
         assert sum(pair.target == "positive" for pair in pairs) / len(pairs) == pytest.approx(0.5, abs=0.05)

@@ -323,7 +323,7 @@ def test_every_language_and_template_occurs_in_20_000_pairs() -> None:
         day = date.fromisoformat(pair.target)
         if any(written is not None and written.source == pair.source for written in (f.render(day) for f in missing)):
             writers = [form for form, written in renderings(day) if written.source == pair.source]
-            if len(writers) == 1:  # a text that two formats share tells of neither
+            if len(writers) == 1:  # a text that two formats share identifies neither
                 missing.discard(writers[0])
     assert not missing
 
@@ -358,9 +358,9 @@ def test_most_texts_keep_their_case_and_some_are_lower_or_upper_case() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_unknown_splits_and_negative_sizes_are_rejected() -> None:
-    with pytest.raises(InputError, match="unknown split 'dev'"):
+    with pytest.raises(InputError, match="'dev'"):
         generate(1, split="dev")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="size must be 0 or more, not -1"):
+    with pytest.raises(InputError, match=r"size.*-1"):
         generate(-1, split="train")
 
 

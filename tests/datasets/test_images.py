@@ -12,9 +12,10 @@ import pytest
 
 from qkv.datasets.cache import DataFile, DatasetCache
 from qkv.datasets.corpora import fashion_mnist
+from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.images import LabeledImages, parse_idx
-from qkv.datasets.registry import DataConfig, LoadedData, load_data
 from qkv.errors import InputError
+from tests.datasets.build import load
 
 
 def idx(array: np.ndarray, kind: int = 8) -> bytes:
@@ -64,7 +65,7 @@ def test_the_fingerprint_knows_every_pixel_and_every_label():
     other_pixels[1, 0, 1, 1], other_labels[1] = 1, 1
     one = LabeledImages(pixels, labels, ("a", "b"))
     others = [replace(one, pixels=other_pixels), replace(one, labels=other_labels), replace(one, names=("b", "a"))]
-    prints = {LoadedData({}, images={"train": pictures}).fingerprint for pictures in (one, *others)}
+    prints = {ImageDataset({"train": pictures}).fingerprint for pictures in (one, *others)}
     assert len(prints) == 4
 
 
@@ -73,6 +74,6 @@ def test_the_fingerprint_knows_every_pixel_and_every_label():
     reason="QKV_DATA names no folder with fashion_mnist",
 )
 def test_fashion_mnist_is_whole_and_balanced():
-    pictures = load_data(DataConfig(name="fashion_mnist")).images
+    pictures = load("fashion_mnist").images
     assert {split: len(one) for split, one in pictures.items()} == {"train": 55_000, "valid": 5_000, "test": 10_000}
     assert np.bincount(pictures["test"].labels).tolist() == [1000] * 10

@@ -13,8 +13,8 @@ import pytest
 
 from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import imdb
-from qkv.datasets.registry import DataConfig, load_data
 from qkv.errors import InputError
+from tests.datasets.build import load
 
 REVIEWS = [
     {"t": f"Film {number % 45}.<br /><br />It is  <br /> so.<br />", "s": number % 45 % 2} for number in range(60)
@@ -70,7 +70,7 @@ def test_a_missing_file_is_an_error_with_instructions(tmp_path: Path) -> None:
     not (Path(os.environ.get("QKV_DATA", "")) / imdb.FILE.path).is_file(), reason=f"needs {imdb.FILE.path} in QKV_DATA"
 )
 def test_the_reviews_are_fifty_thousand_half_of_them_positive() -> None:
-    splits = load_data(DataConfig(name="imdb")).splits
+    splits = load("imdb").splits
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 39_927, "valid": 5048, "test": 5025}
     found = [pair for pairs in splits.values() for pair in pairs]
     assert Counter(pair.target for pair in found) == {"positive": 25_000, "negative": 25_000}

@@ -13,8 +13,9 @@ from qkv.config import build
 from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import movie_reviews
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DataConfig, load_data
 from qkv.errors import InputError
+from qkv.registry import lookup
+from tests.datasets.build import load
 
 
 @pytest.fixture
@@ -46,15 +47,12 @@ def test_splits_follow_the_test_fold(store: DatasetCache, fold, valid) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"name": "movie_reviews", "fold": 10}, "data.fold must be between 0 and 9"),
-        ({"name": "imdb", "fold": 1}, "data.fold does not apply to name = 'imdb'"),
-    ],
+    ("name", "fold", "words"),
+    [("movie_reviews", 10, "data.fold must be between 0 and 9, not 10"), ("imdb", 1, "unknown key data.fold")],
 )
-def test_invalid_folds_are_rejected(data, words) -> None:
+def test_invalid_folds_are_rejected(name, fold, words) -> None:
     with pytest.raises(InputError, match=words):
-        build(DataConfig, data, "recipe", prefix="data.")
+        build(lookup("dataset", name), {"fold": fold}, "recipe", prefix="data.")
 
 
 @pytest.mark.corpus
@@ -63,7 +61,7 @@ def test_invalid_folds_are_rejected(data, words) -> None:
     reason=f"needs {movie_reviews.FILE.path} in QKV_DATA",
 )
 def test_the_reviews_are_two_thousand_no_two_alike_and_every_fold_is_half_positive() -> None:
-    splits = load_data(DataConfig(name="movie_reviews", fold=4)).splits
+    splits = load("movie_reviews", fold=4).splits
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 1600, "valid": 200, "test": 200}
     for pairs in splits.values():
         assert 2 * Counter(pair.target for pair in pairs)["positive"] == len(pairs)

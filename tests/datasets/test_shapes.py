@@ -70,7 +70,7 @@ def test_shapes_differ_in_their_masks():
 
 
 def test_unknown_splits_and_too_large_sizes_are_rejected():
-    with pytest.raises(InputError, match="unknown split 'dev'"):
+    with pytest.raises(InputError, match="'dev'"):
         shapes.generate(1, split="dev")
-    with pytest.raises(InputError, match="not 10,000,000"):
+    with pytest.raises(InputError, match="10,000,000"):
         shapes.generate(10_000_000, split="train")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.registry import DataConfig, LoadedData, load_data
+from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged, parse_columns, parse_conllu
 from qkv.errors import InputError
+from tests.datasets.build import dataset, load
 
 TREE = """# text = They're late
 1-2\tThey're\t_\t_\t_\t_\t_\t_\t_\t_
@@ -40,16 +41,16 @@ def test_conllu_skips_multiword_tokens_and_empty_nodes():
 def test_tags_come_from_the_configured_column(column, tags, tmp_path: Path):
     (tmp_path / "a.conllu").write_text(TREE)
     path = str(tmp_path / "a.conllu")
-    loaded = load_data(DataConfig(name="tagged", train=(path,), valid=(path,), column=column))
-    assert loaded.tagged["train"][0] == Tagged(("They", "'re", "late"), tags, (3, 3, 0))
+    loaded = load("tagged", train=(path,), valid=(path,), column=column)
+    assert loaded.splits["train"][0] == Tagged(("They", "'re", "late"), tags, (3, 3, 0))
 
 
 def test_column_is_rejected_for_other_formats(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a X\n")
     with pytest.raises(InputError, match=r"a\.txt: data\.column = 'deprel' requires CoNLL-U"):
-        load_data(DataConfig(name="tagged", train=(str(tmp_path / "a.txt"),), column="deprel"))
-    with pytest.raises(InputError, match="column does not apply to name = 'wnut17'"):
-        DataConfig(name="wnut17", column="deprel")
+        load("tagged", train=(str(tmp_path / "a.txt"),), column="deprel")
+    with pytest.raises(InputError, match="unknown key column"):
+        dataset("wnut17", column="deprel")
 
 
 def tree(*heads: int) -> list[str]:
@@ -98,21 +99,21 @@ def test_malformed_files_are_reported_with_the_line(parse, lines, words):
 def test_user_files_are_read_by_suffix_and_a_share_is_held_out(tmp_path: Path):
     (tmp_path / "a.conllu").write_text(TREE)
     (tmp_path / "b.txt").write_text("".join(f"w{number} O\n\n" for number in range(98)))
-    loaded = load_data(DataConfig(name="tagged", train=(str(tmp_path / "a.conllu"), str(tmp_path / "b.txt"))))
-    assert len(loaded.tagged["train"]) == 95
-    assert len(loaded.tagged["valid"]) == 5
-    assert loaded.fingerprint != LoadedData({}, tagged={"train": loaded.tagged["train"]}).fingerprint
+    loaded = load("tagged", train=(str(tmp_path / "a.conllu"), str(tmp_path / "b.txt")))
+    assert len(loaded.splits["train"]) == 95
+    assert len(loaded.splits["valid"]) == 5
+    assert loaded.fingerprint != TaggedDataset({"train": loaded.splits["train"]}).fingerprint
 
 
 def test_user_sentences_need_a_file():
     with pytest.raises(InputError, match=r"no tagged sentences given: --data train\.conllu"):
-        load_data(DataConfig(name="tagged"))
+        load("tagged")
 
 
 @pytest.mark.corpus
 @pytest.mark.skipif("QKV_DATA" not in os.environ, reason="needs real data under QKV_DATA")
 def test_every_sentence_of_ewt_has_a_tree_with_labels():
-    sentences = load_data(DataConfig(name="ud_english_ewt", column="deprel")).tagged["train"]
+    sentences = load("ud_english_ewt", column="deprel").splits["train"]
     assert len({tag for one in sentences for tag in one.tags}) == 51
     for one in sentences:
         assert len(one.heads) == len(one.words)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.datasets.dataset import LoadedData
+from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
 from qkv.datasets.text_files import decode_lines, digest, hold_out, read_lines, read_pairs
@@ -75,7 +75,7 @@ def test_the_number_of_targets_must_equal_the_number_of_trees(tmp_path: Path) ->
 def test_the_fingerprint_of_pairs_includes_their_trees() -> None:
     heads = [None, (2, 0), (0, 1)]
     parsed = [None if one is None else Tagged(("a", "b"), ("", ""), one) for one in heads]
-    prints = [LoadedData({"train": [Pair("a b", "c", parsed=one)]}).fingerprint for one in parsed]
+    prints = [PairDataset({"train": [Pair("a b", "c", parsed=one)]}).fingerprint for one in parsed]
     assert len(set(prints)) == 3
     assert prints[0] == hashlib.sha256(b"train 1\n'a b' 'c' None\n").hexdigest()
 

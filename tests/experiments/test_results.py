@@ -51,11 +51,11 @@ def test_a_record_after_a_truncated_one_is_not_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recipes": "x"}, r"line 2: unknown key recipes \(did you mean recipe\?\)"),
-        ({"seed": "zero"}, "line 2: seed"),
-        ({"metrics": [{"name": "bleu", "value": 1.0}] * 2}, "line 2: metrics"),
-        ({"metrics": [{"name": "bleu"}]}, "line 2: missing key metrics.value"),
-        ({"by_length": [{"least": 1, "most": None, "pairs": 3}]}, "line 2: missing key by_length.bleu"),
+        ({"recipes": "x"}, "line 2.*recipes"),
+        ({"seed": "zero"}, "line 2.*seed"),
+        ({"metrics": [{"name": "bleu", "value": 1.0}] * 2}, "line 2.*metrics"),
+        ({"metrics": [{"name": "bleu"}]}, r"line 2.*metrics\.value"),
+        ({"by_length": [{"least": 1, "most": None, "pairs": 3}]}, r"line 2.*by_length\.bleu"),
     ],
 )
 def test_an_invalid_record_is_reported_with_its_line(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -74,10 +74,10 @@ def test_malformed_lines_are_input_errors(tmp_path: Path, line: str) -> None:
 
 
 def test_a_folder_without_results_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="run qkv evaluate"):
+    with pytest.raises(InputError, match="qkv evaluate"):
         read_records(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         read_records(tmp_path / "none")
     (tmp_path / RESULTS).write_text("\n")
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match="empty"):
         read_records(tmp_path)

@@ -5,9 +5,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-
-from qkv.datasets.registry import DATASETS
 from qkv.experiments.reproduction import evaluate_command, train_command
+
 from qkv.experiments.results import Measure, Record
 from qkv.experiments.table import COLUMNS, markdown, spread, tables
 from qkv.training.recipe import TASKS

@@ -3,9 +3,7 @@
 import json
 import pickle
 import re
-import time
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import qkv
 from qkv.errors import CheckpointError, InputError
-from qkv.hub import Network, convert, load, load_as, save_model
+from qkv.hub import Network, convert, load, load_as, model_folder, save_model
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest, write_manifest
-from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import save_elmo
-from qkv.hub.model_folder import CONFIG, TARGET_TOKENIZER, TOKENIZER, WEIGHTS, resolve
+from qkv.hub.model_folder import resolve
+from qkv.hub.released import CONFIG
+from qkv.hub.tensors import WEIGHTS
 from qkv.models.bert import Bert
 from qkv.models.elmo import Elmo
 from qkv.models.han import HAN
@@ -31,32 +30,37 @@ from qkv.models.snail import SNAIL, SNAILPolicy
 from qkv.models.vit import ViT
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel, TextEncoder
 from qkv.registry import lookup, registered
-from qkv.tokenizers.characters import Characters
-from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
-from qkv.tokenizers.vocabulary import TwoVocabularies, Vocabulary
+from qkv.runtime.documents import read_object
+from qkv.tokenizers import CharTokenizer, PairTokenizer, SpecialTokens, WordTokenizer
+from qkv.tokenizers.characters import CharacterIds
+from qkv.tokenizers.library import PretrainedTokenizer
+from qkv.tokenizers.tokenizer import CONFIG as TOKENIZER_CONFIG
+from qkv.tokenizers.tokenizer import TOKENIZER
+from tests.limits import cpu_limit, memory_limit
 
-VOCABULARY = Vocabulary.train(["abc def"], "char")
+CHARACTERS = CharTokenizer.train(["abc def"])
 SMALL = {
-    "captioner": {"height": 8, "width": 8, "filters": (4,), "features": 4, "embedding": 4, "hidden": 6},
-    "linformer": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6, "rank": 2},
-    "lstm_memory": {"inputs": 3, "outputs": 2, "hidden": 4},
-    "ntm": {"inputs": 3, "outputs": 2, "hidden": 4, "locations": 5, "width": 3},
+    "captioner": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
+                  "embedding_dim": 4, "hidden_dim": 6},
+    "linformer": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6, "rank": 2},
+    "lstm_memory": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
+    "ntm": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4, "locations": 5, "location_dim": 3},
     "snail": {
-        "ways": 2, "shots": 1, "height": 8, "width": 8, "maps": 4, "stages": 2, "features": 4, "keys": (4, 4, 4),
-        "values": (4, 4, 4), "filters": 4,
+        "ways": 2, "shots": 1, "height": 8, "width": 8, "conv_channels": 4, "conv_layers": 2, "image_dim": 4,
+        "key_dims": (4, 4, 4), "value_dims": (4, 4, 4), "filters": 4,
     },
-    "snail_policy": {"actions": 3, "length": 4, "keys": (4, 4), "values": (4, 4), "filters": 4},
-    "bert": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6},
-    "conv_seq2seq": {"dim": 8, "hidden": 8, "encoder_layers": 1, "decoder_layers": 2},
-    "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden": 6},
+    "snail_policy": {"actions": 3, "length": 4, "key_dims": (4, 4), "value_dims": (4, 4), "filters": 4},
+    "bert": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6},
+    "conv_seq2seq": {"dim": 8, "hidden_dim": 8, "layers": 2},
+    "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6},
     "gpt2": {"dim": 8, "heads": 2, "layers": 1, "max_length": 6},
-    "han": {"embedding": 4, "hidden": 3},
-    "lstmn": {"embedding": 4, "hidden": 6},
-    "rnn_lm": {"embedding": 4, "hidden": 6},
-    "rnn_seq2seq": {"embedding": 4, "hidden": 6},
-    "rnn_text": {"embedding": 4, "hidden": 3},
-    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
-    "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "feedforward": 8},
+    "han": {"embedding_dim": 4, "hidden_dim": 3},
+    "lstmn": {"embedding_dim": 4, "hidden_dim": 6},
+    "rnn_lm": {"embedding_dim": 4, "hidden_dim": 6},
+    "rnn_seq2seq": {"embedding_dim": 4, "hidden_dim": 6},
+    "rnn_text": {"embedding_dim": 4, "hidden_dim": 3},
+    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 8},
+    "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8},
 }  # fmt: skip
 
 
@@ -64,7 +68,8 @@ def build_model(name: str, **options: Any) -> Network:
     torch.manual_seed(3)
     network = lookup("model", name)
     config = network.config_class
-    sizes = {field.name: len(VOCABULARY) for field in fields(config) if field.name.endswith("_size")}
+    names = getattr(config, "model_fields", None) or [field.name for field in fields(config)]
+    sizes = {name: len(CHARACTERS) for name in names if name.endswith("_size")}
     return network(config(**sizes | options, **SMALL[name])).eval()
 
 
@@ -88,29 +93,27 @@ def logits(model: Network) -> torch.Tensor:
         case ViT():
             return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8))
         case Elmo():
-            return model(Characters(50)([["abc", "d"]]))
+            return model(CharacterIds(50)([["abc", "d"]]))
         case _:
             return model(tokens, tokens, lengths)
 
 
 @pytest.fixture(params=sorted(registered("model")))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    save_model(build_model(request.param), VOCABULARY, tmp_path)
+    save_model(build_model(request.param), CHARACTERS, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    save_model(build_model("rnn_seq2seq"), VOCABULARY, tmp_path)
+    save_model(build_model("rnn_seq2seq"), CHARACTERS, tmp_path)
     return tmp_path
 
 
 def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
-    """Return the error of loading, after checking that it is quick, one line and names a path in the folder."""
-    began = time.monotonic()
-    with pytest.raises(kind) as caught:
+    """Return the error of loading, after checking that it is one line and names a path in the folder."""
+    with cpu_limit(30), pytest.raises(kind) as caught:
         load(folder)
-    assert time.monotonic() - began < 2.0
     assert str(caught.value).startswith(str(folder))
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(str(folder)).lstrip("/")
@@ -124,13 +127,12 @@ def edit_config(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize("name", sorted(registered("model")))
 def test_round_trip_is_bit_exact(name: str, tmp_path: Path) -> None:
     model = build_model(name)
-    save_model(model, VOCABULARY, tmp_path)
+    save_model(model, CHARACTERS, tmp_path)
     again = qkv.load(tmp_path)
     assert type(again) is type(model)
     assert again.config == model.config
     assert not again.training
-    tokenizer = again.tokenizer.predicted if name == "elmo" else again.tokenizer
-    assert tokenizer.to_json() == VOCABULARY.to_json()
+    assert again.tokenizer.to_json() == CHARACTERS.to_json()
     before, after = dict(model.named_parameters()), dict(again.named_parameters())
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -139,21 +141,21 @@ def test_round_trip_is_bit_exact(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(registered("model")))
 def test_outputs_depend_only_on_the_saved_weights(name: str, tmp_path: Path) -> None:
-    options = {"align": "hard", "estimator": "reinforce"} if name == "rnn_seq2seq" else {}
+    options = {"align": {"name": "hard", "estimator": "reinforce"}} if name == "rnn_seq2seq" else {}
     model = build_model(name, **options)
     weights = {key for key, _ in model.named_parameters(remove_duplicate=False)}
     training_state = [value for key, value in model.state_dict().items() if key not in weights]
     assert len(training_state) == (2 if options else 0)
     for value in training_state:
         value.fill_(7.0)
-    save_model(model, VOCABULARY, tmp_path)
+    save_model(model, CHARACTERS, tmp_path)
     assert torch.equal(logits(model), logits(load(tmp_path)))
 
 
 @pytest.mark.parametrize("name", sorted(registered("model")))
-def test_a_model_without_a_vocabulary_has_no_tokenizer(name: str, tmp_path: Path) -> None:
+def test_a_model_saved_without_a_tokenizer_has_none(name: str, tmp_path: Path) -> None:
     save_model(build_model(name), None, tmp_path)
-    assert load(tmp_path).tokenizer is None or name == "elmo"  # has a character vocabulary
+    assert load(tmp_path).tokenizer is None
     assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
 
 
@@ -225,13 +227,13 @@ def test_a_missing_file_is_named(saved: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden": 10**12}, "hidden must"),
-        ({"hidden": -2}, "hidden must"),
-        ({"hidden": "16"}, "hidden must be an integer"),
-        ({"hidden": 7}, "hidden must"),
+        ({"hidden_dim": 10**12}, "hidden_dim must"),
+        ({"hidden_dim": -2}, "hidden_dim must"),
+        ({"hidden_dim": "16"}, "hidden_dim must be an integer"),
+        ({"hidden_dim": 7}, "encoder.dim 7 must be even"),
         ({"dropout": float("nan")}, "dropout must"),
         ({"scroe": "dot"}, "unknown key scroe (did you mean score?)"),
-        ({"score": "os.system"}, "score 'os.system'"),
+        ({"score": "os.system"}, "score: unknown score 'os.system'"),
         ({"model_type": "transfromer"}, "unknown model_type 'transfromer' (did you mean transformer?)"),
         ({"model_type": "os.system"}, "unknown model_type 'os.system'"),
         ({"model_type": None}, "unknown model_type None"),
@@ -247,9 +249,12 @@ def test_an_invalid_config_is_an_error(saved: Path, changes: dict[str, Any], wor
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("rnn_seq2seq", {"hidden": 2**24, "embedding": 2**24, "source_size": 2**24, "target_size": 2**24}),
-        ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_size": 2**24, "target_size": 2**24}),
-        ("rnn_lm", {"hidden": 2**24, "embedding": 2**24, "vocabulary_size": 2**24}),
+        (
+            "rnn_seq2seq",
+            {"hidden_dim": 2**24, "embedding_dim": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24},
+        ),
+        ("transformer", {"dim": 2**24, "ffn_dim": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24}),
+        ("rnn_lm", {"hidden_dim": 2**24, "embedding_dim": 2**24, "vocab_size": 2**24}),
     ],
 )
 def test_a_model_larger_than_memory_is_an_error_before_allocation(
@@ -257,11 +262,9 @@ def test_a_model_larger_than_memory_is_an_error_before_allocation(
 ) -> None:
     save_model(build_model(name), None, tmp_path)
     edit_config(tmp_path, **changes)
-    refused(tmp_path)  # warm up the meta device
-    began = time.monotonic()
     shape, matrix = rf"{WEIGHTS}: \S+ has shape .* expected .*16777216", rf"{CONFIG}: .* more than 2\^36"
-    assert re.match(f"{shape}|{matrix}", refused(tmp_path))
-    assert time.monotonic() - began < 0.2
+    with memory_limit(2**25):  # half of one vector of 2^24 float32
+        assert re.match(f"{shape}|{matrix}", refused(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -299,21 +302,22 @@ def test_a_pickle_named_safetensors_is_detected(saved: Path) -> None:
 
 
 def test_a_tokenizer_larger_than_the_model_is_an_error(saved: Path) -> None:
-    larger = Vocabulary.train(["abc def and many more"], "char")
+    larger = CharTokenizer.train(["abc def and many more"])
     (saved / TOKENIZER).write_text(larger.to_json(), encoding="utf-8")
     assert refused(saved).startswith(f"{TOKENIZER}: {len(larger)} tokens")
     (saved / TOKENIZER).write_text("{}")
     assert refused(saved).startswith(f"{TOKENIZER}: ")
 
 
-def test_round_trip_of_two_vocabularies(tmp_path: Path) -> None:
-    letters, sounds = Vocabulary.train(["abc"], "char"), Vocabulary.train(["AH B S K"], "word")
-    model = build_model("rnn_seq2seq", source_size=len(letters), target_size=len(sounds))
-    save_model(model, TwoVocabularies(letters, sounds), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS, TOKENIZER, TARGET_TOKENIZER])
+def test_round_trip_of_two_tokenizers(tmp_path: Path) -> None:
+    letters, sounds = CharTokenizer.train(["abc"]), WordTokenizer.train(["AH B S K"])
+    model = build_model("rnn_seq2seq", source_vocab_size=len(letters), target_vocab_size=len(sounds))
+    save_model(model, PairTokenizer(letters, sounds), tmp_path)
+    files = [f"{prefix}{name}" for prefix in ("", "target_") for name in (TOKENIZER, TOKENIZER_CONFIG)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS, *files])
     again = load(tmp_path).tokenizer
     assert (again.source.to_json(), again.target.to_json()) == (letters.to_json(), sounds.to_json())
-    assert again.target.encode("S AH K").ids == sounds.encode("S AH K").ids
+    assert again.target.encode("S AH K") == sounds.encode("S AH K")
 
 
 def released_tokenizer() -> PretrainedTokenizer:
@@ -331,41 +335,43 @@ def test_round_trip_of_a_released_tokenizer(name: str, tmp_path: Path) -> None:
     again = load(tmp_path).tokenizer
     assert isinstance(again, PretrainedTokenizer)
     assert again.to_json() == tokenizer.to_json()
-    assert again.special_tokens == tokenizer.special_tokens == SpecialTokens(pad=0, unknown=1, begin=2, end=7, mask=4)
-    assert again.encode("b a c").ids == [6, 5, 1]
-    save_model(build_model(name, vocabulary_size=7), tokenizer, tmp_path)
+    assert again.special_tokens == tokenizer.special_tokens == SpecialTokens(pad=0, unk=1, cls=2, sep=3, end=7, mask=4)
+    assert again.encode("b a c") == [6, 5, 1]
+    save_model(build_model(name, vocab_size=7), tokenizer, tmp_path)
     assert refused(tmp_path).startswith(f"{TOKENIZER}: 8 tokens")
     (tmp_path / TOKENIZER).write_text("{}")
     assert refused(tmp_path).startswith(f"{TOKENIZER}: ")
 
 
 def test_round_trip_of_two_released_tokenizers(tmp_path: Path) -> None:
-    source, target = released_tokenizer(), PretrainedTokenizer(released_tokenizer().tokenizer, {"end": "[SEP]"})
-    target.token_ids = {"[UNK]": 3, "a": 1}
-    save_model(build_model("transformer"), TwoTokenizers(source, target), tmp_path)
+    source = released_tokenizer()
+    target = PretrainedTokenizer(source.backend, {"end": "[SEP]"}, {"[UNK]": 3, "a": 1})
+    save_model(build_model("transformer"), PairTokenizer(source, target), tmp_path)
     again = load(tmp_path).tokenizer
-    assert isinstance(again, TwoTokenizers)
-    assert again.source.encode("a b").ids == [5, 6]
-    assert again.target.encode("a b").ids == [1, 3]
+    assert isinstance(again, PairTokenizer)
+    assert again.source.encode("a b") == [5, 6]
+    assert again.target.encode("a b") == [1, 3]
 
 
-def test_folders_without_a_library_key_still_load(tmp_path: Path) -> None:
-    for name in sorted(registered("model")):
-        folder = tmp_path / name
-        folder.mkdir()
-        save_model(build_model(name), None, folder)
-        config = json.loads((folder / CONFIG).read_text())
+def test_the_library_decides_how_a_model_type_is_read(tmp_path: Path) -> None:
+    for name in ("gpt2", "rnn_lm"):
+        save_model(build_model(name), None, tmp_path)
+        config = json.loads((tmp_path / CONFIG).read_text())
         assert (config.pop("library"), config["model_type"]) == ("qkv", name)
-        (folder / CONFIG).write_text(json.dumps(config))
-        if name not in FAMILIES:
-            assert type(load(folder)) is lookup("model", name)
-        else:  # read as a transformers folder
-            refused(folder)
+        (tmp_path / CONFIG).write_text(json.dumps(config))
+        refused(tmp_path)  # read as a folder of transformers
+
+
+def test_config_json_is_parsed_once(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Path] = []
+    monkeypatch.setattr(model_folder, "read_object", lambda path: parsed.append(path) or read_object(path))
+    load_as(EncoderDecoder, saved)
+    assert parsed == [saved / CONFIG]
 
 
 def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
-    model = build_model("elmo", vocabulary_size=None)
+    model = build_model("elmo", vocab_size=793_471)
     save_elmo(model, tmp_path / "elmo")
     again = load(tmp_path / "elmo")
     assert torch.equal(logits(again), logits(model))
@@ -374,27 +380,27 @@ def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
     assert torch.equal(logits(load(tmp_path / "own")), logits(model))
 
 
-def test_each_vocabulary_must_fit_its_side(tmp_path: Path) -> None:
-    few, many = Vocabulary.train(["ab"], "char"), Vocabulary.train(["abcdef"], "char")
+def test_each_tokenizer_must_fit_its_side(tmp_path: Path) -> None:
+    few, many = CharTokenizer.train(["ab"]), CharTokenizer.train(["abcdef"])
     for sizes, file in (
-        ({"source_size": len(many), "target_size": len(few)}, TARGET_TOKENIZER),
-        ({"source_size": len(few), "target_size": len(many)}, TOKENIZER),
+        ({"source_vocab_size": len(many), "target_vocab_size": len(few)}, f"target_{TOKENIZER}"),
+        ({"source_vocab_size": len(few), "target_vocab_size": len(many)}, TOKENIZER),
     ):
         save_model(
-            build_model("rnn_seq2seq", **sizes), TwoVocabularies(many, many.from_json(many.to_json(), "")), tmp_path
+            build_model("rnn_seq2seq", **sizes), PairTokenizer(many, many.from_json(many.to_json(), "")), tmp_path
         )
         assert refused(tmp_path).startswith(f"{file}: {len(many)} tokens")
 
 
-def test_the_vocabulary_of_a_language_model_must_fit(tmp_path: Path) -> None:
-    save_model(build_model("rnn_lm", vocabulary_size=5), VOCABULARY, tmp_path)
-    assert refused(tmp_path).startswith(f"{TOKENIZER}: {len(VOCABULARY)} tokens")
+def test_the_tokenizer_of_a_language_model_must_fit(tmp_path: Path) -> None:
+    save_model(build_model("rnn_lm", vocab_size=5), CHARACTERS, tmp_path)
+    assert refused(tmp_path).startswith(f"{TOKENIZER}: {len(CHARACTERS)} tokens")
 
 
 @pytest.mark.parametrize("name", sorted(registered("model")))
 def test_the_model_kind_is_checked_before_the_weights_are_read(name: str, tmp_path: Path) -> None:
     model = build_model(name)
-    save_model(model, VOCABULARY, tmp_path)
+    save_model(model, CHARACTERS, tmp_path)
     kinds = {
         EncoderDecoder: r"\(for qkv translate\)",
         LanguageModel: r"\(for qkv generate\)",
@@ -426,7 +432,7 @@ def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
 def checkpoint(folder: Path, name: str, best: Any) -> Path:
     path = folder / name
     path.mkdir()
-    save_model(build_model("rnn_seq2seq"), VOCABULARY, path)
+    save_model(build_model("rnn_seq2seq"), CHARACTERS, path)
     write_manifest(path, {"state": {"step": 12, "best": best}})
     return path
 
@@ -448,7 +454,7 @@ def test_a_run_resolves_to_its_best_or_newest_checkpoint(tmp_path: Path) -> None
 def test_the_manifest_round_trips(tmp_path: Path) -> None:
     record = verify_manifest(checkpoint(tmp_path, "step-00000001", {"step": 1, "value": 0.1 + 0.2}))
     assert record["state"]["best"] == {"step": 1, "value": 0.1 + 0.2}
-    assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER]
+    assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG]
 
 
 @pytest.mark.parametrize("file", [CONFIG, WEIGHTS, TOKENIZER, MANIFEST_FILE])

@@ -5,7 +5,6 @@ import pickle
 import re
 import signal
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from qkv.hub.released import load_released, released_dtype, write_released
 from qkv.hub.tensors import INDEX, WEIGHTS
 from qkv.hub.weight_map import Weight, WeightMap
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel
+from tests.limits import cpu_limit
 
 from .toy import TOY, Config, Toy, config_json, made, same, theirs
 
@@ -44,11 +44,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
-    """Return the error of loading, after checking that it is quick, one line and names the path."""
-    began = time.monotonic()
-    with pytest.raises(kind) as caught:
+    """Return the error of loading, after checking that it is one line and names the path."""
+    with cpu_limit(30), pytest.raises(kind) as caught:
         qkv.load(folder)
-    assert time.monotonic() - began < 2.0
     assert str(caught.value).startswith(str(folder))
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(str(folder)).lstrip("/:").lstrip()
@@ -57,13 +55,13 @@ def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
 def test_load_by_weight_map(folder: Path) -> None:
     model = qkv.load(folder)
     assert type(model) is Toy
-    assert model.config == Config(vocabulary_size=7, dim=4)
+    assert model.config == Config(vocab_size=7, dim=4)
     assert same(model, made())
     assert not model.training
     assert model.head.weight is model.embed.weight
     assert model.tokenizer is None
     (folder / "vocab.txt").write_text("abc")
-    assert qkv.load(folder).tokenizer.encode("cab").ids == [6, 4, 5]
+    assert qkv.load(folder).tokenizer.encode("cab") == [6, 4, 5]
 
 
 def test_the_head_is_inferred_from_the_tensors(tmp_path: Path) -> None:
@@ -169,12 +167,12 @@ def test_a_sharded_model(tmp_path: Path) -> None:
     released(tmp_path, tensors)
     (tmp_path / WEIGHTS).unlink()
     names = sorted(tensors)
-    places = {}
+    weight_map = {}
     for number, part in enumerate((names[:3], names[3:]), start=1):
         file = f"model-0000{number}-of-00002.safetensors"
         save_file({name: tensors[name] for name in part}, tmp_path / file)
-        places |= dict.fromkeys(part, file)
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": places}))
+        weight_map |= dict.fromkeys(part, file)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     assert same(qkv.load(tmp_path), made())
 
 
@@ -239,7 +237,7 @@ def test_sizes_that_overflow_are_an_error(folder: Path) -> None:
         return torch.nn.Linear(2**40, 2**40)
 
     with pytest.raises(CheckpointError, match=r"config.json: .*overflow"):
-        load_released(folder, replace(TOY, network=huge))
+        load_released(folder, replace(TOY, network=huge), config_json(made()), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from qkv.attention import watch
 from qkv.datasets.corpora.bandits import Bandits
 from qkv.errors import InputError
 from qkv.interpret.game_probe import GameProbe
-from qkv.models.snail import PolicyConfig, SNAILPolicy
+from qkv.models.snail import SNAILPolicy, SNAILPolicyConfig
 from qkv.tasks.bandit import TEST_SEED, draw_games, rollout
 
 BANDITS = Bandits(3, 6)
@@ -16,7 +16,7 @@ BANDITS = Bandits(3, 6)
 @pytest.fixture
 def player() -> SNAILPolicy:
     torch.manual_seed(0)
-    model = SNAILPolicy(PolicyConfig(actions=3, length=6, keys=(8, 8), values=(4, 4), filters=4)).eval()
+    model = SNAILPolicy(SNAILPolicyConfig(actions=3, length=6, key_dims=(8, 8), value_dims=(4, 4), filters=4)).eval()
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.5)
     return model
@@ -29,25 +29,25 @@ def test_game_and_weights_are_those_of_evaluation(player: SNAILPolicy):
     assert answer.source == "game 4"
     assert answer.text == f"{int(rewards.sum())} of 6 pulls paid (+)"
     arms = [f"arm{arm + 1}" for arm in actions[0].tolist()]
-    assert answer.maps[0].rows == tuple(arms)
+    assert answer.attention[0].rows == tuple(arms)
     columns = [f"{arm}{'+' if paid else '-'}" for arm, paid in zip(arms, rewards[0], strict=True)]
-    assert answer.maps[0].columns == ("[begin]", *columns[:-1])
-    assert [attention_map.layer for attention_map in answer.maps] == list(records)
-    for attention_map in answer.maps:
+    assert answer.attention[0].columns == ("[begin]", *columns[:-1])
+    assert [attention_map.layer for attention_map in answer.attention] == list(records)
+    for attention_map in answer.attention:
         last_pull = records[attention_map.layer].passes[-1]  # attends to all earlier pulls
         torch.testing.assert_close(torch.from_numpy(attention_map.weights), last_pull[0])
 
 
 def test_some_layers_and_several_games(player: SNAILPolicy):
     probe = GameProbe(player, BANDITS)
-    layer = probe(0).maps[1].layer
+    layer = probe(0).attention[1].layer
     first, second = probe.probe([2, 0], layer)
-    assert [attention_map.layer for attention_map in first.maps] == [layer]
+    assert [attention_map.layer for attention_map in first.attention] == [layer]
     assert (first.source, second.source) == ("game 2", "game 0")
     with pytest.raises(InputError, match="nowhere"):
         probe.probe([0], "nowhere")
 
 
 def test_games_of_another_shape_are_an_error(player: SNAILPolicy):
-    with pytest.raises(InputError, match="games of 4 arms and 6 pulls do not match"):
+    with pytest.raises(InputError, match="4 arms and 6 pulls"):
         GameProbe(player, Bandits(4, 6))

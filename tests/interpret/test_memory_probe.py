@@ -9,16 +9,15 @@ from qkv.datasets.corpora.bit_sequences import Copy, RepeatCopy
 from qkv.errors import InputError
 from qkv.hub.model_folder import save_model
 from qkv.interpret.memory_probe import MemoryProbe
-from qkv.models.lstm_memory import Config as LSTMConfig
-from qkv.models.lstm_memory import LSTMMemory
-from qkv.models.ntm import NTM, Config
+from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.ntm import NTM, NTMConfig
 
 PUZZLE = Copy(bits=3)
 
 
 def machine() -> NTM:
     torch.manual_seed(0)
-    return NTM(Config(5, 3, hidden=4, locations=7, width=2, read_heads=2)).eval()
+    return NTM(NTMConfig(input_dim=5, output_dim=3, hidden_dim=4, locations=7, location_dim=2, read_heads=2)).eval()
 
 
 def test_trace_has_the_weights_and_outputs_of_every_step():
@@ -42,8 +41,8 @@ def test_trace_has_the_weights_and_outputs_of_every_step():
 
 
 def test_another_puzzle_or_a_model_without_memory_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="5 inputs and 3 outputs"):
+    with pytest.raises(InputError, match="5 inputs"):
         MemoryProbe(machine(), RepeatCopy())
-    save_model(LSTMMemory(LSTMConfig(5, 3)), None, tmp_path)
+    save_model(LSTMMemory(LSTMMemoryConfig(input_dim=5, output_dim=3)), None, tmp_path)
     with pytest.raises(InputError, match="LSTMMemory"):
         MemoryProbe(tmp_path, PUZZLE, "cpu")

@@ -1,10 +1,11 @@
-"""Alignment accuracy on small examples."""
+"""Alignment accuracy on small examples, and grid cells in boxes."""
 
 import math
 
 import numpy as np
 
 from qkv.metrics import alignment_accuracy
+from qkv.metrics.alignment_metrics import inside
 
 WEIGHTS = np.array([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5], [0.1, 0.8, 0.1]], dtype=np.float32)  # argmax: 0, 2, 1
 
@@ -28,3 +29,11 @@ def test_every_token_has_the_same_weight() -> None:
 def test_a_text_is_compared_up_to_the_length_of_its_reference() -> None:
     assert alignment_accuracy([(WEIGHTS, ((0, 1),))]) == 1.0
     assert alignment_accuracy([(WEIGHTS[:1], ((0, 1), (0, 1), (0, 1)))]) == 1.0
+
+
+def test_a_cell_is_inside_if_its_center_is() -> None:
+    # Cells of 8 x 8 pixels on an image of 16 x 24 pixels: the center of cell 5 is at (12, 20).
+    assert inside(5, (2, 3), (16, 24), (8, 16, 16, 24))
+    assert inside(5, (2, 3), (16, 24), (12, 20, 13, 21))
+    assert not inside(5, (2, 3), (16, 24), (8, 16, 12, 24))  # bottom is exclusive
+    assert not inside(2, (2, 3), (16, 24), (8, 16, 16, 24))

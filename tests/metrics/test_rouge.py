@@ -5,11 +5,11 @@ from functools import cache
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.metrics import rouge_scores
-from qkv.metrics.rouge import common_subsequence, rouge_words
+from qkv.metrics.rouge import rouge_words
 
 KINDS = ("rouge_1", "rouge_2", "rouge_l")
 texts = st.lists(st.sampled_from("abc"), max_size=7)
@@ -41,10 +41,10 @@ def f1(common: int, size: int, reference_size: int) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
+@settings(deadline=None)  # the first call imports rouge_score
 @given(texts, texts)
 def test_scores_match_their_definitions(left: list[str], right: list[str]) -> None:
     longest = slow_common(tuple(left), tuple(right))
-    assert common_subsequence(left, right) == common_subsequence(right, left) == longest
     scores = rouge_scores([" ".join(left)], [" ".join(right)])
     assert tuple(scores) == KINDS
     assert scores["rouge_1"] == pytest.approx(f1(*slow_overlap(left, right, 1)))

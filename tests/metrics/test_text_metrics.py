@@ -9,8 +9,17 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.metrics import bleu, character_error_rate, corpus_scores, exact_match, lowercased_words, tokenised_bleu
-from qkv.metrics.text_metrics import edit_distance
+from qkv.metrics import (
+    bleu,
+    character_error_rate,
+    corpus_scores,
+    exact_match,
+    moses_tokens,
+    phoneme_error_rate,
+    tokenised_bleu,
+    word_error_rate,
+)
+from qkv.metrics.text_metrics import caption_bleu, edit_distance, exact_captions
 
 words = st.text("abcä", max_size=8)
 
@@ -107,8 +116,8 @@ def reference_bleu(texts: list[list[str]], references: list[list[str]]) -> float
     return 100 * math.exp(total + min(0.0, 1 - reference_length / length))
 
 
-def test_tokenised_bleu_is_bleu_of_lowercased_words() -> None:
-    words = [[lowercased_words(text, "de") for text in side] for side in (GERMAN, REFERENCES)]
+def test_tokenised_bleu_is_bleu_of_moses_tokens() -> None:
+    words = [[moses_tokens(text.lower(), "de") for text in side] for side in (GERMAN, REFERENCES)]
     score = tokenised_bleu(GERMAN, REFERENCES, "de")
     assert score.value == pytest.approx(reference_bleu(*words), abs=1e-9)
     assert score.value != pytest.approx(bleu(GERMAN, REFERENCES, lowercase=True).value)  # 13a splits 20-jährige
@@ -118,3 +127,56 @@ def test_tokenised_bleu_is_bleu_of_lowercased_words() -> None:
 
 def test_tokenised_bleu_ignores_case_and_the_space_before_a_full_stop() -> None:
     assert tokenised_bleu(["Ein Mann fährt Rad ."], ["ein mann FÄHRT rad."], "de").value == pytest.approx(100)
+
+
+CAPTIONS = [["a dog runs on the grass", "one dog running"], ["a red circle above a blue square"]]
+
+
+def test_one_of_several_references_is_enough():
+    assert exact_captions(["one dog running", "a red circle"], CAPTIONS) == 0.5
+    assert math.isnan(exact_captions([], []))
+    assert caption_bleu([captions[0] for captions in CAPTIONS], CAPTIONS).value == pytest.approx(100)
+    assert 0 < caption_bleu(["a dog runs on the grass", "a red square above a blue circle"], CAPTIONS).value < 100
+
+
+def test_more_references_do_not_lower_bleu():
+    texts = ["one dog running on the grass", "a red circle above a square"]
+    first = [captions[:1] for captions in CAPTIONS]
+    assert caption_bleu(texts, CAPTIONS).value >= caption_bleu(texts, first).value
+
+
+READ = ["R EH1 D", "R IY1 D"]
+TOMATO = ["T AH0 M EY1 T OW2", "T AH0 M AA1 T OW2"]
+
+
+def test_any_listed_pronunciation_is_correct() -> None:
+    assert phoneme_error_rate(["R IY1 D", "T AH0 M EY1 T OW2"], [READ, TOMATO]) == 0
+    assert word_error_rate(["R IY1 D", "T AH0 M EY1 T OW2"], [READ, TOMATO]) == 0
+
+
+def test_errors_are_counted_against_the_closest_pronunciation() -> None:
+    # "R IY1" has one error against "R IY1 D" and two against "R EH1 D"; tomato is correct: 1 of 3 + 6
+    assert phoneme_error_rate(["R IY1", TOMATO[1]], [READ, TOMATO]) == 1 / 9
+    assert word_error_rate(["R IY1", TOMATO[1]], [READ, TOMATO]) == 1 / 2
+
+
+def test_rates_are_normalized_by_the_closest_pronunciation() -> None:
+    assert phoneme_error_rate(["A B C X"], [["A B C D E F G H", "A B C D"]]) == 1 / 4
+    assert phoneme_error_rate(["A"], [["A B", "A B C"]]) == 1 / 2
+
+
+def test_an_empty_prediction_has_rate_one_and_rates_may_exceed_one() -> None:
+    assert phoneme_error_rate([""], [READ]) == 1
+    assert word_error_rate([""], [READ]) == 1
+    assert phoneme_error_rate(["X Y Z X Y Z"], [["A"]]) == 6
+
+
+def test_stress_matters_and_spaces_do_not() -> None:
+    assert word_error_rate(["R EH0 D", " R  EH1 D "], [READ, READ]) == 1 / 2
+
+
+def test_rates_without_words_are_nan() -> None:
+    assert math.isnan(phoneme_error_rate([], []))
+    assert math.isnan(word_error_rate([], []))
+    with pytest.raises(ValueError, match="argument 2 is"):
+        word_error_rate(["A"], [])

@@ -9,18 +9,22 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import qkv
-from qkv.attention import SCORES
+from qkv.config import build, describe_fields
 from qkv.errors import InputError
-from qkv.models.conv_seq2seq import Config, ConvSeq2Seq
+from qkv.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from qkv.nn.interfaces import select
+from qkv.registry import registered
 
-SIZES = {"dim": 6, "hidden": 8, "encoder_layers": 2, "decoder_layers": 3, "max_length": 12}
 VOCABULARY = 11
+SIZES = {
+    "source_vocab_size": VOCABULARY, "target_vocab_size": VOCABULARY, "dim": 6, "hidden_dim": 8, "layers": 3,
+    "encoder": {"name": "conv", "layers": 2}, "max_length": 12,
+}  # fmt: skip
 
 
 def make(dtype: torch.dtype = torch.float32, **changes: object) -> ConvSeq2Seq:
     torch.manual_seed(0)
-    model = ConvSeq2Seq(Config(VOCABULARY, VOCABULARY, **SIZES | changes)).to(dtype).eval()
+    model = ConvSeq2Seq(ConvSeq2SeqConfig(**SIZES | changes)).to(dtype).eval()
     for parameter in model.parameters():  # biases start at 0, which could hide a mistake
         torch.nn.init.normal_(parameter, std=0.4)
     return model
@@ -40,15 +44,15 @@ def by_hand(model, source, target):
 
     def gated(convolve, window):
         out = convolve.linear.weight @ torch.cat(window) + convolve.linear.bias
-        return out[: c.hidden] * torch.sigmoid(out[c.hidden :])
+        return out[: c.hidden_dim] * torch.sigmoid(out[c.hidden_dim :])
 
     def window(x, first):
-        return [x[i] if 0 <= i < len(x) else torch.zeros(c.hidden).double() for i in range(first, first + c.kernel)]
+        return [x[i] if 0 <= i < len(x) else torch.zeros(c.hidden_dim).double() for i in range(first, first + c.kernel)]
 
     def embed(part, tokens):
-        return [part.tokens.weight[token] + part.positions.weight[i] for i, token in enumerate(tokens)]
+        return [part.weight[token] + part.positions.weight[i] for i, token in enumerate(tokens)]
 
-    e, g = embed(model.source_embed, source), embed(model.target_embed, target)
+    e, g = embed(model.encoder.embed, source), embed(model.embed, target)
     x = [model.encoder.up_proj(item) for item in e]
     for convolve in model.encoder.convolutions:
         x = [(gated(convolve, window(x, j - (c.kernel - 1) // 2)) + x[j]) * half for j in range(len(x))]
@@ -101,10 +105,13 @@ def test_stepwise_decoding_matches_teacher_forcing(batch, dtype, tolerance, kern
         torch.testing.assert_close(logits, at_once[:, t], rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("score", SCORES)
-def test_with_any_score_a_sentence_alone_matches_a_padded_batch(batch, score):
+@pytest.mark.parametrize(
+    ("score", "align"),
+    [*((score, "softmax") for score in registered("score")), *(("dot", align) for align in registered("align"))],
+)
+def test_with_any_term_a_sentence_alone_matches_a_padded_batch(batch, score, align):
     source, target, lengths = batch
-    model = make(score=score)
+    model = make(score=score, align=align)
     together = model(source, target, lengths)
     padding = torch.arange(7) >= lengths[:, None]
     assert model(source.masked_fill(padding, 9), target, lengths).equal(together)
@@ -173,7 +180,7 @@ def test_a_target_longer_than_max_length_raises(batch):
 
 
 def test_gradients_match_finite_differences():
-    model = make(torch.float64, dim=2, hidden=2, encoder_layers=2, decoder_layers=1, kernel=2, max_length=3)
+    model = make(torch.float64, dim=2, hidden_dim=2, layers=1, kernel=2, max_length=3)
     source, target = torch.tensor([[4, 5, 6], [7, 8, 9]]), torch.tensor([[4, 5], [6, 7]])
     lengths = torch.tensor([3, 1])
     names, weights = zip(*model.named_parameters(), strict=True)
@@ -241,7 +248,7 @@ def test_it_runs_and_learns_in_bfloat16(batch):
 
 
 def test_the_length_scaling_is_exact_in_bfloat16():
-    model = make(max_length=300, encoder_layers=1)
+    model = make(max_length=300, encoder="conv", layers=1)
     source, lengths = torch.randint(4, VOCABULARY, (1, 299)), torch.tensor([299])
     shorter = torch.tensor([256])  # what 299 would be rounded towards; its root is 16
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -261,8 +268,8 @@ def test_tied_embeddings_are_one_matrix_and_untied_ones_three():
     def count(model):
         return sum(parameter.numel() for parameter in model.parameters())
 
-    tied, untied = make(), make(tie=False)
-    assert tied.readout.weight is tied.source_embed.tokens.weight is tied.target_embed.tokens.weight
+    tied, untied = make(), make(tie_embeddings=False)
+    assert tied.readout.weight is tied.encoder.embed.weight is tied.embed.weight
     assert count(untied) - count(tied) == 2 * VOCABULARY * 6
 
 
@@ -270,17 +277,47 @@ def test_tied_embeddings_are_one_matrix_and_untied_ones_three():
     ("wrong", "words"),
     [
         ({"score": "dott"}, "did you mean dot"),
-        ({"target_size": 12}, "vocabulary"),
+        ({"target_vocab_size": 12}, "tie_embeddings needs a shared vocabulary"),
         ({"kernel": 0}, "kernel must be"),
         ({"dropout": 1.0}, "dropout must be"),
-        ({"hidden": 0}, "hidden must be"),
-        ({"encoder_layers": 10**6}, "layers must be"),
-        ({"source_size": 10**12}, "source_size must be"),
+        ({"hidden_dim": 0}, "hidden_dim must be"),
+        ({"layers": 10**6}, "layers must be"),
+        ({"encoder": {"name": "rnn", "dim": 8}}, "encoder.dim 8 must equal dim 256"),
+        ({"align": {"name": "local_m", "window": -1}}, "align: window"),
+        ({"backend": "gpu"}, "backend = 'gpu'"),
+        ({"source_vocab_size": 10**12}, "source_vocab_size must be"),
     ],
 )
 def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
-        Config(**{"source_size": 11, "target_size": 11} | wrong)
+        ConvSeq2SeqConfig(**wrong)
+
+
+def test_a_config_is_complete_and_restored_from_its_data():
+    config = ConvSeq2SeqConfig(encoder={"name": "rnn", "layers": 2}, score={"name": "low_rank", "rank": 4})
+    assert build(ConvSeq2SeqConfig, config.to_dict(), "here") == config
+    assert set(describe_fields(ConvSeq2SeqConfig)) == set(ConvSeq2SeqConfig.model_fields)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "sdpa"])
+def test_the_backend_reaches_every_layer(batch, backend):
+    model = make(torch.float64, backend=backend)
+    assert [block.attend.backend for block in model.decoder] == [backend] * 3
+    torch.testing.assert_close(model(*batch), make(torch.float64)(*batch))
+
+
+def test_local_attention_follows_the_steps(batch):
+    model = make(torch.float64, align={"name": "local_m", "window": 1})
+    source, target, _ = batch
+    near = (torch.arange(7) - torch.arange(5)[:, None]).abs() <= 1
+    with qkv.watch(model) as seen:
+        state = model.init_state(model.encode(source))
+        steps = []
+        for token in target.unbind(1):
+            logits, state = model.step(token, state)
+            steps.append(logits)
+    assert seen["decoder.0"].weights[0, 0].gt(0).equal(near)
+    torch.testing.assert_close(torch.stack(steps, dim=1), model(source, target))
 
 
 @pytest.mark.compiled
@@ -299,7 +336,7 @@ def test_compiled_model_matches_eager_with_and_without_watch(batch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("score", ["dot", "additive"])
 def test_a_cuda_graph_replays_forward_and_step_with_new_inputs(batch, score):
-    model = make(dim=16, hidden=16, score=score).cuda()
+    model = make(dim=16, hidden_dim=16, score=score).cuda()
     inputs = [x.cuda() for x in batch]
     others = [x.flip(0) for x in inputs]
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,18 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.config import build
+from qkv.config import Term, build
+from qkv.datasets.dataset import LabeledTextDataset, TaggedDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DataConfig, LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError, ShapeError
 from qkv.hub import load, save_model
 from qkv.models.elmo import LABEL_HEADS, PRESETS, Elmo, ElmoConfig, ScalarMix
 from qkv.nn.interfaces import select
-from qkv.tasks.bilm import TwoWayLanguageModelTask
+from qkv.tasks.bilm import BiLMTask
 from qkv.tasks.tagging import TaggingTask
-from qkv.tasks.text_classification import ClassificationTask
-from qkv.tokenizers.characters import CHARACTERS, Characters
+from qkv.tasks.text_classification import TextClassificationTask
+from qkv.tokenizers.characters import CHARACTERS, CharacterIds
 from qkv.training.recipe import TrainConfig
 
 SIZES: dict[str, Any] = {
@@ -46,7 +47,7 @@ def make_model(**changes: Any) -> Elmo:
 
 
 def characters(sentences: list[list[str]] = SENTENCES) -> Tensor:
-    return Characters(SIZES["max_characters"])(sentences)
+    return CharacterIds(SIZES["max_characters"])(sentences)
 
 
 def word_by_hand(model: Elmo, word: Tensor) -> Tensor:
@@ -391,7 +392,7 @@ def test_in_half_precision_the_cells_stay_in_float32():
 
 def test_words_of_another_length_raise():
     with pytest.raises(ShapeError, match="characters"):
-        make_model()(Characters()([["a"]]))
+        make_model()(CharacterIds()([["a"]]))
 
 
 def test_a_config_round_trips_through_json():
@@ -419,19 +420,25 @@ def test_a_small_model_learns_a_language_of_two_sentences():
 
 def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
     """Train on eight sentences and return the validation scores."""
-    kind = {"language_model": TwoWayLanguageModelTask, "tagger": TaggingTask, "classifier": ClassificationTask}[head]
+    kind = {"language_model": BiLMTask, "tagger": TaggingTask, "classifier": TextClassificationTask}[head]
     texts = [Pair(" ".join(words), str(row % 2)) for row, words in enumerate(EIGHT)]
     tagged = [
         Tagged(words, tuple(str((row + position) % 3) for position in range(3))) for row, words in enumerate(EIGHT)
     ]
     both = ("train", "valid")
-    data = LoadedData(dict.fromkeys(both, texts), tagged=dict.fromkeys(both, tagged))
-    tokenizer: Any = Characters(SIZES["max_characters"])
+    data = (
+        TaggedDataset(dict.fromkeys(both, tagged))
+        if head == "tagger"
+        else LabeledTextDataset(dict.fromkeys(both, texts))
+    )
+    tokenizer: Any = CharacterIds(SIZES["max_characters"])
     if head == "language_model":
-        tokenizer = kind.learn_vocabulary(data, DataConfig(name="labelled", vocabulary="word"), None)
+        tokenizer = kind.train_tokenizer(
+            data, SimpleNamespace(tokenizer=Term("tokenizer", "word"), lowercase=False), None
+        )
     sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden_dim": 32, "projection_clip": 3.0, "task_dropout": 0.0}
-    config = ElmoConfig(**{**SIZES, **sizes, "layers": 2, **kind.sizes(data, tokenizer)})
-    task = kind.prepare(data, tokenizer, config, TrainConfig(batch_tokens=64, length=10), 0)
+    config = ElmoConfig(**{**SIZES, **sizes, "layers": 2, "head": head, **kind.sizes(data, tokenizer)})
+    task = kind.prepare(data, tokenizer, config, kind.config_class(), TrainConfig(batch_size=64), 0)
     torch.manual_seed(0)
     model = Elmo(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -464,8 +471,9 @@ def test_both_language_models_overfit_eight_sentences():
     ("changes", "words"),
     [
         ({"filters": ()}, "filters"),
-        ({"filters": ((8, 4),)}, "width"),
-        ({"filters": ((1, 4, 2),)}, "filters"),
+        ({"filters": ((8, 4),)}, "wider"),
+        ({"filters": ((1, 4, 2),)}, "pairs"),
+        ({"filters": ((1, 2**20),) * 1000}, "features"),
         ({"max_characters": 2}, "max_characters"),
         ({"cell_clip": 0.0}, "cell_clip"),
         ({"projection_clip": float("nan")}, "projection_clip"),

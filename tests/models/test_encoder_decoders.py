@@ -4,28 +4,37 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from qkv.attention import watch
 from qkv.nn.interfaces import EncoderDecoder, select
 from qkv.registry import lookup, registered
 
 ENCODER_DECODERS = [name for name, network in registered("model").items() if issubclass(network, EncoderDecoder)]
 SIZES = {
-    "rnn_seq2seq": {"embedding": 12, "hidden": 16},
-    "conv_seq2seq": {"dim": 16, "hidden": 16, "encoder_layers": 2, "decoder_layers": 2},
-    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 24},
+    "rnn_seq2seq": {"embedding_dim": 12, "hidden_dim": 16},
+    "conv_seq2seq": {"dim": 16, "hidden_dim": 16, "layers": 2},
+    "transformer": {"dim": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ffn_dim": 24},
 }
 VOCABULARY = 11
+COMPOSED = [  # models with every source encoder
+    (name, {"encoder": encoder}) for name in ("rnn_seq2seq", "conv_seq2seq") for encoder in registered("encoder")
+]
+MODELS = [("transformer", {}), *COMPOSED]
+every_model = pytest.mark.parametrize(
+    ("name", "options"), MODELS, ids=[f"{name}-{options.get('encoder')}" for name, options in MODELS]
+)
 
 
 def make(name: str, **changes: object):
     network = lookup("model", name)
     config = network.config_class
     torch.manual_seed(0)
-    return network(config(VOCABULARY, VOCABULARY, **SIZES[name] | changes))
+    return network(config(source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, **SIZES[name] | changes))
 
 
-@pytest.fixture(params=ENCODER_DECODERS)
+@pytest.fixture(params=MODELS, ids=lambda model: f"{model[0]}-{model[1].get('encoder')}")
 def model(request: pytest.FixtureRequest):
-    return make(request.param).eval()
+    name, options = request.param
+    return make(name, **options).eval()
 
 
 @pytest.fixture
@@ -92,7 +101,7 @@ def test_states_can_be_reordered_and_repeated_by_rows(model, batch):
     expected, _ = model.step(target[:, 1], state)
     rows = torch.tensor([2, 0, 0, 1])
     actual, _ = model.step(target[rows, 1], select(state, rows))
-    torch.testing.assert_close(actual, expected[rows], rtol=0, atol=1e-6)
+    torch.testing.assert_close(actual, expected[rows], rtol=0, atol=1e-5)
 
 
 def test_every_weight_gets_a_gradient(model, batch):
@@ -104,9 +113,9 @@ def test_every_weight_gets_a_gradient(model, batch):
         assert parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("name", ENCODER_DECODERS)
-def test_it_overfits_eight_examples(name):
-    model = make(name, dropout=0.0).train()
+@every_model
+def test_it_overfits_eight_examples(name, options):
+    model = make(name, dropout=0.0, **options).train()
     generator = torch.Generator().manual_seed(2)
     source, target = (torch.randint(4, VOCABULARY, (8, 6), generator=generator) for _ in range(2))
     decoder_input = torch.cat((torch.full((8, 1), 2), target[:, :-1]), dim=1)
@@ -120,9 +129,20 @@ def test_it_overfits_eight_examples(name):
     assert model.eval()(source, decoder_input).argmax(-1).equal(target)
 
 
-def test_dropout_acts_in_training_only(batch):
+@every_model
+def test_dropout_acts_in_training_only(name, options, batch):
     source, target, lengths = batch
-    for name in ENCODER_DECODERS:
-        model = make(name, dropout=0.5)
-        assert model.eval()(source, target, lengths).equal(model(source, target, lengths))
-        assert not model.train()(source, target, lengths).equal(model(source, target, lengths))
+    model = make(name, dropout=0.5, **options)
+    assert model.eval()(source, target, lengths).equal(model(source, target, lengths))
+    assert not model.train()(source, target, lengths).equal(model(source, target, lengths))
+
+
+@pytest.mark.parametrize(("name", "options"), COMPOSED, ids=str)
+def test_alignment_layers_are_those_of_the_decoder(name, options, batch):
+    model = make(name, **options).eval()
+    assert all(layer.startswith("decoder") for layer in model.alignment_layers)
+    assert len(model.alignment_layers) == (1 if name == "rnn_seq2seq" else 2)
+    with watch(model, layers=list(model.alignment_layers)) as records:
+        model(*batch)
+    for record in records.values():
+        assert record.weights.shape == (3, 1, 5, 7)

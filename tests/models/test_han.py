@@ -126,6 +126,12 @@ def test_a_document_may_contain_an_empty_sentence():
     torch.testing.assert_close(model(gap)[:, :3], model(gap, lengths=torch.tensor([3]))[:, :3])
 
 
+def test_uniform_attention_is_mean_pooling():
+    uniform, mean = make_model(align="uniform"), make_model(pooling="mean")
+    mean.load_state_dict(uniform.state_dict(), strict=False)
+    torch.testing.assert_close(uniform.predict(DOCUMENTS, LENGTHS), mean.predict(DOCUMENTS, LENGTHS))
+
+
 def test_mean_pooling_weights_words_and_sentences_equally():
     model = make_model(pooling="mean")
     h = [gru(model.word_rnn, [model.embed.weight[word] for word in item]) for item in ([4, 5, 6], [7])]

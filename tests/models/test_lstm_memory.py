@@ -8,7 +8,6 @@ from qkv.errors import InputError
 from qkv.hub import load
 from qkv.hub.model_folder import save_model
 from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
-from qkv.registry import lookup
 from qkv.training.recipe import read_recipe
 
 
@@ -49,7 +48,7 @@ def test_recipes_give_lstm_and_ntm_similar_parameter_counts():
     counts = {}
     for name in ("copy-lstm", "copy-ntm-lstm", "copy-ntm"):
         recipe = read_recipe(name)
-        model = lookup("model", recipe.model["name"])(recipe.model_config({"input_dim": 10, "output_dim": 8}))
+        model = recipe.model_class(recipe.model)  # the default sizes are those of the copy task
         counts[name] = sum(weight.numel() for weight in model.parameters())
     assert counts["copy-lstm"] == pytest.approx(counts["copy-ntm-lstm"], rel=0.05)
     assert counts["copy-lstm"] > 4 * counts["copy-ntm"]

@@ -6,7 +6,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import qkv
-from qkv.attention import Additive, attend
+from qkv.attention import Additive, Dot, attend
 from qkv.errors import InputError
 from qkv.models.lstmn import LSTMN, LSTMNConfig, ProjectedAdditive
 from qkv.nn.interfaces import detach_state, select, state_tensors
@@ -35,12 +35,17 @@ def by_hand(model, tokens):
         _, b_i, b_f, b_o, b_c = layer.input_proj.bias.split(hidden)
         query_bias = layer.input_proj.bias[:hidden]
         w_read, r_i, r_f, r_o, r_c = layer.read_proj.weight.split(hidden)
-        w_h, v = layer.attend.score.key_weight[0].T, layer.attend.score.vector[0]
+        score = layer.attend.score
         h, c, rows = [], [], []
         last = torch.zeros(hidden).double()  # ~h_{t-1}
         for t, x_t in enumerate(x):
             first = max(0, t - span) if span else 0
-            a = [v @ torch.tanh(w_h @ h[i] + w_x @ x_t + query_bias + w_read @ last) for i in range(first, t)]
+            query = w_x @ x_t + query_bias + w_read @ last
+            if isinstance(score, Dot):
+                a = [query @ h[i] for i in range(first, t)]
+            else:
+                w_h, v = score.key_weight[0].T, score.vector[0]
+                a = [v @ torch.tanh(w_h @ h[i] + query) for i in range(first, t)]
             s = torch.stack(a).exp() / torch.stack(a).exp().sum() if a else torch.zeros(0).double()
             h_read, c_read = torch.zeros(hidden).double(), torch.zeros(hidden).double()
             for weight, i in zip(s, range(first, t), strict=True):
@@ -57,9 +62,9 @@ def by_hand(model, tokens):
     return torch.stack([model.readout(item) for item in x]), attention
 
 
-@pytest.mark.parametrize("span", [0, 1, 3])
-def test_outputs_and_watched_weights_match_the_equations(tokens, span):
-    model = make(torch.float64, span=span)
+@pytest.mark.parametrize(("span", "score"), [(0, "additive"), (1, "additive"), (3, "additive"), (3, "dot")])
+def test_outputs_and_watched_weights_match_the_equations(tokens, span, score):
+    model = make(torch.float64, span=span, score=score)
     with qkv.watch(model) as seen:
         actual = model(tokens)
     assert list(seen) == ["layers.0", "layers.1"]
@@ -120,9 +125,9 @@ def test_the_fused_additive_kernel_matches_the_reference(past):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@pytest.mark.parametrize("span", [0, 2])
-def test_steps_and_chunks_match_the_full_sequence(tokens, dtype, tolerance, span):
-    model = make(dtype, span=span)
+@pytest.mark.parametrize(("span", "score"), [(0, "additive"), (2, "additive"), (2, {"name": "low_rank", "rank": 3})])
+def test_steps_and_chunks_match_the_full_sequence(tokens, dtype, tolerance, span, score):
+    model = make(dtype, span=span, score=score)
     at_once = model(tokens)
     state = model.init_state(3)
     for t in range(8):

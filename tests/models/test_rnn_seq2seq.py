@@ -1,7 +1,6 @@
 """Recurrent encoder-decoders against their equations, for all combinations of options."""
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -9,10 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import qkv
-from qkv.attention import SCORES
+from qkv.config import build, describe_fields
 from qkv.errors import InputError
-from qkv.models.rnn_seq2seq import APPLIES_WHEN, CHOICES, Config, RNNSeq2Seq
+from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.nn.interfaces import select
+from qkv.registry import registered
 
 VOCABULARY = 11
 LENGTHS = torch.tensor([7, 4, 1, 0])
@@ -20,8 +20,9 @@ LENGTHS = torch.tensor([7, 4, 1, 0])
 
 def make_model(**options: object) -> RNNSeq2Seq:
     torch.manual_seed(0)
-    sizes = {"embedding": 6, "hidden": 8, "dropout": 0.0, "max_length": 8}
-    return RNNSeq2Seq(Config(VOCABULARY, VOCABULARY, **sizes | options)).double().eval()
+    sizes = {"source_vocab_size": VOCABULARY, "target_vocab_size": VOCABULARY, "embedding_dim": 6, "hidden_dim": 8}
+    config = RNNSeq2SeqConfig(**sizes | {"dropout": 0.0, "max_length": 8} | options)
+    return RNNSeq2Seq(config).double().eval()
 
 
 @pytest.fixture(scope="module")
@@ -32,39 +33,51 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def architectures() -> list[dict[str, object]]:
     """Cells, layers and directions with every combination of encoder and decoder options except attention."""
-    decoders: list[dict[str, object]] = [
-        {"attention": "bahdanau"},
-        {"attention": "bahdanau", "bridge": "linear", "tie": True, "encoder_hidden": 10},
-        {"attention": "luong", "bridge": "none", "reverse": True},
-        {"attention": "luong", "input_feeding": False, "tie": True},
-        {"attention": "none", "context": "initial", "reverse": True, "bridge": "none"},
-        {"attention": "none", "context": "every_step"},
-        {"attention": "none", "context": "both", "encoder_hidden": 4},
+    decoders: list[tuple[dict[str, object], dict[str, object]]] = [  # of the model, and of its encoder
+        ({"decoder": "bahdanau"}, {}),
+        ({"decoder": "bahdanau", "bridge": "linear", "tie_embeddings": True}, {"dim": 10}),
+        ({"decoder": "luong", "bridge": "none"}, {"reverse": True}),
+        ({"decoder": "luong", "input_feeding": False, "tie_embeddings": True}, {}),
+        ({"decoder": "plain", "context": "initial", "bridge": "none"}, {"reverse": True}),
+        ({"decoder": "plain", "context": "every_step"}, {}),
+        ({"decoder": "plain", "context": "both"}, {"dim": 4}),
     ]
-    return [
-        {"cell": cell, "layers": layers, "bidirectional": layers == 1} | decoder
-        for cell, layers, decoder in itertools.product(("gru", "lstm", "rnn"), (1, 2), decoders)
+    recurrent = [
+        {"cell": cell, "layers": layers, "encoder": {"name": "rnn", "bidirectional": layers == 1, **encoder}} | decoder
+        for cell, layers, (decoder, encoder) in itertools.product(("gru", "lstm", "rnn"), (1, 2), decoders)
     ]
+    others = [
+        {"layers": layers, "encoder": {"name": name, **options}, "decoder": decoder}
+        for name, options in (("conv", {"kernel": 2, "hidden_dim": 6}), ("transformer", {"heads": 2, "dim": 4}))
+        for layers, decoder in ((1, "bahdanau"), (2, "luong"), (2, "plain"))
+    ]
+    return recurrent + others
 
 
 def attentions() -> list[dict[str, object]]:
     """Every score with every alignment, cycling through the attention decoders, with and without coverage."""
     decoders: list[dict[str, object]] = [
-        {"attention": "bahdanau"},
-        {"attention": "luong"},
-        {"attention": "luong", "input_feeding": False},
-        {"attention": "bahdanau", "coverage": True},
-        {"attention": "luong", "coverage": True},
+        {"decoder": "bahdanau"},
+        {"decoder": "luong"},
+        {"decoder": "luong", "input_feeding": False},
+        {"decoder": "bahdanau", "coverage": True},
+        {"decoder": "luong", "coverage": True},
     ]
     actual = []
-    for number, (score, align) in enumerate(itertools.product(SCORES, CHOICES["align"])):
+    for number, (score, align) in enumerate(itertools.product(registered("score"), registered("align"))):
         decoder = decoders[number % (3 if score == "location" else 5)]
-        actual.append(decoder | {"score": score, "align": align} | ({"window": 2} if "local" in align else {}))
+        actual.append(
+            decoder | {"score": score, "align": {"name": align, **({"window": 2} if "local" in align else {})}}
+        )
     return actual
 
 
 def option_id(options: dict[str, object]) -> str:
-    return "-".join(f"{value}" if isinstance(value, str) else f"{key}={value}" for key, value in options.items())
+    words = []
+    for key, value in options.items():
+        nested = value.items() if isinstance(value, dict) else [(key, value)]
+        words += [f"{item}" if isinstance(item, str) else f"{name}={item}" for name, item in nested]
+    return "-".join(words)
 
 
 every_model = pytest.mark.parametrize("options", [*architectures(), *attentions()], ids=option_id)
@@ -106,7 +119,7 @@ def test_float32_matches_float64_up_to_rounding(options, batch):
 
 @pytest.mark.parametrize("options", [*architectures()[::3], *attentions()[::4]], ids=option_id)
 def test_gradients_match_finite_differences(options, batch):
-    if options.get("align") == "hard":
+    if options.get("align", {}).get("name") == "hard":
         pytest.skip("hard attention is not differentiable; its estimators are tested with Hard")
     source, target = batch
     model = make_model(**options)
@@ -168,7 +181,7 @@ def test_bahdanau_attention_matches_its_equations():
         e = torch.stack([score.vector[0] @ torch.tanh(s @ score.query_weight[0] + k @ score.key_weight[0]) for k in h])
         seen.append(e.exp() / e.exp().sum())
         c = weighted_sum(seen[-1], h)
-        s = gru(decoder.cells.rnn, torch.cat((y, c)), s)
+        s = gru(decoder.rnn.rnn, torch.cat((y, c)), s)
         logits.append(model.output(torch.tanh(decoder.readout(torch.cat((s, c, y))))))
     with qkv.watch(model) as watched:
         torch.testing.assert_close(model(SOURCE[None], TARGET[None])[0], torch.stack(logits))
@@ -178,7 +191,7 @@ def test_bahdanau_attention_matches_its_equations():
 @pytest.mark.parametrize("feeding", [True, False])
 @pytest.mark.parametrize("score", ["dot", "bilinear", "concat", "location"])
 def test_luong_attention_matches_its_equations(score, feeding):
-    model = make_model(attention="luong", score=score, input_feeding=feeding)
+    model = make_model(decoder="luong", score=score, input_feeding=feeding)
     decoder, term = model.decoder, model.decoder.attention.attend.score
     scored = {
         "dot": lambda s, k, i: s @ k,
@@ -190,7 +203,7 @@ def test_luong_attention_matches_its_equations(score, feeding):
     s, attentional_state, logits, seen = torch.tanh(decoder.bridge.project(last)), torch.zeros(8).double(), [], []
     for token in TARGET:
         y = decoder.embed.weight[token]
-        s = gru(decoder.cells.rnn, torch.cat((y, attentional_state)) if feeding else y, s)
+        s = gru(decoder.rnn.rnn, torch.cat((y, attentional_state)) if feeding else y, s)
         seen.append(torch.stack([scored(s, k, i) for i, k in enumerate(h)]).softmax(dim=0))
         attentional_state = torch.tanh(decoder.readout(torch.cat((s, weighted_sum(seen[-1], h)))))
         logits.append(model.output(attentional_state))
@@ -201,7 +214,7 @@ def test_luong_attention_matches_its_equations(score, feeding):
 
 @pytest.mark.parametrize("context", ["initial", "every_step", "both"])
 def test_without_attention_it_matches_its_equations(context):
-    model = make_model(attention="none", context=context)
+    model = make_model(decoder="plain", context=context)
     decoder = model.decoder
     _, last = encode_reference(model, SOURCE)
     s = torch.zeros(8).double() if context == "every_step" else torch.tanh(decoder.bridge.project(last))
@@ -209,17 +222,17 @@ def test_without_attention_it_matches_its_equations(context):
     logits = []
     for token in TARGET:
         y = decoder.embed.weight[token]
-        s = gru(decoder.cells.rnn, torch.cat((y, c)), s)
+        s = gru(decoder.rnn.rnn, torch.cat((y, c)), s)
         logits.append(model.output(torch.tanh(decoder.readout(torch.cat((s, y, c))))))
     torch.testing.assert_close(model(SOURCE[None], TARGET[None])[0], torch.stack(logits))
     with pytest.raises(InputError, match="no attention layer"), qkv.watch(model):
         pass
 
 
-@pytest.mark.parametrize("attention", ["bahdanau", "luong"])
-def test_local_m_attends_around_the_time_step_in_any_decoding_mode(attention, batch):
+@pytest.mark.parametrize("decoder", ["bahdanau", "luong"])
+def test_local_m_attends_around_the_time_step_in_any_decoding_mode(decoder, batch):
     source, target = batch
-    model = make_model(attention=attention, align="local_m", window=1)
+    model = make_model(decoder=decoder, align={"name": "local_m", "window": 1})
     near = (torch.arange(7) - torch.arange(5)[:, None]).abs() <= 1
     with qkv.watch(model) as seen:
         model(source[:1], target[:1])
@@ -239,25 +252,26 @@ def test_watched_weights_match_the_reference_backend(options, batch):
         model(source, target, LENGTHS)
     chosen = seen["decoder"].weights
     assert chosen.shape == (4, 1, 5, 7)
-    model.decoder.attention.attend.backend = "reference"
-    with qkv.watch(model) as seen:
-        model(source, target, LENGTHS)
+    reference = make_model(**options, backend="reference")
+    assert reference.decoder.attention.attend.backend == "reference"
+    with qkv.watch(reference) as seen:
+        reference(source, target, LENGTHS)
     torch.testing.assert_close(chosen, seen["decoder"].weights)
     assert chosen[:, 0].sum(dim=1)[torch.arange(7) >= LENGTHS[:, None]].eq(0).all()  # no weight on padding
 
 
-@pytest.mark.parametrize("attention", ["none", "bahdanau", "luong"])
-def test_reverse_equals_a_reversed_source(attention):
+@pytest.mark.parametrize("decoder", ["plain", "bahdanau", "luong"])
+def test_reverse_equals_a_reversed_source(decoder):
     plain, reversing = (
-        make_model(attention=attention, layers=2),
-        make_model(attention=attention, layers=2, reverse=True),
+        make_model(decoder=decoder, layers=2),
+        make_model(decoder=decoder, layers=2, encoder={"name": "rnn", "reverse": True}),
     )
     reversing.load_state_dict(plain.state_dict())
     source = torch.tensor([[5, 9, 4, 6, 8], [7, 10, 4, 0, 0]])
     reverse = torch.tensor([[8, 6, 4, 9, 5], [4, 10, 7, 0, 0]])
     lengths, target = torch.tensor([5, 3]), torch.tensor([[2, 5], [2, 9]])
     torch.testing.assert_close(reversing(source, target, lengths), plain(reverse, target, lengths))
-    if attention != "none":  # weights are in the order of the sentence
+    if decoder != "plain":  # weights are in the order of the sentence
         with qkv.watch(plain) as expected, qkv.watch(reversing) as seen:
             plain(reverse, target, lengths)
             reversing(source, target, lengths)
@@ -267,15 +281,15 @@ def test_reverse_equals_a_reversed_source(attention):
         )
 
 
-@pytest.mark.parametrize("attention", ["none", "bahdanau", "luong"])
-def test_scheduled_sampling_feeds_none_or_all_of_the_argmax_tokens(attention, batch):
+@pytest.mark.parametrize("decoder", ["plain", "bahdanau", "luong"])
+def test_scheduled_sampling_feeds_none_or_all_of_the_argmax_tokens(decoder, batch):
     source, target = batch
-    forced = make_model(attention=attention)
+    forced = make_model(decoder=decoder)
     expected = forced(source, target)
-    never = make_model(attention=attention, scheduled_sampling=1e-300).train()
+    never = make_model(decoder=decoder, scheduled_sampling=1e-300).train()
     torch.testing.assert_close(never(source, target), expected)
 
-    always = make_model(attention=attention, scheduled_sampling=1.0)
+    always = make_model(decoder=decoder, scheduled_sampling=1.0)
     state, token, greedy = always.init_state(always.encode(source)), target[:, 0], []
     for _ in range(target.shape[1]):
         logits, state = always.step(token, state)
@@ -286,7 +300,7 @@ def test_scheduled_sampling_feeds_none_or_all_of_the_argmax_tokens(attention, ba
 
 
 def test_scheduled_sampling_replaces_the_given_share_of_tokens():
-    model = make_model(attention="none", scheduled_sampling=0.3).train()
+    model = make_model(decoder="plain", scheduled_sampling=0.3).train()
     taken: list[torch.Tensor] = []
     model.decoder.embed.register_forward_hook(lambda module, inputs, output: taken.append(inputs[0][:, 0]))
     truth = torch.full((500, 9), VOCABULARY - 1)
@@ -299,29 +313,40 @@ def test_scheduled_sampling_replaces_the_given_share_of_tokens():
     assert abs(own - 0.3) < 4 * (0.3 * 0.7 / 4000) ** 0.5
 
 
-def test_tied_weights_are_one_tensor():
-    tied = make_model(tie=True)
+@pytest.mark.parametrize("encoder", registered("encoder"))
+def test_tied_weights_are_one_tensor(encoder):
+    tied = make_model(tie_embeddings=True, encoder=encoder)
     assert tied.output.weight is tied.decoder.embed.weight
     assert tied.encoder.embed.weight is tied.decoder.embed.weight
-    apart = RNNSeq2Seq(Config(9, VOCABULARY, embedding=6, hidden=8, tie=True))
+    apart = make_model(source_vocab_size=9, tie_embeddings=True, encoder=encoder)
     assert apart.output.weight is apart.decoder.embed.weight
     assert apart.encoder.embed.weight.shape == (9, 6)
     assert make_model().output.weight is not make_model().decoder.embed.weight
 
 
-@pytest.mark.parametrize(("read", "zeros"), [(None, 0.5), (0.0, 0.0), (0.9, 0.9)])
-def test_read_dropout_applies_to_the_attended_states(read, zeros):
-    model = RNNSeq2Seq(Config(9, 8, embedding=6, hidden=64, layers=2, dropout=0.5, read_dropout=read))
+@pytest.mark.parametrize(("context_dropout", "zeros"), [(None, 0.5), (0.0, 0.0), (0.9, 0.9)])
+def test_context_dropout_applies_to_the_attended_states(context_dropout, zeros):
+    model = make_model(hidden_dim=64, layers=2, dropout=0.5, context_dropout=context_dropout).train()
     source = torch.randint(4, 9, (32, 8))
-    for states, share in ((model.encode(source), zeros), (model.eval().encode(source), 0.0)):
-        assert states.source is not None
-        assert (states.source.values == 0).double().mean().item() == pytest.approx(share, abs=0.02)
+    for memory, share in ((model.encode(source), zeros), (model.eval().encode(source), 0.0)):
+        assert memory.source is not None
+        assert (memory.source.values == 0).double().mean().item() == pytest.approx(share, abs=0.02)
 
 
-@pytest.mark.parametrize("estimator", CHOICES["estimator"])
+@pytest.mark.parametrize("encoder", ["conv", "transformer"])
+def test_without_final_states_the_mean_of_the_encoder_states_sets_the_initial_state(encoder, batch):
+    model = make_model(encoder={"name": encoder, "layers": 1, "dim": 4}, layers=2)
+    source, _ = batch
+    encoded = model.encoder(source[:1], LENGTHS[:1])
+    mean = encoded.values[0].mean(dim=0)
+    expected = torch.tanh(model.decoder.bridge.project(mean)).view(2, 8)
+    torch.testing.assert_close(model.init_state(model.encode(source[:1])).hidden[0], expected)
+
+
+@pytest.mark.parametrize("estimator", ["straight-through", "gumbel", "reinforce"])
 def test_hard_attention_selects_one_position_per_step_in_training(estimator, batch):
     source, target = batch
-    model = make_model(align="hard", estimator=estimator).train()
+    model = make_model(align={"name": "hard", "estimator": estimator}).train()
     with qkv.watch(model) as seen:
         model(source, target, LENGTHS)
     weights = seen["decoder"].weights
@@ -330,9 +355,9 @@ def test_hard_attention_selects_one_position_per_step_in_training(estimator, bat
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("attention", ["none", "bahdanau", "luong"])
-def test_compiled_forward_and_backward_match_eager(attention):
-    model = make_model(attention=attention).float()
+@pytest.mark.parametrize("decoder", ["plain", "bahdanau", "luong"])
+def test_compiled_forward_and_backward_match_eager(decoder):
+    model = make_model(decoder=decoder).float()
     inputs = torch.randint(4, 11, (3, 7)), torch.randint(4, 11, (3, 4)), torch.tensor([7, 3, 5])
     compiled = torch.compile(model, backend="aot_eager")  # nn.GRU breaks the graph
     expected, actual = (run(*inputs) for run in (model, compiled))
@@ -343,55 +368,59 @@ def test_compiled_forward_and_backward_match_eager(attention):
         torch.testing.assert_close(grad, expected_grad)
 
 
-NON_DEFAULT = {  # a non-default value for each option that depends on another
-    "context": "both", "score": "dot", "align": "soft", "coverage": True, "input_feeding": False,
-    "read_dropout": 0.5, "rank": 2, "window": 3, "estimator": "gumbel",
-    "baseline": "learned", "entropy": 0.1, "discount": 0.5,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("key", APPLIES_WHEN)
-def test_an_inapplicable_option_raises_with_a_suggestion(key):
-    other, allowed = APPLIES_WHEN[key]
-    value = "sparsemax" if key == "align" else NON_DEFAULT[key]
-    wrong = "none" if other == "attention" and allowed != ("none",) else Config(9, 8).__getattribute__(other)
-    with pytest.raises(InputError, match=f"^{key} = .* does not apply with {other} = '{wrong}': omit {key} or"):
-        Config(9, 8, **{other: wrong, key: value})
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"score": "additiv"}, "did you mean additive"),
-        ({"cell": "gur"}, r"cell 'gur' is not known \(did you mean gru\?\)"),
-        ({"attention": "no"}, r"attention 'no' is not known"),
-        ({"hidden": 7}, "hidden must be even"),
-        ({"encoder_hidden": 7}, "encoder_hidden must be even"),
+        ({"score": "additiv"}, "score: unknown score 'additiv' .did you mean additive"),
+        ({"cell": "gur"}, r"cell = 'gur' \(did you mean gru\?\)"),
+        ({"decoder": "plan"}, r"decoder = 'plan' \(did you mean plain\?\)"),
+        ({"encoder": "cnn"}, "encoder: unknown encoder 'cnn'"),
+        ({"backend": "cuda"}, "backend = 'cuda'"),
+        ({"hidden_dim": 7}, "encoder.dim 7 must be even"),
+        ({"encoder": {"name": "rnn", "dim": 7}}, "encoder.dim 7 must be even"),
+        ({"encoder": {"name": "transformer", "heads": 3}}, "encoder.dim 128 must be divisible by encoder.heads 3"),
         ({"dropout": 1.0}, "dropout must be"),
-        ({"read_dropout": 1.0}, "read_dropout must be"),
+        ({"context_dropout": 1.0}, "context_dropout must be"),
         ({"scheduled_sampling": 1.5}, "scheduled_sampling must be"),
-        ({"embedding": 0}, "embedding must be"),
+        ({"embedding_dim": 0}, "embedding_dim must be"),
         ({"layers": 0}, "layers must be"),
-        ({"window": 0, "align": "local_p"}, "window must be"),
-        ({"entropy": -0.1, "align": "hard", "estimator": "reinforce"}, "entropy must be"),
-        ({"entropy": math.inf, "align": "hard", "estimator": "reinforce"}, "entropy must be"),
-        ({"discount": 1.5, "align": "hard", "estimator": "reinforce"}, "discount must be"),
-        ({"layers": 1024, "hidden": 2**24}, r"layers \* hidden"),
-        ({"layers": 1024, "encoder_hidden": 2**24}, r"layers \* encoder_hidden"),
-        ({"source_size": 10**12}, "source_size must be"),
-        ({"encoder_hidden": 64, "bridge": "none"}, "set bridge to"),
-        ({"encoder_hidden": 64, "score": "dot"}, "set score to bilinear"),
+        ({"source_vocab_size": 10**12}, "source_vocab_size must be"),
+        ({"layers": 1024, "hidden_dim": 2**24}, r"layers \* hidden_dim"),
+        ({"encoder": {"name": "rnn", "layers": 1024, "dim": 2**24}}, "encoder.layers"),
+        ({"align": {"name": "local_p", "window": 0}}, "align: window must be"),
+        ({"align": {"name": "softmax", "window": 3}}, "align: unknown key window"),
+        ({"align": {"name": "hard", "estimator": "reinforce", "entropy": -0.1}}, "align: entropy must be"),
+        ({"align": {"name": "hard", "estimator": "reinforce", "discount": 1.5}}, "align: discount must"),
+        ({"align": {"name": "hard", "discount": 0.5}}, "align: .*apply to estimator = 'reinforce' only"),
+        ({"score": {"name": "low_rank", "rank": 0}}, "score: rank must be"),
+        ({"encoder": {"name": "rnn", "dim": 64}, "bridge": "none"}, "bridge = 'none' .*set bridge to"),
+        ({"encoder": {"name": "rnn", "layers": 2}, "bridge": "none"}, "bridge = 'none' .*set bridge to"),
+        ({"encoder": "conv", "bridge": "none"}, "bridge = 'none' .*set bridge to"),
+        ({"encoder": {"name": "rnn", "dim": 64}, "score": "dot"}, "score: .*use Bilinear"),
         ({"coverage": True, "score": "location"}, "coverage"),
-        ({"coverage": True, "attention": "luong", "input_feeding": False}, "coverage"),
+        ({"coverage": True, "decoder": "luong", "input_feeding": False}, "coverage"),
+        ({"context": "both"}, "context applies to decoder = 'plain' only"),
+        ({"input_feeding": False}, "input_feeding applies to decoder = 'luong' only"),
+        ({"decoder": "plain", "score": "dot"}, "score does not apply to decoder = 'plain'"),
+        ({"decoder": "plain", "align": "hard"}, "align does not apply to decoder = 'plain'"),
+        ({"decoder": "plain", "coverage": True}, "coverage does not apply to decoder = 'plain'"),
+        ({"decoder": "plain", "context_dropout": 0.5}, "context_dropout does not apply to decoder = 'plain'"),
     ],
 )
 def test_invalid_configs_raise(wrong, words):
-    with pytest.raises(InputError, match=words):
-        Config(**{"source_size": 9, "target_size": 8} | wrong)
+    with pytest.raises(InputError, match=f"^{words}"):
+        RNNSeq2SeqConfig(**wrong)
 
 
-@pytest.mark.parametrize("sizes", [{"layers": 1, "hidden": 2**24}, {"layers": 1024, "hidden": 2**14}], ids=str)
-def test_the_largest_config_can_be_built_on_the_meta_device(sizes):
+def test_a_config_is_complete_and_restored_from_its_data():
+    config = RNNSeq2SeqConfig(encoder={"name": "conv", "kernel": 5}, align={"name": "local_p", "window": 3})
+    assert build(RNNSeq2SeqConfig, config.to_dict(), "here") == config
+    assert RNNSeq2SeqConfig().replace(target_vocab_size=7).target_vocab_size == 7
+    assert set(describe_fields(RNNSeq2SeqConfig)) == set(RNNSeq2SeqConfig.model_fields)
+
+
+@pytest.mark.parametrize(("layers", "dim"), [(1, 2**24), (1024, 2**14)])
+def test_the_largest_config_can_be_built_on_the_meta_device(layers, dim):
     with torch.device("meta"):
-        model = RNNSeq2Seq(Config(9, 8, cell="lstm", encoder_hidden=2**24 // sizes["layers"], **sizes))
+        model = RNNSeq2Seq(RNNSeq2SeqConfig(cell="lstm", layers=layers, hidden_dim=dim))
     assert model.decoder.bridge.project.weight.shape == (2**25, 2**24)

@@ -9,6 +9,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import qkv
+from qkv.attention import Cosine, Sparsemax
 from qkv.errors import InputError
 from qkv.hub import load, save_model
 from qkv.models.rnn_text import RNNText, RNNTextConfig
@@ -113,6 +114,11 @@ def test_the_classifier_matches_its_pooling_equations(pooling, bidirectional):
         )
 
 
+def test_the_config_sets_the_terms_and_the_backend_of_attention_pooling():
+    attend = make_model(score="cosine", align="sparsemax", backend="reference").pool.attend
+    assert (type(attend.score), type(attend.align), attend.backend) == (Cosine, Sparsemax, "reference")
+
+
 def test_its_attention_can_be_watched():
     with qkv.watch(model := make_model()) as seen:
         model.predict(TOKENS, LENGTHS)
@@ -173,9 +179,12 @@ def test_it_overfits_eight_texts(kind):
     assert model.eval().predict(tokens, torch.full((8,), 5)).argmax(dim=-1).equal(targets)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_it_is_saved_and_loaded_bit_for_bit(head, tmp_path):
-    model = make_model(torch.float32, head=head)
+@pytest.mark.parametrize(
+    "changes",
+    [{"head": "tagger"}, {}, {"score": {"name": "low_rank", "rank": 2}, "align": "entmax", "backend": "reference"}],
+)
+def test_it_is_saved_and_loaded_bit_for_bit(changes, tmp_path):
+    model = make_model(torch.float32, **changes)
     save_model(model, None, tmp_path)
     again = load(tmp_path)
     assert again.config == model.config

@@ -10,28 +10,33 @@ import torch
 from torch.nn import functional as F
 
 from qkv.attention import hard, watch
+from qkv.config import build, describe_fields
 from qkv.datasets.batching import IGNORE
 from qkv.errors import InputError, ShapeError
 from qkv.generation import DecodingConstraints, beam_search, greedy_search
 from qkv.hub.model_folder import load, save_model
-from qkv.models.show_attend_tell import Config, ShowAttendTell
-from qkv.nn.losses import alignment_loss
+from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.nn.interfaces import select
+from qkv.nn.losses import alignment_loss
 
 VOCABULARY = 9
-SMALL = {"height": 8, "width": 12, "channels": 2, "filters": (4, 8), "features": 6, "embedding": 5, "hidden": 7}
+SMALL = {
+    "vocab_size": VOCABULARY, "height": 8, "width": 12, "channels": 2, "encoder": {"name": "cnn", "filters": (4, 8)},
+    "feature_dim": 6, "embedding_dim": 5, "hidden_dim": 7,
+}  # fmt: skip
+TINY = {"encoder": {"name": "cnn", "filters": (2,)}, "height": 4, "width": 2}
 KINDS = {
     "soft": {},
-    "none": {"attention": "none"},
-    "hard": {"attention": "hard", "estimator": "reinforce"},
-    "patches": {"encoder": "patches", "patch": 4, "encoder_layers": 1, "encoder_heads": 2, "filters": (32, 64, 128)},
-    "given": {"encoder": "given", "filters": (32, 64, 128)},
+    "tell": {"decoder": "tell"},
+    "hard": {"align": {"name": "hard", "estimator": "reinforce"}},
+    "patches": {"encoder": {"name": "patches", "patch": 4, "layers": 1, "heads": 2}},
+    "features": {"encoder": "features"},
 }
 
 
 def make(kind: str = "soft", **changes: object) -> ShowAttendTell:
     torch.manual_seed(0)
-    return ShowAttendTell(Config(VOCABULARY, **SMALL | KINDS[kind] | changes))
+    return ShowAttendTell(ShowAttendTellConfig(**SMALL | KINDS[kind] | changes))
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def batch():
 
 def lstm(model: ShowAttendTell, x: list[float], h: list[float], c: list[float]) -> tuple[list[float], list[float]]:
     """One step of an LSTM in plain Python, with PyTorch's order of gates: i, f, g, o."""
-    rnn, size = model.decoder.cells.rnn, len(h)
+    rnn, size = model.decoder.rnn.rnn, len(h)
     w, u, b, d = (parameter.tolist() for parameter in rnn.parameters())
     gates = [b[k] + d[k] + dot(w[k], x) + dot(u[k], h) for k in range(4 * size)]
     after = []
@@ -96,7 +101,7 @@ def test_show_attend_and_tell_matches_its_equations(batch):
 
 def test_show_and_tell_matches_its_equations(batch):
     images, target = batch[0][:2].double(), batch[1][:2, :3]
-    model = make("none").double().eval()
+    model = make("tell").double().eval()
     logits = model(images, target)
     for row in range(2):
         a = model.encoder(images[row : row + 1])[0].tolist()
@@ -116,9 +121,9 @@ def test_returned_weights_match_watch(batch):
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(3, 5))
 
 
-@pytest.mark.parametrize("kind", ["soft", "none"])
+@pytest.mark.parametrize("kind", ["soft", "tell"])
 def test_gradients_match_finite_differences(kind, batch):
-    model = make(kind, filters=(2,), height=4, width=2).double().eval()
+    model = make(kind, **TINY).double().eval()
     images, target = batch[0][:2, :, :4, :2].double(), batch[1][:2, :3]
 
     def loss() -> torch.Tensor:
@@ -150,7 +155,7 @@ def logits_with_draws(
 
 
 def test_expected_gradients_of_hard_attention_match_finite_differences(batch):
-    model = make("hard", baseline="learned", filters=(2,), height=4, width=2, dropout=0.0).double().train()
+    model = make("hard", align={**KINDS["hard"]["align"], "baseline": "learned"}, **TINY, dropout=0.0).double().train()
     weights = [weight for name, weight in model.named_parameters() if "baseline" not in name]
     for weight in weights:
         torch.nn.init.normal_(weight)  # so that a sample affects all later steps
@@ -265,9 +270,9 @@ def test_it_is_saved_and_loaded_bit_for_bit(kind, batch, tmp_path: Path):
     assert again(*batch).equal(model(*batch))
 
 
-@pytest.mark.parametrize("kind", ["soft", "none", "hard"])
+@pytest.mark.parametrize("kind", ["soft", "tell", "hard"])
 def test_it_overfits_eight_pictures(kind):
-    model = make(kind, dropout=0.0, hidden=32, features=16).train()
+    model = make(kind, dropout=0.0, hidden_dim=32, feature_dim=16).train()
     generator = torch.Generator().manual_seed(2)
     images = torch.randn(8, 2, 8, 12, generator=generator)
     target = torch.randint(4, VOCABULARY, (8, 6), generator=generator)
@@ -287,28 +292,41 @@ def test_it_overfits_eight_pictures(kind):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"attention": "sot"}, r"attention 'sot' is not known \(did you mean soft\?\)"),
-        ({"encoder": "vit"}, "encoder 'vit' is not known"),
-        ({"height": 66}, r"height 66 must be a multiple of 2\^3"),
-        ({"encoder": "patches", "width": 60}, "width 60 must be a multiple of patch 8"),
-        ({"encoder": "patches", "features": 126}, "features 126 must be a multiple of encoder_heads 4"),
-        ({"patch": 4}, "patch = 4 does not apply with encoder = 'cnn'"),
-        ({"attention": "none", "score": "dot"}, "score = 'dot' does not apply with attention = 'none'"),
-        ({"attention": "none", "spread": 1.0}, "spread = 1.0 does not apply with attention = 'none'"),
-        ({"attention": "hard", "softened": 0.5}, "softened = 0.5 does not apply with estimator = 'straight-through'"),
-        ({"estimator": "reinforce"}, "estimator = 'reinforce' does not apply with attention = 'soft'"),
-        ({"score": "dot"}, "set score to bilinear"),
-        ({"filters": ()}, "filters must"),
-        ({"height": 2048, "width": 2048}, "65,536 positions"),
-        ({"filters": (0,)}, "filters must"),
+        ({"align": "sot"}, "align: unknown align 'sot' .did you mean soft"),
+        ({"decoder": "atend"}, r"decoder = 'atend' \(did you mean attend\?\)"),
+        ({"encoder": "vit"}, "encoder: unknown image_encoder 'vit'"),
+        ({"height": 66}, "height 66 must be a multiple of 8"),
+        ({"encoder": "patches", "width": 60}, "width 60 must be a multiple of 8"),
+        ({"encoder": "patches", "feature_dim": 126}, "feature_dim 126 must be divisible by encoder.heads 4"),
+        ({"encoder": {"name": "cnn", "patch": 4}}, "encoder: unknown key patch"),
+        ({"encoder": {"name": "cnn", "filters": ()}}, "encoder: filters must be a list of at least 1"),
+        ({"encoder": {"name": "cnn", "filters": (8,) * 9}}, "encoder: filters must be a list of at most 8"),
+        ({"encoder": {"name": "cnn", "filters": (0,)}}, "encoder: filters must be at least 1"),
+        ({"decoder": "tell", "score": "dot"}, "score does not apply to decoder = 'tell'"),
+        ({"decoder": "tell", "spread": 1.0}, "spread does not apply to decoder = 'tell'"),
+        ({"align": "hard", "softened": 0.5}, "softened applies to hard attention with estimator = 'reinforce' only"),
+        ({"align": "hard", "spread": 0.5}, "spread applies to soft attention only"),
+        ({"align": "local_m"}, "align 'local_m' does not apply"),
+        ({"score": "dot"}, "score: .*use Bilinear"),
+        ({"height": 2048, "width": 2048}, "encoder gives 65,536 positions"),
         ({"spread": math.nan}, "spread must be"),
-        ({"vocabulary_size": 0}, "vocabulary_size must be"),
-        ({"vocabulary_size": 2**20, "hidden": 2**20, "features": 2**20}, "more than"),
+        ({"vocab_size": 0}, "vocab_size must be"),
+        ({"vocab_size": 2**20, "hidden_dim": 2**20, "feature_dim": 2**20}, "these sizes give a matrix of more than"),
     ],
 )
 def test_invalid_configs_raise(changes, words):
-    with pytest.raises(InputError, match=words):
-        Config(**{"vocabulary_size": 9} | changes)
+    with pytest.raises(InputError, match=f"^{words}"):
+        ShowAttendTellConfig(**changes)
+
+
+def test_a_config_is_complete_and_restored_from_its_data():
+    config = ShowAttendTellConfig(**KINDS["patches"] | KINDS["hard"])
+    assert build(ShowAttendTellConfig, config.to_dict(), "here") == config
+    assert set(describe_fields(ShowAttendTellConfig)) == set(ShowAttendTellConfig.model_fields)
+
+
+def test_the_backend_reaches_the_attention_layer():
+    assert make(backend="reference").decoder.attend.backend == "reference"
 
 
 def test_an_image_of_another_size_raises(batch):

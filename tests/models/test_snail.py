@@ -186,6 +186,14 @@ def test_watched_attention_is_causal():
         torch.testing.assert_close(record.weights.sum(dim=-1), torch.ones(4, 1, 7, dtype=torch.float64))
 
 
+def test_uniform_attention_averages_the_past():
+    policy = policy_with_weights(align="uniform")
+    x = torch.randn(2, 5, 5, dtype=torch.float64)
+    *_, values = policy.trunk[0].project(x).split((4, 4, 3), dim=-1)
+    means = values.cumsum(dim=1) / torch.arange(1, 6)[:, None]
+    torch.testing.assert_close(policy.trunk[0](x)[..., 5:], means)
+
+
 def test_the_default_config_has_the_sizes_of_the_paper():
     with torch.device("meta"):
         model = SNAIL(SNAILConfig())

@@ -30,7 +30,7 @@ def test_gradients_match_finite_differences():
 def test_too_few_inputs_raise():
     convolve = GatedConvolution(4, 3)
     assert convolve(torch.zeros(1, 2, 4)).shape == (1, 0, 4)
-    with pytest.raises(ShapeError, match="pad the input"):
+    with pytest.raises(ShapeError, match="pad"):
         convolve(torch.zeros(1, 1, 4))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.errors import ShapeError
-from qkv.nn.image_encoder import Convolutions, ImageEncoder, PatchTransformer
+from qkv.nn.image_encoder import Convolutions, Features, ImageEncoder, ImageSizes, PatchTransformer
 
 
 def gelu(x: float) -> float:
@@ -47,7 +47,7 @@ def test_images_reduced_to_one_position_still_differ(filters):
 
 def test_images_of_a_batch_are_independent():
     torch.manual_seed(0)
-    encoder = ImageEncoder(Convolutions(3, (8, 8)), 8, (2, 3), 5, (3, 8, 12)).double()
+    encoder = ImageEncoder(Convolutions(3, (8, 8)), ImageSizes(3, 8, 12, 5), (2, 3)).double()
     x = torch.randn(3, 3, 8, 12, dtype=torch.float64)
     together = encoder(x)
     assert together.shape == (3, 6, 5)
@@ -58,8 +58,8 @@ def test_images_of_a_batch_are_independent():
 def test_positions_are_numbered_row_by_row(side):
     """A change in one cell of the image or feature map affects only that position of the grid."""
     torch.manual_seed(0)
-    backbone = torch.nn.Identity() if side == 1 else PatchTransformer(8, 4, (2, 3), 8, 0, 2)
-    encoder = ImageEncoder(backbone, 8, (2, 3), 8, (8, 2 * side, 3 * side)).double()
+    backbone = Features(8) if side == 1 else PatchTransformer(8, 4, (2, 3), 8, 0, 2)
+    encoder = ImageEncoder(backbone, ImageSizes(8, 2 * side, 3 * side, 8), (2, 3)).double()
     x = torch.randn(1, 8, 2 * side, 3 * side, dtype=torch.float64)
     for position in range(6):
         row, column = divmod(position, 3)
@@ -79,8 +79,6 @@ def test_patches_attend_to_each_other():
 
 
 def test_an_image_of_another_size_raises():
-    encoder = ImageEncoder(Convolutions(3, (8,)), 8, (4, 4), 5, (3, 8, 8))
-    with pytest.raises(
-        ShapeError, match=r"must be \[batch, 3, 8, 8\] \(channels, height and width\), not \[2, 3, 8, 10\]"
-    ):
+    encoder = ImageEncoder(Convolutions(3, (8,)), ImageSizes(3, 8, 8, 5), (4, 4))
+    with pytest.raises(ShapeError, match=r"\[batch, 3, 8, 8\].*\[2, 3, 8, 10\]"):
         encoder(torch.zeros(2, 3, 8, 10))

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from qkv.nn.pooling import POOLINGS, AttentionPooling, LastPooling, MeanPooling
+from qkv.attention import Additive, Attend, Sparsemax, attend
+from qkv.nn.pooling import POOLINGS, AttentionPooling, LastPooling, MeanPooling, full_lengths
 
 
 def test_mean_pooling_ignores_padding():
@@ -22,6 +23,16 @@ def test_attention_pooling_matches_its_equation():
         scores = [pool.query @ torch.tanh(pool.key.weight @ h + pool.key.bias) for h in hidden[row, :length]]
         weights = torch.stack(scores).exp()
         torch.testing.assert_close(actual[row], weights @ hidden[row, :length] / weights.sum())
+
+
+def test_attention_pooling_accepts_other_terms():
+    torch.manual_seed(0)
+    score, hidden = Additive(3, 3, 2).double(), torch.randn(2, 4, 3, dtype=torch.float64)
+    pool = AttentionPooling(3, attend=Attend(score, Sparsemax())).double()
+    keys = torch.tanh(hidden @ pool.key.weight.T + pool.key.bias)
+    query = pool.query.expand(2, 1, 1, -1)
+    expected = attend(query, keys[:, None], hidden[:, None], score=score, align=Sparsemax(), backend="reference")
+    torch.testing.assert_close(pool(hidden, full_lengths(hidden)), expected.output[:, 0, 0])
 
 
 def test_last_pooling_takes_the_final_state_of_each_direction():

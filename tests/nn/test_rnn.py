@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.nn.fast import dropout
-from qkv.nn.rnn import CELLS, BiRNN, Bridge, Recurrent, StepLinear, gather_time, reverse_index
+from qkv.nn.rnn import CELLS, BiRNN, Bridge, Recurrent, gather_time, reverse_index
 
 BATCH, LENGTH, INPUTS, EXTRA, HIDDEN = 3, 5, 4, 2, 6
 
@@ -230,17 +230,6 @@ def test_on_a_gpu_stepwise_matches_whole_sequences(cell, layers):
     torch.testing.assert_close(short.cpu().double(), expected, rtol=0, atol=0.05)
 
 
-def test_a_step_linear_matches_the_linear_layer():
-    torch.manual_seed(0)
-    linear, x = nn.Linear(3, 2).double(), torch.randn(4, 5, 3, dtype=torch.float64)
-    product = StepLinear.from_linear(linear, 4, 5)
-    actual, expected = torch.stack([product(item) for item in x]), linear(x)
-    torch.testing.assert_close(actual, expected)
-    grads = (torch.autograd.grad(value.sin().sum(), list(linear.parameters())) for value in (actual, expected))
-    for grad, expected_grad in zip(*grads, strict=True):
-        torch.testing.assert_close(grad, expected_grad)
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_birnn_matches_packed_sequences(cell):
     torch.manual_seed(0)
@@ -276,11 +265,12 @@ def test_reverse_index_keeps_padding_in_place():
 def test_bridges_project_squash_copy_or_zero_the_final_states():
     torch.manual_seed(0)
     last = torch.randn(3, 2, 4)
-    linear, tanh = Bridge("linear", 2, 4, 6), Bridge("tanh", 2, 4, 6)
+    linear, tanh = Bridge("linear", (2, 4), (2, 6)), Bridge("tanh", (2, 4), (2, 6))
     tanh.load_state_dict(linear.state_dict())
     torch.testing.assert_close(tanh(last), linear(last).tanh())
     weight, bias = linear.project.weight, linear.project.bias
     by_hand = torch.stack([weight @ torch.cat((item[0], item[1])) + bias for item in last])
     torch.testing.assert_close(linear(last), torch.stack((by_hand[:, :6], by_hand[:, 6:]), dim=1))
-    assert Bridge("none", 2, 4, 8)(last).equal(torch.cat((last, last), dim=-1))  # of an LSTM: h and c
-    assert Bridge("zeros", 2, 4, 6)(last).equal(torch.zeros(3, 2, 6))
+    assert Bridge("none", (2, 4), (2, 8))(last).equal(torch.cat((last, last), dim=-1))  # of an LSTM: h and c
+    assert Bridge("linear", (2, 4), (3, 5))(last).shape == (3, 3, 5)
+    assert Bridge("zeros", (2, 4), (2, 6))(last).equal(torch.zeros(3, 2, 6))

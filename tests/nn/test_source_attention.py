@@ -1,40 +1,38 @@
-"""Attention over the source: coverage, and alignments by name."""
+"""Attention over the source: coverage, and errors of terms that do not fit."""
 
 import pytest
 import torch
 from torch import nn
 
 import qkv
-from qkv.attention import SCORES, Additive, Hard, LocalMonotonic, LocalPredictive, Sizes, Softmax, build_score
-from qkv.nn.source_attention import ALIGNMENTS, SourceAttention, build_alignment
+from qkv.attention import Additive, Sizes, Softmax
+from qkv.config import Term
+from qkv.errors import ConfigError
+from qkv.nn.source_attention import CoverageAttention, SourceAttention, check_attention
+from qkv.registry import registered
 
 BATCH, SOURCE, FEATURES, HIDDEN = 2, 4, 6, 6
 LENGTHS = torch.tensor([4, 2])
-
-
-def make_alignment(name: str):
-    return build_alignment(name, HIDDEN, 2, "straight-through", "moving-average", 0.0, 1.0)
+SIZES = Sizes(HIDDEN, FEATURES, 5, SOURCE)
 
 
 def run_steps(attention: SourceAttention, lengths: torch.Tensor | None = LENGTHS, steps: int = 3):
-    """Run some steps; return the inputs, contexts and coverage of each step, and the weights."""
+    """Run some steps; return the inputs, the context and coverage of each step, and the weights."""
     generator = torch.Generator().manual_seed(1)
     values = torch.randn(BATCH, SOURCE, FEATURES, generator=generator, dtype=torch.float64)
     queries = torch.randn(steps, BATCH, 1, HIDDEN, generator=generator, dtype=torch.float64)
-    source = attention.precompute(values, lengths)
-    coverage, actual = attention.init_coverage(source), []
+    source, actual = attention.precompute(values, lengths), []
     with qkv.watch(nn.ModuleDict({"decoder": attention})) as seen:
         for step, query in enumerate(queries):
-            context, coverage = attention(query, source, torch.tensor(step), coverage)
-            actual.append((context, coverage))
-
+            context, source = attention(query, source, torch.tensor(step))
+            actual.append((context, source.coverage))
     return values, queries, actual, seen["decoder"].weights[:, 0]
 
 
 def test_coverage_with_the_additive_score_matches_the_paper():
     torch.manual_seed(0)
     score = Additive(HIDDEN, FEATURES, 5)
-    attention = SourceAttention(score, Softmax(), FEATURES, coverage=True).double()
+    attention = CoverageAttention(score, Softmax(), FEATURES).double()
     values, queries, actual, weights = run_steps(attention)
     w, u, v, w_coverage = score.query_weight[0], score.key_weight[0], score.vector[0], attention.coverage_weight
     for row, length in enumerate(LENGTHS):
@@ -54,12 +52,12 @@ def test_coverage_with_the_additive_score_matches_the_paper():
             torch.testing.assert_close(weights[row, t, :length], a)
 
 
-@pytest.mark.parametrize("align", ALIGNMENTS)
-@pytest.mark.parametrize("score", sorted(set(SCORES) - {"location"}))
+@pytest.mark.parametrize("align", registered("align"))
+@pytest.mark.parametrize("score", sorted(set(registered("score")) - {"location"}))
 def test_coverage_is_the_sum_of_the_weights_so_far(score, align):
     torch.manual_seed(0)
-    score_module = build_score(score, Sizes(HIDDEN, FEATURES, 5, SOURCE))
-    attention = SourceAttention(score_module, make_alignment(align), FEATURES, coverage=True).double().eval()
+    terms = Term("score", score).build(SIZES), Term("align", align).build(SIZES)
+    attention = CoverageAttention(*terms, FEATURES).double().eval()
     values, _, actual, weights = run_steps(attention)
     for t, (context, coverage) in enumerate(actual):
         torch.testing.assert_close(coverage, weights[:, : t + 1].sum(dim=1))
@@ -68,36 +66,56 @@ def test_coverage_is_the_sum_of_the_weights_so_far(score, align):
 
 def test_under_autocast_coverage_accumulates_in_float32():
     torch.manual_seed(0)
-    attention = SourceAttention(Additive(HIDDEN, FEATURES, 5), Softmax(), FEATURES, coverage=True)
+    attention = CoverageAttention(Additive(HIDDEN, FEATURES, 5), Softmax(), FEATURES)
     values, queries = torch.randn(BATCH, SOURCE, FEATURES), torch.randn(200, BATCH, 1, HIDDEN)
     actual = []
     for enabled in (False, True):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             source = attention.precompute(values, LENGTHS)
-            coverage = attention.init_coverage(source)
             for step, query in enumerate(queries):
-                _, coverage = attention(query, source, torch.tensor(step), coverage)
-        actual.append(coverage)
+                _, source = attention(query, source, torch.tensor(step))
+        actual.append(source.coverage)
     exact, short = actual
     assert source.keys.dtype == torch.bfloat16
     torch.testing.assert_close(short.sum(dim=1), torch.full((BATCH,), 200.0), rtol=1e-3, atol=0)
     torch.testing.assert_close(short, exact, rtol=0, atol=1e-3 * 200)
 
 
-def test_without_coverage_there_is_no_coverage_state():
-    attention = SourceAttention(Additive(HIDDEN, FEATURES, 5), Softmax(), FEATURES).double()
-    _, _, actual, _ = run_steps(attention, lengths=None)
-    assert [coverage for _, coverage in actual] == [None] * 3
+def test_without_coverage_the_source_does_not_change():
+    attention = SourceAttention(Additive(HIDDEN, FEATURES, 5), Softmax()).double()
+    source = attention.precompute(torch.randn(BATCH, SOURCE, FEATURES).double(), None)
+    assert attention(torch.randn(BATCH, 1, HIDDEN).double(), source, torch.tensor(0))[1] is source
 
 
-def test_alignments_are_built_with_their_options():
-    assert isinstance(make_alignment("soft"), Softmax)
-    local, predicted = make_alignment("local_m"), make_alignment("local_p")
-    assert isinstance(local, LocalMonotonic)
-    assert isinstance(predicted, LocalPredictive)
-    assert (local.window, predicted.window) == (2, 2)
-    hard = build_alignment("hard", HIDDEN, 2, "reinforce", "learned", 0.25, 0.5)
-    assert isinstance(hard, Hard)
-    assert (hard.estimator, hard.entropy, hard.discount) == ("reinforce", 0.25, 0.5)
-    assert hard.baseline.linear.in_features == HIDDEN
-    assert build_alignment("hard", HIDDEN, 2, "reinforce", "none", 0.0, 1.0).baseline is None
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_the_backend_reaches_the_operator(backend):
+    attention = SourceAttention(Additive(HIDDEN, FEATURES, 5), Softmax(), backend)
+    assert attention.attend.backend == backend
+    source = attention.precompute(torch.randn(BATCH, SOURCE, FEATURES), LENGTHS)
+    if backend == "sdpa":
+        with pytest.raises(qkv.attention.Unsupported):
+            attention(torch.randn(BATCH, 1, HIDDEN), source, torch.tensor(0))
+    else:
+        attention(torch.randn(BATCH, 1, HIDDEN), source, torch.tensor(0))
+
+
+@pytest.mark.parametrize(
+    ("score", "align", "key"),
+    [
+        (Term("score", "dot"), Term("align", "softmax"), "score"),
+        (Term("score", "cosine"), Term("align", "softmax"), "score"),
+        (Term("score", "low_rank", {"rank": 0}), Term("align", "softmax"), "score"),
+        (Term("score", "additive"), Term("align", "hard", {"discount": 2.0}), "align"),
+        (Term("score", "additive"), Term("align", "hard", {"entropy": 0.1}), "align"),
+        (Term("score", "additive"), Term("align", "local_p", {"window": 0}), "align"),
+    ],
+)
+def test_terms_that_do_not_fit_raise_with_their_key(score, align, key):
+    with pytest.raises(ConfigError, match=f"^{key}: "):
+        check_attention(score, align, SIZES._replace(key=FEATURES + 1))
+
+
+def test_a_check_draws_no_random_numbers():
+    before = torch.get_rng_state()
+    check_attention(Term("score", "additive"), Term("align", "local_p"), SIZES)
+    assert torch.get_rng_state().equal(before)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
-WORDS = ["the", "king", "sat", "on", "a", "mat", "and", "the", "cat", "saw", "the", "old", "king", "go", "home"]
-LINES = [" ".join(WORDS[begin : begin + 5]) for begin in range(9)]
+WORD_LIST = ["the", "king", "sat", "on", "a", "mat", "and", "the", "cat", "saw", "the", "old", "king", "go", "home"]
+LINES = [" ".join(WORD_LIST[begin : begin + 5]) for begin in range(9)]
 PAIRS = [f"{line}\t{' '.join(reversed(line.split()))}" for line in LINES]
 LABELS = [f"{line}\t{'good' if number % 2 else 'bad'}" for number, line in enumerate(LINES)]
 TREES = [
@@ -32,8 +32,8 @@ size = 60
 [model]
 name = "rnn_seq2seq"
 cell = "gru"
-hidden = 8
-embedding = 4
+hidden_dim = 8
+embedding_dim = 4
 score = "additive"
 dropout = 0.1
 
@@ -68,24 +68,24 @@ TEXTS = {
 SMALL = ("train.epochs=1", "train.batch_tokens=64", "train.valid_size=3", "train.warmup=2")
 TRANSFORMER = ("model.dim=8", "model.heads=2")
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "dates-gru": ("data.size=60", "model.hidden=8", "model.embedding=4", "train.batch_tokens=256"),
-    "pairs-gru": ("model.hidden=8", "model.embedding=4"),
-    "pairs-transformer": (*TRANSFORMER, "model.encoder_layers=1", "model.decoder_layers=1", "model.feedforward=8"),
+    "dates-gru": ("data.size=60", "model.hidden_dim=8", "model.embedding_dim=4", "train.batch_tokens=256"),
+    "pairs-gru": ("model.hidden_dim=8", "model.embedding_dim=4"),
+    "pairs-transformer": (*TRANSFORMER, "model.encoder_layers=1", "model.decoder_layers=1", "model.ffn_dim=8"),
     "polarity-bert": (*TRANSFORMER, "model.layers=1", "data.vocabulary=wordpiece:60"),
-    "polarity-lstm-attention": ("model.embedding=4", "model.hidden=4"),
-    "movie-reviews-han": ("model.embedding=4", "model.hidden=4"),
+    "polarity-lstm-attention": ("model.embedding_dim=4", "model.hidden_dim=4"),
+    "movie-reviews-han": ("model.embedding_dim=4", "model.hidden_dim=4"),
     "ewt-bert": (*TRANSFORMER, "model.layers=1"),
     "ewt-bert-tree": (*TRANSFORMER, "model.layers=1"),
     "questions-bert": (*TRANSFORMER, "model.layers=1", "data.vocabulary=wordpiece:60"),
     "imdb-bert": (*TRANSFORMER, "model.layers=1", "data.vocabulary=wordpiece:60", "train.length=16",
                   "model.max_length=16"),
     "shakespeare-gpt": (*TRANSFORMER, "model.layers=1", "train.length=16", "model.max_length=64"),
-    "shakespeare-lstm": ("model.hidden=8", "model.embedding=4", "train.length=16"),
-    "imdb-elmo": ("model.dim=4", "model.hidden=4", "model.filters=[[1, 2], [2, 2]]", "train.length=8",
-                  "model.normalise_words=false"),
+    "shakespeare-lstm": ("model.hidden_dim=8", "model.embedding_dim=4", "train.length=16"),
+    "imdb-elmo": ("model.dim=4", "model.hidden_dim=4", "model.filters=[[1, 2], [2, 2]]", "train.length=8",
+                  "model.normalize_words=false"),
     "copy-ntm": ("train.batch_tokens=2", "data.size=6"),
-    "shapes-attend": ("data.name=flickr8k", "data.side=16", "model.filters=[4, 8]", "model.features=6",
-                      "model.embedding=4", "model.hidden=6", "train.batch_tokens=4"),
+    "shapes-attend": ("data.name=flickr8k", "data.side=16", "model.encoder.name=cnn", "model.encoder.filters=[4, 8]",
+                      "model.feature_dim=6", "model.embedding_dim=4", "model.hidden_dim=6", "train.batch_tokens=4"),
 }  # fmt: skip
 
 

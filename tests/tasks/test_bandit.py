@@ -10,24 +10,27 @@ import torch
 from torch import Tensor
 
 from qkv.datasets.corpora.bandits import Bandits
-from qkv.datasets.registry import DataConfig, LoadedData, load_data
+from qkv.datasets.dataset import BanditDataset
 from qkv.errors import InputError
-from qkv.metrics.bandit_policies import baselines, gittins_index, play
-from qkv.models.snail import PolicyConfig, SNAILPolicy
+from qkv.models.snail import SNAILPolicy, SNAILPolicyConfig
 from qkv.nn.losses import gumbel, policy_gradient
 from qkv.tasks import bandit
 from qkv.tasks.bandit import TEST_SEED, VALID_SEED, BanditTask, GameBatch, draw_games, rollout, scores
-from qkv.training.recipe import TrainConfig
+from qkv.tasks.bandit_policies import baselines, gittins_index, play
+from tests.datasets.build import load
+from tests.tasks.settings import prepare
 
 BANDITS = Bandits(3, 4)
 GOLDEN = -0.0810  # loss after 20 steps; near 0, as rewards are compared with their expectation
 
 
 def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
-    data = load_data(DataConfig(name="bandits", arms=3, pulls=pulls))
+    data = load("bandits", arms=3, pulls=pulls)
     torch.manual_seed(0)
-    model = SNAILPolicy(PolicyConfig(**BanditTask.sizes(data, None), keys=(8, 8), values=(8, 8), filters=8))
-    return BanditTask.prepare(data, None, None, TrainConfig(batch_tokens=64), 0), model
+    model = SNAILPolicy(
+        SNAILPolicyConfig(**BanditTask.sizes(data, None), key_dims=(8, 8), value_dims=(8, 8), filters=8)
+    )
+    return prepare(BanditTask, data, None, None, batch_size=64), model
 
 
 def test_rewards_follow_the_probabilities_and_are_reproducible():
@@ -129,8 +132,8 @@ def train(task: BanditTask, model: SNAILPolicy, batches: Iterable[GameBatch]) ->
 def test_a_trained_model_beats_the_random_policy():
     two = Bandits(2, 6)
     torch.manual_seed(0)
-    model = SNAILPolicy(PolicyConfig(2, 6, keys=(8, 8), values=(8, 8), filters=8))
-    task = BanditTask(two, two, TrainConfig(batch_tokens=256), 0, ())
+    model = SNAILPolicy(SNAILPolicyConfig(actions=2, length=6, key_dims=(8, 8), value_dims=(8, 8), filters=8))
+    task = prepare(BanditTask, BanditDataset({"train": two, "valid": two}), None, None, batch_size=256)
     train(task, model, [task.batch(rows) for rows in [*task.epoch(0), *task.epoch(1)][:50]])
     result = scores(model.eval(), two, VALID_SEED, 4000)
     assert set(result) == set(BanditTask.metrics)
@@ -167,7 +170,7 @@ def test_a_model_memorises_eight_games():
 def test_scores_in_chunks_are_equal_and_test_games_differ_from_validation(monkeypatch):
     task, model = prepared()
     whole = scores(model, BANDITS, VALID_SEED, 50)
-    assert task.evaluate(model, LoadedData({}, bandits={"valid": BANDITS, "test": BANDITS}), "test").scores != whole
+    assert task.evaluate(model, BanditDataset({"valid": BANDITS, "test": BANDITS}), "test").scores != whole
     monkeypatch.setattr(bandit, "EVAL_PULLS", 28)  # seven games
     assert scores(model, BANDITS, VALID_SEED, 50) == pytest.approx(whole)
     assert not np.array_equal(
@@ -178,5 +181,5 @@ def test_scores_in_chunks_are_equal_and_test_games_differ_from_validation(monkey
 def test_description_and_splits():
     task, model = prepared()
     assert task.describe() == "3 arms, 4 pull(s)"
-    assert BanditTask.splits(LoadedData({}, bandits={"train": BANDITS})) == ["valid", "test"]
-    assert task.evaluate(model, load_data(DataConfig(name="bandits", arms=3, pulls=4)), "test").size == 10_000
+    assert BanditTask.splits(BanditDataset({"train": BANDITS})) == ["valid", "test"]
+    assert task.evaluate(model, load("bandits", arms=3, pulls=4), "test").size == 10_000

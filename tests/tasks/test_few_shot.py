@@ -11,14 +11,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from qkv.datasets.dataset import EpisodeDataset
 from qkv.datasets.episodes import FewShotDataset
-from qkv.datasets.registry import DATASETS, LoadedData
-from qkv.models.snail import SNAIL, Config
+from qkv.models.snail import SNAIL, SNAILConfig
+from qkv.registry import lookup
 from qkv.tasks.few_shot import EVAL_SEED, FewShotTask, scores
 from qkv.training import job
-from qkv.training.recipe import TrainConfig, read_recipe
+from qkv.training.recipe import read_recipe
+from tests.tasks.settings import prepare
 
-SMALL = {"maps": 8, "stages": 2, "features": 16, "keys": (16, 16), "values": (16, 16), "filters": 16}
+SMALL = {
+    "conv_channels": 8, "conv_layers": 2, "image_dim": 16, "key_dims": (16, 16), "value_dims": (16, 16), "filters": 16,
+}  # fmt: skip
 
 
 def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> FewShotDataset:
@@ -31,13 +35,13 @@ def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> FewShotD
 
 
 def prepared(ways: int = 3, shots: int = 1, **train: Any) -> FewShotTask:
-    data = LoadedData({}, episodes={"train": patterns(40, 0, ways, shots), "valid": patterns(20, 1, ways, shots)})
-    return FewShotTask.prepare(data, None, None, TrainConfig(**{"batch_tokens": 16, **train}), 0)
+    data = EpisodeDataset({"train": patterns(40, 0, ways, shots), "valid": patterns(20, 1, ways, shots)})
+    return prepare(FewShotTask, data, None, None, **{"batch_size": 16, **train})
 
 
 def small(task: FewShotTask) -> SNAIL:
     torch.manual_seed(0)
-    return SNAIL(Config(**FewShotTask.sizes(LoadedData({}, episodes={"train": task.train}), None), **SMALL))
+    return SNAIL(SNAILConfig(**FewShotTask.sizes(EpisodeDataset({"train": task.train}), None), **SMALL))
 
 
 def test_model_sizes_come_from_the_data():
@@ -124,7 +128,7 @@ def test_every_run_is_evaluated_on_the_same_episodes():
     task = prepared(valid_size=20)
     model = small(task).eval()
     assert replace(task, seed=5).validate(model) == task.validate(model)
-    data = LoadedData({}, episodes={"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
+    data = EpisodeDataset({"train": task.train, "valid": task.valid, "test": patterns(20, 2)})
     assert FewShotTask.splits(data) == ["train", "valid", "test"]
     evaluated = task.evaluate(model, data, "test")
     assert (evaluated.size, evaluated.unit) == (1000, "episodes")
@@ -132,7 +136,7 @@ def test_every_run_is_evaluated_on_the_same_episodes():
 
 
 def test_a_small_model_generalises_to_new_classes():
-    task = prepared(batch_tokens=32)
+    task = prepared(batch_size=32)
     model = small(task)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for number in range(60):
@@ -143,10 +147,10 @@ def test_a_small_model_generalises_to_new_classes():
 
 
 def test_a_run_on_episodes_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    data = LoadedData({}, episodes={split: patterns(20, 0) for split in ("train", "valid", "test")})
-    monkeypatch.setitem(DATASETS, "omniglot", replace(DATASETS["omniglot"], load=lambda _: data))
+    data = EpisodeDataset({split: patterns(20, 0) for split in ("train", "valid", "test")})
+    monkeypatch.setattr(lookup("dataset", "omniglot"), "read", lambda _: data)
     sizes = [f"model.{key}={list(size) if isinstance(size, tuple) else size}" for key, size in SMALL.items()]
-    train = ["train.batch_tokens=10", "train.save_every=1", "train.epochs=2", "train.valid_size=5", "train.ema=0"]
+    train = ["train.batch_size=10", "train.save_every=1", "train.epochs=2", "train.valid_size=5", "train.ema=0"]
     whole = job.begin(read_recipe("omniglot-snail-5way", [*sizes, *train]), tmp_path / "run", "cpu")
     assert whole.state.finished
     assert whole.state.step == 4

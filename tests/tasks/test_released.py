@@ -11,9 +11,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 
 import qkv
-from qkv.datasets.registry import DATASETS, LoadedData, load_data
+from qkv.datasets.dataset import TextDataset
 from qkv.errors import InputError
 from qkv.generation import Sampling
+from qkv.registry import lookup
 from qkv.tasks.language_modeling import LanguageModelingTask
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
@@ -74,13 +75,13 @@ def test_exceeding_the_context_is_an_error(gpt2: Path):
 
 def test_a_released_language_model_can_be_finetuned(gpt2: Path, tmp_path: Path, monkeypatch):
     text = " ".join(PROSE * 12)
-    loaded = LoadedData({}, texts={"train": text, "valid": text})
-    monkeypatch.setitem(DATASETS, "tinyshakespeare", replace(DATASETS["tinyshakespeare"], load=lambda _: loaded))
+    loaded = TextDataset({"train": text, "valid": text})
+    monkeypatch.setattr(lookup("dataset", "tinyshakespeare"), "read", lambda _: loaded)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
     ids = torch.tensor(Tokenizer.from_file(str(gpt2 / "tokenizer.json")).encode(text).ids)
     windows = [ids[begin : begin + 33] for begin in range(0, len(ids) - 1, 32)]
     wanted = sum(theirs(w[None], labels=w[None]).loss * (len(w) - 1) for w in windows) / (len(ids) - 1)
-    table = ["train.batch_tokens=128", "train.length=32", "train.warmup=0", f'init="{gpt2}"']
+    table = ["train.batch_size=128", "train.length=32", "train.warmup=0", f'init="{gpt2}"']
     recipe = replace(read_recipe("shakespeare-gpt", table), model={"name": "gpt2"})
     task = LanguageModelingTask.prepare(
         loaded, (start := load_pretrained(recipe)).tokenizer, start.config, recipe.train, 0
@@ -130,7 +131,7 @@ def test_a_released_translator_translates_like_transformers(marian: Path):
         )[0]
         answer = translator(text, max_length=12)
         assert answer.text == tokenizer.decode(expected, skip_special_tokens=True)
-        cross = answer.maps[0]
+        cross = answer.attention[0]
         assert "".join(cross.columns[:-1]).replace(" ", "") == text.replace(" ", "")
         assert cross.columns[-1] == "</s>"
         torch.testing.assert_close(torch.from_numpy(cross.weights).sum(-1), torch.ones(cross.weights.shape[:2]))
@@ -157,7 +158,7 @@ def test_a_released_translator_can_be_finetuned(marian: Path, tmp_path: Path):
         "train.best_by=loss", "train.label_smoothing=0.0", f'init="{marian}"',
     ]  # fmt: skip
     recipe = replace(read_recipe("pairs-transformer", table), model={"name": "transformer", "dropout": 0.0})
-    start, data = load_pretrained(recipe), load_data(recipe.data)
+    start, data = load_pretrained(recipe), recipe.data.load()
     task = TranslationTask.prepare(data, start.tokenizer, start.config, recipe.train, 0)
     loss = task.loss(start, task.batch([0, 1, 2]))
     torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.datasets.dataset import TextDataset
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
 
@@ -15,12 +15,12 @@ from .stopping import stop_after
 
 TINY = [
     "data.size=120",
-    "model.hidden=16",
-    "model.embedding=8",
+    "model.hidden_dim=16",
+    "model.embedding_dim=8",
     "model.dropout=0.1",
     "model.max_length=48",
     "train.epochs=3",
-    "train.batch_tokens=256",
+    "train.batch_size=256",
     "train.warmup=5",
     "train.lr=0.005",
     "train.validate_every=4",
@@ -28,12 +28,12 @@ TINY = [
     "train.valid_size=10",
 ]
 TINY_TEXT = [
-    "model.hidden=16",
-    "model.embedding=8",
+    "model.hidden_dim=16",
+    "model.embedding_dim=8",
     "model.layers=2",
     "model.dropout=0.1",
     "train.epochs=3",
-    "train.batch_tokens=64",
+    "train.batch_size=64",
     "train.length=16",
     "train.warmup=5",
     "train.lr=0.005",
@@ -52,7 +52,7 @@ def tiny_text(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """A language model on four random words instead of Shakespeare."""
     words = random.Random(0).choices(["to ", "be ", "or ", "not "], k=200)
     texts = {"train": "".join(words[:180]), "valid": "".join(words[180:])}
-    entry = replace(DATASETS["tinyshakespeare"], load=lambda config: LoadedData({}, texts=texts))
+    entry = replace(DATASETS["tinyshakespeare"], load=lambda config: TextDataset(texts))
     monkeypatch.setitem(DATASETS, "tinyshakespeare", entry)
     return read_recipe("shakespeare-lstm", TINY_TEXT)
 

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from qkv.datasets.dataset import ImageDataset, PairDataset, TaggedDataset, TextDataset
 from qkv.datasets.images import LabeledImages
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.datasets.tagged import Tagged
+from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 
@@ -26,9 +26,10 @@ pytestmark = [
 
 BERT = ["model.dim=16", "model.heads=2", "model.layers=1", "model.dropout=0.0", "model.attention_dropout=0.0"]
 ELMO = [
-    "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden=16", "model.dropout=0.0",
+    "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden_dim=16",
+    "model.dropout=0.0",
 ]  # fmt: skip
-ON_ELMO = [*ELMO, "model.reader_hidden=8", "model.task_dropout=0.0"]
+ON_ELMO = [*ELMO, "model.task_hidden_dim=8", "model.task_dropout=0.0"]
 PIECES = "data.vocabulary=wordpiece:60"
 RECIPES = {
     "imdb-bert": [*BERT, PIECES, "train.length=16", "model.max_length=16"],
@@ -38,17 +39,19 @@ RECIPES = {
     "polarity-elmo": ON_ELMO,
     "wnut-bert": [*BERT, PIECES, "model.max_length=16"],
     "wnut-elmo": ON_ELMO,
-    "polarity-lstm-attention": ["model.embedding=8", "model.hidden=4", "model.dropout=0.0", "model.word_dropout=0.0"],
+    "polarity-lstm-attention": [
+        "model.embedding_dim=8", "model.hidden_dim=4", "model.dropout=0.0", "model.word_dropout=0.0",
+    ],
     "imdb-han": [
-        "model.embedding=8", "model.hidden=4", "model.dropout=0.0", "model.word_dropout=0.0", "model.max_length=4",
-        "model.max_words=8", "data.vocabulary=word",
+        "model.embedding_dim=8", "model.hidden_dim=4", "model.dropout=0.0", "model.word_dropout=0.0",
+        "model.max_length=4", "model.max_words=8", "data.vocabulary=word",
     ],
     "imdb-linformer": [*BERT, PIECES, "model.max_length=16", "model.rank=4"],
-    "copy-ntm": ["model.hidden=8", "model.locations=8", "model.width=4", "data.size=200"],
+    "copy-ntm": ["model.hidden_dim=8", "model.locations=8", "model.location_dim=4", "data.size=200"],
     "shakespeare-gpt": [*BERT, "train.length=16", "model.max_length=16"],
-    "fashion-vit": [*BERT[:-1], "model.feedforward=16", "model.stem=[4]", "train.cover=2"],
+    "fashion-vit": [*BERT[:-1], "model.ffn_dim=16", "model.stem=[4]", "train.cover=2"],
     "multi30k-transformer": [
-        "model.dim=16", "model.heads=2", "model.feedforward=16", "model.dropout=0.0", "model.attention_dropout=0.0",
+        "model.dim=16", "model.heads=2", "model.ffn_dim=16", "model.dropout=0.0", "model.attention_dropout=0.0",
         "model.activation_dropout=0.0", "data.vocabulary=bpe:60",
     ],
 }  # fmt: skip
@@ -69,22 +72,22 @@ def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
     pictures = LabeledImages(pixels, np.arange(60) % 3, ("a", "b", "c"))
     datasets = {
-        "imdb": LoadedData({"train": labelled[:100], "valid": labelled[100:]}),
-        "sentence_polarity": LoadedData({"train": labelled[:100], "valid": labelled[100:]}),
-        "wnut17": LoadedData({}, tagged={"train": tagged[:100], "valid": tagged[100:]}),
-        "multi30k": LoadedData({"train": pairs[:100], "valid": pairs[100:]}),
-        "tinyshakespeare": LoadedData({}, texts={"train": " ".join(sentences), "valid": " ".join(sentences[:20])}),
-        "fashion_mnist": LoadedData({}, images={"train": pictures, "valid": pictures}),
+        "imdb": PairDataset({"train": labelled[:100], "valid": labelled[100:]}),
+        "sentence_polarity": PairDataset({"train": labelled[:100], "valid": labelled[100:]}),
+        "wnut17": TaggedDataset({"train": tagged[:100], "valid": tagged[100:]}),
+        "multi30k": PairDataset({"train": pairs[:100], "valid": pairs[100:]}),
+        "tinyshakespeare": TextDataset({"train": " ".join(sentences), "valid": " ".join(sentences[:20])}),
+        "fashion_mnist": ImageDataset({"train": pictures, "valid": pictures}),
     }
     for name, loaded in datasets.items():
-        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], load=lambda _, loaded=loaded: loaded))
+        monkeypatch.setattr(lookup("dataset", name), "read", lambda _: loaded)
 
 
 def train(name: str, folder: Path, *changes: str) -> tuple[list[float], Path]:
     """Return the losses of a short run and the path of its final weights."""
-    defaults = ["train.epochs=2", "train.batch_tokens=64", "train.precision=float32", "train.ema=0.0", "train.warmup=5"]
+    defaults = ["train.epochs=2", "train.batch_size=64", "train.precision=float32", "train.ema=0.0", "train.warmup=5"]
     if name == "fashion-vit":
-        defaults[1] = "train.batch_tokens=16"
+        defaults[1] = "train.batch_size=16"
     done = job.begin(read_recipe(name, [*RECIPES[name], *defaults, *changes]), folder, DEVICE)
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [row["loss"] for row in rows], done.run.checkpoints[-1] / "model.safetensors"

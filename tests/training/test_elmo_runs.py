@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkv.datasets.dataset import LabeledTextDataset, TaggedDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load
@@ -22,8 +22,8 @@ from qkv.training.recipe import Recipe, read_recipe
 from .stopping import assert_bit_equal, stop_after
 
 SIZES = [
-    "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden=16",
-    "train.length=6", "train.batch_tokens=64", "train.warmup=0", "train.lr=0.02", "train.save_every=3",
+    "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden_dim=16",
+    "train.length=6", "train.batch_size=64", "train.warmup=0", "train.lr=0.02", "train.save_every=3",
     "train.validate_every=8",
 ]  # fmt: skip
 TAGGED = [
@@ -44,11 +44,11 @@ def _synthetic_data() -> Iterator[None]:
     rng = random.Random(0)
     texts = [f"The {rng.choice(['cat', 'dog'])} {rng.choice(['sat', 'ran'])}. A dog sat." for _ in range(24)]
     datasets = {
-        "imdb": LoadedData(
+        "imdb": LabeledTextDataset(
             {"train": [Pair(text, "x") for text in texts[:20]], "valid": [Pair(text, "x") for text in texts[20:]]}
         ),
-        "sentence_polarity": LoadedData(dict.fromkeys(("train", "valid", "test"), LABEL_HEADS)),
-        "wnut17": LoadedData({}, tagged=dict.fromkeys(("train", "valid", "test"), TAGGED)),
+        "sentence_polarity": LabeledTextDataset(dict.fromkeys(("train", "valid", "test"), LABEL_HEADS)),
+        "wnut17": TaggedDataset(dict.fromkeys(("train", "valid", "test"), TAGGED)),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, loaded in datasets.items():
@@ -77,7 +77,7 @@ def test_both_language_models_learn_and_save_their_output_vocabulary(pretrained)
     model = load(pretrained)
     assert model.config.head == "language_model"
     assert model.tokenizer.longest == 8
-    assert len(model.tokenizer.predicted) == model.config.vocabulary_size == 4 + 7
+    assert len(model.tokenizer.predicted) == model.config.vocab_size == 4 + 7
     lines = map(json.loads, (pretrained / "log.jsonl").read_text().splitlines())
     losses = [line["loss"] for line in lines if line["kind"] == "valid"]
     assert losses[-1] < losses[0] / 2
@@ -87,7 +87,7 @@ def test_both_language_models_learn_and_save_their_output_vocabulary(pretrained)
 def test_resuming_is_bit_exact(frozen, pretrained, tmp_path, monkeypatch):
     short = read_recipe("imdb-elmo", [*SIZES, "train.epochs=2"])
     if frozen:
-        settings = ["model.task_dropout=0.2", "model.reader_hidden=4", "train.ema=0.9"]
+        settings = ["model.task_dropout=0.2", "model.task_hidden_dim=4", "train.ema=0.9"]
         short = recipe(pretrained, "tag", "model.frozen=true", "train.epochs=4", *settings)
     job.begin(short, tmp_path / "whole", "cpu")
     with monkeypatch.context() as patch:
@@ -99,7 +99,7 @@ def test_resuming_is_bit_exact(frozen, pretrained, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("task", ["tag", "classify"])
 def test_a_frozen_model_is_unchanged_while_its_head_overfits_eight_examples(task, pretrained, tmp_path):
-    head = ["model.reader_hidden=8", "model.pooling=attention"]
+    head = ["model.task_hidden_dim=8", "model.pooling=attention"]
     frozen = recipe(pretrained, task, "model.frozen=true", *head, "train.epochs=40", "train.lr=0.1")
     done = job.begin(frozen, tmp_path / "run", "cpu")
     assert done.state.best is not None

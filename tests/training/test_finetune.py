@@ -6,49 +6,44 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.datasets.registry import DATASETS, LoadedData
+from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load, save_model
-from qkv.models.bert import Bert, Config
-from qkv.models.elmo import Config as ElmoConfig
-from qkv.models.elmo import Elmo
-from qkv.models.linformer import Config as LinformerConfig
-from qkv.models.linformer import Linformer
-from qkv.models.ntm import NTM
-from qkv.models.ntm import Config as NTMConfig
-from qkv.models.show_attend_tell import Config as CaptionerConfig
+from qkv.models.bert import Bert, BertConfig
+from qkv.models.elmo import Elmo, ElmoConfig
+from qkv.models.linformer import Linformer, LinformerConfig
+from qkv.models.ntm import NTM, NTMConfig
 from qkv.models.show_attend_tell import ShowAttendTell
-from qkv.models.snail import SNAIL, PolicyConfig, SNAILPolicy
-from qkv.models.snail import Config as SNAILConfig
-from qkv.models.vit import Config as ViTConfig
-from qkv.models.vit import ViT
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.models.show_attend_tell import ShowAttendTellConfig as CaptionerConfig
+from qkv.models.snail import SNAIL, SNAILConfig, SNAILPolicy, SNAILPolicyConfig
+from qkv.models.vit import ViT, ViTConfig
+from qkv.tokenizers import CharTokenizer
 from qkv.training import job
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.recipe import read_recipe
 
 SENTENCES = [Tagged(("a", "b", "c"), ("X", "Y", "X")), Tagged(("c", "a"), ("X", "X")), Tagged(("b",), ("Y",))] * 5
-VOCABULARY = Vocabulary.train(["a b c"], "char")
+TOKENIZER = CharTokenizer.train(["a b c"])
 SIZES = {"dim": 8, "heads": 2, "layers": 1, "max_length": 12, "dropout": 0.0, "attention_dropout": 0.0}
 
 
 @pytest.fixture
 def pretrained_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A BERT with another head, and a vocabulary larger than its tokenizer's."""
-    loaded = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES[:2], "test": SENTENCES[:3]})
+    loaded = TaggedDataset({"train": SENTENCES, "valid": SENTENCES[:2], "test": SENTENCES[:3]})
     entry = replace(DATASETS["ud_english_ewt"], load=lambda _: loaded)
     monkeypatch.setitem(DATASETS, "ud_english_ewt", entry)
     torch.manual_seed(5)
     folder = tmp_path / "pretrained"
     folder.mkdir()
-    save_model(Bert(Config(len(VOCABULARY) + 3, head="masked_lm", **SIZES)), VOCABULARY, folder)
+    save_model(Bert(Config(len(TOKENIZER) + 3, head="masked_lm", **SIZES)), TOKENIZER, folder)
     return folder
 
 
 def recipe(folder: Path | None, *changes: str):
     init = [] if folder is None else [f'init="{folder}"']
-    return read_recipe("ewt-bert", [*init, "train.epochs=2", "train.batch_tokens=64", "train.save_every=1", *changes])
+    return read_recipe("ewt-bert", [*init, "train.epochs=2", "train.batch_size=64", "train.save_every=1", *changes])
 
 
 def test_the_body_is_copied_and_the_head_is_new(pretrained_folder: Path, tmp_path: Path, capsys):
@@ -57,7 +52,7 @@ def test_the_body_is_copied_and_the_head_is_new(pretrained_folder: Path, tmp_pat
     before, after = load(pretrained_folder), load(tmp_path / "run")
     assert after.config.head == "tagger"
     assert after.config.label_names == ("X", "Y")
-    assert after.config.vocabulary_size == len(VOCABULARY) + 3
+    assert after.config.vocabulary_size == len(TOKENIZER) + 3
     assert {name: after.config.__getattribute__(name) for name in SIZES} == SIZES
     old = dict(before.named_parameters())
     for name, weight in after.named_parameters():
@@ -91,7 +86,7 @@ def test_an_invalid_init_is_rejected_before_the_run_is_created(pretrained_folder
 def test_model_name_must_match_init(tmp_path: Path, pretrained_folder: Path):
     folder = tmp_path / "vit"
     folder.mkdir()
-    vit = ViT(ViTConfig(height=8, width=8, patch=4, dim=8, layers=1, heads=2, feedforward=8))
+    vit = ViT(ViTConfig(height=8, width=8, patch=4, dim=8, layers=1, heads=2, ffn_dim=8))
     save_model(vit, None, folder)
     with pytest.raises(InputError, match=r"holds a ViT, but model\.name is 'bert'"):
         job.begin(recipe(folder), tmp_path / "run", "cpu")
@@ -121,7 +116,7 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(("length", "fresh"), [(7, []), (12, []), (20, ["embed.positions.weight from position 12 on"])])
 def test_learned_positions_are_copied_up_to_the_shorter_length(pretrained_folder: Path, length: int, fresh: list[str]):
     pretrained = load(pretrained_folder)
-    model = Bert(replace(pretrained.config, max_length=length))
+    model = Bert(pretrained.config.replace(max_length=length))
     initial = weights(model)["embed.positions.weight"]
     assert copy_matching_weights(model, pretrained) == fresh
     after, before, shared = weights(model), weights(pretrained), min(length, 12)
@@ -131,7 +126,7 @@ def test_learned_positions_are_copied_up_to_the_shorter_length(pretrained_folder
 
 
 def test_vit_positions_are_interpolated_to_another_image_size():
-    sizes = {"patch": 4, "dim": 8, "layers": 1, "heads": 2, "feedforward": 8, "channels": 1}
+    sizes = {"patch": 4, "dim": 8, "layers": 1, "heads": 2, "ffn_dim": 8, "channels": 1}
     pretrained, model = (
         ViT(ViTConfig(height=12, width=8, **sizes)).eval(),
         ViT(ViTConfig(height=8, width=20, **sizes)).eval(),
@@ -143,7 +138,7 @@ def test_vit_positions_are_interpolated_to_another_image_size():
 
 def test_other_embeddings_are_copied_entirely_or_not_at_all(pretrained_folder: Path):
     pretrained = load(pretrained_folder)
-    model = Bert(replace(pretrained.config, segments=5))
+    model = Bert(pretrained.config.replace(segments=5))
     initial = weights(model)["embed.segments.weight"]
     assert copy_matching_weights(model, pretrained) == ["embed.segments.weight"]
     assert torch.equal(weights(model)["embed.segments.weight"], initial)
@@ -160,8 +155,8 @@ def test_vocabulary_keys_are_ignored_with_a_note_if_init_has_a_tokenizer(pretrai
 @pytest.mark.parametrize(("head", "names", "new"), [("pretraining", (), True), ("classifier", ("a", "b"), True),
                                                     ("classifier", ("a", "c"), False)])  # fmt: skip
 def test_a_head_is_copied_only_if_its_labels_match(head: str, names: tuple[str, ...], new: bool):
-    pretrained = Bert(Config(9, head, label_names=names, **SIZES))
-    model = Bert(Config(9, "classifier", label_names=("a", "c"), **SIZES))
+    pretrained = Bert(BertConfig(vocab_size=9, head=head, label_names=names, **SIZES))
+    model = Bert(BertConfig(vocab_size=9, head="classifier", label_names=("a", "c"), **SIZES))
     assert copy_matching_weights(model, pretrained) == (["label.weight", "label.bias"] if new else [])
     assert torch.equal(model.label.weight, pretrained.label.weight) == (not new)
 
@@ -175,14 +170,14 @@ def test_sizes_of_the_checkpoint_override_the_recipe(pretrained_folder: Path, tm
     assert note in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("normalise_words", [False, True])
-def test_architecture_keys_of_the_checkpoint_override_the_recipe(normalise_words: bool):
-    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden": 8, "layers": 1}
-    pretrained = Elmo(ElmoConfig(vocabulary_size=9, head="language_model", normalise_words=normalise_words, **sizes))
-    elmo_recipe = read_recipe("polarity-elmo", ["init=somewhere", "model.normalise_words=true", "model.max_length=7"])
+@pytest.mark.parametrize("normalize_words", [False, True])
+def test_architecture_keys_of_the_checkpoint_override_the_recipe(normalize_words: bool):
+    sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden_dim": 8, "layers": 1}
+    pretrained = Elmo(ElmoConfig(vocab_size=9, head="language_model", normalize_words=normalize_words, **sizes))
+    elmo_recipe = read_recipe("polarity-elmo", ["init=somewhere", "model.normalize_words=true", "model.max_length=7"])
     config = pretrained_config(elmo_recipe, pretrained, {"head": "classifier"})
-    assert (config.normalise_words, config.max_length) == (normalise_words, 7)
-    assert ("normalise_words" in ignored_keys(elmo_recipe, pretrained)[0]) is not normalise_words
+    assert (config.normalize_words, config.max_length) == (normalize_words, 7)
+    assert ("normalize_words" in ignored_keys(elmo_recipe, pretrained)[0]) is not normalize_words
 
 
 @pytest.mark.parametrize(
@@ -191,7 +186,7 @@ def test_architecture_keys_of_the_checkpoint_override_the_recipe(normalise_words
 def test_linformer_projections_are_copied_up_to_the_shorter_length(longer: bool, names: list[str]):
     sizes = {"dim": 8, "heads": 2, "layers": 1, "rank": 3, "sharing": "headwise", "position": "sinusoidal"}
     lengths = (8, 12) if longer else (12, 8)
-    pretrained, model = (Linformer(LinformerConfig(9, max_length=length, **sizes)) for length in lengths)
+    pretrained, model = (Linformer(LinformerConfig(vocab_size=9, max_length=length, **sizes)) for length in lengths)
     for weight in pretrained.parameters():
         torch.nn.init.normal_(weight)
     fresh = copy_matching_weights(model.eval(), pretrained.eval())
@@ -203,8 +198,16 @@ def test_linformer_projections_are_copied_up_to_the_shorter_length(longer: bool,
 
 
 def test_positions_of_another_grid_are_not_copied_even_if_shapes_match():
-    sizes = {"channels": 1, "filters": (4,), "features": 4, "embedding": 4, "hidden": 4}
-    pretrained, model = (ShowAttendTell(CaptionerConfig(9, height=h, width=w, **sizes)) for h, w in ((4, 16), (8, 8)))
+    sizes = {
+        "channels": 1,
+        "encoder": {"name": "cnn", "filters": (4,)},
+        "feature_dim": 4,
+        "embedding_dim": 4,
+        "hidden_dim": 4,
+    }
+    pretrained, model = (
+        ShowAttendTell(CaptionerConfig(vocab_size=9, height=h, width=w, **sizes)) for h, w in ((4, 16), (8, 8))
+    )
     assert pretrained.encoder.positions.shape == model.encoder.positions.shape
     assert copy_matching_weights(model, pretrained) == ["encoder.positions"]
 
@@ -212,9 +215,9 @@ def test_positions_of_another_grid_are_not_copied_even_if_shapes_match():
 @pytest.mark.parametrize(
     ("name", "build"),
     [
-        ("omniglot-snail-5way", lambda: SNAIL(SNAILConfig(5, 1, 1, 28, 28))),
-        ("bandit-snail", lambda: SNAILPolicy(PolicyConfig(5, 10))),
-        ("copy-ntm", lambda: NTM(NTMConfig(inputs=10, outputs=8))),
+        ("omniglot-snail-5way", lambda: SNAIL(SNAILConfig())),
+        ("bandit-snail", lambda: SNAILPolicy(SNAILPolicyConfig())),
+        ("copy-ntm", lambda: NTM(NTMConfig())),
     ],
 )
 def test_models_without_text_need_no_tokenizer_in_init(tmp_path: Path, name: str, build):

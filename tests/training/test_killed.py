@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 RECIPE = [
     "data.size=1500",
-    "model.hidden=24",
-    "model.embedding=8",
+    "model.hidden_dim=24",
+    "model.embedding_dim=8",
     "model.dropout=0.1",
     "train.epochs=4",
     "train.batch_tokens=512",

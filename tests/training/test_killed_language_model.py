@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.skipif("QKV_DATA" not in os.environ, reason="needs Tiny Shakespeare under QKV_DATA"),
 ]
 RECIPE = [
-    "model.hidden=32",
+    "model.hidden_dim=32",
     "train.epochs=1",
     "train.batch_tokens=8192",
     "train.validate_every=100",

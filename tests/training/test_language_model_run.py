@@ -20,9 +20,9 @@ from .stopping import assert_bit_equal, stop_after, tensors
 @pytest.mark.parametrize(
     "model",
     [
-        {"name": "rnn_lm", "hidden": 16, "weight_dropout": 0.2},
-        {"name": "rnn_lm", "hidden": 16, "cell": "gru", "layers": 1, "learned_start": True},
-        {"name": "lstmn", "hidden": 16, "embedding": 8, "span": 12},
+        {"name": "rnn_lm", "hidden_dim": 16, "weight_dropout": 0.2},
+        {"name": "rnn_lm", "hidden_dim": 16, "cell": "gru", "layers": 1, "learned_initial_state": True},
+        {"name": "lstmn", "hidden_dim": 16, "embedding_dim": 8, "span": 12},
     ],
     ids=["lstm", "gru", "lstmn"],
 )
@@ -95,7 +95,7 @@ def test_loading_a_run_of_another_task_is_rejected(tiny, tiny_text, tmp_path):
         ("shakespeare-lstm", "train.best_by=bleu", r"train\.best_by 'bleu' is not known"),
         ("dates-gru", "train.best_by=blue", r"train\.best_by 'blue' is not known \(did you mean bleu\?\)"),
         ("shakespeare-lstm", "task=langage_model", r"task = 'langage_model' \(did you mean language_model\?\)"),
-        ("shakespeare-lstm", "model.vocabulary_size=9", r"model\.vocabulary_size is set by the data"),
+        ("shakespeare-lstm", "model.vocab_size=9", r"model\.vocab_size is set by the data"),
         ("shakespeare-lstm", "train.length=0", r"train\.length"),
         ("dates-gru", "train.ema=1", r"train\.ema must lie in \[0, 1\)"),
         ("dates-gru", "train.patience=-1", r"train\.patience must not be negative"),

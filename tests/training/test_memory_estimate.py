@@ -25,7 +25,6 @@ from .stopping import assert_bit_equal
 # Prints the estimate and the measured growth of the process in the forward and backward pass of one batch.
 MEASURE = """
 import json, re, sys, torch
-from qkv.datasets.registry import load_data
 from qkv.registry import lookup, registered
 from qkv.training.memory_estimate import activation_memory
 from qkv.training.recipe import TASKS, read_recipe
@@ -35,8 +34,8 @@ def resident(key):
 
 torch.set_num_threads(1)
 recipe = read_recipe(sys.argv[1], sys.argv[2:])
-kind, data = TASKS[recipe.task], load_data(recipe.data)
-vocabulary = kind.learn_vocabulary(data, recipe.data, recipe.model_config())
+kind, data = TASKS[recipe.task], recipe.data.load()
+vocabulary = kind.train_tokenizer(data, recipe.data, recipe.model_config())
 config = recipe.model_config(kind.sizes(data, vocabulary))
 task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
 network = lookup("model", recipe.model["name"])
@@ -55,9 +54,9 @@ print(json.dumps([estimate, resident("VmHWM") - before]))
 @pytest.mark.parametrize(
     ("recipe", "assignments"),
     [
-        ("dates-gru", ["data.size=600", "train.batch_tokens=20000"]),
-        ("dates-transformer", ["data.size=600", "train.batch_tokens=20000"]),
-        ("shapes-attend", ["data.size=200", "train.batch_tokens=100"]),
+        ("dates-gru", ["data.size=600", "train.batch_size=20000"]),
+        ("dates-transformer", ["data.size=600", "train.batch_size=20000"]),
+        ("shapes-attend", ["data.size=200", "train.batch_size=100"]),
     ],
 )
 def test_the_estimate_of_activations_is_within_a_factor_of_two(recipe: str, assignments: list[str]) -> None:
@@ -72,7 +71,7 @@ def test_the_estimate_of_activations_is_within_a_factor_of_two(recipe: str, assi
 def test_the_state_of_training_is_counted_without_allocating_it() -> None:
     network = lookup("model", "transformer")
     config = network.config_class
-    sizes = config(source_size=50, target_size=50, dim=32, heads=2, feedforward=64)
+    sizes = config(source_vocab_size=50, target_vocab_size=50, dim=32, heads=2, ffn_dim=64)
     model = network(sizes)
     optimizer, ema = adamw(model, TrainConfig()), EMA(model, 0.9)
     for parameter in model.parameters():
@@ -83,14 +82,13 @@ def test_the_state_of_training_is_counted_without_allocating_it() -> None:
         parts = state_memory(network(sizes), ema=0.9)
     assert parts["gradients"] == sum(parameter.grad.nbytes for parameter in model.parameters())
     assert parts["optimizer"] == sum(value.nbytes for value in moments)
-    with ema.applied() as waiting:
-        assert parts["EMA"] == sum(value.nbytes for value in (*waiting.values(), *ema._averages.values()))
+    assert parts["EMA"] == sum(value.nbytes for value in (*ema.module.parameters(), *ema.module.buffers()))
     assert state_memory(network(sizes)) == parts | {"EMA": 0}
 
 
 def test_a_model_larger_than_free_memory_is_refused_before_it_is_made(tiny: Recipe, tmp_path: Path) -> None:
-    large = replace(tiny, model={**tiny.model, "hidden": 2**20})
-    with pytest.raises(InputError, match=r"model\.hidden") as caught:
+    large = replace(tiny, model={**tiny.model, "hidden_dim": 2**20})
+    with pytest.raises(InputError, match=r"model\.hidden_dim") as caught:
         job.begin(large, tmp_path / "run", "cpu")
     assert len(str(caught.value)) < 400
     assert not (tmp_path / "run").exists()
@@ -100,7 +98,7 @@ def test_activations_far_beyond_free_memory_are_refused(
     tiny: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qkv.training.memory_estimate.activation_memory", lambda *arguments: 2**60)
-    with pytest.raises(InputError, match="batch_tokens"):
+    with pytest.raises(InputError, match="batch_size"):
         job.begin(tiny, tmp_path / "run", "cpu")
     done = job.begin(replace(tiny, train=replace(tiny.train, epochs=1)), tmp_path / "run", "cpu", force=True)
     assert done.state.finished

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.pipelines.classifier import Classifier
-from qkv.pipelines.mask_filler import Filler
+from qkv.pipelines.mask_filler import MaskFiller
+from qkv.registry import lookup
 from qkv.tokenizers.tokenizer import PretrainedTokenizer
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
@@ -24,7 +25,7 @@ TINY = [
     *SIZES,
     "data.vocabulary=wordpiece:90",
     "train.epochs=3",
-    "train.batch_tokens=256",
+    "train.batch_size=256",
     "train.length=32",
     "train.warmup=5",
     "train.lr=0.01",
@@ -47,7 +48,7 @@ def review(number: int) -> Pair:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """The imdb-bert recipe on very short reviews."""
     splits = {"train": [review(n) for n in range(80)], "valid": [review(n) for n in range(80, 96)]}
-    monkeypatch.setitem(DATASETS, "imdb", replace(DATASETS["imdb"], load=lambda config: LoadedData(splits)))
+    monkeypatch.setattr(lookup("dataset", "imdb"), "read", lambda _: LabeledTextDataset(splits))
     return read_recipe("imdb-bert", TINY)
 
 
@@ -62,11 +63,11 @@ def test_a_pretrained_bert_fills_masks_and_can_be_fine_tuned(tiny, tmp_path, cap
     assert valid["perplexity"] < 3  # unigram perplexity is 8.2
     assert records[0]["loss"] > 4
 
-    filled = Filler(run)("This film is superb. This [MASK] is great.")
+    filled = MaskFiller(run)("This film is superb. This [MASK] is great.")
     assert filled.guesses[0][0].word in ("film", "plot")
 
     changes = ["task=classify", "data.name=imdb", "data.vocabulary=bpe:50", "model.max_length=24", f'init="{run}"']
-    training = ["train.epochs=16", "train.batch_tokens=256", "train.lr=3e-3", "train.warmup=5"]
+    training = ["train.epochs=16", "train.batch_size=256", "train.lr=3e-3", "train.warmup=5"]
     finetuning = read_recipe("ewt-bert", [*changes, *training])
     assert job.begin(finetuning, tmp_path / "tuned", "cpu").state.finished
     stderr = capsys.readouterr().err

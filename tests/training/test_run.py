@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from qkv.datasets.registry import load_data
 from qkv.errors import CheckpointError, InputError, NotFinite
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, write_manifest
 from qkv.runtime import provenance
@@ -165,7 +164,7 @@ def test_data_that_changed_since_training_are_rejected(tmp_path, monkeypatch):
     pairs = [f"{number:03}\t{number % 7}" for number in range(60)]
     Path("pairs.tsv").write_text("\n".join(pairs))
     Path("mine.toml").write_text('data = { name = "pairs", train = ["pairs.tsv"] }\ntrain = { epochs = 1 }')
-    small = ["model.name=rnn_seq2seq", "model.hidden=8", "model.embedding=8"]
+    small = ["model.name=rnn_seq2seq", "model.hidden_dim=8", "model.embedding_dim=8"]
     run = job.begin(read_recipe("mine.toml", small), tmp_path / "run", "cpu").run
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # a relative path in the recipe must still name the same file
@@ -284,5 +283,5 @@ def test_the_log_is_written_as_json_and_for_tensorboard(whole):
 
 
 def test_different_data_have_different_fingerprints(tiny):
-    data, larger = load_data(tiny.data), load_data(read_recipe("dates-gru", ["data.size=121"]).data)
-    assert data.fingerprint == load_data(tiny.data).fingerprint != larger.fingerprint
+    data, larger = tiny.data.load(), load_data(read_recipe("dates-gru", ["data.size=121"]).data)
+    assert data.fingerprint == tiny.data.load().fingerprint != larger.fingerprint

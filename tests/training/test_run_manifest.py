@@ -45,7 +45,7 @@ def flat(table: dict, prefix: str = "") -> dict:
         ("train.ema", 0.9),
         ("train.label_smoothing", 0.1),
         ("seed", 3),
-        ("model.hidden", 32),
+        ("model.hidden_dim", 32),
         ("model.score", "dot"),
         ("model.dropout", 0.5),
         ("model.name", "transformer"),
@@ -130,7 +130,7 @@ def test_a_changed_key_is_recorded_with_its_step(stopped, tiny, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "key", ["model.hidden", "data.size", "seed", "train.batch_tokens", "train.ema", "train.nosuch"]
+    "key", ["model.hidden_dim", "data.size", "seed", "train.batch_tokens", "train.ema", "train.nosuch"]
 )
 def test_a_key_that_a_checkpoint_depends_on_cannot_be_changed(key, stopped):
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}

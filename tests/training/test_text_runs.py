@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import qkv
+from qkv.datasets.dataset import LabeledTextDataset, TaggedDataset
 from qkv.datasets.pair import Pair
-from qkv.datasets.registry import DATASETS, LoadedData
 from qkv.datasets.tagged import Tagged
 from qkv.training import job
 from qkv.training.recipe import read_recipe
@@ -25,14 +25,14 @@ SENTENCES = [
     for first in FILMS
     for second in FILMS
 ]
-SMALL = ["model.embedding=16", "model.hidden=16", "model.dropout=0.0", "train.lr=0.02", "train.warmup=0"]
+SMALL = ["model.embedding_dim=16", "model.hidden_dim=16", "model.dropout=0.0", "train.lr=0.02", "train.warmup=0"]
 OFTEN = ["train.epochs=10", "train.validate_every=20", "train.ema=0"]
 
 
 @pytest.fixture(autouse=True)
 def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = LoadedData({"train": REVIEWS, "valid": REVIEWS, "test": REVIEWS})
-    tags = LoadedData({}, tagged={"train": SENTENCES, "valid": SENTENCES})
+    texts = LabeledTextDataset({"train": REVIEWS, "valid": REVIEWS, "test": REVIEWS})
+    tags = TaggedDataset({"train": SENTENCES, "valid": SENTENCES})
     for name, data in (("sentence_polarity", texts), ("imdb", texts), ("wnut17", tags)):
         load = lambda config, data=data: data  # noqa: E731
         monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], load=load))
@@ -41,8 +41,8 @@ def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("recipe", "changes"),
     [
-        ("polarity-lstm-attention", ["train.batch_tokens=96"]),
-        ("imdb-han", ["train.batch_tokens=256", "model.max_words=8"]),  # padded words of sentences
+        ("polarity-lstm-attention", ["train.batch_size=96"]),
+        ("imdb-han", ["train.batch_size=256", "model.max_words=8"]),  # padded words of sentences
     ],
 )
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_recipe_learns_sentiment_and_loads_as_a_classifier(recipe, changes, de
 
 
 def test_a_recipe_learns_to_tag_and_loads_as_a_tagger(tmp_path: Path):
-    settings = ["model.layers=1", "data.vocabulary=wordpiece:60", "train.best_by=accuracy", "train.batch_tokens=32"]
+    settings = ["model.layers=1", "data.vocabulary=wordpiece:60", "train.best_by=accuracy", "train.batch_size=32"]
     changes = [*SMALL, *OFTEN, *settings]
     done = job.begin(read_recipe("wnut-lstm", changes), tmp_path / "run", "cpu")
     assert done.state.best.value == 1.0

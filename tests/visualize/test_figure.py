@@ -71,18 +71,18 @@ def test_all_zero_weights_are_drawn(tmp_path: Path) -> None:
 
 def test_an_unknown_layer_is_an_error_that_names_the_valid_ones(tmp_path: Path) -> None:
     two = answer(square(2, dark=(0, 0), layer="decoder.0.cross"), square(2, dark=(0, 0), layer="encoder.0"))
-    with pytest.raises(InputError, match=r"'decoder.7'; available: decoder.0.cross, encoder.0"):
+    with pytest.raises(InputError, match=r"decoder\.7.*decoder\.0\.cross, encoder\.0"):
         save_png(two, tmp_path / "a.png", layer="decoder.7")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_head_is_an_error_that_names_the_valid_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no head 3"):
+    with pytest.raises(InputError, match="head 3"):
         save_png(answer(square(2, dark=(0, 0))), tmp_path / "a.png", head=3)
 
 
 def test_an_answer_without_attention_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no attention"):
+    with pytest.raises(InputError, match="attention"):
         save_png(answer(), tmp_path / "a.png")
 
 
@@ -99,7 +99,7 @@ def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path: Path, monkeyp
     for module in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"pip install 'qkv\[view\]'"):
+    with pytest.raises(InputError, match=r"qkv\[view\]"):
         save_png(answer(square(2, dark=(0, 0))), tmp_path / "a.png")
 
 

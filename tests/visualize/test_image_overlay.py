@@ -54,7 +54,7 @@ def test_an_image_without_attention_stays_grey(tmp_path: Path):
 
 
 def test_an_unknown_layer_or_head_is_an_error(tmp_path: Path):
-    with pytest.raises(InputError, match=r"layer 'x'; available: encoder\.0"):
+    with pytest.raises(InputError, match=r"'x'.*encoder\.0"):
         save_picture_png(pictured([0] * 7), tmp_path / "a.png", layer="x")
-    with pytest.raises(InputError, match="no head 2"):
+    with pytest.raises(InputError, match="head 2"):
         save_picture_png(pictured([0] * 7), tmp_path / "a.png", head=2)

@@ -11,7 +11,7 @@ from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.datasets.squad import Question
-    from qkv.pipelines.question_answerer import Answered, Candidate
+    from qkv.pipelines.question_answerer import AnswerSpan, ExtractedAnswer
 
 
 def answer(
@@ -44,7 +44,7 @@ def answer(
             help="Stride between windows over a long text, in tokens [half a window].",
         ),
     ] = None,
-    batch_tokens: texts.BatchTokens = 8192,
+    batch_size: texts.BatchSize = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -55,15 +55,22 @@ def answer(
     """
     questions = _read_questions(question, text, file)
 
-    from qkv.pipelines.question_answerer import Answerer
+    from qkv.pipelines.question_answerer import QuestionAnswerer
 
-    answerer = Answerer(run, device=device)
-    if cut := answerer.truncated_questions(questions):
+    answerer = QuestionAnswerer(run, device=device)
+    if cut := answerer.truncated_questions([question.question for question in questions]):
         note(f"{len(cut)} question(s) are too long and truncated, first: input {cut[0]}")
     with progress_bar("answering", len(questions), streaming=True) as progress:
         for begin in range(0, len(questions), texts.CHUNK):
             chunk = questions[begin : begin + texts.CHUNK]
-            answers = answerer.answer(chunk, top, max_answer_tokens=longest, stride=stride, batch_tokens=batch_tokens)
+            answers = answerer(
+                [question.question for question in chunk],
+                [question.text for question in chunk],
+                top_k=top,
+                max_answer_tokens=longest,
+                stride=stride,
+                batch_size=batch_size,
+            )
             for number, answer in enumerate(answers, start=begin + 1):
                 if json:
                     result_json({"input": number, **as_dict(answer)})
@@ -98,12 +105,12 @@ def _parse_question(line: str, where: str) -> "Question":
     raise InputError(f'{where}: expected {{"question": "...", "text": "..."}} with non-empty values')
 
 
-def _print(number: int, answer: "Answered", top: int) -> None:
+def _print(number: int, answer: "ExtractedAnswer", top: int) -> None:
     rows = [
-        (f"{candidate.probability:.4f}", str(candidate.begin), str(candidate.end), _one_line(candidate.text))
+        (f"{candidate.probability:.4f}", str(candidate.start), str(candidate.end), _one_line(candidate.text))
         for candidate in answer.candidates
     ]
-    if answer.answer is None:
+    if answer.span is None:
         rows.insert(0, (f"{answer.no_answer:.4f}", "", "", ""))
     for row in rows[:top]:
         result_line(str(number), *row)
@@ -113,21 +120,21 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def as_dict(answer: "Answered") -> dict[str, Any]:
+def as_dict(answer: "ExtractedAnswer") -> dict[str, Any]:
     """Return an answer as a JSON object; the best spans are listed even if "no answer" wins."""
     return {
         "question": answer.question,
-        "text": answer.text,
-        "answer": answer.answer and _candidate(answer.answer),
+        "text": answer.context,
+        "answer": answer.span and _candidate(answer.span),
         "no_answer": round(answer.no_answer, 6),
         "candidates": [_candidate(candidate) for candidate in answer.candidates],
     }
 
 
-def _candidate(candidate: "Candidate") -> dict[str, Any]:
+def _candidate(candidate: "AnswerSpan") -> dict[str, Any]:
     return {
         "text": candidate.text,
-        "begin": candidate.begin,
+        "begin": candidate.start,
         "end": candidate.end,
         "probability": round(candidate.probability, 6),
     }

@@ -9,7 +9,7 @@ from qkv.cli import options
 from qkv.cli.console import info, note, progress_bar, result_json, result_line
 
 if TYPE_CHECKING:
-    from qkv.pipelines.captioner import Captioned
+    from qkv.pipelines.captioner import Caption
 
 CHUNK = 64  # images processed at a time
 
@@ -40,10 +40,10 @@ def caption(
     from qkv.pipelines.captioner import Captioner
 
     captioner = Captioner(run, device=device)
-    answers: list[Captioned] = []
+    answers: list[Caption] = []
     with progress_bar("captioning", len(pictures), streaming=True) as progress:
         for begin in range(0, len(pictures), CHUNK):
-            captions = captioner.caption(pictures[begin : begin + CHUNK], beam=beam)
+            captions = captioner(pictures[begin : begin + CHUNK], num_beams=beam)
             for number, answer in enumerate(captions, start=len(answers) + 1):
                 if json:
                     result_json({"input": number, **as_dict(answer)})
@@ -59,11 +59,11 @@ def caption(
         info(str(save_captions(answers, page)))
 
 
-def as_dict(answer: "Captioned") -> dict[str, Any]:
+def as_dict(answer: "Caption") -> dict[str, Any]:
     """Return a caption as a JSON object."""
     fields: dict[str, Any] = {"picture": answer.source, "text": answer.text, "score": round(answer.score, 6)}
-    if answer.maps:
-        attention = answer.maps[0]
+    if answer.attention:
+        attention = answer.attention[0]
         fields["tokens"] = list(attention.rows)
         fields["grid"] = list(answer.grid)
         fields["attention"] = [[round(float(weight), 6) for weight in row] for row in attention.average]

@@ -12,7 +12,7 @@ from qkv.cli.console import note, result_json, result_line
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.pipelines.classifier import Classified
+    from qkv.pipelines.classifier import Classification
 
 
 def classify(
@@ -21,7 +21,7 @@ def classify(
     file: texts.Input = None,
     document: texts.Documents = None,
     top: Annotated[int, typer.Option("--top", min=1, max=options.MAX_COUNT, help="Number of labels per input.")] = 1,
-    batch_tokens: texts.BatchTokens = 8192,
+    batch_size: texts.BatchSize = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -34,18 +34,18 @@ def classify(
     """
     if document and (text or file):
         raise InputError("texts, --input and --document are mutually exclusive")
-    from qkv.hub.model_folder import locate, network_of
+    from qkv.hub.model_folder import ModelFolder, locate
     from qkv.models.vit import ViT
-    from qkv.pipelines.image_classifier import MAX_BATCH
+    from qkv.pipelines.image_classifier import BATCH_SIZE
 
-    pictures = issubclass(network_of(locate(run)), ViT)
+    pictures = issubclass(ModelFolder(locate(run)).network, ViT)
     if pictures and document:
         raise InputError(f"--document requires a text model, but {run} is a ViT; pass image paths")
     lines = texts.read_documents(document) if document else texts.read_texts(text, file, strict=strict)
     if text and not pictures and (files := [item for item in text if len(item) < 256 and Path(item).is_file()]):
         note(f"{files[0]} is classified as a text although it names a file; use --document to read the file")
-    predict = _image_classifier(run, device, lines) if pictures else _text_classifier(run, device, lines, batch_tokens)
-    chunk = MAX_BATCH if pictures else texts.CHUNK
+    predict = _image_classifier(run, device, lines) if pictures else _text_classifier(run, device, lines, batch_size)
+    chunk = BATCH_SIZE if pictures else texts.CHUNK
     for number, line, answer in texts.predictions("classifying", lines, predict, chunk):
         if json:
             result_json({"input": number, "picture" if pictures else "text": line, **as_dict(answer)})
@@ -55,24 +55,25 @@ def classify(
 
 
 def _text_classifier(
-    run: Path, device: str, lines: Sequence[str], batch_tokens: int
-) -> Callable[[list[str]], "list[Classified]"]:
+    run: Path, device: str, lines: Sequence[str], batch_size: int | None
+) -> Callable[[list[str]], "list[Classification]"]:
     from qkv.pipelines.classifier import Classifier
 
     classifier = Classifier(run, device=device)
     texts.note_too_long(classifier, lines)
-    return lambda chunk: classifier.classify(chunk, batch_tokens=batch_tokens)
+    return lambda chunk: classifier(chunk, batch_size=batch_size)
 
 
-def _image_classifier(run: Path, device: str, lines: Sequence[str]) -> Callable[[list[str]], "list[Classified]"]:
-    from qkv.pipelines.image_classifier import PictureClassifier
+def _image_classifier(run: Path, device: str, lines: Sequence[str]) -> Callable[[list[str]], "list[Classification]"]:
+    from qkv.pipelines.image_classifier import ImageClassifier
 
     if missing := [line for line in lines if line.strip() and not Path(line).is_file()]:
         raise InputError(f"{missing[0]}: no such file ({len(missing)} missing)")
-    return PictureClassifier(run, device=device).classify
+    classifier = ImageClassifier(run, device=device)
+    return lambda paths: classifier(paths)
 
 
-def as_dict(answer: "Classified | None") -> dict[str, Any]:
+def as_dict(answer: "Classification | None") -> dict[str, Any]:
     """Return a classification as a JSON object."""
     if answer is None:
         return {"label": None, "probabilities": {}}

@@ -64,8 +64,8 @@ def demo(
         seconds = time.monotonic() - began
 
     info("3. Translate and show the attention weights")
-    answers = [outputs[0] for outputs in translator.translate(EXAMPLES, attention=True)]
-    extra = [outputs[0] for outputs in translator.translate([pair.source for pair in pairs[:45]], attention=True)]
+    answers = translator(EXAMPLES, attention=True)
+    extra = translator([pair.source for pair in pairs[:45]], attention=True)
     page = save_page([*answers, *extra], out / "attention.html", title="qkv demo: attention of a date normalizer")
     picture = save_png(answers[0], out / "attention.png")
     if json:
@@ -76,6 +76,6 @@ def demo(
     for answer in answers:
         result(f"{answer.source:28} {answer.text}")
     result("")
-    result_rich(heat_map(answers[0].maps[0]))
+    result_rich(heat_map(answers[0].attention[0]))
     result(f"figure: {picture}")
     result(f"page:   {page}   (open it in a browser and hover over a character)")

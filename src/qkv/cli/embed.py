@@ -32,7 +32,7 @@ def embed(
         str, typer.Option("--pooling", metavar="POOLING", help="Pooling: mean, cls or pooler.")
     ] = "mean",
     normalise: Annotated[bool, typer.Option("--normalise/--no-normalise", help="L2-normalize the embeddings.")] = True,
-    batch_tokens: texts.BatchTokens = 8192,
+    batch_size: texts.BatchSize = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -60,7 +60,7 @@ def embed(
     for number, line, vector in texts.predictions(
         "embedding",
         lines,
-        lambda chunk: list(embedder(chunk, pooling=pooling, normalise=normalise, batch_tokens=batch_tokens)),
+        lambda chunk: list(embedder(chunk, pooling=pooling, normalize=normalise, batch_size=batch_size)),
     ):
         if json:
             numbers = None if vector is None else [float(f"{value:.7g}") for value in vector.tolist()]

@@ -52,8 +52,8 @@ def evaluate(
     appended to RUN/results.jsonl for `qkv compare`.
     """
     from qkv.experiments.results import record_evaluation
+    from qkv.generation import GenerationConfig
     from qkv.hub import load
-    from qkv.pipelines.translator import Search
     from qkv.registry import lookup
     from qkv.tasks.train_config import TrainConfig
 
@@ -65,7 +65,7 @@ def evaluate(
     task_class = lookup("task", "translate") if own is None else own.recipe.task_class
     search: dict[str, Any] = {}
     if task_class.searches:
-        search = {"search": Search(beam, length_penalty=length_penalty), "limit": limit}
+        search = {"search": GenerationConfig(num_beams=beam, length_penalty=length_penalty), "limit": limit}
     elif (beam, length_penalty, limit, out) != (1, 1.0, None, None):
         raise InputError(
             f"{run}: --beam, --length-penalty, --limit and --out require a translation model, but this is a run of "

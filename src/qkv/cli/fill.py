@@ -8,7 +8,7 @@ from qkv.cli import options, texts
 from qkv.cli.console import result_json, result_line
 
 if TYPE_CHECKING:
-    from qkv.pipelines.mask_filler import Filled
+    from qkv.pipelines.mask_filler import FilledText
 
 
 def fill(
@@ -16,7 +16,7 @@ def fill(
     text: texts.Texts = None,
     file: texts.Input = None,
     top: Annotated[int, typer.Option("--top", min=1, max=options.MAX_COUNT, help="Number of words per mask.")] = 5,
-    batch_tokens: texts.BatchTokens = 8192,
+    batch_size: texts.BatchSize = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -28,12 +28,12 @@ def fill(
     """
     lines = texts.read_texts(text, file, strict=strict)
 
-    from qkv.pipelines.mask_filler import Filler
+    from qkv.pipelines.mask_filler import MaskFiller
 
-    filler = Filler(run, device=device)
+    filler = MaskFiller(run, device=device)
     filler.check(lines)
     for number, line, answer in texts.predictions(
-        "filling in", lines, lambda chunk: filler.fill(chunk, top, batch_tokens=batch_tokens)
+        "filling in", lines, lambda chunk: filler(chunk, top_k=top, batch_size=batch_size)
     ):
         if json:
             result_json({"input": number, "text": line, **as_dict(answer)})
@@ -43,7 +43,7 @@ def fill(
                     result_line(str(number), str(mask), f"{guess.probability:.4f}", guess.word)
 
 
-def as_dict(answer: "Filled | None") -> dict[str, Any]:
+def as_dict(answer: "FilledText | None") -> dict[str, Any]:
     """Return the predictions for the masks of a text as a JSON object."""
     if answer is None:
         return {"filled": "", "masks": []}

@@ -11,7 +11,7 @@ from qkv.cli.console import result, result_json
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
-    from qkv.pipelines.generator import Generated
+    from qkv.pipelines.generator import GeneratedText
 
 
 def generate(
@@ -53,14 +53,22 @@ def generate(
     if sum(map(bool, (prompts, file, lines))) > 1:
         raise InputError("--prompt, --file and --input are mutually exclusive")
 
-    from qkv.generation import Sampling
     from qkv.pipelines.generator import Generator
 
-    sampling = Sampling(temperature, top_k, top_p, seed)
     generator = Generator(run, device=device)
     prompts = prompts or (_read_prompts(lines) if lines else [texts.read_text(file, "the prompt")])
     unknown: dict[int, Sequence[str]] = {}
-    for number, generated in enumerate(generator.generate(prompts, tokens, sampling, samples=samples), start=1):
+    answers: list[Any] = generator(
+        prompts,
+        max_new_tokens=tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        num_return_sequences=samples,
+    )
+    for number, answer in enumerate(answers, start=1):
+        generated = answer if samples > 1 else [answer]
         if generated[0].unknown:
             unknown[number] = generated[0].unknown
         for rank, sample in enumerate(generated, start=1):
@@ -78,7 +86,7 @@ def _read_prompts(file: Path) -> list[str]:
     return prompts
 
 
-def as_dict(sample: "Generated") -> dict[str, Any]:
+def as_dict(sample: "GeneratedText") -> dict[str, Any]:
     """Return a generated text as a JSON object."""
     return {
         "begins": sample.prompt,

@@ -23,7 +23,7 @@ def tag(
             "--input", "--file", metavar="FILE", help="Input file, one text per line (- for stdin), or *.conllu."
         ),
     ] = None,
-    batch_tokens: texts.BatchTokens = 8192,
+    batch_size: texts.BatchSize = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -43,7 +43,7 @@ def tag(
 
     tagger, remaining = Tagger(run, device=device), iter(sentences)
     for number, line, answer in texts.predictions(
-        "tagging", lines, lambda chunk: tagger.tag([*islice(remaining, len(chunk))] or chunk, batch_tokens=batch_tokens)
+        "tagging", lines, lambda chunk: tagger([*islice(remaining, len(chunk))] or chunk, batch_size=batch_size)
     ):
         if json:
             result_json({"input": number, "text": line, **as_dict(answer)})

@@ -20,7 +20,7 @@ from qkv.runtime.text import printable
 if TYPE_CHECKING:
     from qkv.datasets.tagged import Tagged
     from qkv.interpret.attention_probe import AttentionProbe
-    from qkv.pipelines.text_pipeline import TextPipeline
+    from qkv.pipelines.pipeline import TextPipeline
 
 STDIN = "standard input"
 DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")  # path of a pipe made by shell process substitution
@@ -36,8 +36,9 @@ Documents = Annotated[
     list[Path] | None,
     typer.Option("--document", metavar="FILE", help="File to read as a single text; repeatable."),
 ]
-BatchTokens = Annotated[
-    int, typer.Option("--batch-tokens", min=1, max=options.MAX_COUNT, help="Maximum number of tokens per batch.")
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, max=options.MAX_COUNT, help="Inputs per batch [as many as fit in memory]."),
 ]
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from qkv.registry import nearest
 
 if TYPE_CHECKING:
     from qkv.datasets.tagged import Tagged
+    from qkv.generation import GenerationConfig
     from qkv.pipelines.output import Answer, AttentionMap
-    from qkv.pipelines.translator import Search, Translator
+    from qkv.pipelines.translator import Translator
 
-MAX_PENALTY = 10.0
 ALIGNMENTS = ("pharaoh", "json", "none")
 LEVELS = ("word", "token")
 
@@ -103,35 +103,28 @@ def translate(
     a row of weights over the source tokens. --align pharaoh appends a tab and pairs of source and target word
     indices such as 0-0 2-1.
     """
-    if n_best > beam and not sample:
-        raise InputError(f"--n-best {n_best} requires --beam {n_best} or more")
-    for name, penalty in (("--length-penalty", length_penalty), ("--coverage-penalty", coverage_penalty)):
-        if not 0 <= penalty <= MAX_PENALTY:
-            raise InputError(f"{name} must be between 0 and {MAX_PENALTY}, not {penalty}")
-    if coverage_penalty and beam < 2:
-        raise InputError("--coverage-penalty requires --beam 2 or more")
-    if exact and beam < 2:
-        raise InputError("--exact requires --beam 2 or more")
-    if max_length is not None and min_length > max_length:
-        raise InputError(f"--min-length {min_length} is greater than --max-length {max_length}")
     sampling_options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling: dict[str, Any] = {name: value for name, value in sampling_options.items() if value is not None}
     if sampling and not sample:
         raise InputError(f"--{next(iter(sampling)).replace('_', '-')} requires --sample")
-    if sample and beam > 1:
-        raise InputError("--sample and --beam are mutually exclusive; use --n-best for the number of samples")
     alignment = _parse_alignment(align, level, threshold, json=json)
     sentences = read_conllu(texts, file)
     lines = [sentence.text for sentence in sentences] or read_texts(texts, file, strict=strict, option="--file")
     sources = sentences or lines
 
-    from qkv.generation import Sampling
-    from qkv.pipelines.translator import Search, Translator
+    from qkv.generation import GenerationConfig, Sampling
+    from qkv.pipelines.translator import Translator
 
-    search = Search(
-        beam, n_best, length_penalty, coverage_penalty, min_length, max_length, prefix,
-        Sampling(**sampling) if sample else None, exact,
-    )  # fmt: skip
+    config = GenerationConfig(
+        num_beams=beam,
+        num_return_sequences=n_best,
+        length_penalty=length_penalty,
+        coverage_penalty=coverage_penalty,
+        min_new_tokens=min_length,
+        max_new_tokens=max_length,
+        sampling=Sampling(**sampling) if sample else None,
+        exact=exact,
+    )
     translator = Translator(run, device=device)
     if align is not None and alignment.form != "none":
         translator.check_alignment()
@@ -142,7 +135,7 @@ def translate(
         for begin in range(0, len(lines), CHUNK):
             chunk = slice(begin, begin + CHUNK)
             with_attention = alignment.form != "none" or attention is not None
-            outputs = _translate(translator, sources[chunk], search, with_attention, begin)
+            outputs = _translate(translator, sources[chunk], config, prefix, with_attention, begin)
             for number, (line, answers) in enumerate(zip(lines[chunk], outputs, strict=True), start=begin + 1):
                 _print(number, line, answers, alignment, json=json, n_best=n_best)
                 shown += answers if attention is not None else []
@@ -165,9 +158,9 @@ class Alignment:
     threshold: float | None
 
     def attention_map(self, answer: "Answer") -> "AttentionMap | None":
-        if self.form == "none" or not answer.maps:
+        if self.form == "none" or not answer.attention:
             return None
-        return answer.words() if self.level == "word" else answer.maps[0]
+        return answer.words() if self.level == "word" else answer.attention[0]
 
     def format(self, answer: "Answer") -> Any:
         """Return Pharaoh pairs, or weights rounded to five decimals, or None if there is no alignment."""
@@ -195,14 +188,20 @@ def _parse_alignment(form: str | None, level: str | None, threshold: float | Non
 
 
 def _translate(
-    translator: "Translator", sources: Sequence["str | Tagged"], search: "Search", attention: bool, begin: int
+    translator: "Translator",
+    sources: Sequence["str | Tagged"],
+    config: "GenerationConfig",
+    prefix: str,
+    attention: bool,
+    begin: int,
 ) -> list[list["Answer"]]:
     """Return the outputs for each source (numbered from `begin`); an empty source has none."""
     from qkv.datasets.tagged import text_of
 
     nonempty = {number: source for number, source in enumerate(sources, start=begin) if text_of(source).strip()}
-    outputs = translator.translate([*nonempty.values()], search, attention=attention, numbers=[*nonempty])
-    answers = dict(zip(nonempty, outputs, strict=True))
+    numbers = [*nonempty]
+    outputs = translator.stream([*nonempty.values()], config, prefix=prefix, attention=attention, row_ids=numbers)
+    answers = {numbers[index]: answers for index, answers in outputs}
     return [answers.get(number, []) for number in range(begin, begin + len(sources))]
 
 

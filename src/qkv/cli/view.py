@@ -67,7 +67,7 @@ def view(
     """
     from qkv.cli.view_memory import view_memory
     from qkv.datasets.tagged import text_of
-    from qkv.hub.model_folder import locate, network_of
+    from qkv.hub.model_folder import ModelFolder, locate
     from qkv.interpret.image_probe import PictureAnswer
     from qkv.models.han import HAN
     from qkv.models.show_attend_tell import ShowAttendTell
@@ -77,7 +77,7 @@ def view(
     from qkv.visualize import heat_map, over_patches, pick_map, save_page, save_picture_png, save_png
     from qkv.visualize.selection import pick_head
 
-    network = network_of(locate(run))
+    network = ModelFolder(locate(run)).network
     if issubclass(network, ShowAttendTell):
         raise InputError(f"{run} is a captioning model: use qkv caption {run} PICTURE --out PAGE.html")
     if issubclass(network, SequenceModel):
@@ -151,14 +151,14 @@ def _read_documents(paths: Sequence[Path]) -> "list[str | Tagged]":
 
 
 def _translate(run: Path, sources: "Sequence[str | Tagged]", count: int, beam: int, device: str) -> "Sequence[Answer]":
-    from qkv.pipelines.translator import Search, Translator
+    from qkv.pipelines.translator import Translator
 
     translator = Translator(run, device=device)
     if not sources:
         splits = open_run(run)[1].splits
         (name,) = select_splits(run, None, list(splits))
         sources = [pair.source_input for pair in splits[name][:count]]
-    answers = [outputs[0] for outputs in translator.translate(sources, Search(beam), attention=True)]
+    answers = translator(sources, num_beams=beam, attention=True)
     texts.note_unknown_tokens(
         {number: answer.unknown for number, answer in enumerate(answers, start=1) if answer.unknown}
     )
@@ -182,7 +182,7 @@ def _documents(run: Path, sources: list[str], page: Path | None, device: str, js
 
     observer = DocumentProbe(run, device=device)
     texts.note_too_long(observer, sources)
-    documents = observer.probe(sources)
+    documents = observer(sources)
     written = save_document_page(documents, page or run / "attention.html")
     if json:
         result_json({"page": str(written)})
@@ -248,6 +248,6 @@ def _pictures(run: Path, paths: list[str], layer: str | None, device: str) -> "S
 
 def _note_left_out(answers: "Sequence[Answer]", layers: int) -> None:
     """Note if the page cannot hold all layers."""
-    fewest = min(len(answer.maps) for answer in answers)
+    fewest = min(len(answer.attention) for answer in answers)
     if fewest < layers:
         note(f"the page holds {fewest} of {layers} layers to limit its size; use --layer to select one")

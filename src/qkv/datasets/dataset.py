@@ -220,6 +220,9 @@ class SequenceDataset(GeneratedDataset):
     def size(self, split: str) -> int:
         return int(self.splits[split].count)
 
+    def truncated(self, size: int | None) -> "SequenceDataset":
+        return self  # generated with `size` sequences
+
 
 class BanditDataset(GeneratedDataset):
     """Bandit games; a split is a `Bandits`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import CheckpointError
-from qkv.hub.json_file import MAX_JSON_BYTES, parse_object, read_text
+from qkv.runtime.documents import MAX_JSON_BYTES, parse_object, read_text
 from qkv.runtime.files import sha256
 
 MANIFEST_FILE = "checkpoint.json"
@@ -43,13 +43,13 @@ def verify_manifest(folder: Path) -> dict[str, Any]:
 
 def with_digest(record: dict[str, Any]) -> str:
     """Serialize a record as JSON that includes its own SHA-256."""
-    return json.dumps({**record, "seal": _digest(record)}, indent=2) + "\n"
+    return json.dumps({**record, "digest": _digest(record)}, indent=2) + "\n"
 
 
 def parse_with_digest(text: str, path: Path) -> dict[str, Any]:
     """Parse a record written by `with_digest` and verify its hash; `path` opens the error message."""
     record = parse_object(text, path)
-    if record.pop("seal", None) != _digest(record):
+    if record.pop("digest", None) != _digest(record):
         raise CheckpointError(f"{path}: truncated or modified since it was saved (SHA-256 mismatch)")
     return record
 

@@ -12,14 +12,16 @@ import torch
 from qkv.errors import InputError
 from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import write_elmo
-from qkv.hub.model_folder import WEIGHTS, load, locate, network_of, save_model
+from qkv.hub.model_folder import ModelFolder, locate, save_model
 from qkv.hub.released import released_dtype, write_released
-from qkv.hub.tensors import Progress
-from qkv.hub.tokenizer_files import SPECIAL, TARGET_TOKENIZER, TOKENIZER
+from qkv.hub.tensors import WEIGHTS
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
+from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
-from qkv.tokenizers.pretrained import MAX_FILE_BYTES
+from qkv.tokenizers.library import MAX_FILE_BYTES, SPECIAL
+from qkv.tokenizers.pair import TARGET
+from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER
 
 # Hugging Face transformers, qkv, or the two files of the original ELMo release.
 Kind = Literal["hf", "qkv", "elmo"]
@@ -28,9 +30,9 @@ IMAGE_FILES = ("preprocessor_config.json",)  # image preprocessing
 EXTRA_FILES = (  # tokenizer files of the various libraries and generation settings
     *IMAGE_FILES,
     TOKENIZER,
-    TARGET_TOKENIZER,
+    CONFIG,
     SPECIAL,
-    "tokenizer_config.json",
+    *(f"{TARGET}{name}" for name in (TOKENIZER, CONFIG, SPECIAL)),
     "added_tokens.json",
     "vocab.json",
     "target_vocab.json",
@@ -68,8 +70,8 @@ def convert(
     The write is atomic: `out` is complete or absent.
     """
     check_output_folder(out)
-    folder = locate(source)
-    network = network_of(folder)
+    folder = ModelFolder(locate(source))
+    network = folder.network
     family = family_for(network) if to == "hf" else None
     if to == "elmo":
         if not issubclass(network, Elmo):
@@ -77,7 +79,7 @@ def convert(
         if dtype not in (None, torch.float32):
             raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
         dtype = torch.float32
-    model = load(folder, dtype=dtype or _stored_dtype(folder))
+    model = folder.load(torch.device("cpu"), dtype or _stored_dtype(folder))
     size = sum(weight.nbytes for weight in model.parameters())
     with atomic_folder(out) as scratch, bar(WEIGHTS, size) as progress:
         if family is not None:
@@ -87,7 +89,7 @@ def convert(
         else:
             save_model(model, model.tokenizer, scratch, progress)
         for name in EXTRA_FILES if family is not None else IMAGE_FILES:
-            _copy(folder / name, scratch / name)
+            _copy(folder.path / name, scratch / name)
     weights = list(model.parameters())
     stored_dtype = str(weights[0].dtype).removeprefix("torch.")
     parameters = sum(weight.numel() for weight in weights)
@@ -107,9 +109,9 @@ def family_for(network: type[Any]) -> Family:
     raise InputError(f"{network.__name__} has no counterpart in transformers{hint}; supported: {supported}")
 
 
-def _stored_dtype(folder: Path) -> torch.dtype | None:
+def _stored_dtype(folder: ModelFolder) -> torch.dtype | None:
     """Return the dtype of the weights in a folder, or None for ELMo's HDF5 files (float32)."""
-    return released_dtype(folder) if any(folder.glob("*.safetensors")) else None
+    return None if folder.is_elmo else released_dtype(folder.path)
 
 
 def _copy(path: Path, to: Path) -> None:

@@ -6,8 +6,9 @@ Directories of qkv have "library": "qkv" in config.json; those of other librarie
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,26 +20,21 @@ from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_man
 from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import elmo_files, load_elmo
 from qkv.hub.huggingface import fetch, is_hub_name, is_shadowed
-from qkv.hub.json_file import read_object, reading
 from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
-from qkv.hub.released import CONFIG as CONFIG
-from qkv.hub.released import load_released
-from qkv.hub.tensors import WEIGHTS as WEIGHTS
-from qkv.hub.tensors import Progress, checked_header, pickle_hint
-from qkv.hub.tensors import read_tensors as read_tensors
-from qkv.hub.tensors import write_tensors as write_tensors
-from qkv.hub.tokenizer_files import TARGET_TOKENIZER as TARGET_TOKENIZER
-from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer, check_vocab_size, write_vocabulary
-from qkv.hub.tokenizer_files import read_vocabulary as read_vocabulary
+from qkv.hub.released import CONFIG, load_released
+from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
+from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.models.vit import ViT
 from qkv.nn.interfaces import Model
-from qkv.registry import nearest, registered, unknown
+from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
+from qkv.runtime.documents import read_object, reading
+from qkv.runtime.download import Progress
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers import Tokenizer, load_tokenizer
 
 Network = Model | ViT
 
@@ -49,14 +45,11 @@ CHECKPOINT = re.compile(r"step-\d{8,}")
 
 def save_model(
     model: Network,
-    vocabulary: AnyTokenizer | Characters | None,
+    tokenizer: Tokenizer | None,
     folder: str | Path,
     progress: Progress = lambda done: None,
 ) -> None:
-    """Write the model's files into the existing `folder`; the caller makes the write atomic.
-
-    The character vocabulary is fixed and not saved; tokenizer.json of a character model has its output vocabulary.
-    """
+    """Write the model's files into the existing `folder`; the caller makes the write atomic."""
     name = getattr(type(model), "registered_name", None)
     if name is None:
         raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
@@ -66,13 +59,83 @@ def save_model(
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
     write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
-    tokenizer = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
     if tokenizer is not None:
-        write_vocabulary(tokenizer, folder)
+        tokenizer.save(folder)
 
 
 def _to_dict(config: Any) -> dict[str, Any]:
     return config.to_dict() if hasattr(config, "to_dict") else asdict(config)
+
+
+class ModelFolder:
+    """A folder with a saved model, of which config.json is parsed once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def is_elmo(self) -> bool:
+        """Whether this is a folder of the original ELMo release, which has no config.json."""
+        return not (self.path / CONFIG).exists() and elmo_files(self.path) is not None
+
+    @cached_property
+    def config_json(self) -> dict[str, Any]:
+        return read_object(self.path / CONFIG)
+
+    @cached_property
+    def is_own(self) -> bool:
+        """Whether the folder was written by qkv: model_type alone is ambiguous."""
+        return not self.is_elmo and self.config_json.get("library") == LIBRARY
+
+    @cached_property
+    def family(self) -> Family:
+        """The released-model family named in config.json."""
+        return self._of_model_type(FAMILIES)
+
+    @cached_property
+    def network(self) -> type[Any]:
+        """The model class."""
+        if self.is_elmo:
+            return Elmo
+        return self._of_model_type(registered("model")) if self.is_own else self.family.network
+
+    @cached_property
+    def config(self) -> Any:
+        """The config of a model saved by qkv."""
+        path = self.path / CONFIG
+        values = {key: value for key, value in self.config_json.items() if key not in ("library", "model_type")}
+        with reading(path):
+            return build(self.network.config_class, values, str(path))
+
+    def load(self, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+        """Load the model in eval mode; see `load`."""
+        if self.is_elmo:
+            return load_elmo(self.path, device, dtype)
+        if not self.is_own:
+            return load_released(self.path, self.family, self.config_json, device, dtype)
+        if os.path.lexists(self.path / MANIFEST_FILE):
+            verify_manifest(self.path)
+        meta = checked_meta_model(self.network, self.config, self.path / CONFIG)
+        stored = checked_header(self.path / WEIGHTS, {name: weight.shape for name, weight in meta.named_parameters()})
+        require_model_memory(meta, self.path)
+        model = empty_model(self.network, self.config, dtype)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                stored[name].copy_into(parameter)
+        with reading(self.path):
+            model.tokenizer = load_tokenizer(self.path)
+        if model.tokenizer is not None:
+            check_vocab_size(self.path, model.tokenizer, self.config)
+        return model.to(device=device)
+
+    def _of_model_type(self, choices: Mapping[str, T]) -> T:
+        """Return the choice named by model_type in config.json."""
+        name = self.config_json.get("model_type")
+        if not isinstance(name, str) or name not in choices:
+            raise CheckpointError(
+                f"{self.path / CONFIG}: unknown model_type {printable(repr(name))}{nearest(str(name), choices)}"
+            )
+        return choices[name]
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Any:
@@ -82,88 +145,26 @@ def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dt
     "owner/name" on the Hugging Face Hub. Names and shapes are checked against the file headers before memory is
     allocated. Weights are converted to float32 unless `dtype` is given.
     """
+    return load_as(object, folder, device, dtype)
+
+
+def load_as(
+    kind: type[Any], folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> Any:
+    """Load a saved model like `load`; raise before reading weights unless it is a subclass of `kind`."""
     target_device = pick_device(device)
     if dtype is not None and not dtype.is_floating_point:
         raise InputError(f"dtype {dtype} is not a floating-point type")
-    return _read_located(folder, lambda path: _load(path, target_device, dtype))
-
-
-def _load(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
-    if _is_elmo(folder):
-        return load_elmo(folder, device, dtype)
-    family = family_of(folder)
-    return _load_own(folder, device, dtype) if family is None else load_released(folder, family, device, dtype)
-
-
-def _read_located(folder: str | Path, read: Callable[[Path], T]) -> T:
-    """Apply `read` to a model folder; retry if a concurrent training run replaced its checkpoints meanwhile."""
     while True:
-        before = checkpoints_in(Path(folder))
+        checkpoints = checkpoints_in(Path(folder))
         try:
-            return read(locate(folder))
+            source = ModelFolder(locate(folder))
+            if kind is not object and not issubclass(source.network, kind):
+                raise InputError(f"{folder} is {_describe(source.network)}, but {_describe(kind)} is required")
+            return source.load(target_device, dtype)
         except InputError:
-            if checkpoints_in(Path(folder)) == before:
-                raise
-
-
-def _load_own(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Any:
-    if os.path.lexists(folder / MANIFEST_FILE):
-        verify_manifest(folder)
-    network, config = read_config(folder)
-    meta = checked_meta_model(network, config, folder / CONFIG)
-    stored = checked_header(folder / WEIGHTS, {name: weight.shape for name, weight in meta.named_parameters()})
-    require_model_memory(meta, folder)
-    model = empty_model(network, config, dtype)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            stored[name].copy_into(parameter)
-    if os.path.lexists(folder / TOKENIZER):
-        model.tokenizer = read_vocabulary(folder)
-        check_vocab_size(folder, model.tokenizer, config)
-    if isinstance(model, Elmo):
-        model.tokenizer = Characters(config.max_characters, model.tokenizer)
-    return model.to(device=device)
-
-
-def load_as(kind: type[Any], folder: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Load a saved model; raise before reading weights unless it is a subclass of `kind`."""
-
-    def read(path: Path) -> Any:
-        network = network_of(path)
-        if not issubclass(network, kind):
-            raise InputError(f"{folder} is {_describe(network)}, but {_describe(kind)} is required")
-        return load(path, device)
-
-    return _read_located(folder, read)
-
-
-def network_of(folder: Path) -> type[Any]:
-    """Return the model class of a model folder without reading its weights."""
-    if _is_elmo(folder):
-        return Elmo
-    family = family_of(folder)
-    return read_config(folder)[0] if family is None else family.network
-
-
-def _is_elmo(folder: Path) -> bool:
-    return not (folder / CONFIG).exists() and elmo_files(folder) is not None
-
-
-def family_of(folder: Path) -> Family | None:
-    """Return the released-model family named in config.json, or None for a qkv folder.
-
-    Folders of the first qkv version lack "library", but their model types are unique to qkv.
-    """
-    data = read_object(folder / CONFIG)
-    name = data.get("model_type")
-    if data.get("library") == LIBRARY:
-        return None
-    model_types = {*registered("model"), *FAMILIES}
-    if not isinstance(name, str) or name not in model_types:
-        raise CheckpointError(
-            f"{folder / CONFIG}: unknown model_type {printable(repr(name))}{nearest(str(name), model_types)}"
-        )
-    return FAMILIES.get(name)
+            if checkpoints_in(Path(folder)) == checkpoints:
+                raise  # else a training run has replaced its checkpoints meanwhile
 
 
 def _describe(kind: type[Any]) -> str:
@@ -184,7 +185,7 @@ def locate(folder: str | Path) -> Path:
 
 def resolve(folder: Path) -> Path:
     """Return the folder itself if it is a saved model, else the best (or newest) checkpoint of the training run."""
-    if (folder / CONFIG).exists() or _is_elmo(folder):
+    if (folder / CONFIG).exists() or ModelFolder(folder).is_elmo:
         return folder
     if folder.is_file():
         raise InputError(f"{folder}: is a file; expected a folder with {CONFIG} and {WEIGHTS}{pickle_hint(folder)}")
@@ -221,16 +222,3 @@ def checkpoints_in(run: Path) -> list[Path]:
             elif os.path.lexists(path):
                 raise CheckpointError(f"{path}: a checkpoint must be a folder, not {file_kind(path.lstat().st_mode)}")
     return checkpoints
-
-
-def read_config(folder: Path) -> tuple[type[Any], Any]:
-    """Return (model class, config) from config.json; only registered model types are accepted."""
-    data = read_object(folder / CONFIG)
-    data.pop("library", None)
-    name = data.pop("model_type", None)
-    models = registered("model")
-    if not isinstance(name, str) or name not in models:
-        raise CheckpointError(f"{folder / CONFIG}: {unknown('model', name)}")
-    network = models[name]
-    with reading(folder / CONFIG):
-        return network, build(network.config_class, data, str(folder / CONFIG))

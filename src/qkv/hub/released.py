@@ -9,7 +9,7 @@ must match one to one.
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -18,21 +18,12 @@ from typing import Any
 import torch
 
 from qkv.errors import CheckpointError
-from qkv.hub.json_file import read_object, reading
 from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
-from qkv.hub.tensors import (
-    DTYPES,
-    WEIGHT_DTYPES,
-    WEIGHTS,
-    Progress,
-    StoredTensor,
-    check_weight,
-    read_headers,
-    write_tensors,
-)
+from qkv.hub.tensors import WEIGHT_DTYPES, WEIGHTS, StoredTensor, read_headers, write_tensors
 from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family, WeightMap
-from qkv.runtime.device import pick_device
+from qkv.runtime.documents import reading
+from qkv.runtime.download import Progress
 from qkv.runtime.text import printable
 from qkv.types import Tensor
 
@@ -41,15 +32,15 @@ MAX_NAMES_SHOWN = 3  # tensor names listed in an error message
 
 
 def load_released(
-    folder: Path, family: Family, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+    folder: Path, family: Family, config_json: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None = None
 ) -> Any:
     """Load a released model in eval mode, with `.config` and `.tokenizer`.
 
     Weights are converted to float32 unless `dtype` is given.
     """
-    target_device = pick_device(device)
     stored = read_headers(folder)
-    config = read_released_config(folder, family, stored)
+    with reading(folder / CONFIG):
+        config = family.read_config(config_json, stored)
     table = family.weights(config)
     sources = _match_tensors(folder, table, stored)
     meta = checked_meta_model(family.network, config, folder / CONFIG)
@@ -64,7 +55,7 @@ def load_released(
         model.tokenizer = family.read_tokenizer(folder, config)
         if model.tokenizer is not None:
             check_vocab_size(folder, model.tokenizer, config)
-    return model.to(device=target_device)
+    return model.to(device=device)
 
 
 def write_released(model: Any, family: Family, folder: Path, progress: Progress = lambda done: None) -> None:
@@ -94,16 +85,9 @@ def views(table: WeightMap, parameters: Mapping[str, Tensor]) -> dict[str, Tenso
     return theirs
 
 
-def read_released_config(folder: Path, family: Family, names: Collection[str]) -> Any:
-    """Return our config for a released folder that contains tensors with these names."""
-    data = read_object(folder / CONFIG)
-    with reading(folder / CONFIG):
-        return family.read_config(data, names)
-
-
 def released_dtype(folder: Path) -> torch.dtype:
     """Return the dtype of a folder's weights; for mixed dtypes, the promoted type."""
-    dtypes = {DTYPES[stored.dtype] for stored in read_headers(folder).values() if stored.dtype in WEIGHT_DTYPES}
+    dtypes = {WEIGHT_DTYPES[stored.dtype] for stored in read_headers(folder).values() if stored.dtype in WEIGHT_DTYPES}
     return reduce(torch.promote_types, dtypes) if dtypes else torch.float32
 
 
@@ -116,7 +100,7 @@ class SourceTensor:
 
     def check(self, shape: torch.Size) -> None:
         for tensor in (self.stored, *self.copies):
-            check_weight(tensor, shape)
+            tensor.check(shape)
 
     def copy_into(self, view: Tensor) -> None:
         """Copy the stored values into `view`; raise if the duplicates differ."""

@@ -1,11 +1,21 @@
-"""Evaluation metrics."""
+"""Evaluation metrics: functions of predictions and references."""
+
+from dataclasses import dataclass
 
 from qkv.metrics.alignment_metrics import alignment_accuracy
-from qkv.metrics.metric import Metric
-from qkv.metrics.moses import lowercased_words
-from qkv.metrics.pronunciation_metrics import phoneme_error_rate, word_error_rate
 from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
-from qkv.metrics.text_metrics import Score, bleu, character_error_rate, chrf, corpus_scores, exact_match, tokenised_bleu
+from qkv.metrics.text_metrics import (
+    Score,
+    bleu,
+    character_error_rate,
+    chrf,
+    corpus_scores,
+    exact_match,
+    moses_tokens,
+    phoneme_error_rate,
+    tokenised_bleu,
+    word_error_rate,
+)
 
 __all__ = [
     "ROUGE_SIGNATURE",
@@ -17,9 +27,25 @@ __all__ = [
     "chrf",
     "corpus_scores",
     "exact_match",
-    "lowercased_words",
+    "moses_tokens",
     "phoneme_error_rate",
     "rouge_scores",
     "tokenised_bleu",
     "word_error_rate",
 ]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Name, direction and format of a metric."""
+
+    name: str
+    higher_is_better: bool = True
+    percent: bool = False
+
+    def at_least_as_good(self, value: float, other: float) -> bool:
+        """Return whether `value` is as good as `other` or better."""
+        return value >= other if self.higher_is_better else value <= other
+
+    def shown(self, value: float) -> str:
+        return f"{value:.2%}" if self.percent else f"{value:.3f}"

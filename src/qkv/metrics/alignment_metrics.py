@@ -1,4 +1,4 @@
-"""Accuracy of attention as an alignment."""
+"""Attention weights as an alignment: of output tokens with source tokens, and of words with objects in an image."""
 
 from collections.abc import Iterable
 
@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 Gold = tuple[tuple[int, int] | None, ...]
+Box = tuple[int, int, int, int]  # top, left, bottom, right; bottom and right are exclusive
 
 
 def alignment_accuracy(alignments: Iterable[tuple[Float[np.ndarray, "_target _source"], Gold]]) -> float:
@@ -20,3 +21,12 @@ def alignment_accuracy(alignments: Iterable[tuple[Float[np.ndarray, "_target _so
                 total += 1
                 hits += span[0] <= int(row.argmax()) < span[1]
     return hits / total if total else float("nan")
+
+
+def inside(position: int, grid: tuple[int, int], size: tuple[int, int], box: Box) -> bool:
+    """Return whether the center of a grid cell (row-major index) lies in a box of the image."""
+    (rows, columns), (height, width) = grid, size
+    row, column = divmod(position, columns)
+    y, x = (row + 0.5) * height / rows, (column + 0.5) * width / columns
+    top, left, bottom, right = box
+    return top <= y < bottom and left <= x < right

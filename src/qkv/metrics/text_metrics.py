@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-
-from qkv.metrics.moses import lowercased_words
+from functools import cache
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,12 @@ def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:
     if not references:
         return float("nan")
     return sum(text == reference for text, reference in zip(texts, references, strict=True)) / len(references)
+
+
+def exact_captions(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return the fraction of texts that equal one of their references (NaN without any)."""
+    matches = [text in captions for text, captions in zip(texts, references, strict=True)]
+    return sum(matches) / len(matches) if matches else float("nan")
 
 
 def character_error_rate(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -53,6 +59,29 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     return distance
 
 
+def phoneme_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return the edit distance per phoneme to the closest reference of each word (NaN without any).
+
+    A pronunciation is a string of phonemes separated by spaces: "K AE1 T". A dictionary may list several per word; the
+    first of the closest ones counts, as is usual for grapheme-to-phoneme models (Yao and Zweig 2015).
+    """
+    errors = phonemes = 0
+    for prediction, variants in zip(predictions, references, strict=True):
+        distances = [(edit_distance(prediction.split(), variant.split()), len(variant.split())) for variant in variants]
+        distance, length = min(distances, key=lambda pair: pair[0])
+        errors, phonemes = errors + distance, phonemes + length
+    return errors / phonemes if phonemes else float("nan")
+
+
+def word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Return the fraction of pronunciations that match none of their references (NaN without any)."""
+    wrong = sum(
+        prediction.split() not in [variant.split() for variant in variants]
+        for prediction, variants in zip(predictions, references, strict=True)
+    )
+    return wrong / len(references) if references else float("nan")
+
+
 def corpus_scores(texts: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
     """Return BLEU and chrF from sacrebleu, each with its signature."""
     scores: dict[str, float | str] = {}
@@ -71,16 +100,38 @@ def bleu(texts: Sequence[str], references: Sequence[str], *, lowercase: bool = F
 
 
 def tokenised_bleu(texts: Sequence[str], references: Sequence[str], language: str) -> Score:
-    """Return BLEU of lowercased, tokenized texts, as reported in papers on Multi30k.
-
-    Texts are tokenized like Moses does (`lowercased_words`); sacrebleu's own tokenizer is disabled.
-    """
+    """Return BLEU of lowercased texts tokenized by Moses, as reported in papers on Multi30k."""
     from sacrebleu import BLEU
 
     metric = BLEU(lowercase=True, tokenize="none", force=True)
-    tokenized = [[" ".join(lowercased_words(text, language)) for text in side] for side in (texts, references)]
+    tokenized = [[" ".join(moses_tokens(text.lower(), language)) for text in side] for side in (texts, references)]
     score = metric.corpus_score(tokenized[0], [tokenized[1]]).score
     return Score(score, f"{metric.get_signature()}|words:moses-{language}")
+
+
+def moses_tokens(text: str, language: str) -> list[str]:
+    """Normalize the punctuation of a text and tokenize it like Moses ("en", "de", ...)."""
+    normalizer, tokenizer = _moses(language)
+    return tokenizer.tokenize(normalizer.normalize(text), escape=False)
+
+
+@cache
+def _moses(language: str) -> tuple[Any, Any]:
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer  # takes half a second to import
+
+    return MosesPunctNormalizer(language), MosesTokenizer(language)
+
+
+def caption_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """Return sacreBLEU against all references of each text; their number may vary."""
+    from sacrebleu import BLEU
+
+    metric = BLEU()
+    most = max(map(len, references), default=1)
+    columns: Any = [  # None for a missing reference
+        [captions[index] if index < len(captions) else None for captions in references] for index in range(most)
+    ]
+    return Score(metric.corpus_score(texts, columns).score, str(metric.get_signature()))
 
 
 def chrf(texts: Sequence[str], references: Sequence[str]) -> Score:

@@ -55,7 +55,7 @@ class ConvSeq2SeqConfig(Config):
     align: AlignTerm = Term("align", "softmax")  # attention weights from scores
     tie_embeddings: bool = True  # tie source, target and output embeddings; needs a shared vocabulary
     max_length: Size = 512  # maximum source and target length
-    backend: BackendName = "auto"  # attention backend
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "ConvSeq2SeqConfig":
@@ -95,7 +95,7 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
     """Encoder and decoder of gated convolutions, with attention in every decoder layer."""
 
     config_class = ConvSeq2SeqConfig
-    description = "ConvS2S (Gehring et al. 2017): a convolutional encoder-decoder"
+    description = "ConvS2S: a convolutional encoder-decoder with attention in every layer (Gehring et al. 2017)"
 
     def __init__(self, config: ConvSeq2SeqConfig) -> None:
         super().__init__()

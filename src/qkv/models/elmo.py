@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention.precision import upcast_dtype
-from qkv.config import Config, Count, PositiveFloat, Rate, Size, StringList, require, require_names
+from qkv.config import Config, Count, PositiveFloat, Rate, Size, SizeList, StringList, require, require_names
 from qkv.errors import InputError, ShapeError
 from qkv.nn.char_cnn import PADDING, CharCNN, HashEmbedding
 from qkv.nn.fast import Dropout
@@ -48,7 +48,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "original": {"dim": 512, "hidden_dim": 4096, "highway_layers": 2},
 }
 RELEASED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-Filters = Annotated[tuple[tuple[Size, Size], ...], Strict(False)]
+Filters = Annotated[tuple[SizeList, ...], Strict(False)]
 OptionalSize = Annotated[int, Field(ge=0, le=2**24)]
 
 
@@ -83,13 +83,14 @@ class ElmoConfig(Config):
 
     @model_validator(mode="after")
     def check_head(self) -> "ElmoConfig":
-        require(1 <= len(self.filters) <= 1024, "filters must have between 1 and 1,024 entries")
-        widest = max(width for width, _ in self.filters)
-        require(widest <= self.max_characters, f"filters of width {widest} need max_characters of at least {widest}")
+        pairs = 1 <= len(self.filters) <= 1024 and all(len(pair) == 2 for pair in self.filters)
+        require(pairs, "filters must be 1 to 1,024 pairs of kernel width and number of features")
+        widths, features = zip(*self.filters, strict=True)
+        require(max(widths) <= self.max_characters, f"filters are wider than max_characters = {self.max_characters}")
+        require(sum(features) <= 2**24, "filters have too many features in total")
         require_names(self.label_names, self.labels)
         for name in ("frozen", "task_embedding_dim", "task_hidden_dim"):
-            allowed = not getattr(self, name) or self.head in LABEL_HEADS
-            require(allowed, f"{name} needs a head ({' or '.join(LABEL_HEADS)})")
+            require(not getattr(self, name) or self.head in LABEL_HEADS, f"{name} needs head tagger or classifier")
         return self
 
 
@@ -107,7 +108,7 @@ class Elmo(TextEncoder):
 
     config_class = ElmoConfig
     presets: ClassVar = PRESETS
-    description = "ELMo: word representations from a bidirectional language model (Peters et al. 2018)"
+    description = "ELMo (Peters et al. 2018): word representations from a bidirectional language model"
 
     markers: Int[Tensor, "2 characters"]  # the begin and end words
 

@@ -66,7 +66,7 @@ class HAN(TextEncoder):
     """
 
     config_class = HANConfig
-    description = "Hierarchical attention network over words and sentences (Yang et al. 2016)"
+    description = "HAN (Yang et al. 2016): a document classifier with attention over words and sentences"
 
     def __init__(self, config: HANConfig) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ class LSTMMemory(SequenceModel[State]):
     """Stacked LSTM with a linear readout."""
 
     config_class = LSTMMemoryConfig
-    description = "LSTM baseline of the neural Turing machine (Hochreiter and Schmidhuber 1997)"
+    description = "LSTM (Hochreiter and Schmidhuber 1997): the baseline of the neural Turing machine"
 
     def __init__(self, config: LSTMMemoryConfig) -> None:
         super().__init__()

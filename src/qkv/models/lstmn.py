@@ -49,9 +49,9 @@ class Tape:
     With truncated back-propagation the tape is kept: later tokens still attend to it, but its gradient is cut.
     """
 
-    keys: Float[Tensor, "batch 1 past features"]  # W_h h_i
+    keys: Float[Tensor, "batch 1 past key_dim"]  # W_h h_i: the keys as the score transforms them
     values: Float[Tensor, "batch 1 past both"]  # [h_i ; c_i]
-    query_term: Float[Tensor, "batch features"]  # W_~h ~h_{t-1}: the last attended state's term of the next query
+    query_term: Float[Tensor, "batch hidden"]  # W_~h ~h_{t-1}: the last attended state's term of the next query
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class LSTMN(LanguageModel[State]):
     """Language model of stacked memory-network layers."""
 
     config_class = LSTMNConfig
-    description = "LSTM memory-network: an LSTM that attends to its past states (Cheng et al. 2016)"
+    description = "LSTMN (Cheng et al. 2016): an LSTM language model that attends to its past states"
 
     def __init__(self, config: LSTMNConfig) -> None:
         super().__init__()

@@ -78,7 +78,7 @@ class NTM(SequenceModel[State]):
     """Controller with read and write heads on a memory."""
 
     config_class = NTMConfig
-    description = "Neural Turing machine: a controller with an addressable memory (Graves et al. 2014)"
+    description = "NTM (Graves et al. 2014): a neural Turing machine with an addressable memory"
 
     def __init__(self, config: NTMConfig) -> None:
         super().__init__()

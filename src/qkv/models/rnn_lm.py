@@ -68,7 +68,7 @@ class RNNLM(LanguageModel[State]):
     """Embedding, stacked recurrent layers and output layer."""
 
     config_class = RNNLMConfig
-    description = "Recurrent language model with RNN, LSTM or GRU cells (Mikolov et al. 2010)"
+    description = "RNN language model (Mikolov et al. 2010): with RNN, LSTM or GRU cells"
 
     initial_state: Float[Tensor, "parts 1 layers hidden"]  # h_0, and c_0 of an LSTM
 

@@ -25,6 +25,7 @@ decoder = "luong"       Luong, Pham and Manning (2015): attention with the new s
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -66,7 +67,7 @@ class RNNSeq2SeqConfig(Config):
     dropout: Rate = 0.1  # dropout of embeddings, between layers, of encoder states and of t_t
     context_dropout: Rate | None = None  # dropout of the encoder states for attention; default: dropout
     max_length: Size = 512  # maximum source and target length
-    backend: BackendName = "auto"  # attention backend
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "RNNSeq2SeqConfig":
@@ -79,7 +80,8 @@ class RNNSeq2SeqConfig(Config):
         self.encoder.cls.check_options(self.encoder_dim, self.encoder.options)
         same_shape = self.encoder.cls.has_final_states and self.encoder_dim == self.hidden_dim
         require(
-            self.bridge != "none" or (same_shape and self.encoder.options.get("layers", self.layers) == self.layers),
+            self.bridge != "none"
+            or (same_shape and (self.encoder.options.get("layers") or self.layers) == self.layers),
             "bridge = 'none' copies the final states of an encoder with the layers and hidden_dim of the decoder: "
             "set bridge to linear or tanh",
         )
@@ -127,7 +129,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
     """Recurrent decoder on a recurrent, convolutional or Transformer encoder."""
 
     config_class = RNNSeq2SeqConfig
-    description = "Recurrent encoder-decoder with attention (Bahdanau et al. 2015, Luong et al. 2015)"
+    description = "recurrent encoder-decoder with or without attention (Bahdanau et al. 2015; Luong et al. 2015)"
 
     def __init__(self, config: RNNSeq2SeqConfig) -> None:
         super().__init__()
@@ -298,7 +300,11 @@ class LuongDecoder(AttentionDecoder):
         return t, replace(state, hidden=hidden)
 
 
-DECODERS = {"plain": PlainDecoder, "bahdanau": BahdanauDecoder, "luong": LuongDecoder}
+DECODERS: dict[str, Callable[[RNNSeq2SeqConfig, SourceEncoder], RNNDecoder]] = {
+    "plain": PlainDecoder,
+    "bahdanau": BahdanauDecoder,
+    "luong": LuongDecoder,
+}
 
 
 def step_numbers(first: Int[Tensor, ""], steps: int) -> tuple[Int[Tensor, ""], ...]:

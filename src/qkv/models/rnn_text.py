@@ -67,7 +67,7 @@ class RNNText(TextEncoder):
     """Embedding and stacked recurrent layers, with an optional head."""
 
     config_class = RNNTextConfig
-    description = "Bidirectional recurrent classifier or tagger (Schuster and Paliwal 1997)"
+    description = "Bidirectional RNN (Schuster and Paliwal 1997): a text classifier or tagger"
 
     def __init__(self, config: RNNTextConfig) -> None:
         super().__init__()

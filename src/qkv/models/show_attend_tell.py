@@ -68,7 +68,7 @@ class ShowAttendTellConfig(Config):
     spread: NonNegativeFloat = 0.0  # soft attention: weight lambda of the penalty sum_i (1 - sum_t alpha_ti)^2
     dropout: Rate = 0.1  # dropout of embeddings and of the output layer's input
     max_length: Size = 64  # maximum caption length in tokens
-    backend: BackendName = "auto"  # attention backend
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "ShowAttendTellConfig":
@@ -102,7 +102,7 @@ class ShowAttendTellConfig(Config):
     @property
     def stride(self) -> int:
         """Side of one position in pixels."""
-        return self.encoder.cls.stride(self.encoder.options)  # type: ignore[no-any-return]
+        return self.encoder.cls.stride(self.encoder.options)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -144,7 +144,8 @@ class ShowAttendTell(Decoder[Memory, State]):
     """Image encoder and recurrent decoder."""
 
     config_class = ShowAttendTellConfig
-    description = "Show, attend and tell (Xu et al. 2015): captions of images by an LSTM with attention"
+    description = "image captioning with or without attention (Vinyals et al. 2015; Xu et al. 2015)"
+    kind_description = "a captioner (for qkv caption)"
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()

@@ -92,7 +92,7 @@ class SNAIL(Model):
     """Few-shot classification: classify the last image given labelled ones."""
 
     config_class = SNAILConfig
-    description = "SNAIL: few-shot image classification by attention over an episode (Mishra et al. 2018)"
+    description = "SNAIL (Mishra et al. 2018): few-shot image classification with attention over an episode"
 
     def __init__(self, config: SNAILConfig) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class SNAILPolicy(Model):
     """Reinforcement learning: the next action given past actions and rewards."""
 
     config_class = SNAILPolicyConfig
-    description = "SNAIL: a reinforcement learning policy with attention over its past (Mishra et al. 2018)"
+    description = "SNAIL (Mishra et al. 2018): a reinforcement learning policy with attention to its past"
 
     def __init__(self, config: SNAILPolicyConfig) -> None:
         super().__init__()

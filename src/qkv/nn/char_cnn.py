@@ -27,7 +27,7 @@ class CharCNN(nn.Module):
         self,
         dim: int,
         character_dim: int,
-        filters: Sequence[tuple[int, int]],
+        filters: Sequence[tuple[int, ...]],
         highway_layers: int,
         activation: Literal["relu", "tanh"] = "relu",
         *,

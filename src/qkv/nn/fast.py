@@ -195,7 +195,7 @@ class StepLinear:
         return cls(autocast_once(linear.bias).expand(length, batch, -1), autocast_once(linear.weight))
 
     def __call__(self, x: Float[Tensor, "batch inputs"] | None) -> Float[Tensor, "batch out"]:
-        """Return the next g_t; None stands for an input without features."""
+        """Return the next g_t; None is an input without features."""
         base = next(self.base)
         if x is None:
             return base

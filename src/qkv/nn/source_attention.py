@@ -1,7 +1,6 @@
 """Attention of a decoder over the encoded source, with optional coverage."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import nn
@@ -10,9 +9,8 @@ from qkv.attention import Align, Attend, Keys, Padding, Score, Sizes
 from qkv.attention.precision import upcast_dtype
 from qkv.config import Term
 from qkv.errors import ConfigError, InputError, ShapeError
+from qkv.nn.multi_head import BackendName as BackendName
 from qkv.types import Float, Int, Tensor
-
-BackendName = Literal["auto", "reference", "sdpa", "flex", "triton"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class EncodedSource:
 class SourceAttention(nn.Module):
     """c = sum_i a_i h_i,   a_i = align_i(score(query, h_i))."""
 
-    def __init__(self, score: Score, align: Align, backend: str = "auto") -> None:
+    def __init__(self, score: Score, align: Align, backend: BackendName = "auto") -> None:
         super().__init__()
         self.attend = Attend(score, align, backend=backend, heads=1)
 
@@ -53,7 +51,7 @@ class CoverageAttention(SourceAttention):
     Under the additive score this is v . tanh(W s + U h_i + w cov_ti) (See, Liu and Manning 2017).
     """
 
-    def __init__(self, score: Score, align: Align, features: int, backend: str = "auto") -> None:
+    def __init__(self, score: Score, align: Align, features: int, backend: BackendName = "auto") -> None:
         super().__init__(score, align, backend)
         keys = self.attend.keys(torch.zeros(1, 1, 1, features)).tensor
         self.coverage_weight = nn.Parameter(torch.empty(keys.shape[-1]).uniform_(-0.1, 0.1))  # w

@@ -14,10 +14,10 @@ from qkv.datasets.corpora.bandits import Bandits
 from qkv.datasets.dataset import BanditDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.metrics import Metric
-from qkv.metrics.bandit_policies import baselines, play
 from qkv.models.snail import SNAILPolicy
 from qkv.nn.losses import gumbel, policy_gradient
 from qkv.registry import register
+from qkv.tasks.bandit_policies import baselines, play
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 from qkv.types import Float, Int, Tensor
@@ -73,15 +73,15 @@ class BanditTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
 
     @classmethod
-    def sizes(cls, data: BanditDataset, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: BanditDataset, tokenizer: None) -> dict[str, Any]:
         return {"actions": data.splits["train"].arms, "length": data.splits["train"].pulls}
 
     @classmethod
     def prepare(
-        cls, data: BanditDataset, vocabulary: None, model: Any, options: BanditConfig, train: TrainConfig, seed: int
+        cls, data: BanditDataset, tokenizer: None, model: Any, options: BanditConfig, train: TrainConfig, seed: int
     ) -> "BanditTask":
         return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
 

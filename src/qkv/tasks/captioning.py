@@ -15,16 +15,18 @@ from qkv.datasets.dataset import CaptionDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
-from qkv.metrics.caption_metrics import caption_bleu, exact_captions, inside
+from qkv.metrics.alignment_metrics import inside
+from qkv.metrics.text_metrics import caption_bleu, exact_captions
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.image_preprocessing import scale_pixels
-from qkv.pipelines.special_tokens import SpecialTokenIds
+from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers.vocabulary import PAD, Vocabulary
+from qkv.tokenizers import Tokenizer
+from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor
 
 
@@ -78,14 +80,14 @@ class CaptioningTask(Task):
     from_data = ("vocab_size", "channels", "height", "width")
     capturable = True
 
-    vocabulary: Vocabulary
+    tokenizer: Tokenizer
     train: Captions
     examples: list[Example]
     valid: Captions
     train_config: TrainConfig
     options: CaptioningConfig
     max_length: int  # of a caption in tokens, including its end
-    special_tokens: SpecialTokenIds  # of the captions
+    special_tokens: DecoderTokens  # of the captions
     seed: int
     notes: tuple[str, ...]
 
@@ -93,15 +95,15 @@ class CaptioningTask(Task):
         self.number = 0  # of the current epoch
 
     @classmethod
-    def sizes(cls, data: CaptionDataset, vocabulary: Vocabulary) -> dict[str, Any]:
+    def sizes(cls, data: CaptionDataset, tokenizer: Tokenizer) -> dict[str, Any]:
         _, channels, height, width = data.splits["train"].images.shape
-        return {"vocab_size": len(vocabulary), "channels": channels, "height": height, "width": width}
+        return {"vocab_size": len(tokenizer), "channels": channels, "height": height, "width": width}
 
     @classmethod
     def prepare(
         cls,
         data: CaptionDataset,
-        vocabulary: Vocabulary,
+        tokenizer: Tokenizer,
         model: Any,
         options: CaptioningConfig,
         train: TrainConfig,
@@ -110,11 +112,11 @@ class CaptioningTask(Task):
         """Encode the captions, skipping those longer than the model allows with a note."""
         pictures = data.splits["train"]
         notes = (*data.notes, *chain.from_iterable(captions.notes for captions in data.splits.values()))
-        examples = encode_captions(vocabulary, pictures)
+        examples = encode_captions(tokenizer, pictures)
         kept = [example for example in examples if len(example.tokens) < model.max_length]
         if not kept:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
-        if train.best_by == "pointing" and not (data.splits["valid"].objects and model.attention != "none"):
+        if train.best_by == "pointing" and not (data.splits["valid"].objects and model.decoder == "attend"):
             raise InputError(
                 "train.best_by 'pointing' requires a model with attention and data with object boxes: shapes"
             )
@@ -122,9 +124,9 @@ class CaptioningTask(Task):
             notes += (f"skipped {skipped} caption(s) longer than {model.max_length - 1} tokens",)
         valid, special_tokens = (
             data.splits["valid"][: train.valid_size],
-            SpecialTokenIds.from_tokenizer(vocabulary, model),
+            DecoderTokens.from_tokenizer(tokenizer, model),
         )
-        return cls(vocabulary, pictures, kept, valid, train, options, model.max_length, special_tokens, seed, notes)
+        return cls(tokenizer, pictures, kept, valid, train, options, model.max_length, special_tokens, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.examples):,} captions of {len(self.train):,} pictures"
@@ -173,17 +175,17 @@ class CaptioningTask(Task):
     def _scores(self, model: ShowAttendTell, captions: Captions) -> dict[str, float]:
         """Loss of all captions, metrics of greedy search, and pointing accuracy where objects are known."""
         total, tokens = 0.0, 0
-        for chunk in self._chunks(encode_captions(self.vocabulary, captions)):
+        for chunk in self._chunks(encode_captions(self.tokenizer, captions)):
             batch = self._collate(captions, chunk).to(model.device)
             logits = model(batch.images, batch.target_in)
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        captioner, texts = Captioner(model, self.vocabulary), []
+        captioner, texts = Captioner(model, self.tokenizer), []
         for chunk in self._chunks([Example(number, []) for number in range(len(captions))]):
             images = self._collate(captions, chunk).to(model.device).images
-            texts += [self.vocabulary.decode(best.tokens) for best in captioner.decode(images)]
+            texts += [self.tokenizer.decode(best.tokens) for (best,) in captioner.decode(images)]
         references = [
-            [self.vocabulary.normalize(text) for text in texts_of_picture] for texts_of_picture in captions.texts
+            [self.tokenizer.normalize(text) for text in texts_of_picture] for texts_of_picture in captions.texts
         ]
         scores = {
             "loss": total / tokens,
@@ -202,7 +204,7 @@ class CaptioningTask(Task):
         size, grid = (model.config.height, model.config.width), model.config.grid
         first = Captions(captions.images, tuple(texts[:1] for texts in captions.texts), captions.objects)
         hits: list[bool] = []
-        for chunk in self._chunks(encode_captions(self.vocabulary, first)):
+        for chunk in self._chunks(encode_captions(self.tokenizer, first)):
             batch = self._collate(first, chunk).to(model.device)
             _, weights = model.forward_with_weights(batch.images, batch.target_in)
             for example, peaks in zip(chunk, weights.argmax(dim=-1).tolist(), strict=True):
@@ -215,7 +217,7 @@ class CaptioningTask(Task):
     def _word_indices(self, text: str) -> list[int]:
         """Index of the word each token of a caption belongs to; a space belongs to the word after it."""
         words, end = [], 0
-        for piece in self.vocabulary.encode(text).pieces:
+        for piece in self.tokenizer.encode_with_offsets([text])[0].pieces:
             end += len(piece)
             words.append(text[:end].count(" "))
         return words
@@ -239,10 +241,10 @@ class CaptioningTask(Task):
         )
 
 
-def encode_captions(vocabulary: Vocabulary, captions: Captions) -> list[Example]:
+def encode_captions(tokenizer: Tokenizer, captions: Captions) -> list[Example]:
     """Token ids of every caption of every picture."""
     captioned = [(picture, text) for picture, texts in enumerate(captions.texts) for text in texts]
-    ids = vocabulary.encode_ids([text for _, text in captioned])
+    ids = tokenizer.encode([text for _, text in captioned])
     return [Example(picture, tokens) for (picture, _), tokens in zip(captioned, ids, strict=True)]
 
 

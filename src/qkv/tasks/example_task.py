@@ -23,8 +23,8 @@ class ExampleTask(Task):
     unit = "examples"
     batch_units = ("examples",)
 
-    def __init__(self, data: Any, vocabulary: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, data: Any, tokenizer: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> None:
+        self.tokenizer = tokenizer
         self.model_config = model
         self.options = options
         self.train_config = train
@@ -47,9 +47,9 @@ class ExampleTask(Task):
 
     @classmethod
     def prepare(
-        cls, data: Any, vocabulary: Any, model: Any, options: Any, train: TrainConfig, seed: int
+        cls, data: Any, tokenizer: Any, model: Any, options: Any, train: TrainConfig, seed: int
     ) -> "ExampleTask":
-        return cls(data, vocabulary, model, options, train, seed)
+        return cls(data, tokenizer, model, options, train, seed)
 
     def describe(self) -> str:
         return f"{len(self.train):,} examples"

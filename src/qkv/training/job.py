@@ -1,17 +1,18 @@
-"""Train a recipe: load data, vocabulary and model, then run the training loop."""
+"""Train a recipe: load data, tokenizer and model, then run the training loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from qkv.datasets.dataset import Dataset
 from qkv.errors import CheckpointError
-from qkv.hub.model_folder import read_config
+from qkv.hub.model_folder import ModelFolder
 from qkv.runtime.device import pick_device
-from qkv.runtime.randomness import seed_everything
 from qkv.tasks.task import Task
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers import Tokenizer
 from qkv.training.display import Display
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.loop import seconds_per_step, train
@@ -33,7 +34,7 @@ class Setup:
     """The data, the task and the initialized model of a recipe."""
 
     data: Dataset[Any]
-    vocabulary: Any
+    tokenizer: Tokenizer | None
     task: Task
     model: Any
 
@@ -93,8 +94,8 @@ def dry_run(recipe: Recipe, device: str = "auto", display: Display | None = None
         recipe={**recipe.to_dict(), "model": {"name": recipe.model.registered_name, **model.config.to_dict()}},
         data={split: size for split, size in sizes.items() if size is not None},
         unit=setup.data.unit,
-        tokenizer=_describe_vocabulary(recipe, setup.vocabulary).strip().removeprefix("tokenizer "),
-        vocab_size=None if setup.vocabulary is None else len(setup.vocabulary),
+        tokenizer=_describe_tokenizer(recipe, setup.tokenizer).strip().removeprefix("tokenizer "),
+        vocab_size=None if setup.tokenizer is None else len(setup.tokenizer),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps_per_epoch=batches,
         steps=batches * recipe.train.epochs,
@@ -117,32 +118,35 @@ def _prepare(recipe: Recipe, run: Run | None, device: str, display: Display, for
     data = recipe.data.load()
     resumed = run if run is not None and run.opened is not None and run.checkpoints else None
     pretrained = None if resumed else load_pretrained(recipe)
-    vocabulary = (None if resumed is None else resumed.vocabulary) or (
-        task_class.learn_vocabulary(data, recipe.data, recipe.model) if pretrained is None else pretrained.tokenizer
-    )
     if resumed is not None:
-        checkpoint = resumed.checkpoints[-1]
-        saved_network, config = read_config(checkpoint)
-        if saved_network is not network:
+        tokenizer = resumed.tokenizer
+    elif pretrained is not None:
+        tokenizer = pretrained.tokenizer
+    else:
+        tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
+    if resumed is not None:
+        saved = ModelFolder(resumed.checkpoints[-1])
+        config = saved.config
+        if saved.network is not network:
             raise CheckpointError(
-                f"{checkpoint}: holds a {saved_network.__name__}, but the run trains a {network.__name__}"
+                f"{resumed.checkpoints[-1]}: holds a {saved.network.__name__}, but the run trains a {network.__name__}"
             )
     elif pretrained is not None:
-        config = pretrained_config(recipe, pretrained, task_class.sizes(data, vocabulary))
+        config = pretrained_config(recipe, pretrained, task_class.sizes(data, tokenizer))
     else:
-        config = recipe.model.replace(**task_class.sizes(data, vocabulary))
-    task = task_class.prepare(data, vocabulary, config, recipe.task, recipe.train, recipe.seed)
+        config = recipe.model.replace(**task_class.sizes(data, tokenizer))
+    task = task_class.prepare(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
     if run is not None:
         run.check_folder()
-    seed_everything(recipe.seed)
+    torch.manual_seed(recipe.seed)
     model: Any = network(config)
     fresh = [] if pretrained is None else copy_matching_weights(model, pretrained)
     model = model.to(torch_device)
     size = sum(parameter.numel() for parameter in model.parameters())
     display.print(
-        f"{recipe.data.registered_name}  {task.describe()}{_describe_vocabulary(recipe, vocabulary)}    "
+        f"{recipe.data.registered_name}  {task.describe()}{_describe_tokenizer(recipe, tokenizer)}    "
         f"{recipe.model.registered_name}  {size / 1e6:.2f} M parameters    {torch_device}"
     )
     if pretrained is not None:
@@ -151,19 +155,17 @@ def _prepare(recipe: Recipe, run: Run | None, device: str, display: Display, for
     from_scratch = () if resumed or recipe.init is not None else task.notes_from_scratch()
     for note in (*task.notes, *from_scratch, *ignored_keys(recipe, pretrained)):
         display.print(f"note: {note}")
-    return Setup(data, vocabulary, task, model)
+    return Setup(data, tokenizer, task, model)
 
 
-def _describe_vocabulary(recipe: Recipe, vocabulary: Any) -> str:
-    """Describe the tokenizer and its size; "" without text."""
-    if vocabulary is None:
+def _describe_tokenizer(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
+    """Describe the tokenizer and the size of its vocabulary; "" without one."""
+    if tokenizer is None:
         return ""
     if recipe.init is not None:
         return "  tokenizer of init"
-    if isinstance(vocabulary, Characters):
-        return "  characters of words"
     data: Any = recipe.data
-    source = f"  tokenizer {data.tokenizer.name} ({len(vocabulary.source):,})"
-    if vocabulary.target is vocabulary.source:
+    source = f"  tokenizer {data.tokenizer.name} ({len(tokenizer.source):,})"
+    if tokenizer.target is tokenizer.source:
         return source
-    return f"{source} to {data.target_tokenizer.name} ({len(vocabulary.target):,})"
+    return f"{source} to {data.target_tokenizer.name} ({len(tokenizer.target):,})"

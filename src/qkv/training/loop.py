@@ -31,7 +31,8 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
     config = run.recipe.train
     device = model.device
     optimizer = adamw(model, config)
-    ema = EMA(model, config.ema)
+    ema = EMA(model, config.ema) if config.ema else None
+    averaged = model if ema is None else ema.module  # validated and saved
     environment = current_environment(device, config, capturable=task.capturable)
     state, notes = run.restore(task, model, optimizer, ema, data, environment)
     for note in notes:
@@ -67,13 +68,14 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
             tokens += batch.tokens
             now = time.monotonic()
             state = replace(state, step=state.step + 1, epoch=step.epoch, batch=step.number + 1, seconds=now - began)
-            ema.update(state.step)
+            if ema is not None:
+                ema.update(state.step)
             if state.step % LOG_EVERY == 0 or state.step == 1 or step.end == 1.0:
                 speed, clock, tokens = tokens / (now - clock), now, 0
                 log.write(state.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
                 display.step(step.epoch + 1, config.epochs, step.end, loss, speed, task.unit)
             if state.step % config.validate_every == 0:
-                state = validate(task, model, ema, config, state, log, display)
+                state = validate(task, averaged, config, state, log, display)
                 clock, tokens = time.monotonic(), 0  # the reported speed is that of training
                 if state.best is not None and state.best.step == state.step:
                     save()
@@ -89,7 +91,7 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
                 return state
         if not state.finished:
             if state.validated < state.step:
-                state = validate(task, model, ema, config, state, log, display)
+                state = validate(task, averaged, config, state, log, display)
             state = replace(state, finished=True, seconds=time.monotonic() - began)
             save()
     return state
@@ -169,12 +171,11 @@ def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 
 
 def validate(
-    task: Task, model: Network, ema: EMA, config: TrainConfig, state: TrainState, log: Log, display: Display
+    task: Task, model: Network, config: TrainConfig, state: TrainState, log: Log, display: Display
 ) -> TrainState:
     """Evaluate on the validation data and return the state with `best` and `evals_since_best` updated."""
     model.eval()
-    with ema.applied():
-        scores = task.validate(model)
+    scores = task.validate(model)
     metric, value = task.metrics[config.best_by], scores[config.best_by]
     state = replace(state, validated=state.step, evals_since_best=state.evals_since_best + 1)
     if math.isfinite(value) and (state.best is None or metric.at_least_as_good(value, state.best.value)):

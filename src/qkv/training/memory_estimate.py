@@ -56,13 +56,13 @@ def check_memory(
 def state_memory(model: nn.Module, ema: float = 0.0) -> dict[str, int]:
     """Return the bytes allocated throughout training, by name; the model may be on the meta device."""
     parameters = list(model.parameters())
-    total = sum(parameter.nbytes for parameter in parameters)
+    total = sum(tensor.nbytes for tensor in (*parameters, *model.buffers()))
     trained = sum(parameter.nbytes for parameter in parameters if parameter.requires_grad)
     return {
-        "parameters": total + sum(buffer.nbytes for buffer in model.buffers()),
+        "parameters": total,
         "gradients": trained,
         "optimizer": 2 * trained,  # AdamW: the first and the second moment
-        "EMA": 2 * total if ema else 0,  # the average, and the weights that it replaces in validation
+        "EMA": total if ema else 0,
     }
 
 

@@ -11,7 +11,7 @@ from qkv.config import Config, PositiveFloat, StringList, build, merge, override
 from qkv.datasets.dataset import DatasetConfig, FilePath, TextDatasetConfig
 from qkv.errors import InputError
 from qkv.registry import lookup, nearest, registered, unknown
-from qkv.runtime.text import printable_repr
+from qkv.runtime.text import printable, printable_repr
 from qkv.tasks.task import Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 
@@ -41,7 +41,7 @@ class Recipe(Config):
 
     name: str = ""  # of the built-in recipe, or the path of a .toml file
     overrides: StringList = ()  # --set assignments applied to it
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0  # of weights, batches and dropout
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # of weights, batches and dropout
     init: FilePath | None = None  # folder of a pretrained model of the same name; its tokenizer is used
     task: InstanceOf[TaskConfig]
     data: InstanceOf[DatasetConfig]
@@ -136,6 +136,12 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
     if not isinstance(name, str) or name not in classes:
         raise InputError(f"{where}: {section}.name: {unknown(kind, name)}")
     cls = classes[name]
+    config_class = getattr(cls, "config_class", cls)
+    valid = ("name", *(["preset"] if getattr(cls, "presets", None) else []), *config_class.model_fields)
+    for key in values:
+        if key not in valid:
+            hint = nearest(key, valid, f"{section}.")
+            raise InputError(f"{where}: unknown key {section}.{printable(key)}{hint}")
     if section == "model":
         values = _with_preset(cls, values, where)
         task = task_of(table)
@@ -143,9 +149,9 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
             for key in (*task.from_data, *task.model_options):
                 if key in values and values[key] != task.model_options.get(key, values):
                     raise InputError(f"{where}: model.{key} is set by the data; remove it")
-            fixed = {key: value for key, value in task.model_options.items() if key in cls.config_class.model_fields}
+            fixed = {key: value for key, value in task.model_options.items() if key in config_class.model_fields}
             values = {**values, **fixed}
-    return build(getattr(cls, "config_class", cls), values, where, prefix=f"{section}.")
+    return build(config_class, values, where, prefix=f"{section}.")
 
 
 def _with_preset(cls: type[Any], values: dict[str, Any], where: str) -> dict[str, Any]:

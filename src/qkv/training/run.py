@@ -13,19 +13,9 @@ from qkv.config import build, override
 from qkv.datasets.dataset import Dataset
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest, write_manifest
-from qkv.hub.model_folder import (
-    CHECKPOINT,
-    WEIGHTS,
-    Network,
-    checkpoint_path,
-    checkpoint_step,
-    checkpoints_in,
-    read_tensors,
-    read_vocabulary,
-    save_model,
-    write_tensors,
-)
-from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer
+from qkv.hub.model_folder import CHECKPOINT, Network, checkpoint_path, checkpoint_step, checkpoints_in, save_model
+from qkv.hub.tensors import WEIGHTS, read_tensors, write_tensors
+from qkv.runtime.device import random_state, restore_random_state
 from qkv.runtime.files import (
     atomic_folder,
     check_output_file,
@@ -39,8 +29,8 @@ from qkv.runtime.files import (
     remove_leftovers,
     write_atomically,
 )
-from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
+from qkv.tokenizers import Tokenizer, load_tokenizer
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment
 from qkv.training.recipe import Recipe
@@ -173,12 +163,12 @@ class Run:
         return loaded
 
     @property
-    def vocabulary(self) -> AnyTokenizer | None:
-        """Return the vocabulary of the newest checkpoint; None without text."""
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of the newest checkpoint; None if it has none."""
         if not self.checkpoints:
             return None
         self._verify(self.checkpoints[-1])
-        return read_vocabulary(self.checkpoints[-1]) if (self.checkpoints[-1] / TOKENIZER).exists() else None
+        return load_tokenizer(self.checkpoints[-1])
 
     def save(
         self,
@@ -186,7 +176,7 @@ class Run:
         task: Task,
         model: Network,
         optimizer: torch.optim.Optimizer,
-        ema: EMA,
+        ema: EMA | None,
         data: str,
         environment: RunEnvironment,
     ) -> Path:
@@ -200,9 +190,10 @@ class Run:
         for name, parameter in model.named_parameters():
             moments = optimizer.state[parameter]
             tensors |= {f"optimizer.{name}.{key}": value.detach().contiguous() for key, value in moments.items()}
-        with atomic_folder(path) as scratch, ema.applied() as raw_weights:
-            save_model(model, task.vocabulary, scratch)
-            tensors |= {f"weight.{name}": value for name, value in raw_weights.items()}
+        if ema is not None:
+            tensors |= {f"weight.{name}": value for name, value in model.named_parameters()}
+        with atomic_folder(path) as scratch:
+            save_model(model if ema is None else ema.module, task.tokenizer, scratch)
             write_tensors(tensors, scratch / TRAINING)
             write_manifest(scratch, {"state": asdict(state), "data": data, **asdict(environment)})
         best = state.best and checkpoint_path(self.folder, state.best.step)
@@ -215,7 +206,7 @@ class Run:
         task: Task,
         model: Network,
         optimizer: torch.optim.Optimizer,
-        ema: EMA,
+        ema: EMA | None,
         data: str,
         environment: RunEnvironment,
     ) -> tuple[TrainState, tuple[str, ...]]:
@@ -228,14 +219,16 @@ class Run:
             raise InputError(f"{self.folder}: the data have changed since this run was started; start a new run")
         weights = read_tensors(path / WEIGHTS, {name: p.shape for name, p in model.named_parameters()})
         saved = read_tensors(path / TRAINING)
+        raw_weights = weights if ema is None else _with_prefix("weight.", saved)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(weights[name])
+                parameter.copy_(raw_weights[name])
                 optimizer.state[parameter] = _moments(saved, name, parameter)
             # In place: CUDA graphs will be captured with this memory.
             for name, buffer in _buffers(model).items():
                 buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
-        ema.restore(_with_prefix("weight.", saved))
+        if ema is not None:
+            ema.restore(weights)
         task.load_carried_state(model, _with_prefix("carried.", saved))
         restore_random_state(_with_prefix("random.", saved), model.device)
         state = build(TrainState, record["state"], str(path))

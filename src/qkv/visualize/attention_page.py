@@ -23,7 +23,7 @@ _UNSAFE_IN_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 def save_page(answers: Sequence[Answer], path: str | os.PathLike[str], *, title: str = "Attention") -> Path:
     """Write answers and their attention as one self-contained HTML file."""
-    return write_page(path, "page.html", title, {"data": _data(answers)})
+    return write_page(path, "attention_page.html", title, {"data": _data(answers)})
 
 
 def _data(answers: Sequence[Answer]) -> str:
@@ -33,7 +33,7 @@ def _data(answers: Sequence[Answer]) -> str:
 
 def _answer(answer: Answer) -> dict[str, Any]:
     # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
-    texts = list(dict.fromkeys(tokens for m in answer.maps for tokens in (m.rows, m.columns)))
+    texts = list(dict.fromkeys(tokens for m in answer.attention for tokens in (m.rows, m.columns)))
     return {
         "picture": _picture(answer) if isinstance(answer, PictureAnswer) else None,
         "source": answer.source,
@@ -41,7 +41,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "score": answer.score if math.isfinite(answer.score) else None,
         "unknown": answer.unknown,
         "texts": texts,
-        "maps": [_map(attention_map, texts) for attention_map in answer.maps],
+        "maps": [_map(attention_map, texts) for attention_map in answer.attention],
     }
 
 

@@ -24,7 +24,7 @@ def save_document_page(
 ) -> Path:
     """Write documents as one self-contained HTML file without scripts."""
     articles = "\n".join(map(_article, documents))
-    return write_page(path, "document.html", title, {"documents": articles}, style={"shades": _style()})
+    return write_page(path, "document_page.html", title, {"documents": articles}, style={"shades": _style()})
 
 
 def document_lines(document: WeightedDocument) -> Text:

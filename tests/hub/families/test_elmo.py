@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,19 @@ import torch
 
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.families.elmo import elmo_files, load_elmo, save_elmo
-from qkv.models.elmo import Config, Elmo
-from qkv.tokenizers.characters import Characters
+from qkv.models.elmo import Elmo, ElmoConfig
+from qkv.tokenizers.characters import CharacterIds
+from tests.limits import cpu_limit
 
 h5py = pytest.importorskip("h5py", reason="ELMo's released files need h5py")
 
-CONFIG = Config(
+CONFIG = ElmoConfig(
     max_characters=9,
     character_dim=3,
     filters=((1, 2), (3, 4)),
     highway_layers=1,
     dim=4,
-    hidden=5,
+    hidden_dim=5,
     layers=2,
     dropout=0.0,
 )
@@ -60,13 +60,13 @@ def test_released_embeddings_are_reproduced_with_carried_state(released):
     texts = json.loads((released / "sentences.json").read_text())
     expected = [embeddings(released, number) for number in range(3)]
     state, compared = model.init_state(3), 0
-    for place in range(10):
-        words = [text[place].split() for text in texts]
+    for index in range(10):
+        words = [text[index].split() for text in texts]
         with torch.no_grad():
-            layers, state = model.forward_from(model.tokenizer(words), state)
+            layers, state = model.forward_from(CharacterIds()(words), state)
         for row in range(3):
             found = layers[row, -1, : len(words[row])]
-            torch.testing.assert_close(found, expected[row][place], rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(found, expected[row][index], rtol=1e-6, atol=1e-6)
             compared += found.numel()
     assert compared == 32 * sum(len(sentence.split()) for text in texts for sentence in text)
 
@@ -75,7 +75,7 @@ def test_only_later_sentences_depend_on_the_carried_state(released):
     model = load_elmo(released)
     texts = json.loads((released / "sentences.json").read_text())
     with torch.no_grad():
-        first, later = (model.representations(model.tokenizer([texts[0][place].split()]))[0, -1] for place in (0, 1))
+        first, later = (model.representations(CharacterIds()([texts[0][index].split()]))[0, -1] for index in (0, 1))
     torch.testing.assert_close(first, embeddings(released, 0)[0], rtol=1e-6, atol=1e-6)
     assert (later - embeddings(released, 0)[1]).abs().max() > 0.1
 
@@ -86,7 +86,7 @@ def test_released_context_free_embeddings_are_reproduced(released):
     with h5py.File(released / "elmo_token_embeddings.hdf5") as file:
         expected = torch.from_numpy(file["embedding"][()])
     with torch.no_grad():
-        found = model.word_encoder(model.tokenizer([words]))[0]
+        found = model.word_encoder(CharacterIds()([words]))[0]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert {"<S>", "</S>"} <= set(words)
 
@@ -112,9 +112,11 @@ def same_datasets(one: Path, other: Path) -> int:
     return len(names[0])
 
 
-@pytest.mark.parametrize("changes", [{}, {"skip": False, "cell_clip": None, "activation": "tanh", "highway_layers": 0}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"skip_connections": False, "cell_clip": None, "activation": "tanh", "highway_layers": 0}]
+)
 def test_round_trip_is_bit_exact(tmp_path, changes):
-    model = Elmo(Config(**{**vars(CONFIG), **changes})).eval()
+    model = Elmo(CONFIG.replace(**changes)).eval()
     save_elmo(model, tmp_path / "elmo")
     again = load_elmo(tmp_path / "elmo")
     assert not again.training
@@ -124,17 +126,16 @@ def test_round_trip_is_bit_exact(tmp_path, changes):
             one, other = one[1:], other[1:]
         assert torch.equal(one, other), name
     assert again.config.dropout == 0.1
-    assert {**vars(again.config), "dropout": 0.0} == vars(model.config)
-    assert again.tokenizer.longest == 9
-    rows = Characters(9)([["a", "cat"], ["sat"]])
+    assert again.config.replace(dropout=0.0) == model.config
+    assert again.tokenizer is None
+    rows = CharacterIds(9)([["a", "cat"], ["sat"]])
     assert torch.equal(again(rows), model(rows))
 
 
 @pytest.mark.parametrize("head", ["language_model", "tagger"])
 def test_output_layer_and_head_are_not_written(tmp_path, head):
-    save_elmo(Elmo(Config(**{**vars(CONFIG), "vocabulary_size": 20, "head": head})), tmp_path / "elmo")
+    save_elmo(Elmo(CONFIG.replace(vocab_size=20, head=head)), tmp_path / "elmo")
     assert load_elmo(tmp_path / "elmo").config.head is None
-    assert load_elmo(tmp_path / "elmo").config.vocabulary_size is None
 
 
 def test_load_with_a_dtype(saved):
@@ -185,11 +186,9 @@ def altered(folder: Path, change: Callable[[Any], object]) -> None:
 
 
 def refused(folder: Path) -> str:
-    """Return the error of loading, after checking that it is quick, one line and names a file."""
-    began = time.monotonic()
-    with pytest.raises(CheckpointError) as caught:
+    """Return the error of loading, after checking that it is one line and names a file."""
+    with cpu_limit(30), pytest.raises(CheckpointError) as caught:
         load_elmo(folder)
-    assert time.monotonic() - began < 2.0
     message = str(caught.value)
     assert message.startswith(str(folder))
     assert "\n" not in message
@@ -288,9 +287,9 @@ def test_a_corrupted_file_loads_or_is_an_error(saved):
     outcomes = set()
     for _ in range(150):
         data = bytearray(whole)
-        # Most of what HDF5 keeps about the numbers stands at the beginning.
-        for place in torch.randint(len(whole) // 4, (3,), generator=draw).tolist():
-            data[place] = int(torch.randint(256, (), generator=draw))
+        # HDF5 stores most of its metadata at the beginning.
+        for index in torch.randint(len(whole) // 4, (3,), generator=draw).tolist():
+            data[index] = int(torch.randint(256, (), generator=draw))
         path.write_bytes(data)
         try:
             load_elmo(saved)
@@ -303,19 +302,19 @@ def test_a_corrupted_file_loads_or_is_an_error(saved):
 @pytest.mark.parametrize(
     ("section", "key", "value", "words"),
     [
-        ("lstm", "dim", 10**12, "hidden"),
+        ("lstm", "dim", 10**12, "hidden_dim"),
         ("lstm", "dim", 64, "has shape"),
-        ("lstm", "dim", None, "hidden"),
+        ("lstm", "dim", None, "hidden_dim"),
         ("lstm", "n_layers", 3, "Cell2 is missing"),
         ("lstm", "n_layers", 10**9, "layers"),
         ("lstm", "n_layers", "two", "layers must be an integer"),
         ("lstm", "cell_clip", -1, "cell_clip"),
-        ("lstm", "use_skip_connections", "yes", "skip must be true or false"),
+        ("lstm", "use_skip_connections", "yes", "skip_connections must be true or false"),
         ("lstm", "peepholes", True, r"lstm\.peepholes"),
         ("char_cnn", "activation", "selu", "activation"),
         ("char_cnn", "activation", "__import__('os')", "activation"),
         ("char_cnn", "filters", [[1, 10**6]] * 1000, "features"),
-        ("char_cnn", "filters", [[1, 2], [10, 4]], "width"),
+        ("char_cnn", "filters", [[1, 2], [10, 4]], "wider"),
         ("char_cnn", "filters", [[1]], "pairs"),
         ("char_cnn", "filters", "x", "filters"),
         ("char_cnn", "n_characters", 300, "n_characters"),

@@ -56,7 +56,7 @@ class MovieReviews(LabeledTextConfig):
     info = INFO
     columns = ACCURACY
 
-    fold: Annotated[int, Field(ge=0, lt=FOLDS)] = 0  # index of the test fold, of ten
+    fold: Annotated[int, Field(ge=0, le=FOLDS - 1)] = 0  # index of the test fold, of ten
 
     def read(self) -> LabeledTextDataset:
         return LabeledTextDataset(read(self.cache, self.fold))

@@ -1,18 +1,110 @@
-"""REINFORCE loss of hard attention: rewards, gradients, and when it is computed."""
+"""Losses against PyTorch, explicit loops, finite differences and exact expectations."""
 
 import itertools
 import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.attention import Attend, Dot, Hard, hard
-from qkv.models.rnn_seq2seq import Config, RNNSeq2Seq
-from qkv.nn.losses import alignment_loss
+from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
+from qkv.nn import fast
+from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 
 PAD = 0
+
+
+def example(batch: int, length: int, vocabulary: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(batch * length)
+    logits = 3 * torch.randn(batch, length, vocabulary, generator=generator, dtype=torch.float64)
+    targets = torch.randint(vocabulary, (batch, length), generator=generator)
+    return logits.to(dtype).requires_grad_(), targets
+
+
+@pytest.mark.parametrize("consume", [False, True])
+@pytest.mark.parametrize("chunk", [1, 20, 2**20])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)]
+)
+def test_mean_and_gradient_match_pytorch(chunk, smoothing, dtype, tolerance, consume, monkeypatch):
+    monkeypatch.setattr(fast, "CHUNK", chunk)
+    logits, targets = example(4, 5, 7, dtype)
+    exact = logits.detach().double().requires_grad_()
+    expected = F.cross_entropy(exact.flatten(0, 1), targets.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+    loss = mean_cross_entropy(logits, targets, PAD, smoothing, consume=consume)
+    torch.testing.assert_close(loss.double(), expected, rtol=tolerance, atol=tolerance)
+    (2 * expected + 1).backward()
+    (2 * loss + 1).backward()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_gradient_matches_finite_differences():
+    logits, targets = example(3, 4, 6, torch.float64)
+    assert torch.autograd.gradcheck(lambda x: mean_cross_entropy(x, targets, PAD, 0.1), logits)
+
+
+def test_using_consumed_logits_raises():
+    logits, targets = example(3, 4, 6, torch.float64)
+    squares = logits**2
+    before = squares.detach().clone()
+    mean_cross_entropy(logits, targets, PAD).backward(retain_graph=True)
+    assert (squares == before).all()
+    mean_cross_entropy(squares, targets, PAD, consume=True)
+    assert not (squares == before).any()
+    exponentials = logits.exp()  # whose backward pass needs its output
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        mean_cross_entropy(exponentials, targets, PAD, consume=True).backward()
+
+
+def test_the_ignored_target_need_not_be_a_token():
+    logits, targets = example(3, 4, 6, torch.float64)
+    expected = mean_cross_entropy(logits, targets, PAD, 0.1)
+    assert torch.equal(mean_cross_entropy(logits, targets.masked_fill(targets == PAD, -1), -1, 0.1), expected)
+
+
+def test_a_fully_ignored_batch_has_zero_loss_and_gradient():
+    logits, _ = example(2, 3, 5, torch.float32)
+    loss = mean_cross_entropy(logits, torch.full((2, 3), PAD), PAD, 0.1)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert logits.grad is not None
+    assert not logits.grad.any()
+
+
+def test_the_sum_is_the_mean_times_the_number_of_targets():
+    logits, targets = example(3, 4, 6, torch.float64)
+    counted = (targets != PAD).sum()
+    torch.testing.assert_close(
+        token_cross_entropy(logits, targets, PAD).double(),
+        mean_cross_entropy(logits, targets, PAD) * counted,
+        rtol=1e-5,
+        atol=0,
+    )
+
+
+def test_loss_matches_an_explicit_loop():
+    torch.manual_seed(0)
+    weights = torch.rand(3, 4, 5, dtype=torch.float64).softmax(dim=-1)
+    counted = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
+    total = 0.0
+    for row in range(3):
+        for position in range(5):
+            weight = sum(weights[row, t, position].item() for t in range(4) if counted[row, t])
+            total += (1 - weight) ** 2
+    torch.testing.assert_close(doubly_stochastic_loss(weights, counted).item(), total / 8)
+
+
+def test_uniform_coverage_and_empty_rows_have_zero_loss():
+    counted = torch.tensor([[True, True], [False, False]])
+    once = torch.eye(2).expand(2, 2, 2)  # two steps attend to one position each
+    assert doubly_stochastic_loss(once, counted) == 0
+    assert doubly_stochastic_loss(once, ~counted.any(dim=1, keepdim=True).expand(2, 2) & False) == 0
+    twice = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).expand(2, 2, 2)
+    assert doubly_stochastic_loss(twice, counted) == 1.0  # ((1 - 2)^2 + 1^2) / 2 steps
 
 
 class AttentionModel(nn.Module):
@@ -94,15 +186,18 @@ def test_the_mean_gradient_is_that_of_the_expected_log_probability():
 
 
 BASELINES = ["none", "moving-average", "learned"]
-DECODERS = [{"attention": "bahdanau"}, {"attention": "luong"}, {"attention": "luong", "input_feeding": False}]
+DECODERS = [{"decoder": "bahdanau"}, {"decoder": "luong"}, {"decoder": "luong", "input_feeding": False}]
 
 
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("options", DECODERS, ids=["bahdanau", "input feeding", "luong"])
 def test_the_gradient_over_all_samples_is_that_of_the_expected_log_probability(options, baseline, monkeypatch):
-    sizes = {"embedding": 6, "hidden": 6, "dropout": 0.0, "max_length": 8}
+    sizes = {"embedding_dim": 6, "hidden_dim": 6, "dropout": 0.0, "max_length": 8}
+    align = {"name": "hard", "estimator": "reinforce", "baseline": baseline}
     torch.manual_seed(0)
-    model = RNNSeq2Seq(Config(9, 9, align="hard", estimator="reinforce", baseline=baseline, **sizes | options)).double()
+    model = RNNSeq2Seq(
+        RNNSeq2SeqConfig(source_vocab_size=9, target_vocab_size=9, align=align, **sizes | options)
+    ).double()
     layer = next(part for part in model.modules() if isinstance(part, Hard))
     for weight in model.parameters():
         nn.init.normal_(weight)  # so that every sample affects all later outputs

@@ -35,7 +35,7 @@ app = typer.Typer(
 
 @app.command(name="list")
 def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
-    """List the available datasets and the location of their files."""
+    """List the datasets and the location of their files."""
     from qkv.datasets.dataset_cache import DatasetCache
     from qkv.registry import registered
 

@@ -40,7 +40,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.complete_models, help="Model name.")],
     json: options.Json = False,
 ) -> None:
-    """Show every key of a model's config: default, type and meaning.
+    """Show every key of a model: default, type and meaning.
 
     In a recipe these are the keys of the model table.
     """

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.attention import Attend, PositionalEncoding, Position
+from qkv.attention import Attend, Position, PositionalEncoding
 from qkv.config import build, describe_fields
 from qkv.errors import InputError, Unsupported
 from qkv.registry import _classes, lookup, register

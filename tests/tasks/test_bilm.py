@@ -23,11 +23,12 @@ SENTENCES = [
     ["The", "cat", "sat", "."], ["The", "dog", "did", "n't", "sit", "on", "the", "mat", "!"], ["A", "cat", "."],
     ["Dogs", "sat", "on", "the", "cat", "and", "on", "the", "dog", "and"], ["on", "the", "mat", "."],
 ]  # fmt: skip
-TEXT_WORDS = BiLMTask.train_tokenizer(DATA, dataset("labelled", tokenizer={"name": "word", "vocab_size": 12}), None)
 SIZES: dict[str, Any] = {
     "vocab_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
     "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden_dim": 5, "layers": 2, "dropout": 0.0,
 }  # fmt: skip
+LABELLED = dataset("labelled", tokenizer={"name": "word", "vocab_size": 12})
+TEXT_WORDS = BiLMTask.train_tokenizer(DATA, LABELLED, ElmoConfig(**SIZES))
 
 
 def prepared(**train: Any) -> BiLMTask:
@@ -136,10 +137,9 @@ def test_loss_is_the_mean_of_both_directions():
 
 
 def test_a_pretrained_model_brings_its_output_vocabulary():
-    again = prepare(BiLMTask, DATA, CharacterIds(6, TEXT_WORDS), ElmoConfig(**SIZES), length=10)
-    assert again.tokenizer is TEXT_WORDS
+    assert prepare(BiLMTask, DATA, TEXT_WORDS, ElmoConfig(**SIZES), length=10).tokenizer is TEXT_WORDS
     with pytest.raises(InputError, match="output vocabulary"):
-        prepare(BiLMTask, DATA, CharacterIds(6), ElmoConfig(**SIZES), length=10)
+        prepare(BiLMTask, DATA, None, ElmoConfig(**SIZES), length=10)
 
 
 def test_data_without_sentences_is_an_error():

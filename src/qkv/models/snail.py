@@ -65,8 +65,9 @@ class SNAILConfig(TrunkConfig):
 
     @model_validator(mode="after")
     def check_image(self) -> "SNAILConfig":
+        sides = [getattr(self, key) for key in ("height", "width") if key in self.model_fields_set]  # set by the data
         require(
-            min(self.height, self.width) >> self.conv_layers > 0,
+            all(side >> self.conv_layers > 0 for side in sides),
             f"conv_layers = {self.conv_layers} is too large for images of {self.height} x {self.width} pixels",
         )
         return self

@@ -49,7 +49,7 @@ def stored(path: Path) -> list[dict]:
 )
 def test_a_page_shows_the_tokens_and_every_layer(qkv, folders, tmp_path, model, layer, tokens):
     page, png = tmp_path / "a.html", tmp_path / "a.png"
-    done = qkv("view", folders[model], TEXT, "a cat", "--out", page, "--png", png, "--layer", layer, "--head", 1)
+    done = qkv("view", folders[model], TEXT, "a cat", "--page", page, "--png", png, "--layer", layer, "--head", 1)
     assert done.code == 0
     assert done.err == f"{TEXT}\n"
     assert done.out.startswith(f"{layer} · head 1 of 2\n")
@@ -62,7 +62,7 @@ def test_a_page_shows_the_tokens_and_every_layer(qkv, folders, tmp_path, model, 
 
 
 def test_a_text_that_is_too_long_is_truncated(qkv, folders, tmp_path):
-    done = qkv("view", folders["bert"], f"{TEXT} " * 9, "--out", tmp_path / "a.html", "--json")
+    done = qkv("view", folders["bert"], f"{TEXT} " * 9, "--page", tmp_path / "a.html", "--json")
     assert json.loads(done.out) == {"page": str(tmp_path / "a.html")}
     assert "1 text(s) exceed the model's maximum of 8 tokens" in done.err
     assert len(stored(tmp_path / "a.html")[0]["texts"][0]) == 10
@@ -70,7 +70,7 @@ def test_a_text_that_is_too_long_is_truncated(qkv, folders, tmp_path):
 
 def test_a_vision_transformer_is_drawn_over_the_image(qkv, folders, tmp_path):
     page, png = tmp_path / "a.html", tmp_path / "b.png"
-    done = qkv("view", folders["vit"], folders["picture"], "--out", page, "--png", png)
+    done = qkv("view", folders["vit"], folders["picture"], "--page", page, "--png", png)
     assert done.code == 0
     assert done.err.startswith("a.png  ->  ")
     assert done.out.startswith("encoder.0 · average of 2 heads\n")
@@ -91,11 +91,11 @@ def test_a_vision_transformer_is_drawn_over_the_image(qkv, folders, tmp_path):
         ("bert", ["a", ""], "input 2 "),
         ("bert", ["a", "--layer", "x"], "layer 'x'"),
         ("gpt2", ["a", "--head", "2"], "head 2"),
-        ("gpt2", ["a", "--beam", "2"], "--beam"),
+        ("gpt2", ["a", "--num-beams", "2"], "--num-beams"),
         ("rnn", ["a"], "RNNLM"),
     ],
 )
 def test_invalid_arguments_are_errors_and_nothing_is_written(qkv, folders, tmp_path, model, arguments, words):
     inputs = [folders["picture"] if word == "PICTURE" else word for word in arguments]
-    assert words in qkv("view", folders[model], *inputs, "--out", tmp_path / "a.html").error
+    assert words in qkv("view", folders[model], *inputs, "--page", tmp_path / "a.html").error
     assert not [*tmp_path.iterdir()]

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qkv.cli import completion, options
+from qkv.cli import options
 from qkv.cli.console import result, result_json
 from qkv.cli.keys import KeyTable, config_keys, format_rows, format_value, print_tables, tables_json
 from qkv.errors import InputError
@@ -37,7 +37,7 @@ def list_models(context: typer.Context, plugin: options.Plugin = None, json: opt
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.complete_models, help="Model name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=options.complete_models, help="Model name.")],
     json: options.Json = False,
 ) -> None:
     """Show every key of a model: default, type and meaning.

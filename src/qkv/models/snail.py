@@ -18,8 +18,6 @@ Reinforcement learning: x_t = [one-hot last action ; its reward ; whether there 
 next action and the expected return.
 """
 
-from typing import Literal
-
 import torch
 from pydantic import model_validator
 from torch import nn
@@ -29,6 +27,7 @@ from qkv.attention import Attend, Causal, Sizes
 from qkv.config import AlignTerm, Config, Count, ScoreTerm, Size, SizeList, Term, require
 from qkv.errors import ShapeError
 from qkv.nn.interfaces import Model
+from qkv.nn.multi_head import BackendName, check_terms
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -41,13 +40,14 @@ class TrunkConfig(Config):
     filters: Size = 128  # number of filters of each temporal convolution
     score: ScoreTerm = Term("score", "scaled_dot")  # score of queries and keys
     align: AlignTerm = Term("align", "softmax")  # normalization of the scores
-    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def check_blocks(self) -> "TrunkConfig":
         count = len(self.key_dims)
         require(1 <= count <= 64, f"key_dims must have between 1 and 64 entries, not {count}")
         require(len(self.value_dims) == count, f"value_dims must have {count} entries, as key_dims has")
+        check_terms(Sizes(1, 1, 1, max_keys=1), score=self.score, align=self.align)
         return self
 
 

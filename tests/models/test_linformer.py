@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from qkv.nn.low_rank import LengthProjection
 from torch import Tensor
 
 import qkv
@@ -17,8 +16,8 @@ from qkv.hub import load, save_model
 from qkv.models.linformer import LengthProjection, Linformer, LinformerConfig, LowRankAttention, Sharing
 from qkv.nn.multi_head import MultiHeadAttention
 from qkv.tasks.text_classification import TextClassificationTask
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import WordTokenizer
-from qkv.training.recipe import TrainConfig
 
 SIZES = {"vocab_size": 13, "dim": 12, "heads": 3, "layers": 2, "ffn_dim": 20, "max_length": 16, "rank": 5}
 

@@ -134,8 +134,8 @@ def by_hand(model, steps):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"controller": "ffn_dim", "max_shift": 2}, {"addressing": "content", "read_heads": 1}, {"write_heads": 1}],
-    ids=["lstm", "ffn_dim", "content", "one write head"],
+    [{}, {"controller": "feedforward", "max_shift": 2}, {"addressing": "content", "read_heads": 1}, {"write_heads": 1}],
+    ids=["lstm", "feedforward", "content", "one write head"],
 )
 def test_outputs_and_watched_weights_match_the_equations(x, changes):
     model = make(**changes)
@@ -174,7 +174,7 @@ def test_initial_weights_focus_the_first_location_and_memory_is_blank():
 def test_hand_set_weights_copy_a_sequence_through_the_memory():
     """Set the weights by hand that the paper's copy task needs."""
     model = (
-        NTM(NTMConfig(input_dim=2, output_dim=1, controller="ffn_dim", hidden_dim=4, locations=9, location_dim=1))
+        NTM(NTMConfig(input_dim=2, output_dim=1, controller="feedforward", hidden_dim=4, locations=9, location_dim=1))
         .double()
         .eval()
     )
@@ -208,7 +208,7 @@ def test_hand_set_weights_copy_a_sequence_through_the_memory():
     assert seen["read_heads"].weights[0, 0].argmax(-1).tolist() == [0, 0, 0, 0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("controller", ["lstm", "ffn_dim"])
+@pytest.mark.parametrize("controller", ["lstm", "feedforward"])
 def test_a_sequence_can_be_processed_in_chunks_alone_and_in_a_batch(x, controller):
     model = make(controller=controller)
     full = model(x)
@@ -223,7 +223,7 @@ def test_a_sequence_can_be_processed_in_chunks_alone_and_in_a_batch(x, controlle
     assert model(later)[:, :5].equal(full[:, :5])
 
 
-@pytest.mark.parametrize("controller", ["lstm", "ffn_dim"])
+@pytest.mark.parametrize("controller", ["lstm", "feedforward"])
 def test_gradients_match_finite_differences(controller):
     model = make(controller=controller, hidden_dim=3, locations=4, location_dim=2, read_heads=1, write_heads=1)
     x = torch.randn(2, 4, 3, dtype=torch.float64)
@@ -235,7 +235,7 @@ def test_gradients_match_finite_differences(controller):
     assert torch.autograd.gradcheck(logits, tuple(named.values()), fast_mode=True)
 
 
-@pytest.mark.parametrize("changes", [{}, {"controller": "ffn_dim"}, {"addressing": "content"}])
+@pytest.mark.parametrize("changes", [{}, {"controller": "feedforward"}, {"addressing": "content"}])
 def test_every_trainable_weight_gets_a_gradient(x, changes):
     model = make(**changes)
     model(x).square().sum().backward()
@@ -254,7 +254,7 @@ def test_autocast_does_not_change_the_result(x):
     assert actual.equal(expected)
 
 
-@pytest.mark.parametrize("changes", [{}, {"controller": "ffn_dim", "addressing": "content"}])
+@pytest.mark.parametrize("changes", [{}, {"controller": "feedforward", "addressing": "content"}])
 def test_a_saved_machine_is_loaded_bit_for_bit(tmp_path, changes):
     model = make(torch.float32, **changes)
     save_model(model, None, tmp_path)

@@ -137,14 +137,14 @@ def build_model(kind: str, task: AlgorithmicTask) -> Any:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("kind", "golden"), [("lstm", 0.4751), ("ffn_dim", 0.4679), ("baseline", 0.4849)])
+@pytest.mark.parametrize(("kind", "golden"), [("lstm", 0.4751), ("feedforward", 0.4679), ("baseline", 0.4849)])
 def test_golden_loss_after_20_steps(kind, golden):
     task = prepared()
     assert train(build_model(kind, task), task, eight(), 20, 3e-2)[-1] == pytest.approx(golden, rel=1e-3)
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("kind", ["lstm", "ffn_dim", "baseline"])
+@pytest.mark.parametrize("kind", ["lstm", "feedforward", "baseline"])
 def test_a_model_memorises_eight_sequences(kind):
     task = prepared()
     losses = train(build_model(kind, task), task, eight(), 160, 3e-2)

@@ -12,7 +12,7 @@ Each block concatenates its output to its input, so that every later block sees 
 Few-shot classification: x_t = [norm(f(image_t) - mean f) ; one-hot label], with f a CNN trained jointly. The last image
 has zeros for a label, and y there are the logits of its class. The mean is over the labelled images: whatever all
 images of an episode share is uninformative, and as long as it outweighs their differences, attention cannot distinguish
-them. (The paper's batch normalisation removes it; see `ImageEncoder`.)
+them. (The paper's batch normalization removes it; see `ImageEncoder`.)
 
 Reinforcement learning: x_t = [one-hot last action ; its reward ; whether there was one], and y_t are the logits of the
 next action and the expected return.
@@ -235,7 +235,7 @@ def dilated_layers(length: int) -> int:
 class ImageEncoder(nn.Module):
     """f: stages of maxpool(relu(norm(C * image))) over 2 x 2 pixels each, and a linear layer.
 
-    The paper uses batch normalisation. Here group normalisation (Wu and He 2018) makes the output depend on its episode
+    The paper uses batch normalization. Here group normalization (Wu and He 2018) makes the output depend on its episode
     alone, in training and evaluation, without running averages.
     """
 

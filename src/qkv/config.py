@@ -4,16 +4,21 @@ Errors name the offending key and the nearest valid one. Data can only set decla
 than a registered class by its name.
 """
 
+import ast
 import copy
 import inspect
+import io
 import json
 import re
+import textwrap
+import tokenize
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import tomli_w
 from pydantic import (
@@ -27,6 +32,7 @@ from pydantic import (
     ValidationError,
     create_model,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from qkv.errors import ConfigError, InputError
@@ -144,11 +150,18 @@ def options_of(cls: type[Any], factory: str = "from_sizes") -> type[Config]:
     """
     method = getattr(cls, factory, cls)
     fields: dict[str, Any] = {
-        parameter.name: (parameter.annotation, parameter.default)
-        for parameter in inspect.signature(method).parameters.values()
+        parameter.name: (_annotation(parameter), parameter.default)
+        for parameter in inspect.signature(method, eval_str=True).parameters.values()
         if parameter.default is not parameter.empty and (method is cls or parameter.kind is parameter.KEYWORD_ONLY)
     }
     return create_model(cls.__name__, __base__=Config, **fields)
+
+
+def _annotation(parameter: inspect.Parameter) -> Any:
+    """Return the type of a parameter; without an annotation, the type of its default value."""
+    if parameter.annotation is not parameter.empty:
+        return parameter.annotation
+    return Any if parameter.default is None else type(parameter.default)
 
 
 def _term(kind: str) -> Any:
@@ -318,16 +331,73 @@ def _choices(cls: Any, location: Sequence[str]) -> list[str]:
 
 
 def describe_fields(cls: type[BaseModel]) -> dict[str, str]:
-    """Return the comment at the end of each field's line: the meaning of the key."""
+    """Return the meaning of each key of a config: the comment at the end of its definition."""
     comments: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not (isinstance(base, type) and issubclass(base, Config)) or base is Config:
-            continue
-        for line in inspect.getsource(base).splitlines():
-            match = re.match(r"    (\w+): .*?  # (.*)", line)
-            if match:
-                comments[match[1]] = match[2]
-    return comments
+        if issubclass(base, Config) and base is not Config:
+            comments |= _trailing_comments(base)
+    return {name: comments.get(name, "") for name in cls.model_fields}
+
+
+def describe_options(cls: type[Any]) -> dict[str, str]:
+    """Return the meaning of each option of a registered class: the comment on the line of the parameter."""
+    factory = cls.from_sizes if hasattr(cls, "from_sizes") else cls.__init__
+    comments = _trailing_comments(factory)
+    return {name: comments.get(name, "") for name in options_of(cls).model_fields}  # type: ignore[arg-type]
+
+
+@cache
+def _trailing_comments(definition: Any) -> dict[str, str]:
+    """Return the comment on the last line of each annotated name of a class, or of each parameter with a default."""
+    try:
+        source = textwrap.dedent(inspect.getsource(definition))
+    except (OSError, TypeError):  # not defined in a file
+        return {}
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    node = ast.parse(source).body[0]
+    names: dict[str, int] = {}
+    if isinstance(node, ast.ClassDef):
+        fields = (entry for entry in node.body if isinstance(entry, ast.AnnAssign))
+        names = {entry.target.id: entry.end_lineno or 0 for entry in fields if isinstance(entry.target, ast.Name)}
+    elif isinstance(node, ast.FunctionDef):
+        positional, keywords = node.args.args, node.args.kwonlyargs
+        options = [*positional[len(positional) - len(node.args.defaults) :], *keywords]
+        lines = [option.end_lineno or 0 for option in options]
+        names = {option.arg: line for option, line in zip(options, lines, strict=True) if lines.count(line) == 1}
+    return {name: comments[line] for name, line in names.items() if line in comments}
+
+
+def describe_type(annotation: Any, constraints: Sequence[Any] = ()) -> str:
+    """Return the type of a key in words, e.g. "int >= 1", "gru | lstm | rnn" or "score"."""
+    if get_origin(annotation) is Annotated:
+        annotation, *metadata = get_args(annotation)
+        return describe_type(annotation, (*constraints, *metadata))
+    if annotation is Term:
+        validator = next(entry for entry in constraints if isinstance(entry, PlainValidator))
+        return str(validator.func.args[0])  # type: ignore[union-attr]  # partial(parse_term, kind)
+    if get_origin(annotation) is Literal:
+        return " | ".join(str(option) for option in get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        members = [describe_type(member, constraints) for member in get_args(annotation) if member is not NoneType]
+        return " or ".join([*members, "unset"] if NoneType in get_args(annotation) else members)
+    if get_origin(annotation) in (tuple, list):
+        member, *rest = (describe_type(member) for member in get_args(annotation) if member is not Ellipsis)
+        return f"list of {', '.join([member, *rest])}"
+    name = getattr(annotation, "__name__", str(annotation))
+    bounds = [bound for entry in constraints for bound in _bounds(entry)]
+    return " ".join([name, ", ".join(bounds)]).strip()
+
+
+def _bounds(constraint: Any) -> Iterator[str]:
+    """Yield the bounds of a field; large upper bounds, which only reject mistakes, are omitted."""
+    if isinstance(constraint, FieldInfo):
+        for entry in constraint.metadata:
+            yield from _bounds(entry)
+    for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+        bound = getattr(constraint, name, None)
+        if bound is not None and abs(bound) < 1024:
+            yield f"{sign} {bound:g}"
 
 
 def require(condition: bool, message: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv.datasets.squad import Question
-from qkv.pipelines.question_answerer import Answerer
+from qkv.pipelines.question_answerer import QuestionAnswerer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 ASKED = [
@@ -32,7 +32,9 @@ def test_answers_are_spans_of_the_text_with_their_offsets(qkv, folder, file):
     done = qkv("answer", folder, "--file", file, "--json", "--top", 3, "--longest", 4)
     assert (done.code, done.err) == (0, "")
     found = [json.loads(line) for line in done.out.splitlines()]
-    wanted = Answerer(folder, device="cpu").answer([Question(**one) for one in ASKED], 3, max_answer_tokens=4)
+    answerer = QuestionAnswerer(folder, device="cpu")
+    questions, contexts = ([one[key] for one in ASKED] for key in ("question", "text"))
+    wanted = answerer(questions, contexts, top_k=3, max_answer_tokens=4)
     for number, (one, answered, asked) in enumerate(zip(found, wanted, ASKED, strict=True), start=1):
         assert (one["input"], one["question"], one["text"]) == (number, asked["question"], asked["text"])
         assert one["no_answer"] == pytest.approx(answered.no_answer, abs=1e-6)
@@ -44,14 +46,14 @@ def test_answers_are_spans_of_the_text_with_their_offsets(qkv, folder, file):
 
 
 def test_each_answer_is_a_line_and_a_single_question_can_be_an_option(qkv, folder, file):
-    answerer = Answerer(folder, device="cpu")
+    answerer = QuestionAnswerer(folder, device="cpu")
     for asked in ASKED:
-        found = answerer(asked["question"], asked["text"], 2)
+        found = answerer(asked["question"], asked["text"], top_k=2)
         rows = [
-            f"1\t{one.probability:.4f}\t{one.begin}\t{one.end}\t{' '.join(one.text.split())}"
+            f"1\t{one.probability:.4f}\t{one.start}\t{one.end}\t{' '.join(one.text.split())}"
             for one in found.candidates
         ]
-        if found.answer is None:
+        if found.span is None:
             rows.insert(0, f"1\t{found.no_answer:.4f}\t\t\t")
         done = qkv("answer", folder, "--question", asked["question"], "--text", asked["text"], "--top", 2)
         assert done.out.splitlines() == rows[:2]
@@ -110,17 +112,17 @@ def test_a_model_is_trained_evaluated_and_used(qkv, tmp_path):
         train = {{ epochs = 2, batch_tokens = 64, best_by = "f1" }}
     """)
     run = tmp_path / "run"
-    done = qkv("train", recipe, "--out", run, "--device", "cpu")
+    done = qkv("train", recipe, "--output", run, "--device", "cpu")
     assert done.code == 0, done.err
     assert "3 questions, 3 windows" in done.err
     done = qkv("evaluate", run, "--split", "valid", "--json", "--device", "cpu")
     assert {"loss", "exact", "f1"} <= json.loads(done.out).keys()
     done = qkv("answer", run, "--question", "Who?", "--text", text, "--json", "--device", "cpu")
     assert json.loads(done.out)["candidates"][0]["text"] in text
-    bad = qkv("train", recipe, "--set", "model.head=span", "--out", tmp_path / "other")
+    bad = qkv("train", recipe, "--set", "model.head=span", "--output", tmp_path / "other")
     assert "model.head" in bad.error
     data.write_text(data.read_text().replace('"answer_start": ', '"answer_start": 1'))
-    assert "the mat" in qkv("train", recipe, "--out", tmp_path / "other").error
+    assert "the mat" in qkv("train", recipe, "--output", tmp_path / "other").error
 
 
 def test_a_model_for_another_task_is_an_error(qkv, folder, tmp_path):

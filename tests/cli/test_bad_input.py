@@ -54,7 +54,7 @@ def test_training_on_invalid_files_is_an_error_and_writes_nothing(
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
-    ended = qkv("train", "pairs-gru", *arguments, "--out", "run", *TINY)
+    ended = qkv("train", "pairs-gru", *arguments, "--output", "run", *TINY)
     assert ended.error.startswith(f"{tmp_path}/{words}")
     assert files(tmp_path) == contents
 
@@ -67,7 +67,7 @@ def test_an_unknown_recipe_key_names_the_nearest_valid_one(tmp_path: Path) -> No
 
 def test_an_output_folder_with_another_run_is_unchanged(qkv: Callable[..., Ended], run: Path) -> None:
     before = files(run)
-    ended = qkv("train", "dates-gru", "--set", "data.size=50", *TINY, "--out", run)
+    ended = qkv("train", "dates-gru", "--set", "data.size=50", *TINY, "--output", run)
     assert "--resume" in ended.error
     assert files(run) == before
 

@@ -13,12 +13,12 @@ import typer
 
 from qkv.cli import demo
 from qkv.cli.main import app
-from qkv.datasets import registry
+from qkv.datasets.corpora import dates
 from qkv.datasets.corpora.dates import generate
 from qkv.errors import NotFinite
-from qkv.training.recipe import TASKS
+from qkv.registry import registered
 
-from .command import TINY, Ended, process
+from .command import TINY, Ended
 
 Command = Callable[..., Ended]
 TEXTS = ["5 March 2026", "Donnerstag, 5. März 2026"]
@@ -36,18 +36,22 @@ def options_of(command: Any) -> list[str]:
 
 
 def test_every_task_names_an_existing_command() -> None:
-    assert {task.cli_command for task in TASKS.values()} <= typer.main.get_command(app).commands.keys()
+    assert {task.cli_command for task in registered("task").values()} <= typer.main.get_command(app).commands.keys()
 
 
 def test_commands_and_options() -> None:
-    group = typer.main.get_command(app)
-    options = {name: options_of(command) for name, command in group.commands.items() if name != "data"}
-    options |= {f"data {name}": options_of(command) for name, command in group.commands["data"].commands.items()}
-    assert options == {
+    groups = ("data", "recipes", "models")
+    commands = typer.main.get_command(app).commands
+    options = {name: options_of(command) for name, command in commands.items() if name != "data"}
+    options |= {
+        f"{group} {name}": options_of(command) for group in groups for name, command in commands[group].commands.items()
+    }
+    assert all("--plugin" in names for name, names in options.items() if name != "recipes")
+    assert {name: [option for option in names if option != "--plugin"] for name, names in options.items()} == {
         "demo": ["--device", "--json", "--out"],
         "train": [
-            "--data", "--data-dir", "--device", "--force", "--json", "--list", "--out", "--resume", "--set",
-            "--strict", "--test", "--valid",
+            "--data", "--data-dir", "--device", "--dry-run", "--force", "--json", "--output", "--overwrite",
+            "--resume", "--set", "--strict", "--test", "--valid",
         ],
         "evaluate": [
             "--beam", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--out", "--split",
@@ -77,6 +81,10 @@ def test_commands_and_options() -> None:
         ],
         "convert": ["--dtype", "--json", "--to"],
         "view": ["--beam", "--count", "--device", "--document", "--head", "--json", "--layer", "--out", "--png"],
+        "recipes": ["--json"],
+        "recipes show": ["--json", "--set"],
+        "models": ["--json"],
+        "models show": ["--json"],
         "data list": ["--data-dir", "--json"],
         "data fetch": ["--data-dir", "--json"],
         "data show": ["--count", "--data-dir", "--json", "--kind", "--languages", "--split"],
@@ -272,7 +280,7 @@ def test_an_unwritable_output_path_is_named(qkv: Command, run: Path, tmp_path: P
     assert ended.err == f"error: {words}\n"
     ended = qkv("translate", run, TEXTS[0], "--attention", below)
     assert (ended.code, ended.err) == (2, f"error: {words}\n")
-    ended = qkv("train", "dates-gru", "--set", "data.size=20", *TINY, "--out", below)
+    ended = qkv("train", "dates-gru", "--set", "data.size=20", *TINY, "--output", below)
     assert "cannot be written" in ended.error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
@@ -290,7 +298,7 @@ def test_exit_codes(qkv: Command, monkeypatch: pytest.MonkeyPatch, error: BaseEx
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr(registry, "load_data", fail)
+    monkeypatch.setattr(dates.Dates, "load", fail)
     ended = qkv("data", "show", "dates")
     assert (ended.code, ended.out, ended.err) == (code, "", words)
 
@@ -326,85 +334,17 @@ def test_data_show_prints_pairs_of_a_dataset_or_of_files(qkv: Command, tmp_path:
     assert "did you mean test?" in qkv("data", "show", "dates", "--split", "tset").error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "missing recipe"),
-        (["date-gru"], "unknown recipe date-gru (did you mean dates-gru?)"),
-        (["none.toml"], "none.toml: no such file"),
-        (["pairs-gru"], "no training pairs"),
-        (["pairs-gru", "--data", "a", "--data", "b", "--data", "c"], "pairs"),
-        (["dates-gru", "--set", "train.lr"], "--set train.lr"),
-        (["dates-gru", "--set", "train.lr=fast"], "recipe dates-gru: train.lr"),
-        (["dates-gru", "--set", "model.source_vocab_size=5"], "recipe dates-gru: model.source_vocab_size"),
-        (["dates-gru", "--device", "tpu"], "unknown device 'tpu'"),
-        (["--resume", "none"], "none: "),
-        (["--resume", "none", "--out", "x"], "--out cannot be combined"),
-        (["--resume", "none", "--strict"], "--data, --valid"),
-    ],
-)
-def test_train_rejects_invalid_arguments_and_writes_nothing(
-    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert qkv("train", *arguments).error.startswith(words)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_recipe_given_with_resume_must_match_the_run(qkv: Command, run: Path) -> None:
-    assert "it trains rnn_seq2seq on dates" in qkv("train", "dates-transformer", "--resume", run).error
-    assert qkv("train", "dates-gru", "--resume", run).code == 0
-
-
-def test_training_on_a_thousand_user_pairs(qkv: Command, tmp_path: Path) -> None:
-    pairs = generate(1000, split="train", seed=5)
-    lines = [f"{pair.source}\t{pair.target}\n" for pair in pairs]
-    (tmp_path / "my.tsv").write_text("".join([*lines[:500], "\n", *lines[500:]]), encoding="utf-8")
-    ended = process(
-        "train", "pairs-gru", "--data", "my.tsv", "--out", "mine", "--json", *TINY, "--set", "train.epochs=1",
-        cwd=tmp_path,
-    )  # fmt: skip
-    (report,) = objects(ended.out)
-    assert (ended.code, report["run"], report["finished"]) == (0, "mine", True)
-    assert report["step"] == report["best"]["step"] > 10
-    assert "pairs  950 pairs" in ended.err
-    assert f"note: {tmp_path}/my.tsv: skipped 1 line(s)" in ended.err
-    assert qkv("translate", tmp_path / "mine", pairs[0].source).code == 0
-
-
-def test_training_and_evaluation_on_parallel_files(
-    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = generate(120, split="train", seed=5)
-    for name, part in (("train", pairs[:80]), ("valid", pairs[80:100]), ("test", pairs[100:])):
-        (tmp_path / f"{name}.src").write_text("".join(f"{pair.source}\n" for pair in part), encoding="utf-8")
-        (tmp_path / f"{name}.tgt").write_text("".join(f"{pair.target}\n" for pair in part), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    files = [
-        word
-        for option, name in (("--data", "train"), ("--valid", "valid"), ("--test", "test"))
-        for side in ("src", "tgt")
-        for word in (option, f"{name}.{side}")
-    ]
-    ended = qkv("train", "pairs-gru", *files, *TINY, "--set", "data.vocabulary=bpe:60", "--set", "seed=3")
-    assert (ended.code, ended.out) == (0, "runs/pairs-gru-3\n")
-    assert "qkv evaluate runs/pairs-gru-3, then qkv translate runs/pairs-gru-3\n" in ended.err
-    monkeypatch.chdir("/")  # the run stores absolute paths of its data
-    (report,) = objects(qkv("evaluate", tmp_path / "runs/pairs-gru-3", "--json").out)
-    assert (report["split"], report["pairs"]) == ("test", 20)
-    assert qkv("train", "--resume", tmp_path / "runs/pairs-gru-3").code == 0
-
-
 def test_demo_trains_evaluates_and_is_reused(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path
 ) -> None:
     recipe = tmp_path / "small.toml"
     recipe.write_text(
-        'data = { name = "dates", size = 60 }\nmodel = { name = "rnn_seq2seq", hidden_dim = 8, embedding_dim = 4 }\n'
+        'task = "translate"\ndata = { name = "dates", size = 60 }\n'
+        'model = { name = "rnn_seq2seq", hidden_dim = 8, embedding_dim = 4 }\n'
         'train = { epochs = 1, valid_size = 5, best_by = "exact" }\n'
     )
     monkeypatch.setattr(demo, "RECIPE", str(recipe))
-    monkeypatch.setattr(registry, "HELD_OUT_DATES", 50)
+    monkeypatch.setattr(dates, "HELD_OUT", 50)
     out = tmp_path / "demo"
     ended = qkv("demo", "--out", out, "--device", "cpu")
     assert ended.code == 0

@@ -101,7 +101,7 @@ def test_training_and_evaluation_environments_are_recorded_separately(
         patch.setattr("qkv.runtime.provenance.device_name", lambda device: "a workstation")
         patch.setattr("qkv.runtime.provenance.commit", lambda: "a" * 40)
         patch.setattr("qkv.runtime.provenance.source_hash", lambda: "b" * 64)
-        assert qkv("train", "pairs-gru", *sets, "--out", "run", "--device", "cpu").code == 0
+        assert qkv("train", "pairs-gru", *sets, "--output", "run", "--device", "cpu").code == 0
         assert qkv("evaluate", "run", "--device", "cpu").code == 0
         here = "trained on a workstation in bfloat16, torch "
         same = qkv("compare", "run").out
@@ -160,7 +160,7 @@ def test_a_user_recipe_gets_no_reproduction_command(
         'data = { name = "pairs", train = ["pairs.tsv"], test = ["pairs.tsv"] }\ntrain = { epochs = 1 }\n'
         'model = { name = "rnn_seq2seq", hidden_dim = 4, embedding_dim = 4 }\n'  # no dropout, unlike built-in ones
     )
-    assert qkv("train", "mine.toml", "--out", "mine", "--device", "cpu").code == 0
+    assert qkv("train", "mine.toml", "--output", "mine", "--device", "cpu").code == 0
     assert qkv("evaluate", "mine", "--beam", 2).code == 0
     (kept,) = read_records(Path("mine"))
     assert (kept.recipe, kept.shipped, kept.changes) == ("mine", False, ())

@@ -69,7 +69,7 @@ def commands(folder: Path) -> dict[str, Sequence[object]]:
 
 def train(folder: Path, *more: str) -> list[str]:
     changes = [word for change in TINY for word in ("--set", change)]
-    return ["train", "dates-gru", *changes, "--device", "cpu", "--out", str(folder), *more]
+    return ["train", "dates-gru", *changes, "--device", "cpu", "--output", str(folder), *more]
 
 
 @pytest.fixture(scope="module")

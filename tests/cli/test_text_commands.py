@@ -102,7 +102,7 @@ def test_a_conllu_file_is_read_by_sentence(qkv, folders, tmp_path):
     )
     (tmp_path / "in.conllu").write_text("\n".join(rows))
     found = objects(qkv("tag", folders["tag"], "--file", tmp_path / "in.conllu", "--json").out)
-    wanted = library.Tagger(folders["tag"], device="cpu").tag(sentences)
+    wanted = library.Tagger(folders["tag"], device="cpu")(sentences)
     assert [(one["text"], one["words"], one["tags"]) for one in found] == [
         (one.text, list(one.words), list(one.tags)) for one in wanted
     ]
@@ -114,11 +114,11 @@ def test_fill_numbers_texts_and_masks(qkv, folders):
     one, two = "The [MASK] sat.", "<mask> and [MASK]"
     done = qkv("fill", folders["fill"], one, two, "--top", 2)
     assert (done.code, done.err) == (0, "")
-    filler = library.Filler(folders["fill"], device="cpu")
+    filler = library.MaskFiller(folders["fill"], device="cpu")
     rows = [
         f"{number}\t{place}\t{guess.probability:.4f}\t{guess.word}"
         for number, text in enumerate((one, two), start=1)
-        for place, guesses in enumerate(filler(text, top=2).guesses, start=1)
+        for place, guesses in enumerate(filler(text, top_k=2).guesses, start=1)
         for guess in guesses
     ]
     assert done.out.splitlines() == rows
@@ -132,7 +132,7 @@ def test_fill_numbers_texts_and_masks(qkv, folders):
 
 
 def test_embed_writes_vectors_in_order(qkv, folders, file, tmp_path):
-    wanted = library.Embedder(folders["embed"], device="cpu")(NONEMPTY, pooling="cls", normalise=False).numpy()
+    wanted = library.Embedder(folders["embed"], device="cpu")(NONEMPTY, pooling="cls", normalize=False).numpy()
     options = ("--pooling", "cls", "--no-normalise")
     for name in ("vectors.npy", "vectors.safetensors"):
         done = qkv("embed", folders["embed"], "--input", file, "--out", tmp_path / name, *options)

@@ -11,7 +11,7 @@ import torch
 
 from qkv.hub import save_model
 from qkv.models import rnn_seq2seq
-from qkv.pipelines.translator import Search, Translator
+from qkv.pipelines.translator import Translator
 from qkv.tokenizers import BPETokenizer
 
 from .command import Ended
@@ -53,8 +53,8 @@ def objects(ended: Ended) -> list[dict[str, Any]]:
 
 def test_pharaoh_pairs_follow_the_text_and_index_words(qkv: Command, attending: Path) -> None:
     ended = qkv("translate", attending, *TEXTS, "--align", "pharaoh", "--beam", 2)
-    expected = Translator(attending, device="cpu").translate(TEXTS, Search(2), attention=True)
-    for line, source, (answer,) in zip(ended.out.splitlines(), TEXTS, expected, strict=True):
+    expected = Translator(attending, device="cpu")(TEXTS, num_beams=2)
+    for line, source, answer in zip(ended.out.splitlines(), TEXTS, expected, strict=True):
         text, pairs = line.split("\t")
         indices = [tuple(map(int, pair.split("-"))) for pair in pairs.split()]
         assert text == answer.text

@@ -43,7 +43,7 @@ def test_maps_of_a_text_encoder_include_special_tokens(tmp_path):
     model = tiny_bert("classifier", labels=2, label_names=("bad", "good"))
     probe = AttentionProbe(saved(model, tokenizer, tmp_path / "model"), device="cpu")
     answer = probe(TEXT)
-    tokens = torch.tensor([tokenizer.encode(TEXT)])
+    tokens = torch.tensor([tokenizer.encode(TEXT, add_special_tokens=True)])
     with torch.no_grad():
         first = by_hand(model.encoder[0], model.embed(tokens, None)[0]).softmax(dim=-1)
         log_p = model.logits(model(tokens))[0].log_softmax(dim=-1)
@@ -65,7 +65,8 @@ def test_maps_of_a_language_model_are_causal():
     tokens = torch.tensor([TOKENIZER.encode(TEXT)])
     with torch.no_grad():
         block = model.blocks[0]
-        scores = by_hand(block, block.attention_norm(model.positions.add_to(model.embed(tokens)))[0])
+        embedded = model.positions.add_to(model.embed(tokens), 0)
+        scores = by_hand(block, block.attention_norm(embedded)[0])
         future = torch.ones(scores.shape[-2:]).triu(1).bool()
         log_p = model(tokens)[0].log_softmax(dim=-1)
     assert answer.attention[0].rows == answer.attention[0].columns == tuple(TEXT)
@@ -98,7 +99,7 @@ def test_attention_pooling_has_one_row():
         max_characters=8, filters=((1, 4),), highway_layers=1, character_dim=4,
     )  # fmt: skip
     model = Elmo(config).eval()
-    answer = AttentionProbe(model, CharacterIds(8))("A good film, isn't it?")
+    answer = AttentionProbe(model)("A good film, isn't it?")
     (attention_map,) = answer.attention
     assert attention_map.rows == ("[text]",)
     assert attention_map.columns == ("A", "good", "film", ",", "is", "n't", "it", "?")
@@ -203,7 +204,7 @@ def test_maps_of_a_tree_model_use_the_heads_of_a_sentence(tmp_path):
             pieces,
             pieces,
         )
-        ids = torch.tensor([tokenizer.encode("the cats sat")])
+        ids = torch.tensor([tokenizer.encode("the cats sat", add_special_tokens=True)])
         trees = Trees.from_heads(torch.tensor([heads]))
         with torch.no_grad(), watch(model) as record:
             model(ids, tree=TreePositions.from_tokens(trees, torch.tensor([[0, 1, 2, 2, 3, 0]])))

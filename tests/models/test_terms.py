@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.attention import Attend, Encoding, Position
-from qkv.config import build
+from qkv.config import build, describe_fields
 from qkv.errors import InputError, Unsupported
 from qkv.registry import _classes, lookup, register
 
@@ -157,3 +157,9 @@ def test_a_config_with_options_of_terms_survives_a_round_trip(name):
     data = model.config.to_dict()
     assert data["score"] == {"name": "low_rank", "rank": 3}
     assert build(type(model.config), data, "test") == model.config
+
+
+@MODELS
+def test_every_key_of_the_config_is_described(name):
+    cls = lookup("model", name).config_class
+    assert describe_fields(cls).keys() >= cls.model_fields.keys()

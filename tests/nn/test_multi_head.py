@@ -22,8 +22,8 @@ class Turn(Position):
     rotates_qk = True
     extrapolates = True
 
-    def apply_to_qk(self, x, places):
-        return x * torch.cos(places.to(x.dtype) / 3)[:, None, :, None]
+    def apply_to_qk(self, x, positions):
+        return x * torch.cos(positions.to(x.dtype) / 3)[:, None, :, None]
 
 
 def twin(ours: MultiHeadAttention) -> nn.MultiheadAttention:
@@ -160,7 +160,7 @@ def test_keys_of_a_memory_are_computed_once():
         rotates_qk = True
         extrapolates = True
 
-        def apply_to_qk(self, x, places):
+        def apply_to_qk(self, x, positions):
             calls.append(x.shape[2])
             return x
 

@@ -91,7 +91,7 @@ def test_maps_equal_the_attention_of_the_search(translator):
     source = tokenizer.encode("bb ccc a")
     answer = translator("bb ccc a", min_new_tokens=4)
     tokens = tokenizer.encode(answer.text)
-    batch = collate([EncodedPair(source, ())])
+    batch = collate([EncodedPair(source, ())], begin=2, end=3)
     memory = model.encode(batch.source, batch.source_lengths)
     state = model.init_state(memory)
     with qkv.watch(model, layers=["decoder"]) as records, torch.inference_mode():

@@ -92,7 +92,7 @@ def _run(subjects: Subjects, name: str) -> None:
         given = ["--data-dir", subjects.get("captions")]
     elif data:
         given = ["--data", subjects.get(f"texts/{data}") / data]
-    subjects.qkv("train", recipe, *given, *settings(recipe, "train.save_every=2"), "--out", folder / "run")
+    subjects.qkv("train", recipe, *given, *settings(recipe, "train.save_every=2"), "--output", folder / "run")
     if name in ("rnn_seq2seq", "transformer"):
         subjects.qkv("evaluate", folder / "run", "--split", "valid", "--device", "cpu")
     _inputs(folder)
@@ -121,7 +121,7 @@ def _interrupted(subjects: Subjects, _: str) -> None:
     """A run that was stopped by Ctrl-C after its first checkpoint."""
     folder = subjects.folder / "interrupted" / "run"
     more = ("train.epochs=4", "train.save_every=3", "train.validate_every=6")
-    arguments = ["train", "dates-gru", *settings("dates-gru", *more), "--out", str(folder)]
+    arguments = ["train", "dates-gru", *settings("dates-gru", *more), "--output", str(folder)]
 
     def stopped() -> int:
         pid = os.getpid()

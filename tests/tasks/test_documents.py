@@ -107,7 +107,7 @@ def test_weights_are_those_of_their_words():
 
 def test_documents_can_be_embedded():
     model = network(head=None, label_names=())
-    vectors = qkv.Embedder(model, TOKENIZER)(TEXTS, normalise=False, batch_size=12)
+    vectors = qkv.Embedder(model, TOKENIZER)(TEXTS, normalize=False, batch_size=12)
     encoder = SentenceExampleEncoder(TOKENIZER, 6)
     for row, ids in zip(vectors, encoder.encode(TEXTS), strict=True):
         hidden = model(encoder.lookup(torch.tensor([ids[:3]])))

@@ -1,22 +1,22 @@
 """Translation with dependency trees: tree positions of tokens in batches and answers."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from qkv.pipelines.parsed_source import ParsedBatch, parsed_ids, parsed_tokens
 
 from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import save_model
-from qkv.models.transformer import Transformer
-from qkv.pipelines.translator import Search, Translator
-from qkv.pipelines.tree_inputs import ParsedSentence
-from qkv.tasks.translation import TranslationTask, encode
-from qkv.tokenizers import BPETokenizer, CharTokenizer, TrainedTokenizer, WordPieceTokenizer, WordTokenizer
+from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.pipelines.translator import Translator
+from qkv.pipelines.tree_inputs import ParsedBatch, ParsedSentence, parsed_encoding, parsed_ids
+from qkv.tasks.translation import TranslationConfig, TranslationTask, encode
+from qkv.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer
 from qkv.training.recipe import TrainConfig
 
 HEADS = [(0, 1, 1), (0, 1, 2), (0, 3, 1), (2, 0, 2), (2, 0, 1), (3, 0, 2), (3, 3, 0), (3, 1, 0)]
@@ -33,14 +33,14 @@ MIXED = [*PAIRS, pair((2, 0), ("a", "b")), pair((0,), ("c",)), pair((2, 3, 4, 5,
 TOKENIZER = WordTokenizer.train(["a b c -"])
 
 
-def build(pairs: list[Pair] = PAIRS, tokenizer: TrainedTokenizer = TOKENIZER, **changes: Any) -> Any:
+def build(pairs: list[Pair] = PAIRS, tokenizer: Tokenizer = TOKENIZER, **changes: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 32, "max_length": 32}
-    config = Config(
-        len(tokenizer), len(tokenizer), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
-    )
+    vocab_sizes = {"source_vocab_size": len(tokenizer), "target_vocab_size": len(tokenizer)}
+    options = {**sizes, **vocab_sizes, "dropout": 0.0, "tree": "both", "tie_embeddings": False, **changes}
+    config = TransformerConfig(**options)
     data = PairDataset({"train": pairs, "valid": pairs})
-    task = TranslationTask.prepare(data, tokenizer, config, TrainConfig(batch_size=64), 0)
+    task = TranslationTask.prepare(data, tokenizer, config, TranslationConfig(), TrainConfig(batch_size=64), 0)
     return task, Transformer(config).eval()
 
 
@@ -59,32 +59,41 @@ SENTENCES = [  # with spaces, special characters, accents and unknown words
 ]
 
 
-@pytest.mark.parametrize("kind", ["char", "word", "word:12", "bpe:50", "bpe:120"])
+@pytest.mark.parametrize(
+    "train_tokenizer",
+    [
+        CharTokenizer.train,
+        WordTokenizer.train,
+        partial(WordTokenizer.train, vocab_size=12),
+        partial(BPETokenizer.train, vocab_size=50),
+        partial(BPETokenizer.train, vocab_size=120),
+    ],
+)
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_encoding_word_by_word_equals_encoding_the_text(kind, lowercase):
-    tokenizer = train_by_kind(TEXTS, kind, lowercase=lowercase)
+def test_encoding_word_by_word_equals_encoding_the_text(train_tokenizer, lowercase):
+    tokenizer = train_tokenizer(TEXTS, lowercase=lowercase)
     texts = [" ".join(sentence.words) for sentence in SENTENCES]
-    assert [sentence.ids for sentence in parsed_ids(tokenizer, SENTENCES)] == tokenizer.encode(texts)
+    assert [ids for ids, _ in parsed_ids(tokenizer, SENTENCES)] == tokenizer.encode(texts)
     for sentence, text in zip(SENTENCES, texts, strict=True):
-        tokens, whole = parsed_tokens(tokenizer, sentence), tokenizer.encode(text)
-        assert (tokens.ids, tokens.pieces) == (whole.ids, whole.pieces)
+        (tokens, tree), (whole,) = parsed_encoding(tokenizer, sentence), tokenizer.encode_with_offsets([text])
+        assert tokens == whole
         words = [
-            "".join(piece for piece, word in zip(tokens.pieces, tokens.tree.words, strict=True) if word == number)
+            "".join(piece for piece, word in zip(tokens.pieces, tree.words, strict=True) if word == number)
             for number in range(1, len(sentence.words) + 1)
         ]
         assert [word.removeprefix(" ") for word in words] == list(sentence.words)
 
 
 def test_the_space_before_a_word_belongs_to_it():
-    (encoded,) = parsed_ids(CharTokenizer.train(["ab c"]), [ParsedSentence(("ab", "c"), (2, 0))])
-    assert encoded.tree.words == [1, 1, 2, 2]
-    assert encoded.tree.heads == (2, 0)
+    ((_, tree),) = parsed_ids(CharTokenizer.train(["ab c"]), [ParsedSentence(("ab", "c"), (2, 0))])
+    assert tree.words == [1, 1, 2, 2]
+    assert tree.heads == (2, 0)
 
 
 def test_bpe_dropout_equals_that_of_the_text():
     tokenizer = BPETokenizer.train(TEXTS, vocab_size=120)
     texts = [" ".join(encoded.words) for encoded in SENTENCES]
-    sampled = [encoded.ids for encoded in parsed_ids(tokenizer, SENTENCES, dropout=0.5, seed=(1, 2))]
+    sampled = [ids for ids, _ in parsed_ids(tokenizer, SENTENCES, dropout=0.5, seed=(1, 2))]
     assert sampled == tokenizer.encode(texts, dropout=0.5, seed=(1, 2))
     assert sampled != tokenizer.encode(texts)
     pairs = [pair((2, 0), ("the cat", "of")), pair((0,), ("hat",))]
@@ -138,11 +147,11 @@ def test_a_model_without_trees_cannot_learn_them():
 def test_answers_depend_on_the_tree_but_not_on_the_batch(beam):
     translator = Translator(spread(build()[1]), TOKENIZER)
     sources = [example.source_input for example in MIXED]
-    together = translator.translate(sources, Search(beam, max_length=6))
-    assert [answers[0].source for answers in together] == [example.source for example in MIXED]
-    assert len({round(answers[0].score, 4) for answers in together[: len(PAIRS)]}) > 1  # for the same text
-    for example, (best,) in zip(sources, together, strict=True):
-        alone = translator(example, beam=beam, max_length=6)
+    together = translator(sources, num_beams=beam, max_new_tokens=6)
+    assert [answer.source for answer in together] == [example.source for example in MIXED]
+    assert len({round(answer.score, 4) for answer in together[: len(PAIRS)]}) > 1  # for the same text
+    for example, best in zip(sources, together, strict=True):
+        alone = translator(example, num_beams=beam, max_new_tokens=6)
         assert alone.text == best.text
         assert alone.score == pytest.approx(best.score, abs=1e-5)
         assert [attention_map.layer for attention_map in alone.attention] == [
@@ -157,8 +166,8 @@ def test_a_saved_translator_gives_the_same_answers(tmp_path: Path):
     model = spread(build()[1])
     save_model(model, TOKENIZER, tmp_path)
     sources = [example.source_input for example in MIXED]
-    expected = Translator(model, TOKENIZER).translate(sources, Search(max_length=6))
-    assert Translator(tmp_path, device="cpu").translate(sources, Search(max_length=6)) == expected
+    expected = Translator(model, TOKENIZER)(sources, max_new_tokens=6)
+    assert Translator(tmp_path, device="cpu")(sources, max_new_tokens=6) == expected
 
 
 def test_a_source_without_a_tree_is_an_error():
@@ -178,5 +187,5 @@ def test_an_invalid_tree_is_an_error():
 
 
 def test_a_released_tokenizer_is_an_error():
-    with pytest.raises(InputError, match="learned vocabulary"):
+    with pytest.raises(InputError, match="tokenizer trained by qkv"):
         parsed_ids(WordPieceTokenizer.train(["a b"], vocab_size=60), [ParsedSentence(("a", "b"), (2, 0))])

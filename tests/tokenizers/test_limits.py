@@ -354,10 +354,13 @@ def test_trained_vocabularies_take_any_length_and_crafted_ones_are_rejected():
 
 
 def test_a_run_of_spaces_takes_a_sentencepiece_tokenizer_linear_time(tmp_path):
-    from qkv.tokenizers.sentencepiece import Kind, SentencePieces
+    pb2 = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
+    from qkv.tokenizers.sentencepiece import sentencepiece_tokenizer
 
-    pieces = SentencePieces((("<unk>", 0.0, Kind.UNKNOWN), ("▁a", -1.0, Kind.NORMAL), ("▁", -2.0, Kind.NORMAL)))
-    tokenizer = PretrainedTokenizer(pieces.tokenizer("here"))
+    model = pb2.ModelProto()
+    for text, score, kind in (("<unk>", 0.0, 2), ("▁a", -1.0, 1), ("▁", -2.0, 1)):
+        model.pieces.add(piece=text, score=score, type=kind)
+    tokenizer = PretrainedTokenizer(sentencepiece_tokenizer(model.SerializeToString(), "here"))
     assert tokenizer.encode("  a" + " " * 100_000 + "a  ") == [1, 1]
 
 

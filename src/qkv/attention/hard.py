@@ -94,12 +94,12 @@ class Hard(nn.Module, Align):
         cls,
         sizes: Sizes,
         *,
-        estimator: Literal["straight-through", "gumbel", "reinforce"] = "straight-through",
-        temperature: float = 1.0,
-        baseline: Literal["moving-average", "learned", "none"] = "moving-average",
-        decay: float = 0.9,
-        entropy: float = 0.0,
-        discount: float = 1.0,
+        estimator: Literal["straight-through", "gumbel", "reinforce"] = "straight-through",  # gradient estimator
+        temperature: float = 1.0,  # gumbel: temperature of the softmax
+        baseline: Literal["moving-average", "learned", "none"] = "moving-average",  # reinforce: baseline of the reward
+        decay: float = 0.9,  # reinforce: decay of the moving average
+        entropy: float = 0.0,  # reinforce: weight of an entropy bonus
+        discount: float = 1.0,  # reinforce: discount factor of future rewards
     ) -> "Hard":
         if estimator != "reinforce" and (baseline != "moving-average" or entropy or discount != 1.0):
             raise InputError("baseline, entropy and discount apply to estimator = 'reinforce' only")

@@ -81,7 +81,7 @@ class Rotary(Position):
             raise InputError(f"the base of Rotary must be positive, not {self.base}")
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, base: float = 10000.0) -> "Rotary":
+    def from_sizes(cls, sizes: Sizes, *, base: float = 10000.0) -> "Rotary":  # of the angles
         return cls(sizes.query, base)
 
     def apply_to_qk(

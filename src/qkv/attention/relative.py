@@ -74,7 +74,7 @@ class Relative(RelativeEmbeddings):
     """Vectors for the distance j - i between a query at position i and a key at position j (Shaw et al. 2018)."""
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, max_distance: int = 16) -> "Relative":
+    def from_sizes(cls, sizes: Sizes, *, max_distance: int = 16) -> "Relative":  # D; larger distances are clipped
         return cls(sizes.query, max_distance)
 
     def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:

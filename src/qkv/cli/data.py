@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli import options
+from qkv.cli import completion, options
 from qkv.cli.console import info, note, result, result_json, result_line
 from qkv.config import build
 from qkv.errors import InputError
@@ -69,7 +69,9 @@ def _where(store: "DatasetCache", corpus: "DatasetInfo") -> str:
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset name.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=completion.complete_datasets, help="Dataset name.")
+    ],
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Download directory [the cache].")
     ] = None,
@@ -100,7 +102,12 @@ def fetch(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset name, or your own file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", autocompletion=completion.complete_datasets, help="Dataset name, or your own file."
+        ),
+    ],
     target: Annotated[
         Path | None, typer.Argument(metavar="TARGET", help="Target file, if NAME is a source file.")
     ] = None,

@@ -21,12 +21,14 @@ from qkv.cli import (
     evaluate,
     fill,
     generate,
+    models,
+    recipes,
     tag,
     train,
     translate,
     view,
 )
-from qkv.cli.options import INTERRUPTED
+from qkv.cli.options import INTERRUPTED, add_plugin_option
 from qkv.errors import InputError, QkvError, Unsupported
 from qkv.runtime.native import reserve_standard_descriptors
 from qkv.runtime.text import message_line, printable
@@ -40,7 +42,6 @@ app = typer.Typer(
     name="qkv",
     help="Train, run and inspect attention models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,6 +61,9 @@ app.command(name="embed")(embed.embed)
 app.command(name="view")(view.view)
 app.command(name="convert")(convert.convert)
 app.add_typer(data.app, name="data")
+app.add_typer(recipes.app, name="recipes")
+app.add_typer(models.app, name="models")
+add_plugin_option(app)
 
 
 def _version(requested: bool) -> bool:

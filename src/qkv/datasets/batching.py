@@ -12,10 +12,10 @@ from typing import Literal
 import torch
 
 from qkv.datasets.tensor_batch import TensorBatch
-from qkv.tokenizers.trained import BEGIN, END, PAD
 from qkv.types import Int, Tensor
 
 POOL = 50  # batches per pool of shuffled examples that is sorted by length
+PAD_ID = 0  # padding is masked: any id of the vocabulary will do
 IGNORE = -1  # target that does not contribute to the loss
 WIDTH_MULTIPLE = 4  # batch widths are rounded up to a multiple of this
 
@@ -60,9 +60,7 @@ class Batch(TensorBatch):
     tokens: int  # number of target tokens, without padding
 
 
-def collate(
-    pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begin: int = BEGIN, end: int = END
-) -> Batch:
+def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begin: int, end: int) -> Batch:
     """Pad the pairs into a batch of at least `rows` rows and `width` columns.
 
     Extra rows have a source of one padding token and only ignored targets.
@@ -79,7 +77,7 @@ def collate(
 
 
 def collate_to_shape(
-    pairs: Sequence[EncodedPair], batch_size: BatchSize, longest: int, *, begin: int = BEGIN, end: int = END
+    pairs: Sequence[EncodedPair], batch_size: BatchSize, longest: int, *, begin: int, end: int
 ) -> Batch:
     """Pad the pairs to the fixed shape of their width, which is at most `longest`."""
     width = min(round_up(max(pair.length for pair in pairs)), longest)
@@ -91,7 +89,7 @@ def round_up(length: int, multiple: int = WIDTH_MULTIPLE) -> int:
     return -(-length // multiple) * multiple
 
 
-def _pad(rows: Sequence[Sequence[int]], width: int, value: int = PAD) -> Int[Tensor, "rows width"]:
+def _pad(rows: Sequence[Sequence[int]], width: int, value: int = PAD_ID) -> Int[Tensor, "rows width"]:
     """Pad the rows into one tensor; padding lists is ten times faster than padding small tensors."""
     width = max(width, *map(len, rows))
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.long)

@@ -68,12 +68,10 @@ class TransformerConfig(Config):
 
     @property
     def attention_dropout_p(self) -> float:
-        """Dropout rate of the attention weights."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
     def activation_dropout_p(self) -> float:
-        """Dropout rate inside the feed-forward networks."""
         return self.dropout if self.activation_dropout is None else self.activation_dropout
 
     @property

@@ -70,7 +70,6 @@ class ViTConfig(Config):
 
     @property
     def attention_dropout_p(self) -> float:
-        """Dropout rate of the attention weights."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
@@ -139,10 +138,9 @@ class ViT(Model):
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             channels = self.config.channels
             raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(images.shape)}")
-        x = images
         for convolution in self.stem:
-            x = convolution(x)
-        patches, grid = self.patch_embed(x)
+            images = convolution(images)
+        patches, grid = self.patch_embed(images)
         z = torch.cat((self.class_token.expand(len(images), -1, -1), patches), dim=1)
         if isinstance(self.positions, Learned):
             z = z + self.interpolate_positions(self.positions.weight, grid)

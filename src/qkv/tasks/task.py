@@ -1,5 +1,6 @@
 """The interface between tasks and the training loop: tokenizer, batches, loss and metrics."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,26 +58,34 @@ class Evaluation:
 
 
 class Task(ABC):
-    """Data, loss and metrics of a task; all that the training loop and `qkv evaluate` use."""
+    """Data, loss and metrics of a task; all that the training loop and `qkv evaluate` use.
 
-    title: ClassVar[str]  # name used in messages
-    cli_command: ClassVar[str]  # CLI command that runs models trained on this task
-    metrics: ClassVar[dict[str, Metric]]  # returned by `validate`; `train.best_by` names one of them
+    `qkv.tasks.example_task.ExampleTask` is a simpler base class, for tasks on independent examples.
+    """
+
+    title: ClassVar[str]  # name used in messages; default: the name of the class in lower case
+    cli_command: ClassVar[str] = ""  # CLI command that runs models trained on this task; "": none
+    metrics: ClassVar[Mapping[str, Metric]] = {"loss": Metric("loss", higher_is_better=False)}  # of `validate`
     test_metrics: ClassVar[Mapping[str, Metric]] = {}  # returned by `evaluate` only
     searches: ClassVar[bool] = False  # whether `evaluate` takes search settings
     columns: ClassVar[tuple[Column, ...]] = ()  # of its result tables; empty: those of the dataset
     model: ClassVar[type[Any]]  # base class of the models that can be trained on it
     model_options: ClassVar[Mapping[str, Any]] = {}  # model config keys that the task fixes
-    from_data: ClassVar[tuple[str, ...]]  # model config keys that are set from the data
+    from_data: ClassVar[tuple[str, ...]] = ()  # model config keys that are set from the data
     datasets: ClassVar[tuple[type[Dataset[Any]], ...]]  # types of dataset it can be trained on
-    config_class: ClassVar[type[TaskConfig]]
+    config_class: ClassVar[type[TaskConfig]] = TaskConfig
     batch_units: ClassVar[tuple[str, ...]] = ("tokens", "examples")  # valid values of train.batch_by
 
     unit: ClassVar[str] = "tok"  # unit of `Batch.tokens` in the progress display
     capturable: bool = False  # whether the loss can be captured in a CUDA graph
 
     tokenizer: Tokenizer | None  # None without text, and for models of characters
-    notes: tuple[str, ...]  # messages for the user, e.g. about skipped examples
+    notes: tuple[str, ...] = ()  # messages for the user, e.g. about skipped examples
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not hasattr(cls, "title"):
+            cls.title = re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__.removesuffix("Task")).lower()
 
     @classmethod
     def accepts_tokenizer(cls, name: str) -> bool:
@@ -94,9 +103,9 @@ class Task(ABC):
         return train_tokenizer(data, config) if getattr(model, "max_characters", None) is None else None
 
     @classmethod
-    @abstractmethod
     def sizes(cls, data: Any, tokenizer: Any) -> dict[str, Any]:
-        """Values of the model config keys in `from_data`."""
+        """Values of the model config keys in `from_data`; by default the size of the vocabulary."""
+        return {key: len(tokenizer) for key in cls.from_data}
 
     @classmethod
     @abstractmethod

@@ -29,7 +29,7 @@ MAX_FILE_BYTES = 2**26  # Gemma's tokenizer.json, with 262,144 tokens, has 33 mi
 MAX_TOKEN_ID = 2**24
 MAX_JSON_VALUES = 2**22  # about 70 bytes of memory each; Gemma's tokenizer.json has 1.8 million
 SPACE = "▁"  # in SentencePiece
-TOKEN_IDS_KEY = "numbers"  # qkv extension of tokenizer.json, which other libraries cannot read
+TOKEN_IDS_KEY = "token_ids"  # qkv extension of tokenizer.json, which other libraries cannot read
 DEFAULT_NAMES = {  # common names of special tokens
     "pad": ("<pad>", "[PAD]"),
     "unk": ("<unk>", "[UNK]", "<|endoftext|>"),

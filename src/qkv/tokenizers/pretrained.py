@@ -22,12 +22,12 @@ from qkv.tokenizers.library import (
 )
 from qkv.tokenizers.limits import MAX_TOKEN_CHARS, MAX_TOKENS
 from qkv.tokenizers.pair import PairTokenizer
-from qkv.tokenizers.sentencepiece import SentencePieces
+from qkv.tokenizers.sentencepiece import sentencepiece_tokenizer
 from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER, Tokenizer
 from qkv.tokenizers.wordpiece import NAMES, wordpiece_backend
 
 ADDED = "added_tokens.json"
-MAX_SPM_BYTES = 2**24
+MAX_SPM_BYTES = 2**23  # parsed, a file can take 30 times as much; XLM-R has 5 million
 T = TypeVar("T", bound=bool | None)
 
 
@@ -106,7 +106,7 @@ def _spm(folder: Path, path: Path, vocabulary: Path) -> PretrainedTokenizer:
         if names[field] not in token_ids:
             raise CheckpointError(f"{vocabulary}: has no {names[field]}")
     end = names["end"]
-    tokenizer = SentencePieces.parse(read_bytes(path, MAX_SPM_BYTES), str(path)).tokenizer(str(path))
+    tokenizer = sentencepiece_tokenizer(read_bytes(path, MAX_SPM_BYTES), str(path))
     languages = [token for token in token_ids if token.startswith(">>") and token.endswith("<<")]
     with tokenizer_errors(str(path)):
         tokenizer.add_special_tokens([name for name in names.values() if name in token_ids])

@@ -431,13 +431,13 @@ def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
         if head == "tagger"
         else LabeledTextDataset(dict.fromkeys(both, texts))
     )
-    tokenizer: Any = CharacterIds(SIZES["max_characters"])
-    if head == "language_model":
-        tokenizer = kind.train_tokenizer(
-            data, SimpleNamespace(tokenizer=Term("tokenizer", "word"), lowercase=False), None
-        )
     sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden_dim": 32, "projection_clip": 3.0, "task_dropout": 0.0}
-    config = ElmoConfig(**{**SIZES, **sizes, "layers": 2, "head": head, **kind.sizes(data, tokenizer)})
+    config = ElmoConfig(**{**SIZES, **sizes, "layers": 2, "head": head})
+    tokenizer = None
+    if head == "language_model":
+        options = SimpleNamespace(tokenizer=Term("tokenizer", "word"), lowercase=False)
+        tokenizer = kind.train_tokenizer(data, options, config)
+    config = config.replace(**kind.sizes(data, tokenizer))
     task = kind.prepare(data, tokenizer, config, kind.config_class(), TrainConfig(batch_size=64), 0)
     torch.manual_seed(0)
     model = Elmo(config)

@@ -211,6 +211,8 @@ def test_it_runs_and_learns_in_bfloat16():
         ({"word_dropout": -0.1}, "word_dropout must be"),
         ({"labels": 2, "label_names": ("one",)}, "there are 1 label_names for 2 labels"),
         ({"score": "dott"}, r"unknown score 'dott' \(did you mean dot\?\)"),
+        ({"score": {"name": "low_rank", "rank": 0}}, "rank must be"),
+        ({"align": {"name": "hard", "estimator": "reinforce"}}, "reinforce"),
         ({"backend": "cuda"}, "backend = 'cuda'"),
     ],
 )

@@ -175,7 +175,7 @@ def test_architecture_keys_of_the_checkpoint_override_the_recipe(normalize_words
     sizes = {"filters": ((1, 4),), "highway_layers": 1, "dim": 4, "hidden_dim": 8, "layers": 1}
     pretrained = Elmo(ElmoConfig(vocab_size=9, head="language_model", normalize_words=normalize_words, **sizes))
     elmo_recipe = read_recipe("polarity-elmo", ["init=somewhere", "model.normalize_words=true", "model.max_length=7"])
-    config = pretrained_config(elmo_recipe, pretrained, {"head": "classifier"})
+    config = pretrained_config(elmo_recipe, pretrained, {})
     assert (config.normalize_words, config.max_length) == (normalize_words, 7)
     assert ("normalize_words" in ignored_keys(elmo_recipe, pretrained)[0]) is not normalize_words
 

@@ -21,6 +21,7 @@ from qkv.config import AlignTerm, Config, Rate, ScoreTerm, Size, StringList, Ter
 from qkv.errors import InputError, ShapeError
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
+from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.pooling import POOLINGS, Pooling, full_lengths
 from qkv.nn.rnn import BiRNN, reverse_index
 from qkv.registry import register
@@ -43,19 +44,24 @@ class HANConfig(Config):
     pooling: Literal["attention", "mean", "last"] = "attention"  # pooling of words and of sentences
     score: ScoreTerm = Term("score", "dot")  # score of attention pooling
     align: AlignTerm = Term("align", "softmax")  # normalization of the scores of attention pooling
-    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     dropout: Rate = 0.5  # dropout of the inputs of each level and of the label layer
     word_dropout: Rate = 0.0  # probability of dropping a word (Iyyer et al. 2015)
 
     @model_validator(mode="after")
-    def check_label_names(self) -> "HANConfig":
+    def check(self) -> "HANConfig":
         require_names(self.label_names, self.labels)
+        check_terms(self.sizes(self.max_length), score=self.score, align=self.align)
         return self
 
     @property
     def width(self) -> int:
         """Size of h and s."""
         return 2 * self.hidden_dim
+
+    def sizes(self, max_keys: int) -> Sizes:
+        """Sizes of attention pooling over at most `max_keys` words or sentences."""
+        return Sizes(self.width, self.width, self.width, max_keys)
 
 
 @register("model", "han")
@@ -133,6 +139,6 @@ class HAN(TextEncoder):
 
 def build_pooling(config: HANConfig, max_keys: int) -> Pooling:
     """Build the pooling of a level: attention with a learned query u_w or u_s, or its alternatives."""
-    sizes = Sizes(config.width, config.width, config.width, max_keys)
+    sizes = config.sizes(max_keys)
     attend = Attend(config.score.build(sizes), config.align.build(sizes), backend=config.backend, heads=1)
     return POOLINGS[config.pooling](config.width, attend=attend)

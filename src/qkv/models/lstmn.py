@@ -13,9 +13,9 @@ tokens before it; once a text is longer than the span, over those still on the t
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import Attend, Keys, Score, Sizes
@@ -23,6 +23,7 @@ from qkv.attention.score import HiddenLayer
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, Rate, ScoreTerm, Size, Term
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import LanguageModel
+from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -38,8 +39,18 @@ class LSTMNConfig(Config):
     span: NonNegativeInt = 128  # number of past tokens that a token attends to; 0: unlimited
     score: ScoreTerm = Term("score", "additive")  # score of a token and a past token
     align: AlignTerm = Term("align", "softmax")  # normalization of the scores
-    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     dropout: Rate = 0.2  # dropout of the input and output of each layer
+
+    @model_validator(mode="after")
+    def check(self) -> "LSTMNConfig":
+        check_terms(self.sizes, score=self.score, align=self.align)
+        return self
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes of the attention over past tokens."""
+        return Sizes(query=self.hidden_dim, key=self.hidden_dim, hidden=self.hidden_dim, max_keys=self.span)
 
 
 @dataclass(frozen=True)
@@ -108,8 +119,8 @@ class MemoryLayer(nn.Module):
         self.parts = (hidden, 3 * hidden, hidden)  # of the query, the gates i, f and o, and ^c
         self.input_proj = nn.Linear(input_dim, sum(self.parts))  # W_x and the gates' W, for x_t
         self.read_proj = nn.Linear(hidden, sum(self.parts), bias=False)  # W_~h and the gates' W, for ~h_t
-        sizes = Sizes(query=hidden, key=hidden, hidden=hidden, max_keys=config.span)
-        self.attend = Attend(build_score(config.score, sizes), config.align.build(sizes), backend=config.backend)
+        score, align = build_score(config), config.align.build(config.sizes)
+        self.attend = Attend(score, align, backend=config.backend)
         with torch.no_grad():
             self.input_proj.bias[2 * hidden : 3 * hidden] = 1.0  # forget gate (Jozefowicz et al. 2015)
 
@@ -149,12 +160,14 @@ class MemoryLayer(nn.Module):
         return torch.cat((tape, new), dim=2)
 
 
-def build_score(term: Term, sizes: Sizes) -> Score:
+def build_score(config: LSTMNConfig) -> Score:
     """Build the score of the query W_x x_t + W_~h ~h_{t-1} and the key h_i.
 
     An additive score would multiply the query by one more matrix, which W_x and W_~h make redundant.
     """
-    return ProjectedAdditive(sizes.hidden) if term == Term("score", "additive") else term.build(sizes)
+    if config.score == Term("score", "additive"):
+        return ProjectedAdditive(config.hidden_dim)
+    return config.score.build(config.sizes)
 
 
 class ProjectedAdditive(HiddenLayer):

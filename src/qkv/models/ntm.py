@@ -7,7 +7,7 @@
 
 `address` is attention with the locations as keys: by content alone, w = softmax(b cos(k, M(i))), or by content and
 location (`qkv.attention.addressing`), which can also keep the previous weights or shift them. Unlike an LSTM's cells,
-the memory lets a machine generalise to longer sequences than in training. Only the heads' initial weights depend on the
+the memory lets a machine generalize to longer sequences than in training. Only the heads' initial weights depend on the
 number of locations. `watch` records the heads as "write_heads" and "read_heads": a row for each step, over the
 locations.
 """

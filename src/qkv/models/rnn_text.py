@@ -21,6 +21,7 @@ from qkv.config import AlignTerm, Config, Count, Rate, ScoreTerm, Size, StringLi
 from qkv.errors import InputError
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
+from qkv.nn.multi_head import BackendName, check_terms
 from qkv.nn.pooling import POOLINGS, full_lengths
 from qkv.nn.rnn import BiRNN, reverse_index
 from qkv.registry import register
@@ -43,13 +44,14 @@ class RNNTextConfig(Config):
     pooling: Literal["mean", "last", "attention"] = "attention"  # pooling of a classifier
     score: ScoreTerm = Term("score", "dot")  # score of attention pooling
     align: AlignTerm = Term("align", "softmax")  # normalization of the scores of attention pooling
-    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     dropout: Rate = 0.5  # dropout of the inputs of the layers and of the label layer
     word_dropout: Rate = 0.0  # probability of dropping a word (Iyyer et al. 2015)
 
     @model_validator(mode="after")
-    def check_label_names(self) -> "RNNTextConfig":
+    def check(self) -> "RNNTextConfig":
         require_names(self.label_names, self.labels)
+        check_terms(self.sizes, score=self.score, align=self.align)
         return self
 
     @property
@@ -60,6 +62,11 @@ class RNNTextConfig(Config):
     def width(self) -> int:
         """Size of h_t."""
         return self.directions * self.hidden_dim
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes of attention pooling."""
+        return Sizes(self.width, self.width, self.width, self.max_length)
 
 
 @register("model", "rnn_text")
@@ -81,8 +88,7 @@ class RNNText(TextEncoder):
         self.word_dropout = Dropout(config.word_dropout)
         self.pool = None
         if config.head == "classifier":
-            sizes = Sizes(config.width, config.width, config.width, max_keys=config.max_length)
-            terms = config.score.build(sizes), config.align.build(sizes)
+            terms = config.score.build(config.sizes), config.align.build(config.sizes)
             attend = Attend(*terms, backend=config.backend, heads=1)
             self.pool = POOLINGS[config.pooling](config.width, config.directions, attend)
         self.label = None if config.head is None else nn.Linear(config.width, config.labels)  # W

@@ -12,13 +12,11 @@ Each block concatenates its output to its input, so that every later block sees 
 Few-shot classification: x_t = [norm(f(image_t) - mean f) ; one-hot label], with f a CNN trained jointly. The last image
 has zeros for a label, and y there are the logits of its class. The mean is over the labelled images: whatever all
 images of an episode share is uninformative, and as long as it outweighs their differences, attention cannot distinguish
-them. (The paper's batch normalisation removes it; see `ImageEmbedding`.)
+them. (The paper's batch normalization removes it; see `ImageEmbedding`.)
 
 Reinforcement learning: x_t = [one-hot last action ; its reward ; whether there was one], and y_t are the logits of the
 next action and the expected return.
 """
-
-from typing import Literal
 
 import torch
 from pydantic import model_validator
@@ -29,6 +27,7 @@ from qkv.attention import Attend, Causal, Sizes
 from qkv.config import AlignTerm, Config, Count, ScoreTerm, Size, SizeList, Term, require
 from qkv.errors import ShapeError
 from qkv.nn.interfaces import Model
+from qkv.nn.multi_head import BackendName, check_terms
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -41,13 +40,14 @@ class TrunkConfig(Config):
     filters: Size = 128  # number of filters of each temporal convolution
     score: ScoreTerm = Term("score", "scaled_dot")  # score of queries and keys
     align: AlignTerm = Term("align", "softmax")  # normalization of the scores
-    backend: Literal["auto", "reference", "sdpa", "flex", "triton"] = "auto"  # attention kernel
+    backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def check_blocks(self) -> "TrunkConfig":
         count = len(self.key_dims)
         require(1 <= count <= 64, f"key_dims must have between 1 and 64 entries, not {count}")
         require(len(self.value_dims) == count, f"value_dims must have {count} entries, as key_dims has")
+        check_terms(Sizes(1, 1, 1, max_keys=1), score=self.score, align=self.align)
         return self
 
 
@@ -236,7 +236,7 @@ def dilated_layers(length: int) -> int:
 class ImageEmbedding(nn.Module):
     """f: stages of maxpool(relu(norm(C * image))) over 2 x 2 pixels each, and a linear layer.
 
-    The paper uses batch normalisation. Here group normalisation (Wu and He 2018) makes the output depend on its episode
+    The paper uses batch normalization. Here group normalization (Wu and He 2018) makes the output depend on its episode
     alone, in training and evaluation, without running averages.
     """
 

@@ -216,7 +216,7 @@ class TextEncoder(Model, ABC):
 class SequenceModel(Model, ABC, Generic[State]):
     """Maps a sequence of vectors to a sequence of logits of bits, step by step.
 
-    Its state summarises the previous steps, so a sequence can be processed in chunks.
+    Its state summarizes the previous steps, so a sequence can be processed in chunks.
     """
 
     kind_description: ClassVar[str] = "an algorithmic sequence model (for qkv evaluate, view)"

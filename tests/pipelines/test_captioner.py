@@ -117,7 +117,7 @@ def test_a_saved_captioner_is_loaded_and_is_not_a_translator(tmp_path, picture):
     captioner = make_captioner()
     save_model(captioner.model, TOKENIZER, tmp_path)
     assert Captioner(tmp_path, device="cpu")(picture).text == captioner(picture).text
-    with pytest.raises(InputError, match="an encoder-decoder .* is required"):
+    with pytest.raises(InputError, match=r"an encoder-decoder .* is required"):
         Translator(tmp_path, device="cpu")
     with pytest.raises(InputError, match="tokenizer"):
         Captioner(captioner.model)

@@ -1,4 +1,5 @@
 import torch
+
 import qkv
 from qkv.attention import Score
 

@@ -97,8 +97,8 @@ class Config(BaseModel, metaclass=_OneLineErrors):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some values changed; the result is validated."""
-        return type(self)(**{**dict(self), **changes})
+        """Return a copy with some values changed; the result is validated. Defaults remain unset."""
+        return type(self)(**{**{key: getattr(self, key) for key in self.model_fields_set}, **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as plain data, as it is written to TOML and JSON."""

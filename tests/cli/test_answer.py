@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.squad import Question
 from qkv.pipelines.question_answerer import QuestionAnswerer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
@@ -29,7 +28,7 @@ def file(folder: Path) -> Path:
 
 
 def test_answers_are_spans_of_the_text_with_their_offsets(qkv, folder, file):
-    done = qkv("answer", folder, "--file", file, "--json", "--top", 3, "--longest", 4)
+    done = qkv("answer", folder, "--input", file, "--json", "--top-k", 3, "--max-answer-tokens", 4)
     assert (done.code, done.err) == (0, "")
     found = [json.loads(line) for line in done.out.splitlines()]
     answerer = QuestionAnswerer(folder, device="cpu")
@@ -55,9 +54,9 @@ def test_each_answer_is_a_line_and_a_single_question_can_be_an_option(qkv, folde
         ]
         if found.span is None:
             rows.insert(0, f"1\t{found.no_answer:.4f}\t\t\t")
-        done = qkv("answer", folder, "--question", asked["question"], "--text", asked["text"], "--top", 2)
+        done = qkv("answer", folder, "--question", asked["question"], "--text", asked["text"], "--top-k", 2)
         assert done.out.splitlines() == rows[:2]
-    done = qkv("answer", folder, "--file", file)
+    done = qkv("answer", folder, "--input", file)
     assert [line.split("\t")[0] for line in done.out.splitlines()] == ["1", "2"]
 
 
@@ -72,9 +71,9 @@ def test_a_truncated_question_is_noted(qkv, folder):
         ([], "--question"),
         (["--question", "a"], "--text"),
         (["--question", " ", "--text", "a"], "--question is empty"),
-        (["--question", "a", "--text", "a", "--file", "x"], "--file"),
-        (["--file", "none.jsonl"], "none.jsonl: no such file"),
-        (["--question", "a", "--text", "a", "--longest", "0"], "Invalid value for '--longest'"),
+        (["--question", "a", "--text", "a", "--input", "x"], "--input"),
+        (["--input", "none.jsonl"], "none.jsonl: no such file"),
+        (["--question", "a", "--text", "a", "--max-answer-tokens", "0"], "Invalid value for '--longest'"),
         (["--question", "a", "--text", "a", "--stride", "0"], "Invalid value for '--stride'"),
     ],
 )
@@ -85,12 +84,12 @@ def test_invalid_arguments_are_errors(qkv, folder, arguments, words):
 @pytest.mark.parametrize("line", ['{"question": "a"}', '{"question": "a", "text": " "}', "[1]", "{", "[" * 99_999])
 def test_an_invalid_line_is_named(qkv, folder, tmp_path, line):
     (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n{line}\n{json.dumps(ASKED[1])}\n")
-    assert f"{tmp_path / 'a.jsonl'}: line 2: " in qkv("answer", folder, "--file", tmp_path / "a.jsonl").error
+    assert f"{tmp_path / 'a.jsonl'}: line 2: " in qkv("answer", folder, "--input", tmp_path / "a.jsonl").error
 
 
 def test_blank_lines_between_questions_are_skipped(qkv, folder, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n\n  \n{json.dumps(ASKED[1])}\n")
-    done = qkv("answer", folder, "--file", tmp_path / "a.jsonl")
+    done = qkv("answer", folder, "--input", tmp_path / "a.jsonl")
     assert (done.code, len(done.out.splitlines())) == (0, 2)
 
 

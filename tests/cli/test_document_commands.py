@@ -57,7 +57,7 @@ def test_a_file_is_one_document_and_truncation_is_noted(qkv, model, file):
 
 def test_a_page_shows_every_sentence_up_to_the_maximum(qkv, model, file, tmp_path):
     page = tmp_path / "page.html"
-    done = qkv("view", model, "Fine!", "--document", file, "--out", page, "--device", "cpu")
+    done = qkv("view", model, "Fine!", "--document", file, "--page", page, "--device", "cpu")
     assert done.code == 0
     first, second = DocumentProbe(model, device="cpu").probe(["Fine!", REVIEW])
     assert f"{first.label}  {first.probabilities[first.label]:.1%}" in done.err
@@ -67,7 +67,7 @@ def test_a_page_shows_every_sentence_up_to_the_maximum(qkv, model, file, tmp_pat
     assert shown == ["Fine!", *(sentence.text for sentence in second.sentences)]
     assert shown[1:] == ["A fine film.", "The cat was good, and the dog was fine.", "I left."]
     assert "1 more sentence(s) truncated" in text
-    done = qkv("view", model, "Fine!", "--json", "--out", page, "--device", "cpu")
+    done = qkv("view", model, "Fine!", "--json", "--page", page, "--device", "cpu")
     assert json.loads(done.out) == {"page": str(page)}
 
 
@@ -75,7 +75,7 @@ def test_a_flat_text_model_also_accepts_documents(qkv, file, tmp_path):
     bert = saved(tiny_bert("classifier", label_names=("no", "yes")), tiny_tokenizer(tmp_path), tmp_path / "bert")
     done = qkv("classify", bert, "--document", file, "--device", "cpu")
     assert done.out.split("\t")[0] == library.Classifier(bert, device="cpu")(REVIEW).label
-    done = qkv("view", bert, "--document", file, "--out", tmp_path / "page.html", "--device", "cpu")
+    done = qkv("view", bert, "--document", file, "--page", tmp_path / "page.html", "--device", "cpu")
     assert done.code == 0
 
 

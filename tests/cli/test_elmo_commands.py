@@ -35,7 +35,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_predictions_equal_those_of_the_model(qkv, folder):
     model = library.load(folder)
     command = "tag" if model.config.head == "tagger" else "classify"
-    done = qkv(command, folder, "--json", "--batch-tokens", 8, "--device", "cpu", stdin="\n".join(LINES).encode())
+    done = qkv(command, folder, "--json", "--batch-size", 8, "--device", "cpu", stdin="\n".join(LINES).encode())
     assert done.code == 0
     found = [json.loads(line) for line in done.out.splitlines()]
     words = [["She", "did", "n't", "read", "it", "."], [], ["Ünïcödé", "好", "🙂"], LINES[3].split()]

@@ -33,7 +33,7 @@ def integer_options() -> list[tuple[str, str]]:
 def test_an_integer_option_out_of_range_is_an_input_error(
     qkv: Callable[..., Ended], run: Path, command: str, option: str, value: int
 ) -> None:
-    arguments = {"translate": ["hi", "--sample"], "generate": ["--prompt", "hi"]}.get(command, [])
+    arguments = {"translate": ["hi", "--do-sample"], "generate": ["hi"]}.get(command, [])
     ended = qkv(*command.split(), *([] if command == "data show" else [run]), *arguments, f"{option}={value}")
     assert len(ended.error) < 500
 
@@ -59,7 +59,7 @@ def test_running_out_of_memory_is_one_line_that_names_an_option(
     ended = qkv("translate", run, "5 March 2026", "--device", "cpu")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("error: out of memory")
-    assert "--beam" in ended.err
+    assert "--num-beams" in ended.err
     assert ended.err.count("\n") == 1
 
 

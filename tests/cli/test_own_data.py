@@ -85,7 +85,7 @@ def test_a_tagger_with_tree_positions_requires_heads(qkv, tmp_path):
     assert qkv(*train).code == 0
     assert re.search(f"{bare}: .*head", qkv("evaluate", run, "--data", bare).error)
     assert "head" in qkv("tag", run, "They are late").error
-    assert qkv("tag", run, "--file", trees).out == "They/X are/X late/X\nThey/X are/X here/X\n"
+    assert qkv("tag", run, "--input", trees).out == "They/X are/X late/X\nThey/X are/X here/X\n"
 
 
 def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
@@ -111,12 +111,12 @@ def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
         for sentence in sentences
     ]
     expected = Translator(run, device="cpu")(sources, num_beams=2, max_new_tokens=9)
-    translate = ("translate", run, "--beam", 2, "--max-length", 9, "--device", "cpu")
-    outputs = [json.loads(line) for line in qkv(*translate, "--file", trees, "--json").out.splitlines()]
+    translate = ("translate", run, "--num-beams", 2, "--max-new-tokens", 9, "--device", "cpu")
+    outputs = [json.loads(line) for line in qkv(*translate, "--input", trees, "--json").out.splitlines()]
     assert [output["text"] for output in outputs] == [answer.text for answer in expected]
     assert [output["source"] for output in outputs] == plain.read_text().splitlines()
-    assert re.search("input 1 .*head", qkv(*translate, "--file", plain).error)
-    assert qkv("view", run, "--device", "cpu", "--out", tmp_path / "page.html").code == 0
+    assert re.search("input 1 .*head", qkv(*translate, "--input", plain).error)
+    assert qkv("view", run, "--device", "cpu", "--page", tmp_path / "page.html").code == 0
 
 
 def test_a_task_without_user_files_is_an_error(qkv, tmp_path):

@@ -49,20 +49,20 @@ COMMANDS = {
 
 def commands(folder: Path) -> dict[str, Sequence[object]]:
     """The arguments of each command, with models that were never trained for all but translate and evaluate."""
-    run, texts = folder / "run", ("--file", folder / "texts.txt")
+    run, texts = folder / "run", ("--input", folder / "texts.txt")
     return {
-        "translate": ("translate", run, *texts, "--max-length", 8),
-        "translate json": ("translate", run, *texts, "--max-length", 8, "--json"),
+        "translate": ("translate", run, *texts, "--max-new-tokens", 8),
+        "translate json": ("translate", run, *texts, "--max-new-tokens", 8, "--json"),
         "classify": ("classify", folder / "classifier", *texts),
         "tag": ("tag", folder / "tagger", *texts),
-        "fill": ("fill", folder / "masked_lm", "--file", folder / "masked.txt", "--top", 1),
+        "fill": ("fill", folder / "masked_lm", "--input", folder / "masked.txt", "--top-k", 1),
         "embed json": ("embed", folder / "encoder", *texts, "--json"),
         "caption": ("caption", folder / "captioner", *[folder / "picture.png"] * COUNT),
-        "generate": ("generate", folder / "lm", "--input", folder / "texts.txt", "--tokens", 4),
-        "answer": ("answer", folder / "span", "--file", folder / "questions.jsonl"),
+        "generate": ("generate", folder / "lm", "--input", folder / "texts.txt", "--max-new-tokens", 4),
+        "answer": ("answer", folder / "span", "--input", folder / "questions.jsonl"),
         "evaluate": ("evaluate", run, "--limit", COUNT, "--no-record"),
         "compare": ("compare", folder / "scored"),
-        "view json": ("view", run, "5 May 2026", "--out", folder / "page.html", "--json"),
+        "view json": ("view", run, "5 May 2026", "--page", folder / "page.html", "--json"),
         "data show": ("data", "show", "dates", "--count", COUNT),
     }
 
@@ -134,7 +134,7 @@ def ended(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, E
     for name in ("translate", "classify", "evaluate"):
         cases[f"{name}, same"] = Case(arguments[name], **same)
     hostile = ["classify", str(folder / "hostile"), "the cat"]
-    generated = ["generate", str(folder / "lm"), "--prompt", "the\x1b[31m\n\tcat\x9b", "--tokens", "1"]
+    generated = ["generate", str(folder / "lm"), "the\x1b[31m\n\tcat\x9b", "--max-new-tokens", "1"]
     cases |= {
         "label on a terminal": Case(hostile, **results),
         "label in a pipe": Case(hostile),

@@ -15,7 +15,7 @@ import pytest
 
 from qkv.datasets import cache as module
 from qkv.datasets.archive import unpack, unpack_members
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo, cache_folder
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo, cache_folder
 from qkv.errors import InputError
 from qkv.runtime.download import DownloadError, download
 

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.captions import Captions, read_features
 from qkv.datasets.corpora import coco, flickr8k
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.errors import InputError
 from tests.datasets.build import dataset, load
 

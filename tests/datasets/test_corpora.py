@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import cmudict, multi30k, tatoeba, tinyshakespeare
 from qkv.datasets.dataset import DatasetConfig, PairDataset, TextDataset
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import split_by_source
 from qkv.errors import InputError

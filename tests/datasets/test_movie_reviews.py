@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from qkv.config import build
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import movie_reviews
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.registry import lookup

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.datasets.cache import DatasetCache, cache_folder
 from qkv.datasets.corpora import omniglot
+from qkv.datasets.dataset_cache import DatasetCache, cache_folder
 from qkv.errors import InputError
 from tests.datasets.build import load
 

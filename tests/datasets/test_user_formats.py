@@ -24,11 +24,11 @@ from qkv.errors import InputError
 from qkv.tasks.train_tokenizer import train_tokenizer
 from tests.datasets.build import dataset, load
 
-WORDS = ("rain", "wind", "snow", "café", "夏")
-TEXTS = [f"{WORDS[number % 5]} falls {number} times, {WORDS[number % 3]}" for number in range(12)]
+WORD_LIST = ("rain", "wind", "snow", "café", "夏")
+TEXTS = [f"{WORD_LIST[number % 5]} falls {number} times, {WORD_LIST[number % 3]}" for number in range(12)]
 TREE = "".join(
     f"# text = {word} falls\n1\t{word}\t_\tNOUN\tNN\t_\t2\tnsubj\t_\t_\n2\tfalls\t_\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
-    for word in WORDS
+    for word in WORD_LIST
 )
 QUESTIONS = {
     "data": [
@@ -95,7 +95,7 @@ FORMATS: dict[str, tuple[str, Callable[[Path, bytes], Dataset[Any]]]] = {
         "\n".join(json.dumps(dict(zip(("text", "label"), row.split("\t"), strict=True))) for row in LABELS),
         file("a.jsonl", "labelled"),
     ),
-    "columns": ("".join(f"{word}\tNOUN\nfalls\tVERB\n\n" for word in WORDS), file("a.conll", "tagged")),
+    "columns": ("".join(f"{word}\tNOUN\nfalls\tVERB\n\n" for word in WORD_LIST), file("a.conll", "tagged")),
     "conllu": (TREE, file("a.conllu", "tagged")),
     "questions": (json.dumps(QUESTIONS, indent=0), file("a.json", "questions")),
     "text": ("\n".join(TEXTS), file("a.txt", "text")),

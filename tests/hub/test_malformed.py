@@ -145,7 +145,7 @@ def tensor_lost(files: Files, random: Random) -> Files:
     start, end = header.pop(tensor(header, random))["data_offsets"]
     for entry in header.values():
         if "data_offsets" in entry and entry["data_offsets"][0] >= end:
-            entry["data_offsets"] = [place - (end - start) for place in entry["data_offsets"]]
+            entry["data_offsets"] = [offset - (end - start) for offset in entry["data_offsets"]]
     return joined(header, data[:start] + data[end:])
 
 
@@ -210,9 +210,9 @@ def said_twice(files: Files, random: Random) -> Files:
 def no_number(files: Files, random: Random) -> Files:
     header, data = parted(files)
     start, end = header[tensor(header, random)]["data_offsets"]
-    place = random.randrange(start, end, 4)
+    offset = random.randrange(start, end, 4)
     value = torch.tensor([random.choice([torch.nan, torch.inf, -torch.inf])]).view(torch.uint8)
-    return joined(header, data[:place] + bytes(value.tolist()) + data[place + 4 :])
+    return joined(header, data[:offset] + bytes(value.tolist()) + data[offset + 4 :])
 
 
 def config_changed(files: Files, random: Random) -> Files:

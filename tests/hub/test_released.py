@@ -167,12 +167,12 @@ def test_a_sharded_model(tmp_path: Path) -> None:
     released(tmp_path, tensors)
     (tmp_path / WEIGHTS).unlink()
     names = sorted(tensors)
-    places = {}
+    weight_map = {}
     for number, part in enumerate((names[:3], names[3:]), start=1):
         file = f"model-0000{number}-of-00002.safetensors"
         save_file({name: tensors[name] for name in part}, tmp_path / file)
-        places |= dict.fromkeys(part, file)
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": places}))
+        weight_map |= dict.fromkeys(part, file)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     assert same(qkv.load(tmp_path), made())
 
 

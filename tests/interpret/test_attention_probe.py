@@ -217,5 +217,5 @@ def test_maps_of_a_tree_model_use_the_heads_of_a_sentence(tmp_path):
     parsed.write_text("".join(f"{n}\t{word}\t_\t_\t_\t_\t{head}\t_\t_\t_\n" for n, word, head in
                               ((1, "the", 2), (2, "cats", 3), (3, "sat", 0))))  # fmt: skip
     folder = saved(model, tokenizer, tmp_path / "model")
-    page = ["view", str(folder), "--document", str(parsed), "--out", str(tmp_path / "page.html"), "--device", "cpu"]
+    page = ["view", str(folder), "--document", str(parsed), "--page", str(tmp_path / "page.html"), "--device", "cpu"]
     assert "cat" in CliRunner().invoke(app, page, catch_exceptions=False).stdout

@@ -29,12 +29,12 @@ from qkv.nn.multi_head import MultiHeadAttention
 
 LENGTHS = torch.tensor([6, 4])
 TOKENS = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 9, 4, 3, 0, 0]])
-WORDS = torch.tensor([[0, 1, 1, 2, 3, 0], [0, 1, 2, 0, 0, 0]])  # word of each token; the first word has two tokens
+WORD_LIST = torch.tensor([[0, 1, 1, 2, 3, 0], [0, 1, 2, 0, 0, 0]])  # word of each token; the first word has two tokens
 HEADS = torch.tensor([[2, 0, 2], [0, 1, 0]])
 
 
 def trees() -> TreePositions:
-    return TreePositions.from_tokens(Trees.from_heads(HEADS, torch.tensor([3, 2])), WORDS)
+    return TreePositions.from_tokens(Trees.from_heads(HEADS, torch.tensor([3, 2])), WORD_LIST)
 
 
 def make_bert(**changes: Any) -> bert.Bert:

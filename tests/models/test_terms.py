@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.attention import Attend, Encoding, Position
+from qkv.attention import Attend, Position, PositionalEncoding
 from qkv.config import build, describe_fields
 from qkv.errors import InputError, Unsupported
 from qkv.registry import _classes, lookup, register
@@ -111,7 +111,7 @@ def test_invalid_terms_raise_when_the_config_is_read(name, terms, message):
 @pytest.fixture
 def own_positions() -> Iterator[None]:
     @register("position", "test_encoding")
-    class Ramp(Encoding):
+    class Ramp(PositionalEncoding):
         """The position times another number for each feature."""
 
         extrapolates = True

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qkv
-from qkv.attention import Attend, Encoding, Relative
+from qkv.attention import Attend, PositionalEncoding, Relative
 from qkv.attention.encoding import SinusoidalHalves
 from qkv.errors import InputError
 from qkv.models.transformer import PRESETS, Transformer, TransformerConfig
@@ -168,7 +168,7 @@ def test_the_score_is_used_in_every_attention_layer(score):
 def test_every_position_encodes_order_in_exactly_one_module(position):
     model = model_with(position=position)
     assert not torch.allclose(model(SOURCE[:1], TARGET[:1]), model(SOURCE[:1, [1, 0, 2, 3, 4, 5]], TARGET[:1]))
-    is_encoding = issubclass(lookup("position", position), Encoding)
+    is_encoding = issubclass(lookup("position", position), PositionalEncoding)
     assert (model.source_embed.positions is not None) == is_encoding
     assert (model.decoder[0].self_attention.attend.position is None) == is_encoding
     assert (model.encoder[0].attention.attend.position is None) == is_encoding

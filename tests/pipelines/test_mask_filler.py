@@ -6,7 +6,7 @@ import torch
 import qkv
 from qkv.errors import InputError
 from qkv.tokenizers import CharTokenizer, WordPieceTokenizer
-from tests.tasks.tiny_bert import WORDS, saved, tiny_bert, tiny_tokenizer
+from tests.tasks.tiny_bert import WORD_LIST, saved, tiny_bert, tiny_tokenizer
 
 TEXTS = [
     "The [MASK] sat on the mat.",
@@ -28,11 +28,13 @@ def test_guesses_are_the_most_probable_tokens_at_each_mask(tmp_path, head, batch
         ids = torch.tensor([tokenizer.encode(text, add_special_tokens=True)])
         with torch.no_grad():
             probabilities = model.mlm_logits(model(ids))[0].softmax(dim=-1)
-        positions = [position for position, token in enumerate(ids[0].tolist()) if token == WORDS.index("[MASK]")]
+        positions = [position for position, token in enumerate(ids[0].tolist()) if token == WORD_LIST.index("[MASK]")]
         assert len(result.guesses) == len(positions) == text.count("[MASK]")
         for position, guesses in zip(positions, result.guesses, strict=True):
-            ranked = sorted(range(len(WORDS)), key=lambda token, row=probabilities[position]: -float(row[token]))[:3]
-            assert [guess.word for guess in guesses] == [WORDS[token] for token in ranked]
+            ranked = sorted(range(len(WORD_LIST)), key=lambda token, row=probabilities[position]: -float(row[token]))[
+                :3
+            ]
+            assert [guess.word for guess in guesses] == [WORD_LIST[token] for token in ranked]
             assert [guess.probability for guess in guesses] == pytest.approx(
                 probabilities[position, ranked].tolist(), abs=1e-5
             )
@@ -66,7 +68,7 @@ def always(word: str, folder) -> qkv.MaskFiller:
     model = tiny_bert("masked_lm", vocab_size=40)  # more outputs than tokens
     with torch.no_grad():
         model.mlm_head.readout.bias.fill_(-100.0)
-        model.mlm_head.readout.bias[WORDS.index(word)] = 100.0
+        model.mlm_head.readout.bias[WORD_LIST.index(word)] = 100.0
         model.mlm_head.readout.bias[30:] = 90.0
     return qkv.MaskFiller(model, tiny_tokenizer(folder))
 
@@ -86,7 +88,7 @@ def test_the_text_is_filled_with_the_best_guesses(tmp_path, word, text, filled):
 def test_only_tokens_of_the_vocabulary_are_guessed(tmp_path):
     (guesses,) = always("cat", tmp_path)("[MASK]", top_k=1000).guesses
     assert guesses[0].word == "cat"
-    assert sorted(guess.word for guess in guesses) == sorted(WORDS)
+    assert sorted(guess.word for guess in guesses) == sorted(WORD_LIST)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from qkv.pipelines.question_answerer import QuestionAnswerer
 from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.windows import make_windows, tokenize_with_offsets
 from qkv.tokenizers import BPETokenizer, CharTokenizer, WordTokenizer
-from tests.tasks.tiny_bert import WORDS, saved, tiny_bert, tiny_tokenizer
+from tests.tasks.tiny_bert import WORD_LIST, saved, tiny_bert, tiny_tokenizer
 
 QUESTION = "The cat sat on?"
 TEXT = "Ada plays  in Paris, the good cat sat on a mat. A bad dog lives in the film!"
@@ -79,7 +79,7 @@ def test_logits_and_answer_equal_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(1)
     config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20,
+        vocab_size=len(WORD_LIST), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20,
         max_position_embeddings=64,
     )  # fmt: skip
     theirs = transformers.BertForQuestionAnswering(config).eval()
@@ -117,7 +117,7 @@ def test_no_answer_if_cls_scores_best(tmp_path, logit, answered):
         segments = [int(position >= window.first) for position in range(len(window.ids))]
         hidden = model(torch.tensor([window.ids]), torch.tensor([segments]))[0]
         logits = torch.zeros(len(window.ids), 2)
-        logits[0], logits[window.ids.index(WORDS.index("cat"))] = logit, 5.0
+        logits[0], logits[window.ids.index(WORD_LIST.index("cat"))] = logit, 5.0
         model.label.weight.copy_(
             torch.linalg.lstsq(hidden, logits).solution.T
         )  # exact, as there are fewer tokens than features

@@ -118,7 +118,7 @@ def test_a_long_text_is_tagged_in_parts(tmp_path):
 def entity_tagger(**tags: str) -> qkv.Tagger:
     """A tagger with a fixed tag for every word."""
     tokenizer = WordTokenizer.train([" ".join(tags)])
-    labels = ("B-place", "I-person", "B-person", "O", "I-place")
+    labels = ("B-location", "I-person", "B-person", "O", "I-location")
     model = TableEncoder(len(tokenizer), labels, "tagger")
     with torch.no_grad():
         model.table.weight.zero_()
@@ -129,18 +129,18 @@ def entity_tagger(**tags: str) -> qkv.Tagger:
 
 
 def test_entities_have_text_and_offsets():
-    tagger = entity_tagger(Ada="B-person", Lovelace="I-person", Bob="B-person", New="I-place", York="I-place")
+    tagger = entity_tagger(Ada="B-person", Lovelace="I-person", Bob="B-person", New="I-location", York="I-location")
     text = "so Ada  Lovelace, Bob Bob saw (New York)"
     assert tagger(text).entities == (
         Entity("person", "Ada  Lovelace", 3, 16),
         Entity("person", "Bob", 18, 21),
         Entity("person", "Bob", 22, 25),
-        Entity("place", "New York", 31, 39),
+        Entity("location", "New York", 31, 39),
     )
     for entity in tagger(text).entities:
         assert text[entity.start : entity.end] == entity.text
     assert tagger("nobody saw it").entities == ()
-    assert tagger(("New", "York")).entities == (Entity("place", "New York", 0, 8),)
+    assert tagger(("New", "York")).entities == (Entity("location", "New York", 0, 8),)
 
 
 def test_a_model_without_tags_or_tag_names_is_an_error(tmp_path):

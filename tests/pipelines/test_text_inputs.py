@@ -78,7 +78,7 @@ def test_targets_are_padded_per_token_or_per_text():
     assert text_batch.tokens == 1
 
 
-WORDS = WordTokenizer.train(["the cat sat . a dog did not . what now ?"])
+WORD_LIST = WordTokenizer.train(["the cat sat . a dog did not . what now ?"])
 
 
 def test_a_pad_token_in_a_text_becomes_unknown():
@@ -92,16 +92,16 @@ def test_a_pad_token_in_a_text_becomes_unknown():
 
 def words_of(encoder: SentenceExampleEncoder, ids: list[int]) -> list[str]:
     rows = encoder.lookup(torch.tensor([ids]))[0]
-    return [WORDS.decode([number for number in row.tolist() if number], skip_special_tokens=False) for row in rows]
+    return [WORD_LIST.decode([number for number in row.tolist() if number], skip_special_tokens=False) for row in rows]
 
 
 def test_documents_are_split_into_sentences_and_long_ones_into_parts():
-    encoder = SentenceExampleEncoder(WORDS, 4)
+    encoder = SentenceExampleEncoder(WORD_LIST, 4)
     first, second, empty = encoder.encode(["The cat sat . A dog did not sit . What now ?", "what now ?", " "])
     assert (first, second, empty, len(encoder)) == ([1, 2, 3, 4], [5], [6], 7)
     assert words_of(encoder, first) == ["<unk> cat sat .", "<unk> dog did", "not<unk> .", "<unk> now ?"]
     assert words_of(encoder, [*second, *empty]) == ["what now ?", "<unk>"]
-    assert encoder.lookup(torch.tensor([second, [0]])).tolist() == [[WORDS.encode("what now ?")], [[0, 0, 0]]]
+    assert encoder.lookup(torch.tensor([second, [0]])).tolist() == [[WORD_LIST.encode("what now ?")], [[0, 0, 0]]]
     assert encoder.lookup(torch.tensor([[0]])).tolist() == [[[0]]]  # padding only: one empty word
     assert len(encoder.fresh_copy()) == 1
 
@@ -109,12 +109,12 @@ def test_documents_are_split_into_sentences_and_long_ones_into_parts():
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(st.sampled_from("acdt .?!\n"), max_size=30), max_size=3), st.integers(1, 5))
 def test_no_word_of_a_document_is_lost_or_added(texts, max_words):
-    encoder = SentenceExampleEncoder(WORDS, max_words)
+    encoder = SentenceExampleEncoder(WORD_LIST, max_words)
     for text, ids in zip(texts, encoder.encode(texts), strict=True):
         rows = encoder.lookup(torch.tensor([ids]))[0]
         assert 1 <= rows.shape[1] <= max_words
         sentences = split_sentences(text) or [""]
-        expected = [number for sentence in sentences for number in WORDS.encode(sentence) or [1]]
+        expected = [number for sentence in sentences for number in WORD_LIST.encode(sentence) or [1]]
         assert [number for row in rows.tolist() for number in row if number] == expected
 
 
@@ -127,7 +127,7 @@ def test_split_evenly_gives_the_fewest_parts_of_similar_length():
 
 
 def test_max_words_selects_the_sentence_encoder_with_smaller_batches():
-    encoder = build_example_encoder(WORDS, SimpleNamespace(max_length=9, max_words=4))
+    encoder = build_example_encoder(WORD_LIST, SimpleNamespace(max_length=9, max_words=4))
     assert isinstance(encoder, SentenceExampleEncoder)
     assert encoder.max_tokens(9) == 9
     assert encoder.add_special_tokens([5]) == [5]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
-WORDS = ["the", "king", "sat", "on", "a", "mat", "and", "the", "cat", "saw", "the", "old", "king", "go", "home"]
-LINES = [" ".join(WORDS[begin : begin + 5]) for begin in range(9)]
+WORD_LIST = ["the", "king", "sat", "on", "a", "mat", "and", "the", "cat", "saw", "the", "old", "king", "go", "home"]
+LINES = [" ".join(WORD_LIST[begin : begin + 5]) for begin in range(9)]
 PAIRS = [f"{line}\t{' '.join(reversed(line.split()))}" for line in LINES]
 LABELS = [f"{line}\t{'good' if number % 2 else 'bad'}" for number, line in enumerate(LINES)]
 TREES = [

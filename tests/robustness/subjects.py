@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.robustness import process
-from tests.robustness.inputs import LINES, TEXTS, WORDS, settings, write_captions, write_images, write_texts
+from tests.robustness.inputs import LINES, TEXTS, WORD_LIST, settings, write_captions, write_images, write_texts
 
 INTERRUPTED = 130
 
@@ -170,7 +170,20 @@ def _gpt2(transformers: Any, folder: Path, shards: str = "5GB") -> None:
 
 
 def _bert(transformers: Any, folder: Path, head: str, tokenizer_json: bool = False, **config: Any) -> None:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS), "##s", "##ing", ".", "a", "q", "##q"]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *dict.fromkeys(WORD_LIST),
+        "##s",
+        "##ing",
+        ".",
+        "a",
+        "q",
+        "##q",
+    ]
     (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(words)) + "\n")
     tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
     tokenizer.save_pretrained(folder)

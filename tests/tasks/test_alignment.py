@@ -2,8 +2,6 @@
 
 from html.parser import HTMLParser
 
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from qkv.errors import InputError
 from qkv.pipelines.output import Answer, AttentionMap
-from qkv.tokenizers import BPETokenizer, CharTokenizer, WordTokenizer
+from tests.tasks.settings import tokenizer_of
 
 
 def attention(rows: tuple[str, ...], columns: tuple[str, ...], heads: int = 1, seed: int = 0) -> AttentionMap:
@@ -32,18 +30,10 @@ def test_by_words_sums_over_columns_and_averages_over_rows():
 TEXTS = ["Ein Mann, der läuft.", "zwei  Hunde im Schnee", "a", "Übung <s> macht «den» Meister !", "née à l'été"]
 
 
-@pytest.mark.parametrize(
-    "train",
-    [
-        CharTokenizer.train,
-        WordTokenizer.train,
-        partial(BPETokenizer.train, vocab_size=40),
-        partial(BPETokenizer.train, vocab_size=90),
-    ],
-)
+@pytest.mark.parametrize("kind", [("char",), ("word",), ("bpe", 40), ("bpe", 90)], ids=str)
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_words_are_those_of_the_text_for_any_tokenization(train, lowercase):
-    tokenizer = train(TEXTS, lowercase=lowercase)
+def test_words_are_those_of_the_text_for_any_tokenization(kind, lowercase):
+    tokenizer = tokenizer_of(TEXTS, *kind, lowercase=lowercase)
     for input_text in TEXTS:
         (source,) = tokenizer.encode_with_offsets([input_text])
         for target in TEXTS:

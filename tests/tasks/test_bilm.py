@@ -23,15 +23,16 @@ SENTENCES = [
     ["The", "cat", "sat", "."], ["The", "dog", "did", "n't", "sit", "on", "the", "mat", "!"], ["A", "cat", "."],
     ["Dogs", "sat", "on", "the", "cat", "and", "on", "the", "dog", "and"], ["on", "the", "mat", "."],
 ]  # fmt: skip
-WORDS = BiLMTask.train_tokenizer(DATA, dataset("labelled", tokenizer={"name": "word", "vocab_size": 12}), None)
 SIZES: dict[str, Any] = {
     "vocab_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
     "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden_dim": 5, "layers": 2, "dropout": 0.0,
 }  # fmt: skip
+LABELLED = dataset("labelled", tokenizer={"name": "word", "vocab_size": 12})
+TEXT_WORDS = BiLMTask.train_tokenizer(DATA, LABELLED, ElmoConfig(**SIZES))
 
 
 def prepared(**train: Any) -> BiLMTask:
-    return prepare(BiLMTask, DATA, WORDS, ElmoConfig(**SIZES), **{"length": 10, "batch_size": 24, **train})
+    return prepare(BiLMTask, DATA, TEXT_WORDS, ElmoConfig(**SIZES), **{"length": 10, "batch_size": 24, **train})
 
 
 def elmo(**changes: Any) -> Elmo:
@@ -40,14 +41,14 @@ def elmo(**changes: Any) -> Elmo:
 
 
 def number(word: str) -> int:
-    return WORDS.encode([word])[0][0]
+    return TEXT_WORDS.encode([word])[0][0]
 
 
 def test_the_output_vocabulary_is_the_most_frequent_words():
     # by frequency, ties in alphabetical order: "sat" no longer fits
     expected = ["on", "the", ".", "cat", "The", "and", "dog", "mat"]
-    assert [WORDS.piece(number) for number in range(4, 12)] == expected
-    sizes = BiLMTask.sizes(DATA, WORDS)
+    assert [TEXT_WORDS.piece(number) for number in range(4, 12)] == expected
+    sizes = BiLMTask.sizes(DATA, TEXT_WORDS)
     assert sizes == {"vocab_size": 12}
 
 
@@ -136,16 +137,15 @@ def test_loss_is_the_mean_of_both_directions():
 
 
 def test_a_pretrained_model_brings_its_output_vocabulary():
-    again = prepare(BiLMTask, DATA, CharacterIds(6, WORDS), ElmoConfig(**SIZES), length=10)
-    assert again.tokenizer is WORDS
+    assert prepare(BiLMTask, DATA, TEXT_WORDS, ElmoConfig(**SIZES), length=10).tokenizer is TEXT_WORDS
     with pytest.raises(InputError, match="output vocabulary"):
-        prepare(BiLMTask, DATA, CharacterIds(6), ElmoConfig(**SIZES), length=10)
+        prepare(BiLMTask, DATA, None, ElmoConfig(**SIZES), length=10)
 
 
 def test_data_without_sentences_is_an_error():
     empty = LabeledTextDataset({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
     with pytest.raises(InputError, match="no sentences"):
-        prepare(BiLMTask, empty, WORDS, ElmoConfig(**SIZES))
+        prepare(BiLMTask, empty, TEXT_WORDS, ElmoConfig(**SIZES))
 
 
 def test_a_batch_moves_to_a_device():
@@ -157,7 +157,7 @@ def test_a_batch_moves_to_a_device():
 
 
 def test_the_output_vocabulary_survives_serialization():
-    again = TrainedTokenizer.from_json(WORDS.to_json(), "here")
+    again = TrainedTokenizer.from_json(TEXT_WORDS.to_json(), "here")
     assert [again.encode([word]) for word in ("the", "n't", ".")] == [
         [[number("the")]],
         [[UNK]],

@@ -43,7 +43,7 @@ GOLDEN = {"soft": 0.8863, "hard": 4.2696, "straight-through": 0.8584, "none": 0.
 
 
 def prepared(
-    data: Dataset[Any] | None = None, tokenizer: str = "word", longest: int = 64, **train: Any
+    data: Dataset[Any] | None = None, tokenizer: Any = "word", longest: int = 64, **train: Any
 ) -> CaptioningTask:
     data = data or loaded()
     learned = CaptioningTask.train_tokenizer(data, dataset("shapes", tokenizer=tokenizer), None)
@@ -119,7 +119,7 @@ def test_shifts_vary_by_epoch_and_are_reproducible():
         assert any(candidate.equal(after) for candidate in shifted)
 
 
-@pytest.mark.parametrize("vocabulary", ["word", "char", "bpe:30"])
+@pytest.mark.parametrize("tokenizer", ["word", "char", {"name": "bpe", "vocab_size": 30}], ids=str)
 def test_pointing_is_scored_on_the_words_of_an_object(tokenizer, monkeypatch):
     """Attention inside the box for "square" only is scored 1, whatever the other words attend to."""
     task = prepared(tokenizer=tokenizer)
@@ -224,7 +224,7 @@ def test_features_are_used_unchanged():
     rng = np.random.default_rng(0)
     given = Captions(rng.standard_normal((6, 10, 3, 2)).astype(np.float32), (("a dog",),) * 6)
     task = prepared(CaptionDataset({"train": given, "valid": given}))
-    model = small(task, encoder="given", filters=(32, 64, 128))
+    model = small(task, encoder="features")
     assert model.config.grid == (3, 2)
     assert task.batch([2]).images.equal(torch.from_numpy(given.images[2:3]))
     assert set(task.validate(model.eval())) == {"loss", "exact", "bleu"}
@@ -233,7 +233,13 @@ def test_features_are_used_unchanged():
 def test_a_run_can_be_resumed_and_its_encoder_reused_frozen(tmp_path: Path, monkeypatch):
     data = loaded()
     monkeypatch.setattr(lookup("dataset", "shapes"), "read", lambda _: data)
-    sizes = ["model.filters=[8]", "model.features=8", "model.hidden=8", "train.batch_size=20", "train.epochs=2"]
+    sizes = [
+        "model.encoder={ name = 'cnn', filters = [8] }",
+        "model.feature_dim=8",
+        "model.hidden_dim=8",
+        "train.batch_size=20",
+        "train.epochs=2",
+    ]
     whole = job.begin(read_recipe("shapes-attend", [*sizes, "train.save_every=1"]), tmp_path / "run", "cpu")
     assert whole.state.finished
     shutil.rmtree(whole.run.checkpoints[-1])
@@ -260,5 +266,5 @@ def test_recipes_are_validated_before_the_pictures_are_known():
 
 @pytest.mark.parametrize("name", ["shapes-attend", "shapes-hard", "shapes-tell", "emoji-attend"])
 def test_the_recipes_are_valid(name):
-    config = read_recipe(name).model_config({"vocab_size": 20, "channels": 3, "height": 64, "width": 64})
+    config = read_recipe(name).model.replace(vocab_size=20, channels=3, height=64, width=64)
     assert config.grid == (8, 8)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import qkv
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
@@ -67,11 +68,11 @@ def test_a_padded_batch_of_documents_has_one_of_few_shapes_and_the_same_loss():
 def test_labels_do_not_depend_on_the_rest_of_the_batch():
     model = network()
     encoder = prepared(model).encoder
-    together = label_log_probabilities(model, encoder, PAIRS, 80)
-    alone = [label_log_probabilities(model, encoder, [pair], 1) for pair in PAIRS]
+    together = label_log_probabilities(model, encoder, PAIRS, BatchSize(80))
+    alone = [label_log_probabilities(model, encoder, [pair], BatchSize(1)) for pair in PAIRS]
     torch.testing.assert_close(together, torch.cat(alone))
     truncated = Pair("The cat was fine. The dog was not. The plot was dull. Whatever.", "")
-    torch.testing.assert_close(label_log_probabilities(model, encoder, [truncated], 80)[0], together[2])
+    torch.testing.assert_close(label_log_probabilities(model, encoder, [truncated], BatchSize(80))[0], together[2])
 
 
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
@@ -107,7 +108,7 @@ def test_weights_are_those_of_their_words():
 
 def test_documents_can_be_embedded():
     model = network(head=None, label_names=())
-    vectors = qkv.Embedder(model, TOKENIZER)(TEXTS, normalize=False, batch_size=12)
+    vectors = qkv.Embedder(model, TOKENIZER)(TEXTS, normalize=False, batch_size=2)
     encoder = SentenceExampleEncoder(TOKENIZER, 6)
     for row, ids in zip(vectors, encoder.encode(TEXTS), strict=True):
         hidden = model(encoder.lookup(torch.tensor([ids[:3]])))
@@ -122,7 +123,7 @@ def test_truncated_sentences_are_counted():
 
 def test_invalid_inputs_and_models_are_errors(tmp_path):
     with pytest.raises(InputError, match="input 2 is empty"):
-        DocumentProbe(network(), TOKENIZER).probe(["fine", " \n"])
+        DocumentProbe(network(), TOKENIZER)(["fine", " \n"])
     with pytest.raises(InputError, match="input 1 is empty"):
         qkv.Classifier(network(), TOKENIZER)("\n\n")
     with pytest.raises(InputError, match="pooling = 'mean'"):

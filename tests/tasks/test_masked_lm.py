@@ -228,7 +228,7 @@ def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
         ({"length": 48, "batch_size": 47}, r"train\.batch_size = 47"),
         ({"head": "masked_lm", "best_by": "next_sentence"}, "best_by next_sentence"),
         ({"valid_size": 1}, "valid: sentence pairs"),
-        ({"data": LabeledTextDataset({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty documents"),
+        ({"data": LabeledTextDataset({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty"),
         ({"data": LabeledTextDataset({"train": [Pair("a", "x")] * 9, "valid": []})}, "train: sentence pairs"),
     ],
 )  # fmt: skip

@@ -106,10 +106,10 @@ def test_a_small_model_memorises_the_documents():
             loss = task.loss(model, task.batch(rows))
             loss.backward()
             optimizer.step()
-    assert Generator(model, TOKENIZER)("the cat", tokens=9, temperature=1e-3).text == "the cat sat"
+    assert Generator(model, TOKENIZER)("the cat", max_new_tokens=9, temperature=1e-3).text == "the cat sat"
     unending = GPT2(CONFIG.replace(ends=False))
     unending.load_state_dict(model.state_dict())
-    assert len(Generator(unending, TOKENIZER)("the cat", tokens=9, temperature=1e-3).text.split()) == 11
+    assert len(Generator(unending, TOKENIZER)("the cat", max_new_tokens=9, temperature=1e-3).text.split()) == 11
     for before, after in (("on the mat sat", TOKENIZER.encode("a")[0]), ("the cat sat", END)):
         with torch.no_grad():
             assert model(torch.tensor([TOKENIZER.encode(before)]))[0, -1].argmax() == after

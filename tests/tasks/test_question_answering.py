@@ -11,7 +11,7 @@ import torch
 from qkv.datasets.dataset import QuestionDataset
 from qkv.datasets.squad import Passage, Question
 from qkv.errors import InputError
-from qkv.models.bert import Bert
+from qkv.models.bert import Bert, BertConfig
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.pipelines.windows import CLS, make_windows
 from qkv.tasks.question_answering import QuestionAnsweringTask
@@ -45,10 +45,8 @@ def prepared(longest: int, questions: list[Question] = QUESTIONS, **train: Any) 
 
 def tiny(longest: int) -> Bert:
     torch.manual_seed(0)
-    config = Config(
-        len(TOKENIZER), "span", dim=48, heads=3, layers=2, max_length=longest, dropout=0.0, attention_dropout=0.0
-    )
-    return Bert(config)
+    sizes = {"vocab_size": len(TOKENIZER), "dim": 48, "heads": 3, "layers": 2, "max_length": longest}
+    return Bert(BertConfig(head="span", **sizes, dropout=0.0, attention_dropout=0.0))
 
 
 @pytest.mark.parametrize("longest", [14, 23, 64])

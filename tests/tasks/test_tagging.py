@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
@@ -62,7 +63,7 @@ def test_an_empty_word_is_encoded_as_unknown():
 
 def test_labels_come_from_the_data_and_unknown_tags_are_ignored():
     sizes = TaggingTask.sizes(TaggedDataset({"train": SENTENCES}), TOKENIZER)
-    assert sizes == {"vocab_size": len(TOKENIZER), "head": "tagger", "labels": 3, "label_names": LABELS}
+    assert sizes == {"vocab_size": len(TOKENIZER), "labels": 3, "label_names": LABELS}
     (example,) = encode_sentences(ExampleEncoder(TOKENIZER), [Tagged(("cat",), ("X",))], NUMBERS, 64).examples
     assert set(example.targets) == {IGNORE}
 
@@ -84,7 +85,7 @@ def test_loss_is_the_mean_over_words():
 @pytest.mark.parametrize("longest", [5, 64])
 def test_tags_do_not_depend_on_the_rest_of_the_batch(budget, longest):
     model = TableEncoder(len(TOKENIZER), LABELS, "tagger", longest)
-    tags = predict_tags(model, ExampleEncoder(TOKENIZER), [sentence.words for sentence in SENTENCES], budget)
+    tags = predict_tags(model, ExampleEncoder(TOKENIZER), [sentence.words for sentence in SENTENCES], BatchSize(budget))
     alone = [
         [LABELS[int(model.table.weight[TOKENIZER.encode(word)[0]].argmax())] for word in sentence.words]
         for sentence in SENTENCES
@@ -120,7 +121,7 @@ def test_unnamed_tags_are_numbered():
     model = TableEncoder(len(TOKENIZER), LABELS, "tagger")
     model.config.label_names = ()
     model.table.weight.data[TOKENIZER.encode("a")[0]] = torch.tensor([0.0, 0.0, 9.0])
-    assert predict_tags(model, ExampleEncoder(TOKENIZER), [["a"]], 8) == [["LABEL_2"]]
+    assert predict_tags(model, ExampleEncoder(TOKENIZER), [["a"]], BatchSize(8)) == [["LABEL_2"]]
 
 
 def test_an_epoch_has_every_example_once():

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import Dataset, TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
-from qkv.models.bert import Bert
+from qkv.models.bert import Bert, BertConfig
 from qkv.pipelines.tagger import Tagger, encode_sentences, predict_tags
 from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.tree_inputs import require_heads
@@ -35,7 +36,8 @@ DATA = TaggedDataset({"train": SENTENCES, "valid": SENTENCES})
 def build(data: Dataset[Any] = DATA, longest: int = 32, **changes: Any) -> tuple[TaggingTask, Bert]:
     sizes = TaggingTask.sizes(data, TOKENIZER)
     torch.manual_seed(0)
-    config = Config(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": longest, "tree": "both", **changes})
+    sizes |= {"head": "tagger", "dim": 16, "heads": 2, "layers": 2, "max_length": longest}
+    config = BertConfig(**{**sizes, "tree": "both", **changes})
     task = prepare(TaggingTask, data, TOKENIZER, config, batch_size=120)
     return task, Bert(config).eval()  # without dropout
 
@@ -90,7 +92,7 @@ def test_a_tree_model_learns_tags_that_depend_on_the_tree(tree):
     task, model = build(tree=tree, position="none", layers=1)
     train(task, model, 40)
     assert task.validate(model)["accuracy"] == 1.0
-    tags = predict_tags(model, ExampleEncoder(TOKENIZER), [["ab"] * 4], 100, [(2, 3, 4, 0)])
+    tags = predict_tags(model, ExampleEncoder(TOKENIZER), [["ab"] * 4], BatchSize(100), [(2, 3, 4, 0)])
     assert tags[0][2:] == ["child", "root"]
 
 
@@ -111,12 +113,12 @@ def test_a_sentence_without_a_tree_is_an_error():
 
 def test_an_invalid_tree_is_an_error():
     with pytest.raises(InputError, match="word 3 of sentence 1 is a second root"):
-        predict_tags(build()[1], ExampleEncoder(TOKENIZER), [["ab"] * 3], 100, [(0, 1, 0)])
+        predict_tags(build()[1], ExampleEncoder(TOKENIZER), [["ab"] * 3], BatchSize(100), [(0, 1, 0)])
 
 
 def test_the_recipes_differ_only_in_the_trees():
     plain, tree = read_recipe("ewt-bert-scratch"), read_recipe("ewt-bert-tree", ["data.column=deprel"])
-    assert tree.model == {**plain.model, "tree": "both"}
+    assert tree.model == plain.model.replace(tree="both")
     assert (plain.data.column, tree.data.column) == ("upos", "deprel")
     with pytest.raises(InputError, match=r"model\.tree 'both'"):
         read_recipe("polarity-bert", ["model.tree=both"])

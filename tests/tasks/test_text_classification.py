@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
@@ -45,7 +46,7 @@ def test_texts_get_special_tokens_and_are_truncated():
 
 def test_labels_come_from_the_data():
     sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS}), TOKENIZER)
-    assert sizes == {"vocab_size": len(TOKENIZER), "head": "classifier", "labels": 2, "label_names": LABELS}
+    assert sizes == {"vocab_size": len(TOKENIZER), "labels": 2, "label_names": LABELS}
 
 
 def test_a_single_label_is_an_error():
@@ -69,8 +70,8 @@ def test_loss_is_the_mean_over_texts_and_ignores_padding():
 @pytest.mark.parametrize("budget", [8, 1000])
 def test_predictions_do_not_depend_on_the_rest_of_the_batch(budget):
     model = TableEncoder(len(TOKENIZER), LABELS, "classifier")
-    together = label_log_probabilities(model, ExampleEncoder(TOKENIZER), PAIRS, budget)
-    alone = [label_log_probabilities(model, ExampleEncoder(TOKENIZER), [pair], budget) for pair in PAIRS]
+    together = label_log_probabilities(model, ExampleEncoder(TOKENIZER), PAIRS, BatchSize(budget))
+    alone = [label_log_probabilities(model, ExampleEncoder(TOKENIZER), [pair], BatchSize(budget)) for pair in PAIRS]
     torch.testing.assert_close(together, torch.cat(alone))
     torch.testing.assert_close(together.exp().sum(dim=1), torch.ones(4))
 

@@ -1,6 +1,5 @@
 """Translation with dependency trees: tree positions of tokens in batches and answers."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from qkv.models.transformer import Transformer, TransformerConfig
 from qkv.pipelines.translator import Translator
 from qkv.pipelines.tree_inputs import ParsedBatch, ParsedSentence, parsed_encoding, parsed_ids
 from qkv.tasks.translation import TranslationTask, encode
-from qkv.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer
-from tests.tasks.settings import prepare
+from qkv.tokenizers import BPETokenizer, CharTokenizer, TrainedTokenizer, WordPieceTokenizer, WordTokenizer
+from tests.tasks.settings import prepare, tokenizer_of
 
 HEADS = [(0, 1, 1), (0, 1, 2), (0, 3, 1), (2, 0, 2), (2, 0, 1), (3, 0, 2), (3, 3, 0), (3, 1, 0)]
 
@@ -33,12 +32,11 @@ MIXED = [*PAIRS, pair((2, 0), ("a", "b")), pair((0,), ("c",)), pair((2, 3, 4, 5,
 TOKENIZER = WordTokenizer.train(["a b c -"])
 
 
-def build(pairs: list[Pair] = PAIRS, tokenizer: Tokenizer = TOKENIZER, **changes: Any) -> Any:
+def build(pairs: list[Pair] = PAIRS, tokenizer: TrainedTokenizer = TOKENIZER, **changes: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 32, "max_length": 32}
-    vocab_sizes = {"source_vocab_size": len(tokenizer), "target_vocab_size": len(tokenizer)}
-    options = {**sizes, **vocab_sizes, "dropout": 0.0, "tree": "both", "tie_embeddings": False, **changes}
-    config = TransformerConfig(**options)
+    sizes |= dict.fromkeys(("source_vocab_size", "target_vocab_size"), len(tokenizer))
+    config = TransformerConfig(**{**sizes, "dropout": 0.0, "tree": "both", "tie_embeddings": False, **changes})
     data = PairDataset({"train": pairs, "valid": pairs})
     task = prepare(TranslationTask, data, tokenizer, config, batch_size=64)
     return task, Transformer(config).eval()
@@ -59,19 +57,10 @@ SENTENCES = [  # with spaces, special characters, accents and unknown words
 ]
 
 
-@pytest.mark.parametrize(
-    "train_tokenizer",
-    [
-        CharTokenizer.train,
-        WordTokenizer.train,
-        partial(WordTokenizer.train, vocab_size=12),
-        partial(BPETokenizer.train, vocab_size=50),
-        partial(BPETokenizer.train, vocab_size=120),
-    ],
-)
+@pytest.mark.parametrize("kind", [("char",), ("word",), ("word", 12), ("bpe", 50), ("bpe", 120)], ids=str)
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_encoding_word_by_word_equals_encoding_the_text(train_tokenizer, lowercase):
-    tokenizer = train_tokenizer(TEXTS, lowercase=lowercase)
+def test_encoding_word_by_word_equals_encoding_the_text(kind, lowercase):
+    tokenizer = tokenizer_of(TEXTS, *kind, lowercase=lowercase)
     texts = [" ".join(sentence.words) for sentence in SENTENCES]
     assert [ids for ids, _ in parsed_ids(tokenizer, SENTENCES)] == tokenizer.encode(texts)
     for sentence, text in zip(SENTENCES, texts, strict=True):
@@ -92,7 +81,7 @@ def test_the_space_before_a_word_belongs_to_it():
 
 def test_bpe_dropout_equals_that_of_the_text():
     tokenizer = BPETokenizer.train(TEXTS, vocab_size=120)
-    texts = [" ".join(encoded.words) for encoded in SENTENCES]
+    texts = [" ".join(sentence.words) for sentence in SENTENCES]
     sampled = [ids for ids, _ in parsed_ids(tokenizer, SENTENCES, dropout=0.5, seed=(1, 2))]
     assert sampled == tokenizer.encode(texts, dropout=0.5, seed=(1, 2))
     assert sampled != tokenizer.encode(texts)

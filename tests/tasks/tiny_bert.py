@@ -10,20 +10,20 @@ from qkv.models.bert import Bert, BertConfig
 from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.pretrained import read_tokenizer
 
-WORDS = [
+WORD_LIST = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "dog", "sat", "on", "mat", "play", "##ing", "##s",
     "film", "good", "bad", ".", ",", "!", "ada", "paris", "in", "lives",
 ]  # fmt: skip
 
 
 def tiny_tokenizer(folder: Path) -> Tokenizer:
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(WORD_LIST) + "\n")
     tokenizer = read_tokenizer(folder, "bert")
     assert tokenizer is not None
     return tokenizer
 
 
-def tiny_bert(head: str | None, *, vocab_size: int = len(WORDS), **config: Any) -> Bert:
+def tiny_bert(head: str | None, *, vocab_size: int = len(WORD_LIST), **config: Any) -> Bert:
     torch.manual_seed(0)
     model = Bert(
         BertConfig(

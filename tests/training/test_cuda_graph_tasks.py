@@ -80,7 +80,7 @@ def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
         "fashion_mnist": ImageDataset({"train": pictures, "valid": pictures}),
     }
     for name, loaded in datasets.items():
-        monkeypatch.setattr(lookup("dataset", name), "read", lambda _: loaded)
+        monkeypatch.setattr(lookup("dataset", name), "read", lambda _, loaded=loaded: loaded)
 
 
 def train(name: str, folder: Path, *changes: str) -> tuple[list[float], Path]:

@@ -33,12 +33,12 @@ def test_each_word_has_a_tile_coloured_by_attention(tmp_path: Path):
     page = save_captions([captioned((" a", " circle"), (1, 5))], tmp_path / "page.html").read_text()
     original, first, second = images(page)
     assert (original == 250).all()
-    for tile, place in ((first, 1), (second, 5)):
+    for tile, cell in ((first, 1), (second, 5)):
         height, width = tile.shape[:2]
         blue = [
             int(tile[height * (2 * (n // 3) + 1) // 4, width * (2 * (n % 3) + 1) // 6] @ [-1, 0, 1]) for n in range(6)
         ]
-        assert int(np.argmax(blue)) == place
+        assert int(np.argmax(blue)) == cell
         assert sorted(blue)[:5] == [0] * 5
     assert "<figcaption>circle</figcaption>" in page
 

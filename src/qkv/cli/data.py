@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli import completion, options
+from qkv.cli import options
 from qkv.cli.console import info, note, result, result_json, result_line
 from qkv.config import build
 from qkv.errors import InputError
 from qkv.registry import nearest
 
 if TYPE_CHECKING:
-    from qkv.datasets.cache import DatasetCache, DatasetInfo
     from qkv.datasets.dataset import Dataset
+    from qkv.datasets.dataset_cache import DatasetCache, DatasetInfo
 
 YOURS = "yours"  # license of datasets that the user provides
 OWN = "own"  # split name for a user's file
@@ -35,8 +35,8 @@ app = typer.Typer(
 
 @app.command(name="list")
 def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
-    """List the available datasets and the location of their files."""
-    from qkv.datasets.cache import DatasetCache
+    """List the datasets and the location of their files."""
+    from qkv.datasets.dataset_cache import DatasetCache
     from qkv.registry import registered
 
     store = DatasetCache.with_folder(data_dir)
@@ -70,7 +70,7 @@ def _where(store: "DatasetCache", corpus: "DatasetInfo") -> str:
 @app.command()
 def fetch(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=completion.complete_datasets, help="Dataset name.")
+        str, typer.Argument(metavar="NAME", autocompletion=options.complete_datasets, help="Dataset name.")
     ],
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Download directory [the cache].")
@@ -78,7 +78,7 @@ def fetch(
     json: options.Json = False,
 ) -> None:
     """Download the missing files of a dataset."""
-    from qkv.datasets.cache import DatasetCache
+    from qkv.datasets.dataset_cache import DatasetCache
     from qkv.datasets.user_files import user_dataset
     from qkv.registry import lookup
 
@@ -105,7 +105,7 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", autocompletion=completion.complete_datasets, help="Dataset name, or your own file."
+            metavar="NAME", autocompletion=options.complete_datasets, help="Dataset name, or your own file."
         ),
     ],
     target: Annotated[

@@ -37,14 +37,14 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Table:
+class KeyTable:
     """The keys of one table of a recipe."""
 
     title: str
     keys: tuple[Key, ...]
 
 
-def recipe_keys(recipe: "Recipe") -> list[Table]:
+def recipe_keys(recipe: "Recipe") -> list[KeyTable]:
     """Return the keys of a recipe, grouped by table."""
     general = (key for key in config_keys(recipe) if key.name in ("seed", "init"))
     task, from_data = recipe.task_class, recipe.task_class.from_data
@@ -53,11 +53,11 @@ def recipe_keys(recipe: "Recipe") -> list[Table]:
         ("data", recipe.data, type(recipe.data), ()),
         ("model", recipe.model, recipe.model_class, from_data),
     ]
-    tables = [Table("recipe", tuple(general))]
+    tables = [KeyTable("recipe", tuple(general))]
     for section, config, cls, keys in sections:
         title = f"[{section}] {config.registered_name}: {describe(cls)}"
-        tables.append(Table(title, tuple(config_keys(config, f"{section}.", keys))))
-    return [*tables, Table("[train]", tuple(config_keys(recipe.train, "train.")))]
+        tables.append(KeyTable(title, tuple(config_keys(config, f"{section}.", keys))))
+    return [*tables, KeyTable("[train]", tuple(config_keys(recipe.train, "train.")))]
 
 
 def config_keys(config: Config, prefix: str = "", from_data: Sequence[str] = ()) -> Iterator[Key]:
@@ -97,7 +97,7 @@ def format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def tables_json(tables: Iterable[Table]) -> list[Mapping[str, Any]]:
+def tables_json(tables: Iterable[KeyTable]) -> list[Mapping[str, Any]]:
     """Return the keys of all tables for JSON."""
     return [
         {"key": key.name, "value": key.value, "default": key.default, "type": key.type, "meaning": key.meaning}
@@ -107,7 +107,7 @@ def tables_json(tables: Iterable[Table]) -> list[Mapping[str, Any]]:
     ]
 
 
-def print_tables(tables: Iterable[Table], headers: Sequence[str] = HEADERS) -> None:
+def print_tables(tables: Iterable[KeyTable], headers: Sequence[str] = HEADERS) -> None:
     """Print some columns of the keys of all tables, each with one width."""
     shown = list(tables)
     rows = [[key.cells[header] for header in headers] for table in shown for key in table.keys]

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from qkv.cli import completion, options
+from qkv.cli import options
 from qkv.cli.console import result, result_json
-from qkv.cli.keys import Table, config_keys, format_rows, format_value, print_tables, tables_json
+from qkv.cli.keys import KeyTable, config_keys, format_rows, format_value, print_tables, tables_json
 from qkv.errors import InputError
 
 HEADERS = ("model", "class", "tasks", "presets", "description")
@@ -37,10 +37,10 @@ def list_models(context: typer.Context, plugin: options.Plugin = None, json: opt
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.complete_models, help="Model name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=options.complete_models, help="Model name.")],
     json: options.Json = False,
 ) -> None:
-    """Show every key of a model's config: default, type and meaning.
+    """Show every key of a model: default, type and meaning.
 
     In a recipe these are the keys of the model table.
     """
@@ -48,7 +48,7 @@ def show(
 
     model = lookup("model", name)
     presets = getattr(model, "presets", {})
-    table = Table(f"[model] {name}: {describe(model)}", tuple(config_keys(model.config_class(), "model.")))
+    table = KeyTable(f"[model] {name}: {describe(model)}", tuple(config_keys(model.config_class(), "model.")))
     if json:
         result_json({"name": name, "class": model.__name__, "tasks": _tasks(model), "presets": presets,
                      "keys": tables_json([table])})  # fmt: skip

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli import completion, options
+from qkv.cli import options
 from qkv.cli.console import result, result_json
 from qkv.cli.keys import format_rows, print_tables, recipe_keys, tables_json
 
@@ -42,7 +42,7 @@ def show(
     recipe: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", autocompletion=completion.complete_recipes, help="Recipe name, or path to a .toml file."
+            metavar="NAME", autocompletion=options.complete_recipes, help="Recipe name, or path to a .toml file."
         ),
     ],
     assignments: options.Assignments = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli import completion, options
+from qkv.cli import options
 from qkv.cli.console import info, result, result_json
 from qkv.errors import InputError
 
@@ -22,7 +22,7 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="RECIPE", autocompletion=completion.complete_recipes, help="Recipe name, or path to a .toml file."
+            metavar="RECIPE", autocompletion=options.complete_recipes, help="Recipe name, or path to a .toml file."
         ),
     ] = None,
     assignments: Annotated[
@@ -30,7 +30,7 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            autocompletion=completion.complete_keys,
+            autocompletion=options.complete_keys,
             help="Override a key, e.g. train.lr=3e-4 (with --resume: train keys only); repeatable.",
         ),
     ] = None,
@@ -53,7 +53,7 @@ def train(
         typer.Option(
             "--resume",
             metavar="RUN",
-            autocompletion=completion.complete_runs,
+            autocompletion=options.complete_runs,
             help="Resume a run; train a finished one longer with --set train.epochs=N.",
         ),
     ] = None,
@@ -108,7 +108,7 @@ def train(
 
 def _default_folder(recipe: "Recipe", *, overwrite: bool) -> Path:
     """Return runs/RECIPE-N with the first free N, from the seed on; with `overwrite`, N is the seed."""
-    numbered = (completion.RUNS / f"{Path(recipe.name).stem}-{number}" for number in count(recipe.seed))
+    numbered = (options.RUNS / f"{Path(recipe.name).stem}-{number}" for number in count(recipe.seed))
     return next(folder for folder in numbered if overwrite or not os.path.lexists(folder))
 
 
@@ -199,7 +199,7 @@ def _report(done: "Job", recipe: str | None, json: bool) -> None:
     if state.best is not None and not json:
         folder = shlex.quote(str(run.folder))
         task = run.recipe.task_class
-        parsed = " --file parsed.conllu" if getattr(run.recipe.model, "tree", "none") != "none" else ""
+        parsed = " --input parsed.conllu" if getattr(run.recipe.model, "tree", "none") != "none" else ""
         metric = task.metrics[run.recipe.train.best_by]
         best_value = f"best valid {metric.name} {metric.shown(state.best.value)}"
         use = f", then qkv {task.cli_command} {folder}{parsed}" if task.cli_command else ""

@@ -50,7 +50,7 @@ class EncodedPair:
 
 
 @dataclass(frozen=True)
-class Batch(TensorBatch):
+class PairBatch(TensorBatch):
     """Padded tensors; `target_in` starts with <s>, `target_out` ends with </s> and is padded with IGNORE."""
 
     source: Int[Tensor, "batch source"]
@@ -60,14 +60,14 @@ class Batch(TensorBatch):
     tokens: int  # number of target tokens, without padding
 
 
-def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begin: int, end: int) -> Batch:
+def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begin: int, end: int) -> PairBatch:
     """Pad the pairs into a batch of at least `rows` rows and `width` columns.
 
     Extra rows have a source of one padding token and only ignored targets.
     """
     missing = max(0, rows - len(pairs))
     empty: list[Sequence[int]] = [()] * missing
-    return Batch(
+    return PairBatch(
         source=_pad([*(pair.source for pair in pairs), *empty], width),
         source_lengths=torch.tensor([*(len(pair.source) for pair in pairs), *[1] * missing]),
         target_in=_pad([*([begin, *pair.target] for pair in pairs), *empty], width),
@@ -78,7 +78,7 @@ def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begi
 
 def collate_to_shape(
     pairs: Sequence[EncodedPair], batch_size: BatchSize, longest: int, *, begin: int, end: int
-) -> Batch:
+) -> PairBatch:
     """Pad the pairs to the fixed shape of their width, which is at most `longest`."""
     width = min(round_up(max(pair.length for pair in pairs)), longest)
     return collate(pairs, batch_size.rows(width), width, begin=begin, end=end)

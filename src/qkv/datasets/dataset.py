@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import AfterValidator, Field
 
 from qkv.config import Config, Term, TokenizerTerm
-from qkv.datasets.cache import DatasetCache, DatasetInfo
 from qkv.datasets.captions import Captions
 from qkv.datasets.columns import PAIRS, Column
+from qkv.datasets.dataset_cache import DatasetCache, DatasetInfo
 from qkv.datasets.episodes import FewShotDataset
 from qkv.datasets.images import LabeledImages
 from qkv.datasets.pair import Pair

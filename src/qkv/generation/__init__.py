@@ -4,7 +4,7 @@ from qkv.generation.back_pointers import Hypothesis
 from qkv.generation.beam import beam_search
 from qkv.generation.constraints import DecodingConstraints
 from qkv.generation.coverage import Coverage
-from qkv.generation.generate import GenerationConfig, generate
+from qkv.generation.decode import GenerationConfig, generate
 from qkv.generation.sampling import Sampling, sample, stream
 from qkv.generation.search import greedy_search
 

@@ -20,7 +20,7 @@ from qkv.models.elmo import Elmo
 from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
 from qkv.tokenizers.library import MAX_FILE_BYTES, SPECIAL
-from qkv.tokenizers.pair import TARGET
+from qkv.tokenizers.pair_tokenizer import TARGET
 from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER
 
 # Hugging Face transformers, qkv, or the two files of the original ELMo release.

@@ -5,7 +5,7 @@ from typing import Any
 
 from qkv.errors import CheckpointError
 from qkv.tokenizers import Tokenizer
-from qkv.tokenizers.pair import TARGET
+from qkv.tokenizers.pair_tokenizer import TARGET
 from qkv.tokenizers.tokenizer import TOKENIZER
 
 

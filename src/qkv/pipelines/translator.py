@@ -8,7 +8,7 @@ import torch
 
 from qkv.attention import watch
 from qkv.config import require
-from qkv.datasets.batching import Batch, EncodedPair, batch_by_length, collate
+from qkv.datasets.batching import EncodedPair, PairBatch, batch_by_length, collate
 from qkv.datasets.tagged import Tagged, text_of
 from qkv.errors import InputError
 from qkv.generation import Coverage, DecodingConstraints, GenerationConfig, Hypothesis, Sampling, generate
@@ -186,7 +186,7 @@ class Translator(Pipeline):
             coverage = Coverage(config.coverage_penalty, self.model.alignment_layers[0], batch.source_lengths)
         return generate(self.model, state, constraints, config, coverage=coverage, row_ids=row_ids)
 
-    def _batch(self, pairs: Sequence[tuple[Source, Sequence[int]]]) -> Batch:
+    def _batch(self, pairs: Sequence[tuple[Source, Sequence[int]]]) -> PairBatch:
         """Collate sources and targets on the model's device."""
         encoded = [
             EncodedPair(source.encoding.ids, target)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from qkv.attention import TreePositions, Trees
-from qkv.datasets.batching import Batch, EncodedPair
+from qkv.datasets.batching import EncodedPair, PairBatch
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.tokenizers import Encoding, Tokenizer
@@ -76,7 +76,7 @@ class ParsedPair(EncodedPair):
 
 
 @dataclass(frozen=True)
-class ParsedBatch(Batch):
+class ParsedBatch(PairBatch):
     """Pairs, and the tree positions of their source tokens."""
 
     depth: Int[Tensor, "batch source"]
@@ -112,7 +112,7 @@ def parsed_encoding(tokenizer: Tokenizer, sentence: ParsedSentence) -> tuple[Enc
     return encoding, _tree(sentence, [word.ids for word in words])
 
 
-def with_trees(batch: Batch, pairs: Sequence[EncodedPair]) -> Batch:
+def with_trees(batch: PairBatch, pairs: Sequence[EncodedPair]) -> PairBatch:
     """Add the trees of the pairs to a batch, if they have any; padding rows have none."""
     trees = [pair.tree for pair in pairs if isinstance(pair, ParsedPair)]
     if not trees:
@@ -122,7 +122,7 @@ def with_trees(batch: Batch, pairs: Sequence[EncodedPair]) -> Batch:
     return ParsedBatch(**batch.tensors, tokens=batch.tokens, depth=positions.depth, distance=positions.distance)
 
 
-def tree_arguments(batch: Batch) -> dict[str, TreePositions]:
+def tree_arguments(batch: PairBatch) -> dict[str, TreePositions]:
     """Keyword arguments of the model other than the tokens: the tree positions, if any."""
     return {"tree": TreePositions(batch.depth, batch.distance)} if isinstance(batch, ParsedBatch) else {}
 

@@ -35,7 +35,7 @@ class TokenizedText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
+class QuestionWindow:
     """One row of a batch: a question and a part of its text."""
 
     question: int  # index of its question
@@ -71,7 +71,7 @@ def _trimmed(text: str, begin: int, end: int) -> Passage:
 
 def make_windows(
     encoder: ExampleEncoder, questions: Sequence[Question], max_length: int, stride: int | None = None
-) -> list[Window]:
+) -> list[QuestionWindow]:
     """Windows of at most `max_length` tokens for each question and its text.
 
     Questions are truncated to half of the length. Windows start `stride` tokens apart, by default half of the text they
@@ -92,7 +92,7 @@ def make_windows(
         answer = _token_span(question.answers[0], passages) if question.answers else None
         for start in range(0, max(1, len(ids) - max_text + step), step):
             stop = min(start + max_text, len(ids))
-            window = Window(number, [*prefix, *ids[start:stop], end], first, passages[start:stop])
+            window = QuestionWindow(number, [*prefix, *ids[start:stop], end], first, passages[start:stop])
             if answer is not None and start <= answer[0] and answer[1] < stop:
                 window = replace(window, begin=first + answer[0] - start, end=first + answer[1] - start)
             windows.append(window)
@@ -127,11 +127,11 @@ class WindowBatch(TensorBatch):
     tokens: int  # number of windows
 
 
-def collate(windows: Sequence[Window], pad: int, rows: int = 0, width: int = 0) -> WindowBatch:
+def collate(windows: Sequence[QuestionWindow], pad: int, rows: int = 0, width: int = 0) -> WindowBatch:
     """Collate windows into a batch of at least `rows` x `width`."""
     missing = max(0, rows - len(windows))
     width = max(width, *(len(window.ids) for window in windows))
-    empty = Window(0, [pad], 1, [], IGNORE, IGNORE)
+    empty = QuestionWindow(0, [pad], 1, [], IGNORE, IGNORE)
     padded = [*windows, *[empty] * missing]
     return WindowBatch(
         torch.tensor([[*window.ids, *[pad] * (width - len(window.ids))] for window in padded]),
@@ -182,7 +182,7 @@ class SpanPredictions:
 @torch.inference_mode()
 def predict_spans(
     model: Bert,
-    windows: Sequence[Window],
+    windows: Sequence[QuestionWindow],
     pad: int,
     batch_size: BatchSize,
     *,
@@ -190,7 +190,7 @@ def predict_spans(
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
 ) -> list[SpanPredictions]:
     """The best spans for each question over all of its windows, in batches."""
-    by_question: dict[int, list[tuple[Window, Tensor]]] = {}
+    by_question: dict[int, list[tuple[QuestionWindow, Tensor]]] = {}
     for rows in batch_by_length([len(window.ids) for window in windows], batch_size):
         batch = collate([windows[row] for row in rows], pad).to(model.device)
         for row, log_p in zip(rows, log_probabilities(model, batch).cpu(), strict=True):
@@ -198,7 +198,9 @@ def predict_spans(
     return [_merge_windows(by_question[question], top_k, max_answer_tokens) for question in sorted(by_question)]
 
 
-def _merge_windows(scored: Sequence[tuple[Window, Tensor]], top_k: int, max_answer_tokens: int) -> SpanPredictions:
+def _merge_windows(
+    scored: Sequence[tuple[QuestionWindow, Tensor]], top_k: int, max_answer_tokens: int
+) -> SpanPredictions:
     best: dict[Passage, float] = {}
     for window, log_p in scored:
         for passage, score in _best_spans(window, log_p, top_k, max_answer_tokens):
@@ -210,7 +212,7 @@ def _merge_windows(scored: Sequence[tuple[Window, Tensor]], top_k: int, max_answ
 
 
 def _best_spans(
-    window: Window, log_p: Float[Tensor, "2 length"], top_k: int, max_tokens: int
+    window: QuestionWindow, log_p: Float[Tensor, "2 length"], top_k: int, max_tokens: int
 ) -> Iterator[ScoredPassage]:
     """The best spans of a window, each of at most `max_tokens` tokens."""
     tokens = len(window.passages)

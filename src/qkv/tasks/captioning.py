@@ -46,7 +46,7 @@ class CaptionBatch(TensorBatch):
 
 
 @dataclass(frozen=True)
-class Example:
+class CaptionExample:
     """One caption, and the index of its picture."""
 
     picture: int
@@ -82,7 +82,7 @@ class CaptioningTask(Task):
 
     tokenizer: Tokenizer
     train: Captions
-    examples: list[Example]
+    examples: list[CaptionExample]
     valid: Captions
     train_config: TrainConfig
     options: CaptioningConfig
@@ -181,7 +181,7 @@ class CaptioningTask(Task):
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
         captioner, texts = Captioner(model, self.tokenizer), []
-        for chunk in self._chunks([Example(number, []) for number in range(len(captions))]):
+        for chunk in self._chunks([CaptionExample(number, []) for number in range(len(captions))]):
             images = self._collate(captions, chunk).to(model.device).images
             texts += [self.tokenizer.decode(best.tokens) for (best,) in captioner.decode(images)]
         references = [
@@ -222,11 +222,13 @@ class CaptioningTask(Task):
             words.append(text[:end].count(" "))
         return words
 
-    def _chunks(self, examples: list[Example]) -> Iterator[list[Example]]:
+    def _chunks(self, examples: list[CaptionExample]) -> Iterator[list[CaptionExample]]:
         for begin in range(0, len(examples), self.size):
             yield examples[begin : begin + self.size]
 
-    def _collate(self, captions: Captions, examples: list[Example], rows: int = 0, width: int = 0) -> CaptionBatch:
+    def _collate(
+        self, captions: Captions, examples: list[CaptionExample], rows: int = 0, width: int = 0
+    ) -> CaptionBatch:
         """Collate examples into a batch of at least `rows` x `width`; padding rows repeat the first picture."""
         missing = max(0, rows - len(examples))
         width = max(width, *(len(example.tokens) + 1 for example in examples))
@@ -241,11 +243,11 @@ class CaptioningTask(Task):
         )
 
 
-def encode_captions(tokenizer: Tokenizer, captions: Captions) -> list[Example]:
+def encode_captions(tokenizer: Tokenizer, captions: Captions) -> list[CaptionExample]:
     """Token ids of every caption of every picture."""
     captioned = [(picture, text) for picture, texts in enumerate(captions.texts) for text in texts]
     ids = tokenizer.encode([text for _, text in captioned])
-    return [Example(picture, tokens) for (picture, _), tokens in zip(captioned, ids, strict=True)]
+    return [CaptionExample(picture, tokens) for (picture, _), tokens in zip(captioned, ids, strict=True)]
 
 
 def shift_with_edge(

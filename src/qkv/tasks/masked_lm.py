@@ -29,8 +29,7 @@ from qkv.metrics import Metric
 from qkv.models.bert import MLM_HEADS, Bert, Pretraining
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.masking import IGNORE, mask_tokens
-from qkv.tasks.next_sentence import sentence_pairs
+from qkv.tasks.masking import IGNORE, mask_tokens, sentence_pairs
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import Tokenizer

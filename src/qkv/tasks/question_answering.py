@@ -12,7 +12,7 @@ from qkv.metrics.squad_metrics import answer_f1, exact_answers
 from qkv.models.bert import Bert
 from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.windows import (
-    Window,
+    QuestionWindow,
     WindowBatch,
     collate,
     log_probabilities,
@@ -51,7 +51,7 @@ class QuestionAnsweringTask(Task):
     capturable = True
 
     tokenizer: Tokenizer
-    train: list[Window]
+    train: list[QuestionWindow]
     valid: list[Question]
     questions: int  # number of training questions
     train_config: TrainConfig

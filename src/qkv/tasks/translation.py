@@ -10,9 +10,9 @@ import torch
 from qkv.config import Rate, require
 from qkv.datasets.batching import (
     IGNORE,
-    Batch,
     BatchSize,
     EncodedPair,
+    PairBatch,
     batch_by_length,
     collate,
     collate_to_shape,
@@ -22,7 +22,7 @@ from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.generation import GenerationConfig
-from qkv.metrics import Metric, Score, alignment_accuracy, corpus_scores, exact_match, rouge_scores
+from qkv.metrics import Metric, MetricValue, alignment_accuracy, corpus_scores, exact_match, rouge_scores
 from qkv.metrics.pair_scores import bleu_by_length, pair_scores, pronunciation_scores
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
@@ -81,7 +81,7 @@ class EncodedPairs:
     def first(self, count: int) -> "EncodedPairs":
         return EncodedPairs(self.pairs[:count], self.tokens[:count], self.trees)
 
-    def batches(self, batch_size: BatchSize, special_tokens: DecoderTokens) -> Iterator[Batch]:
+    def batches(self, batch_size: BatchSize, special_tokens: DecoderTokens) -> Iterator[PairBatch]:
         """Yield all pairs in batches of similar length."""
         for rows in batch_by_length([pair.length for pair in self.tokens], batch_size):
             pairs = [self.tokens[row] for row in rows]
@@ -196,7 +196,7 @@ class TranslationTask(Task):
             [pair.length for pair in self.epoch_pairs], self.train_config.batching, self.seed, number
         )
 
-    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PairBatch:
         pairs, begin, end = [self.epoch_pairs[row] for row in rows], self.special_tokens.begin, self.special_tokens.end
         if padded_to_shape:
             batch = collate_to_shape(pairs, self.train_config.batching, self.max_length, begin=begin, end=end)
@@ -204,7 +204,7 @@ class TranslationTask(Task):
             batch = collate(pairs, begin=begin, end=end)
         return with_trees(batch, pairs)
 
-    def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, model: EncoderDecoder[Any, Any], batch: PairBatch) -> Float[Tensor, ""]:
         """Mean cross-entropy of the target tokens in nats, plus the REINFORCE term of hard attention."""
         logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
@@ -284,7 +284,7 @@ def _score_pairs(
     texts, references = tuple(answer.text for answer in answers), [pair.target for pair in pairs]
     scores = pair_scores(texts, references, language)
     if aligned and (alignment := _alignment(answers, pairs)) is not None:
-        scores["alignment"] = Score(alignment)
+        scores["alignment"] = MetricValue(alignment)
     wrong = ((pair.source, text, pair.target) for pair, text in zip(pairs, texts, strict=True) if text != pair.target)
     return Evaluation(
         len(pairs),

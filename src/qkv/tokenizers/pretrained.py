@@ -21,7 +21,7 @@ from qkv.tokenizers.library import (
     tokenizer_errors,
 )
 from qkv.tokenizers.limits import MAX_TOKEN_CHARS, MAX_TOKENS
-from qkv.tokenizers.pair import PairTokenizer
+from qkv.tokenizers.pair_tokenizer import PairTokenizer
 from qkv.tokenizers.sentencepiece import sentencepiece_tokenizer
 from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER, Tokenizer
 from qkv.tokenizers.wordpiece import NAMES, wordpiece_backend

@@ -110,8 +110,8 @@ def test_padded_batches_equal_transformers(side, tmp_path):
     hf, tokens, lengths = theirs(), some_tokens(), torch.tensor([10, 6, 1])
     hf.save_pretrained(tmp_path)
     model = qkv.load(tmp_path)
-    place = torch.arange(10)
-    real = place < lengths[:, None] if side == "right" else place >= 10 - lengths[:, None]
+    position = torch.arange(10)
+    real = position < lengths[:, None] if side == "right" else position >= 10 - lengths[:, None]
     said = hf(tokens, attention_mask=real.long(), output_attentions=True)
     with qkv.watch(model) as seen:
         hidden = model(tokens, lengths=lengths) if side == "right" else model(tokens, mask=~Prefix(10 - lengths))

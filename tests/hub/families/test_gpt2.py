@@ -108,7 +108,7 @@ def test_left_padded_batches_equal_transformers(tmp_path):
 @torch.inference_mode()
 def test_fifty_greedy_tokens_equal_transformers(changes, tmp_path):
     hf, tokens, padding = theirs(**changes), some_tokens(), torch.tensor([0, 4, 9])
-    hf.transformer.wpe.weight.normal_(std=2)  # so that a text does not go on with one token for ever
+    hf.transformer.wpe.weight.normal_(std=2)  # so that a text does not repeat one token
     hf.save_pretrained(tmp_path)
     model = qkv.load(tmp_path)
     real = (torch.arange(10) >= padding[:, None]).long()

@@ -205,7 +205,7 @@ def test_a_released_model_can_be_saved_in_qkv_format(tmp_path):
 
 
 def rewrite(folder, change) -> None:
-    """Save a folder's tensors anew after `change` has been at them."""
+    """Save a folder's tensors after applying `change`."""
     from safetensors.torch import load_file, save_file
 
     file = folder / "model.safetensors"

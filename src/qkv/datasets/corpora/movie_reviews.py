@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from qkv.datasets.archive import unpack_members
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import ACCURACY
 from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_text, digest
 from qkv.registry import register

@@ -171,7 +171,7 @@ def test_invalid_inputs_are_errors(random_model, tmp_path):
     with pytest.raises(InputError, match="prompt 2 is empty"):
         generator(["be", ""])
     for option in ("max_new_tokens", "num_return_sequences", "top_k", "batch_size"):
-        with pytest.raises(InputError, match=f"{option} must be at least 1"):
+        with pytest.raises(InputError, match=f"{option} must be"):
             generator("be", **{option: 0})
     with pytest.raises(InputError, match="exceed the limit"):
         generator("be", max_new_tokens=MAX_TOKENS, num_return_sequences=2)

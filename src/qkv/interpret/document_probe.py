@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import nn
 
 from qkv.attention import watch
 from qkv.errors import InputError
@@ -17,7 +15,6 @@ from qkv.models.han import HAN
 from qkv.pipelines.classifier import Classification
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.pipelines.text_inputs import split_evenly
-from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
 
 
@@ -54,10 +51,8 @@ class DocumentProbe(TextPipeline):
     heads: ClassVar = ("classifier",)
     model: HAN
 
-    def __init__(
-        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
-    ) -> None:
-        super().__init__(model, tokenizer, device)
+    def setup(self) -> None:
+        super().setup()
         if not isinstance(self.model, HAN):
             raise InputError(f"{self.name}: is a {type(self.model).__name__}, not a hierarchical attention network")
         if (pooling := self.model.config.pooling) != "attention":

@@ -9,7 +9,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +18,9 @@ from qkv.attention.layers import attention_layers
 from qkv.errors import ShapeError
 from qkv.nn.labels import label_names
 from qkv.types import Float, Int, Tensor
+
+if TYPE_CHECKING:
+    from qkv.tokenizers import Tokenizer
 
 Memory = TypeVar("Memory")
 State = TypeVar("State")
@@ -32,7 +35,7 @@ class Model(nn.Module):
     kind_description: ClassVar[str]  # the interface, for error messages
 
     config: Any
-    tokenizer: Any = None  # set by `qkv.load`; not used by the model itself
+    tokenizer: "Tokenizer | None" = None  # set by `qkv.load`; not used by the model itself
 
     @property
     def device(self) -> torch.device:

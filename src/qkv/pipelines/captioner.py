@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from jaxtyping import Shaped, UInt8
-from torch import nn
 
 from qkv.attention import watch
 from qkv.datasets.batching import batch_by_length
@@ -22,7 +21,6 @@ from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
 from qkv.pipelines.pipeline import DecoderTokens, Pipeline, one_or_many
 from qkv.pipelines.text_inputs import inference_batch_size
-from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 MAX_HYPOTHESES = 256  # decoded at a time, if no batch size is given
@@ -61,10 +59,7 @@ class Captioner(Pipeline):
     model_class: ClassVar = ShowAttendTell
     model: ShowAttendTell
 
-    def __init__(
-        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
-    ) -> None:
-        super().__init__(model, tokenizer, device)
+    def setup(self) -> None:
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer, self.model.config)
 
     @one_or_many

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from qkv.datasets.batching import batch_by_length
 from qkv.errors import InputError
@@ -14,7 +12,7 @@ from qkv.generation import DecodingConstraints, GenerationConfig, Sampling, gene
 from qkv.nn.interfaces import LanguageModel
 from qkv.pipelines.pipeline import Pipeline, one_or_many
 from qkv.pipelines.text_inputs import inference_batch_size
-from qkv.tokenizers import Encoding, Tokenizer
+from qkv.tokenizers import Encoding
 
 INCOMPLETE = "\ufffd"  # decoded from a part of the bytes of a character
 
@@ -41,10 +39,7 @@ class Generator(Pipeline):
     model_class: ClassVar = LanguageModel
     model: LanguageModel[Any]
 
-    def __init__(
-        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
-    ) -> None:
-        super().__init__(model, tokenizer, device)
+    def setup(self) -> None:
         self._tokenizer = self.tokenizer.target
         special_tokens = self.tokenizer.special_tokens
         # Models of one running text have no end token; released models and models of documents do.

@@ -4,18 +4,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import nn
 
 from qkv.config import require
 from qkv.errors import InputError
 from qkv.models.bert import MLM_HEADS, Bert
 from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.pipelines.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
-from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.wordpiece import CONTINUATION
 
 MASKS = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's own spelling
@@ -49,10 +46,8 @@ class MaskFiller(TextPipeline):
     heads: ClassVar = MLM_HEADS
     model: Bert
 
-    def __init__(
-        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
-    ) -> None:
-        super().__init__(model, tokenizer, device)
+    def setup(self) -> None:
+        super().setup()
         mask = self.tokenizer.special_tokens.mask
         if mask is None:
             raise InputError(f"{self.name}: its tokenizer has no mask token such as [MASK]")

@@ -48,6 +48,10 @@ class Pipeline:
                 raise InputError(f"{self.name}: {self.task_description} requires a {self.model_class.__name__}")
         self.model = network.eval()
         self._tokenizer = network.tokenizer if tokenizer is None else tokenizer
+        self.setup()
+
+    def setup(self) -> None:
+        """Check the model and prepare what depends on it; called when a pipeline is made."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -64,10 +68,7 @@ class TextPipeline(Pipeline):
     heads: ClassVar[tuple[str, ...]] = ()  # heads that the pipeline supports; empty: any head, or none
     model: TextEncoder
 
-    def __init__(
-        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
-    ) -> None:
-        super().__init__(model, tokenizer, device)
+    def setup(self) -> None:
         head = self.model.config.head
         if self.heads and head not in self.heads:
             raise InputError(

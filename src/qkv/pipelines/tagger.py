@@ -3,11 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import nn
 
 from qkv.datasets.batching import BatchSize
 from qkv.datasets.tagged import Tagged
@@ -25,7 +23,6 @@ from qkv.pipelines.text_inputs import (
 )
 from qkv.pipelines.tree_inputs import Tree, reads_trees, require_heads
 from qkv.runtime.text import printable
-from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.tokenizer import Span
 from qkv.tokenizers.words import split_words
 from qkv.types import Float, Tensor
@@ -64,10 +61,8 @@ class Tagger(TextPipeline):
     heads: ClassVar = ("tagger",)
     input_types: ClassVar = (str, tuple, Tagged)
 
-    def __init__(
-        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
-    ) -> None:
-        super().__init__(model, tokenizer, device)
+    def setup(self) -> None:
+        super().setup()
         if not self.model.config.label_names:
             raise InputError(f"{self.name}: the tags have no names: set label_names in config.json")
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import nn
 
 from qkv.attention import watch
 from qkv.config import require
@@ -28,7 +26,7 @@ from qkv.pipelines.tree_inputs import (
     with_trees,
 )
 from qkv.runtime.text import printable
-from qkv.tokenizers import Encoding, Tokenizer
+from qkv.tokenizers import Encoding
 
 GREEDY = GenerationConfig()
 
@@ -52,10 +50,7 @@ class Translator(Pipeline):
     model_class: ClassVar = EncoderDecoder
     model: EncoderDecoder[Any, Any]
 
-    def __init__(
-        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
-    ) -> None:
-        super().__init__(model, tokenizer, device)
+    def setup(self) -> None:
         self.special_tokens = DecoderTokens.from_tokenizer(self.tokenizer.target, self.model.config)
 
     @one_or_many

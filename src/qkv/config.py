@@ -397,11 +397,12 @@ def _choices(annotation: Any) -> list[str]:
 
 def _range(annotation: Any) -> str:
     """Return the range of a number, e.g. "between 1 and 1,024"."""
-    names = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
-    limits = {name: f"{getattr(part, name):,}" for part in _parts(annotation) for name in names if hasattr(part, name)}
-    if limits.keys() == {"ge", "le"}:
-        return f"between {limits['ge']} and {limits['le']}"
-    return " and ".join(f"{names[name]} {limit}" for name, limit in limits.items())
+    words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+    limits = {name: getattr(part, name) for part in _parts(annotation) for name in words if hasattr(part, name)}
+    finite = {name: limit for name, limit in limits.items() if abs(limit) != MAX_INTEGER} or limits
+    if finite.keys() == {"ge", "le"}:
+        return f"between {finite['ge']:,} and {finite['le']:,}"
+    return " and ".join(f"{words[name]} {limit:,}" for name, limit in finite.items())
 
 
 def describe_fields(cls: type[BaseModel]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from qkv.config import (
     Integer,
     PositionTerm,
     PositiveFloat,
+    PositiveInt,
     Probability,
     Rate,
     ScoreTerm,
@@ -65,6 +66,7 @@ class Numbers(Config):
     rate: Rate = 0.0
     share: Probability = 0.0
     lr: PositiveFloat = 1.0
+    steps: PositiveInt = 1
 
 
 class Terms(Config):
@@ -118,6 +120,7 @@ def test_a_missing_key_is_named() -> None:
         ({"sizes": [3, -1]}, "sizes must be between 1 and 16,777,216, not -1"),
         ({"rate": 1.0}, "rate must be at least 0 and less than 1, not 1.0"),
         ({"share": -0.5}, "share must be between 0 and 1, not -0.5"),
+        ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"lr": 0}, "lr must be greater than 0, not 0"),
         ({"lr": math.inf}, "lr must be a finite number, not inf"),
     ],

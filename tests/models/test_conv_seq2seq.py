@@ -283,7 +283,7 @@ def test_tied_embeddings_are_one_matrix_and_untied_ones_three():
         ({"hidden_dim": 0}, "hidden_dim must be"),
         ({"layers": 10**6}, "layers must be"),
         ({"encoder": {"name": "rnn", "dim": 8}}, "encoder.dim 8 must equal dim 256"),
-        ({"align": {"name": "local_m", "window": -1}}, "align: window"),
+        ({"align": {"name": "local_m", "window": -1}}, "align.window"),
         ({"backend": "gpu"}, "backend = 'gpu'"),
         ({"source_vocab_size": 10**12}, "source_vocab_size must be"),
     ],

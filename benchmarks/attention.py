@@ -37,7 +37,7 @@ from qkv.attention import (
     plan,
 )  # fmt: skip
 from qkv.nn.feed_forward import FeedForward
-from qkv.nn.multi_head import MultiHead
+from qkv.nn.multi_head import MultiHeadAttention
 
 HALF = torch.bfloat16
 Call = Callable[[], Tensor]
@@ -254,7 +254,7 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.attention = MultiHead(768, 12)
+        self.attention = MultiHeadAttention(768, 12)
         self.feedforward = FeedForward(768, 3072, 0.0)
         self.norms = nn.ModuleList([nn.LayerNorm(768), nn.LayerNorm(768)])
 

@@ -11,7 +11,7 @@ written out    the same with the scores stored, as attention is written down; bo
 
 The slopes are those of straight lines through the logarithms, for the longest half of the lengths: at short ones, a GPU
 waits for its kernels to be launched. Memory is what a pass takes at most beside weights and input, and is measured on
-a GPU alone. Nothing is timed before its result was found right, beside the same model in float64.
+a GPU alone. Nothing is timed before its result agrees with the same model in float64.
 """
 
 import argparse
@@ -34,17 +34,19 @@ from qkv.runtime.device import autocast
 SHORTEST = 512
 RANK = 128
 SIZES: dict[str, Any] = {"dim": 256, "heads": 4, "layers": 4, "dropout": 0.0, "attention_dropout": 0.0}
-WORDS = 1000
+WORD_LIST = 1000
 DEVICE = torch.device("cuda" if GPU else "cpu")
 PRECISION = "bfloat16" if GPU else "float32"
 
 
 def a_linformer(length: int, sharing: str) -> TextEncoder:
-    return linformer.Linformer(linformer.Config(WORDS, max_length=length, rank=RANK, sharing=sharing, **SIZES))
+    return linformer.Linformer(
+        linformer.LinformerConfig(vocab_size=WORD_LIST, max_length=length, rank=RANK, sharing=sharing, **SIZES)
+    )
 
 
 def full(length: int, sharing: str) -> TextEncoder:
-    return bert.Bert(bert.Config(WORDS, max_length=length, pooler=False, **SIZES))
+    return bert.Bert(bert.BertConfig(vocab_size=WORD_LIST, max_length=length, pooler=False, **SIZES))
 
 
 def written_out(length: int, sharing: str) -> TextEncoder:
@@ -78,7 +80,7 @@ def measure(name: str, length: int, batch: int, sharing: str) -> Measured | None
     """Measure one contender; None if it runs out of memory."""
     torch.manual_seed(0)
     model = CONTENDERS[name](length, sharing).to(DEVICE)
-    tokens = torch.randint(WORDS, (batch, length), device=DEVICE)
+    tokens = torch.randint(WORD_LIST, (batch, length), device=DEVICE)
     try:
         forward, both = _passes(model, tokens)
         rounds = 7 if length <= 2**14 else 5
@@ -121,7 +123,7 @@ def wrongness(name: str, sharing: str) -> float:
     """Error of a contender relative to float64, on one short text."""
     torch.manual_seed(0)
     model = CONTENDERS[name](SHORTEST, sharing).to(DEVICE)
-    tokens = torch.randint(WORDS, (1, SHORTEST), device=DEVICE)
+    tokens = torch.randint(WORD_LIST, (1, SHORTEST), device=DEVICE)
     with autocast(DEVICE, PRECISION):
         found = model(tokens).cpu()
     return error(found, model.double().cpu()(tokens.cpu()))

@@ -30,11 +30,11 @@ from torch.nn import functional as F
 
 from benchmarks.timing import GPU, tell
 from qkv.config import Term
-from qkv.datasets.batching import IGNORE, Batch
+from qkv.datasets.batching import IGNORE, PairBatch
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.nn.losses import mean_cross_entropy
 from qkv.runtime.device import autocast
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD, SPECIAL
+from qkv.tokenizers.trained import BEGIN, END, PAD, SPECIAL
 from qkv.training.loop import adamw
 from qkv.training.recipe import TrainConfig
 from qkv.training.step import CudaGraphTrainStep, TrainStep
@@ -64,7 +64,7 @@ class Work:
         """Target tokens in an update."""
         return self.batch * self.length
 
-    def data(self) -> Batch:
+    def data(self) -> PairBatch:
         """Random sentences of equal length, so that padding does not penalize the peers."""
         generator = torch.Generator().manual_seed(0)
 
@@ -75,7 +75,7 @@ class Work:
         source, target = words(self.length), words(self.length - 1)
         edge = torch.ones(self.batch, 1, dtype=torch.long)
         lengths = torch.full((self.batch,), self.length)
-        batch = Batch(
+        batch = PairBatch(
             source, lengths, torch.cat((BEGIN * edge, target), 1), torch.cat((target, END * edge), 1), self.tokens
         )
         return batch.to(self.device)
@@ -109,11 +109,11 @@ def our_model(work: Work) -> RNNSeq2Seq:
     return RNNSeq2Seq(config).to(work.device).train()
 
 
-def our_step(model: RNNSeq2Seq, batch: Batch, precision: str) -> Update:
+def our_step(model: RNNSeq2Seq, batch: PairBatch, precision: str) -> Update:
     """An update as in qkv's trainer, including the loss readback."""
     optimizer = adamw(model, TrainConfig(lr=RATE, weight_decay=0.0))
 
-    def loss_of(one: Batch) -> Tensor:
+    def loss_of(one: PairBatch) -> Tensor:
         logits = model(one.source, one.target_in, one.source_lengths)
         return mean_cross_entropy(logits, one.target_out, IGNORE, SMOOTHING, consume=True)
 
@@ -169,7 +169,7 @@ def wrong_by(work: Work) -> float:
     return max(abs(step().item() / by_formula().item() - 1) for _ in range(CHECKED_UPDATES))
 
 
-def _formula(model: RNNSeq2Seq, batch: Batch) -> Tensor:
+def _formula(model: RNNSeq2Seq, batch: PairBatch) -> Tensor:
     state = model.init_state(model.encode(batch.source, batch.source_lengths))
     total = torch.zeros((), dtype=torch.float64, device=batch.source.device)
     for token, wanted in zip(batch.target_in.unbind(1), batch.target_out.unbind(1), strict=True):
@@ -199,7 +199,7 @@ def joeynmt_helped(work: Work) -> Update:
     return _peer_update(work, model, partial(_smoothed, logits, batch), fused=True)
 
 
-def _joeynmt_model(work: Work) -> tuple[Batch, nn.Module, Callable[[], Tensor]]:
+def _joeynmt_model(work: Work) -> tuple[PairBatch, nn.Module, Callable[[], Tensor]]:
     encoders, decoders = _peer("joeynmt", "encoders"), _peer("joeynmt", "decoders")
     batch = work.data()
     sizes = {"rnn_type": "gru", "emb_size": work.embedding, "num_layers": 1, "dropout": work.dropout}
@@ -262,7 +262,7 @@ def no_attention(work: Work) -> Update:
     return _peer_update(work, model, partial(_smoothed, logits, batch), fused=True)
 
 
-def _smoothed(logits: Callable[[], Tensor], batch: Batch) -> Tensor:
+def _smoothed(logits: Callable[[], Tensor], batch: PairBatch) -> Tensor:
     said = logits().flatten(0, 1).float()
     return F.cross_entropy(said, batch.target_out.flatten(), label_smoothing=SMOOTHING)
 

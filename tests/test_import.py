@@ -39,7 +39,7 @@ def test_importing_qkv_takes_at_most_0_3_seconds_beyond_torch():
         (
             "import sys; sys.argv = ['qkv', 'data', 'list', '--json']; from qkv.cli.main import app; "
             "app(standalone_mode=False)",
-            "torch numpy matplotlib tokenizers sacrebleu tensorboard",
+            "torch matplotlib tokenizers sacrebleu tensorboard",
         ),
     ],
 )

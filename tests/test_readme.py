@@ -34,7 +34,7 @@ def test_the_attention_page_lists_exactly_the_registered_terms():
 
     page = (README.parent / "docs" / "attention.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([A-Z]\w+)\(", page)) - {"Attend"}
-    kinds = (attention.Score, attention.Align, attention.Mask, attention.Position, attention.Encoding)
+    kinds = (attention.Score, attention.Align, attention.Mask, attention.Position, attention.PositionalEncoding)
     offered = [getattr(attention, name) for name in attention.__all__]
     terms = {one.__name__ for one in offered if isinstance(one, type) and issubclass(one, kinds) and one not in kinds}
     assert named == terms

@@ -21,7 +21,7 @@ def qkv(*arguments: str | Path) -> dict[str, Any]:
     ("name", "exact", "alignment", "seconds"), [("dates-gru", 0.995, 0.90, 60), ("dates-transformer", 0.99, 0.90, 180)]
 )
 def test_dates_recipes_reach_their_accuracy_and_speed(name, exact, alignment, seconds, tmp_path):
-    trained = qkv("train", name, "--out", tmp_path / "run")
+    trained = qkv("train", name, "--output", tmp_path / "run")
     report = qkv("evaluate", tmp_path / "run")
     assert report["split"] == "test"
     assert report["pairs"] == 2000

@@ -1,65 +1,73 @@
 """qkv: attention models built on one operator.
 
-qkv.attend(query, key, value)        the attention operator
-qkv.watch(model)                     record the attention weights of any model
-qkv.ablate(model, layer, heads)      run a model with some heads disabled
-qkv.load(folder)                     load a saved model
-qkv.Translator(folder)               translation and other text-to-text tasks
-qkv.Generator(folder)                text generation
-qkv.Classifier(folder)               text classification
-qkv.Tagger(folder)                   token classification
-qkv.Filler(folder)                   mask filling
-qkv.Answerer(folder)                 extractive question answering
-qkv.Captioner(folder)                image captioning
-qkv.Embedder(folder)                 sentence embeddings
+attention
+    qkv.attend(query, key, value)        the attention operator
+    qkv.watch(model)                     record the attention weights of any model
+    qkv.ablate(model, layer, heads)      run a model with some heads disabled
+
+models
+    qkv.load(model)                      load a training run, a saved model or a model of the Hugging Face Hub
+    qkv.register(kind, name)             add your own score, alignment, position, model, task, dataset or tokenizer
+
+pipelines: raw input in, answer out
+    qkv.Translator(model)                translation and other text-to-text tasks
+    qkv.Generator(model)                 text generation
+    qkv.Classifier(model)                text classification
+    qkv.Tagger(model)                    token classification
+    qkv.QuestionAnswerer(model)          extractive question answering
+    qkv.MaskFiller(model)                mask filling
+    qkv.Embedder(model)                  text embeddings
+    qkv.Captioner(model)                 image captioning
+    qkv.ImageClassifier(model)           image classification
+
+packages
+    qkv.attention                        scores, alignments, masks, positions, backends
+    qkv.nn, qkv.models                   building blocks, and one file per model
+    qkv.datasets, qkv.tokenizers         corpora, and the map between texts and token ids
+    qkv.generation, qkv.pipelines        decoding, and the pipelines
+    qkv.tasks, qkv.training              losses and metrics of each task, and the training loop
+    qkv.hub                              load, save and convert models
+    qkv.interpret, qkv.visualize         attention maps, and their pages and figures
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkv.attention import ablate, attend, watch
-    from qkv.hub import load
-    from qkv.pipelines.captioner import Captioner
-    from qkv.pipelines.classifier import Classifier
-    from qkv.pipelines.embedder import Embedder
-    from qkv.pipelines.generator import Generator
-    from qkv.pipelines.mask_filler import Filler
-    from qkv.pipelines.question_answerer import Answerer
-    from qkv.pipelines.tagger import Tagger
-    from qkv.pipelines.translator import Translator
+    from qkv.attention import ablate as ablate
+    from qkv.attention import attend as attend
+    from qkv.attention import watch as watch
+    from qkv.hub import load as load
+    from qkv.pipelines.captioner import Captioner as Captioner
+    from qkv.pipelines.classifier import Classifier as Classifier
+    from qkv.pipelines.embedder import Embedder as Embedder
+    from qkv.pipelines.generator import Generator as Generator
+    from qkv.pipelines.image_classifier import ImageClassifier as ImageClassifier
+    from qkv.pipelines.mask_filler import MaskFiller as MaskFiller
+    from qkv.pipelines.question_answerer import QuestionAnswerer as QuestionAnswerer
+    from qkv.pipelines.tagger import Tagger as Tagger
+    from qkv.pipelines.translator import Translator as Translator
+    from qkv.registry import register as register
 
 __version__ = "0.1.0"
-__all__ = [
-    "Answerer",
-    "Captioner",
-    "Classifier",
-    "Embedder",
-    "Filler",
-    "Generator",
-    "Tagger",
-    "Translator",
-    "__version__",
-    "ablate",
-    "attend",
-    "load",
-    "watch",
-]
 
 _MODULES = {
     "ablate": "qkv.attention",
     "attend": "qkv.attention",
     "watch": "qkv.attention",
     "load": "qkv.hub",
-    "Answerer": "qkv.pipelines.question_answerer",
+    "register": "qkv.registry",
     "Captioner": "qkv.pipelines.captioner",
     "Classifier": "qkv.pipelines.classifier",
     "Embedder": "qkv.pipelines.embedder",
-    "Filler": "qkv.pipelines.mask_filler",
     "Generator": "qkv.pipelines.generator",
+    "ImageClassifier": "qkv.pipelines.image_classifier",
+    "MaskFiller": "qkv.pipelines.mask_filler",
+    "QuestionAnswerer": "qkv.pipelines.question_answerer",
     "Tagger": "qkv.pipelines.tagger",
     "Translator": "qkv.pipelines.translator",
 }
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

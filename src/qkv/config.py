@@ -4,16 +4,34 @@ Errors name the offending key and the nearest valid one. Data can only set decla
 than a registered class by its name.
 """
 
+import ast
 import copy
 import inspect
+import io
 import json
+import math
 import re
+import textwrap
+import tokenize
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tomli_w
 from pydantic import (
@@ -27,6 +45,7 @@ from pydantic import (
     ValidationError,
     create_model,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from qkv.errors import ConfigError, InputError
@@ -36,8 +55,10 @@ from qkv.runtime.text import printable, printable_repr
 
 MAX_TOML_BYTES = 2**20
 MAX_INTEGER = 2**53  # largest integer range that float64 represents exactly
+MAX_VOCAB_SIZE = 1_000_000
 
 Size = Annotated[int, Field(ge=1, le=2**24)]  # a width, a length or a vocabulary size
+VocabSize = Annotated[int, Field(ge=5, le=MAX_VOCAB_SIZE)]  # of a trained tokenizer, special tokens included
 Count = Annotated[int, Field(ge=1, le=1024)]  # layers, heads, ...
 Budget = Annotated[int, Field(ge=1, le=2**30)]  # bounds memory: tokens of a batch, number of examples
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
@@ -45,6 +66,7 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Integer = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]  # dropout, smoothing, decay of an average
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 StringList = Annotated[tuple[str, ...], Strict(False)]
@@ -75,8 +97,8 @@ class Config(BaseModel, metaclass=_OneLineErrors):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some values changed; the result is validated."""
-        return type(self)(**{**dict(self), **changes})
+        """Return a copy with some values changed; the result is validated. Defaults remain unset."""
+        return type(self)(**{**{key: getattr(self, key) for key in self.model_fields_set}, **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as plain data, as it is written to TOML and JSON."""
@@ -113,6 +135,15 @@ class Term:
         return hash((self.kind, self.name, json.dumps(self.options, sort_keys=True)))
 
 
+class _OptionsError(ValueError):
+    """Invalid options of a term; its message is written where the key of the term is known."""
+
+    def __init__(self, error: ValidationError, options_class: type[Config]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.options_class = options_class
+
+
 def parse_term(kind: str, data: Any) -> Term:
     """Return the term of a name, of a table with a name and options, or of a term; raise ValueError otherwise."""
     if isinstance(data, Term):
@@ -126,25 +157,37 @@ def parse_term(kind: str, data: Any) -> Term:
     options = {key: value for key, value in data.items() if key != "name"}
     try:
         cls = lookup(kind, data["name"])
-        config = build(options_of(cls), options, "")  # type: ignore[arg-type]
+        options_class = options_of(cls, "train" if kind == "tokenizer" else "from_sizes")  # type: ignore[arg-type]
     except InputError as error:
-        raise ValueError(str(error).removeprefix(": ")) from None
+        raise ValueError(str(error)) from None
+    try:
+        config = _adapter(options_class).validate_json(_to_json(options))
+    except ValidationError as error:
+        raise _OptionsError(error, options_class) from None
     return Term(kind, data["name"], {key: value for key, value in config if key in options})
 
 
 @cache
-def options_of(cls: type[Any]) -> type[Config]:
+def options_of(cls: type[Any], factory: str = "from_sizes") -> type[Config]:
     """Return the options of a registered class as a config.
 
-    They are the parameters of `from_sizes`, or of the constructor if the class does not define it, that have defaults.
+    They are the keyword-only parameters of the classmethod `factory`, or the parameters of the constructor if the class
+    does not define it, that have defaults.
     """
-    parameters = inspect.signature(getattr(cls, "from_sizes", cls)).parameters.values()
+    method = getattr(cls, factory, cls)
     fields: dict[str, Any] = {
-        parameter.name: (parameter.annotation, parameter.default)
-        for parameter in parameters
-        if parameter.default is not parameter.empty
+        parameter.name: (_annotation(parameter), parameter.default)
+        for parameter in inspect.signature(method, eval_str=True).parameters.values()
+        if parameter.default is not parameter.empty and (method is cls or parameter.kind is parameter.KEYWORD_ONLY)
     }
     return create_model(cls.__name__, __base__=Config, **fields)
+
+
+def _annotation(parameter: inspect.Parameter) -> Any:
+    """Return the type of a parameter; without an annotation, the type of its default value."""
+    if parameter.annotation is not parameter.empty:
+        return parameter.annotation
+    return Any if parameter.default is None else type(parameter.default)
 
 
 def _term(kind: str) -> Any:
@@ -193,7 +236,10 @@ def override(data: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]
         change: dict[str, Any] = {last: _parse_value(text.strip())}
         for parent in reversed(parents):
             change = {parent: change}
-        result = merge(result, change)
+        try:
+            result = merge(result, change)
+        except InputError as error:
+            raise InputError(f"--set {printable(assignment)}: {error}") from None
     return result
 
 
@@ -227,16 +273,20 @@ def _parse_value(text: str) -> Any:
 
 
 def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
-    """Validate plain data as the config `cls`.
+    """Validate plain data as the config or dataclass `cls`.
 
     `where` opens each error message; `prefix` precedes each key in it (e.g. "model.").
     """
     try:
-        return _adapter(cls).validate_json(json.dumps(data, default=str))  # type: ignore[arg-type]
+        _check_numbers(data, prefix.rstrip("."))
+        config: T = _adapter(cls).validate_json(_to_json(data), strict=True, extra="forbid")  # type: ignore[arg-type]
     except ValidationError as error:
         raise InputError(f"{where}: {_message(error, cls, prefix)}") from None
-    except (ValueError, RecursionError):  # an integer with thousands of digits
-        raise InputError(f"{where}: {prefix.rstrip('.')} a number is out of range") from None
+    except ConfigError as error:
+        raise InputError(f"{where}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: {prefix.rstrip('.') or 'the data'} is nested too deeply") from None
+    return config
 
 
 @cache
@@ -244,34 +294,68 @@ def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
+def _to_json(data: Any) -> str:
+    """Serialize plain data; dates, which TOML has but no config does, become strings."""
+    return json.dumps(data, default=str)
+
+
+def _check_numbers(data: Any, key: str) -> None:
+    """Raise unless all integers in plain data are exact as float64, and no float is NaN."""
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            _check_numbers(value, f"{key}.{printable(name)}" if key else printable(name))
+    elif isinstance(data, list | tuple):
+        for value in data:
+            _check_numbers(value, key)
+    elif isinstance(data, int):
+        require(abs(data) <= MAX_INTEGER, f"{key} is out of range: must be between -2^53 and 2^53")
+    elif isinstance(data, float):
+        require(not math.isnan(data), f"{key} must be a number, not nan")
+
+
 def _message(error: ValidationError, cls: Any, prefix: str = "") -> str:
-    """Describe the first error of a validation in one line."""
+    """Describe the first error of a validation in one line that begins with the key."""
     details = error.errors(include_url=False)[0]
-    location = [printable(str(part)) for part in details["loc"] if isinstance(part, str)]
-    key = prefix + ".".join(location)
-    table, kind, value = key.rpartition(".")[0], details["type"], details["input"]
-    dotted = f"{table}." if table else ""
-    if kind == "extra_forbidden":
-        return f"unknown key {key}{nearest(location[-1], _keys(cls, location[:-1]), dotted)}"
-    if kind == "missing":
-        return f"missing key {key}"
-    if kind in ("model_type", "dataclass_type", "model_attributes_type"):
-        return f"{key.rstrip('.') or 'the top level'} must be a table of keys and values"
-    if kind == "literal_error":
-        options = _choices(cls, location)
-        return f"{key} = {printable_repr(value)}{nearest(str(value), options)}"
-    if kind == "value_error":
-        message = str(details["ctx"]["error"])
-        first = re.split(r"\W", message, maxsplit=1)[0]
-        is_key = first in _keys(cls, location) or first == "must"
-        return f"{key}{'' if first == 'must' else '.' if key and is_key else ': ' if key else ''}".replace(
-            "..", "."
-        ) + (f" {message}" if first == "must" else message)
-    return f"{key} must be {_expected(details)}, not {printable_repr(value)}"
+    location = [part for part in details["loc"] if isinstance(part, str)]  # without the indices of list items
+    parents, name = location[:-1], location[-1] if location else ""
+    key = prefix + ".".join(printable(part) for part in location)
+    value = printable_repr(details["input"])
+    match details["type"]:
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            table = prefix + "".join(f"{printable(part)}." for part in parents)
+            return f"unknown key {key}{nearest(name, _fields(cls, parents), table)}"
+        case "missing" | "missing_argument":
+            return f"missing key {key}"
+        case "model_type" | "dataclass_type":
+            return f"{key.rstrip('.') or 'the top level'} must be a table of keys and values"
+        case "literal_error":
+            word, choices = value.strip("'"), _choices(_fields(cls, parents)[name])
+            return f"{key} = {value}{nearest(word, choices)}"
+        case "value_error":
+            return _validator_message(details["ctx"]["error"], key, _fields(cls, location))
+        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
+            return f"{key} must be {_range(_fields(cls, parents)[name])}, not {value}"
+        case "none_required":
+            return f"{key} does not apply here: remove it"
+        case "json_invalid":
+            return f"{key.rstrip('.') or 'the data'} contains text that is not valid Unicode"
+    return f"{key} must be {_expected(details)}, not {value}"
+
+
+def _validator_message(error: ValueError, key: str, fields: Mapping[str, Any]) -> str:
+    """Prefix the message of a validator with the key of its field, or of its table with these fields."""
+    if isinstance(error, _OptionsError):
+        return _message(error.error, error.options_class, f"{key}.")
+    message, table = str(error), key.rstrip(".")
+    if not table:
+        return message
+    first_word = re.split(r"\W", message, maxsplit=1)[0]
+    separator = "." if first_word in fields else " " if first_word == "must" else ": "
+    return f"{table}{separator}{message}"
 
 
 def _expected(details: ErrorDetails) -> str:
-    """Return what a value should have been, e.g. "an integer" or "at least 1"."""
+    """Return the valid type of a value, e.g. "an integer"."""
     names = {
         "int_type": "an integer",
         "int_from_float": "an integer",
@@ -281,78 +365,119 @@ def _expected(details: ErrorDetails) -> str:
         "string_type": "a string",
         "tuple_type": "a list",
         "dict_type": "a table",
-        "greater_than_equal": "at least {ge:,}",
-        "greater_than": "greater than {gt}",
         "too_short": "a list of at least {min_length}",
         "too_long": "a list of at most {max_length}",
-        "less_than_equal": "at most {le:,}",
-        "less_than": "less than {lt}",
     }
-    context = details.get("ctx", {})
-    message = details["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return names.get(details["type"], message).format(**context)
+    default = details["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    return names.get(details["type"], default).format(**details.get("ctx", {}))
 
 
 def _fields(cls: Any, location: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of the config at a location inside `cls`."""
-    fields = getattr(cls, "model_fields", {})
-    for part in location:
-        annotation = fields[part].annotation if part in fields else None
-        fields = getattr(annotation, "model_fields", {})
-    return fields
+    """Return the types of the fields of the config or dataclass at a location inside `cls`; {} for other types."""
+    names = getattr(cls, "model_fields", None) or getattr(cls, "__dataclass_fields__", {})
+    hints = get_type_hints(cls, include_extras=True) if names else {}
+    fields = {name: hints[name] for name in names}
+    if not location:
+        return fields
+    inner = (_fields(part, location[1:]) for part in _parts(fields.get(location[0])))
+    return next(filter(None, inner), {})
 
 
-def _keys(cls: Any, location: Sequence[str]) -> list[str]:
-    return list(_fields(cls, location))
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yield a type, all types that it is composed of, and their metadata."""
+    yield annotation
+    for part in (*get_args(annotation), *getattr(annotation, "metadata", ())):
+        yield from _parts(part)
 
 
-def _choices(cls: Any, location: Sequence[str]) -> list[str]:
-    """Return the values of a Literal field."""
-    annotation = _fields(cls, location[:-1])[location[-1]].annotation
-    options = get_args(annotation) if get_origin(annotation) is Literal else get_args(get_args(annotation)[0])
-    return [str(option) for option in options]
+def _choices(annotation: Any) -> list[str]:
+    """Return the values of a Literal."""
+    return [str(option) for part in _parts(annotation) if get_origin(part) is Literal for option in get_args(part)]
+
+
+def _range(annotation: Any) -> str:
+    """Return the range of a number, e.g. "between 1 and 1,024"."""
+    names = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+    limits = {name: f"{getattr(part, name):,}" for part in _parts(annotation) for name in names if hasattr(part, name)}
+    if limits.keys() == {"ge", "le"}:
+        return f"between {limits['ge']} and {limits['le']}"
+    return " and ".join(f"{names[name]} {limit}" for name, limit in limits.items())
 
 
 def describe_fields(cls: type[BaseModel]) -> dict[str, str]:
-    """Return the comment at the end of each field's line: the meaning of the key."""
+    """Return the meaning of each key of a config: the comment at the end of its definition."""
     comments: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not (isinstance(base, type) and issubclass(base, Config)) or base is Config:
-            continue
-        for line in inspect.getsource(base).splitlines():
-            match = re.match(r"    (\w+): .*?  # (.*)", line)
-            if match:
-                comments[match[1]] = match[2]
-    return comments
+        if issubclass(base, Config) and base is not Config:
+            comments |= _trailing_comments(base)
+    return {name: comments.get(name, "") for name in cls.model_fields}
+
+
+def describe_options(cls: type[Any]) -> dict[str, str]:
+    """Return the meaning of each option of a registered class: the comment on the line of the parameter."""
+    factory = cls.from_sizes if hasattr(cls, "from_sizes") else cls.__init__
+    comments = _trailing_comments(factory)
+    return {name: comments.get(name, "") for name in options_of(cls).model_fields}  # type: ignore[arg-type]
+
+
+@cache
+def _trailing_comments(definition: Any) -> dict[str, str]:
+    """Return the comment on the last line of each annotated name of a class, or of each parameter with a default."""
+    try:
+        source = textwrap.dedent(inspect.getsource(definition))
+    except (OSError, TypeError):  # not defined in a file
+        return {}
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    node = ast.parse(source).body[0]
+    names: dict[str, int] = {}
+    if isinstance(node, ast.ClassDef):
+        fields = (entry for entry in node.body if isinstance(entry, ast.AnnAssign))
+        names = {entry.target.id: entry.end_lineno or 0 for entry in fields if isinstance(entry.target, ast.Name)}
+    elif isinstance(node, ast.FunctionDef):
+        positional, keywords = node.args.args, node.args.kwonlyargs
+        options = [*positional[len(positional) - len(node.args.defaults) :], *keywords]
+        lines = [option.end_lineno or 0 for option in options]
+        names = {option.arg: line for option, line in zip(options, lines, strict=True) if lines.count(line) == 1}
+    return {name: comments[line] for name, line in names.items() if line in comments}
+
+
+def describe_type(annotation: Any, constraints: Sequence[Any] = ()) -> str:
+    """Return the type of a key in words, e.g. "int >= 1", "gru | lstm | rnn" or "score"."""
+    if get_origin(annotation) is Annotated:
+        annotation, *metadata = get_args(annotation)
+        return describe_type(annotation, (*constraints, *metadata))
+    if annotation is Term:
+        validator = next(entry for entry in constraints if isinstance(entry, PlainValidator))
+        return str(validator.func.args[0])  # type: ignore[union-attr]  # partial(parse_term, kind)
+    if get_origin(annotation) is Literal:
+        return " | ".join(str(option) for option in get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        members = [describe_type(member, constraints) for member in get_args(annotation) if member is not NoneType]
+        return " or ".join([*members, "unset"] if NoneType in get_args(annotation) else members)
+    if get_origin(annotation) in (tuple, list):
+        member, *rest = (describe_type(member) for member in get_args(annotation) if member is not Ellipsis)
+        return f"list of {', '.join([member, *rest])}"
+    name = getattr(annotation, "__name__", str(annotation))
+    bounds = [bound for entry in constraints for bound in _bounds(entry)]
+    return " ".join([name, ", ".join(bounds)]).strip()
+
+
+def _bounds(constraint: Any) -> Iterator[str]:
+    """Yield the bounds of a field; large upper bounds, which only reject mistakes, are omitted."""
+    if isinstance(constraint, FieldInfo):
+        for entry in constraint.metadata:
+            yield from _bounds(entry)
+    for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+        bound = getattr(constraint, name, None)
+        if bound is not None and abs(bound) < 1024:
+            yield f"{sign} {bound:g}"
 
 
 def require(condition: bool, message: str) -> None:
     """Raise ConfigError(message) unless `condition` holds: a check that involves several keys of a config."""
     if not condition:
         raise ConfigError(message)
-
-
-# Used by configs that are still dataclasses.
-
-
-def require_known(config: Any, **known: Iterable[str]) -> None:
-    """Raise unless each field of a config has one of its valid values."""
-    for name, choices in known.items():
-        value = getattr(config, name)
-        require(value in choices, f"{name} {value!r} is not known{nearest(str(value), choices)}")
-
-
-def require_meaning(config: Any, meant_for: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
-    """Raise if a field is set that only applies when another field has certain values."""
-    import dataclasses
-
-    for entry in dataclasses.fields(config):
-        value, (other, allowed) = getattr(config, entry.name), meant_for.get(entry.name, (entry.name, ()))
-        require(
-            other == entry.name or value == entry.default or getattr(config, other) in allowed,
-            f"{entry.name} = {value!r} does not apply with {other} = {getattr(config, other)!r}: "
-            f"omit {entry.name} or set {other} to {' or '.join(allowed)}",
-        )
 
 
 def require_names(label_names: Sequence[str], labels: int) -> None:

@@ -10,6 +10,8 @@ plug-in is chosen by the user, never by a recipe or a checkpoint.
 
 import difflib
 import importlib.util
+import sys
+import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
@@ -51,6 +53,9 @@ def register(kind: str, *names: str) -> Callable[[C], C]:
             _classes[kind][name] = cls
         cls.registered_name = names[0]
         if hasattr(cls, "config_class"):
+            if "config_class" not in vars(cls):  # inherited: it keeps the name that it is registered under
+                base = cls.config_class
+                cls.config_class = type(base)(f"{cls.__name__}Config", (base,), {"__module__": cls.__module__})
             cls.config_class.registered_name = names[0]
         return cls
 
@@ -61,8 +66,20 @@ def lookup(kind: str, name: str) -> type[Any]:
     """Return a registered class; an unknown name raises InputError with the nearest one."""
     classes = registered(kind)
     if name not in classes:
-        raise InputError(f"unknown {kind} {name!r:.200}{nearest(name, classes)}")
+        raise InputError(unknown(kind, name))
     return classes[name]
+
+
+def unknown(kind: str, name: object) -> str:
+    """Return the error message for a name that is not registered."""
+    hint = nearest(str(name), registered(kind))
+    return f"unknown {kind} {name!r:.200}{hint}; if a plug-in registers it, pass --plugin FILE"
+
+
+def describe(cls: type[Any]) -> str:
+    """Return the `description` of a registered class, or else the first line of its docstring."""
+    text = getattr(cls, "description", "") or next(iter((cls.__doc__ or "").strip().splitlines()), "")
+    return str(text).removesuffix(".")
 
 
 def registered(kind: str) -> dict[str, type[Any]]:
@@ -86,20 +103,27 @@ def load_plugin(path: str | Path) -> None:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"--plugin {path}: no such file")
-    spec = importlib.util.spec_from_file_location(f"qkv_plugin_{path.stem}", path)
+    name = str(path.resolve())  # of the module: two plug-ins may have the same file name
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"--plugin {path}: not a Python file (*.py)")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"--plugin {path}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = f" line {lines[-1]}:" if lines else ""
+        kind = "" if isinstance(error, InputError) else f" {type(error).__name__}:"
+        raise InputError(f"--plugin {path}:{line}{kind} {error}") from error
 
 
 @cache
 def _load_entry_points() -> None:
     """Load the plug-ins of installed packages, once."""
     for entry in entry_points(group=ENTRY_POINTS):
-        entry.load()
+        try:
+            entry.load()
+        except Exception as error:
+            package = "" if entry.dist is None else f" of the package {entry.dist.name}"
+            raise InputError(f"plug-in {entry.name}{package}: {type(error).__name__}: {error}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 TINY = [
     "--set", "model.hidden_dim=16", "--set", "model.embedding_dim=8", "--set", "train.epochs=2",
-    "--set", "train.batch_tokens=512", "--set", "train.valid_size=20", "--device", "cpu",
+    "--set", "train.batch_size=512", "--set", "train.valid_size=20", "--device", "cpu",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from .command import TINY, Ended, process
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run trained for two short epochs; its outputs are meaningless but deterministic."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    done = process("train", "dates-gru", "--set", "data.size=300", *TINY, "--out", folder)
+    done = process("train", "dates-gru", "--set", "data.size=300", *TINY, "--output", folder)
     assert done.code == 0, done.err
     assert done.out == f"{folder}\n"
     return folder

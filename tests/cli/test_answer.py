@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.squad import Question
-from qkv.pipelines.question_answerer import Answerer
+from qkv.pipelines.question_answerer import QuestionAnswerer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 ASKED = [
@@ -29,10 +28,12 @@ def file(folder: Path) -> Path:
 
 
 def test_answers_are_spans_of_the_text_with_their_offsets(qkv, folder, file):
-    done = qkv("answer", folder, "--file", file, "--json", "--top", 3, "--longest", 4)
+    done = qkv("answer", folder, "--input", file, "--json", "--top-k", 3, "--max-answer-tokens", 4)
     assert (done.code, done.err) == (0, "")
     found = [json.loads(line) for line in done.out.splitlines()]
-    wanted = Answerer(folder, device="cpu").answer([Question(**one) for one in ASKED], 3, max_answer_tokens=4)
+    answerer = QuestionAnswerer(folder, device="cpu")
+    questions, contexts = ([one[key] for one in ASKED] for key in ("question", "text"))
+    wanted = answerer(questions, contexts, top_k=3, max_answer_tokens=4)
     for number, (one, answered, asked) in enumerate(zip(found, wanted, ASKED, strict=True), start=1):
         assert (one["input"], one["question"], one["text"]) == (number, asked["question"], asked["text"])
         assert one["no_answer"] == pytest.approx(answered.no_answer, abs=1e-6)
@@ -44,18 +45,18 @@ def test_answers_are_spans_of_the_text_with_their_offsets(qkv, folder, file):
 
 
 def test_each_answer_is_a_line_and_a_single_question_can_be_an_option(qkv, folder, file):
-    answerer = Answerer(folder, device="cpu")
+    answerer = QuestionAnswerer(folder, device="cpu")
     for asked in ASKED:
-        found = answerer(asked["question"], asked["text"], 2)
+        found = answerer(asked["question"], asked["text"], top_k=2)
         rows = [
-            f"1\t{one.probability:.4f}\t{one.begin}\t{one.end}\t{' '.join(one.text.split())}"
+            f"1\t{one.probability:.4f}\t{one.start}\t{one.end}\t{' '.join(one.text.split())}"
             for one in found.candidates
         ]
-        if found.answer is None:
+        if found.span is None:
             rows.insert(0, f"1\t{found.no_answer:.4f}\t\t\t")
-        done = qkv("answer", folder, "--question", asked["question"], "--text", asked["text"], "--top", 2)
+        done = qkv("answer", folder, "--question", asked["question"], "--text", asked["text"], "--top-k", 2)
         assert done.out.splitlines() == rows[:2]
-    done = qkv("answer", folder, "--file", file)
+    done = qkv("answer", folder, "--input", file)
     assert [line.split("\t")[0] for line in done.out.splitlines()] == ["1", "2"]
 
 
@@ -70,9 +71,9 @@ def test_a_truncated_question_is_noted(qkv, folder):
         ([], "--question"),
         (["--question", "a"], "--text"),
         (["--question", " ", "--text", "a"], "--question is empty"),
-        (["--question", "a", "--text", "a", "--file", "x"], "--file"),
-        (["--file", "none.jsonl"], "none.jsonl: no such file"),
-        (["--question", "a", "--text", "a", "--longest", "0"], "Invalid value for '--longest'"),
+        (["--question", "a", "--text", "a", "--input", "x"], "--input"),
+        (["--input", "none.jsonl"], "none.jsonl: no such file"),
+        (["--question", "a", "--text", "a", "--max-answer-tokens", "0"], "Invalid value for '--longest'"),
         (["--question", "a", "--text", "a", "--stride", "0"], "Invalid value for '--stride'"),
     ],
 )
@@ -83,12 +84,12 @@ def test_invalid_arguments_are_errors(qkv, folder, arguments, words):
 @pytest.mark.parametrize("line", ['{"question": "a"}', '{"question": "a", "text": " "}', "[1]", "{", "[" * 99_999])
 def test_an_invalid_line_is_named(qkv, folder, tmp_path, line):
     (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n{line}\n{json.dumps(ASKED[1])}\n")
-    assert f"{tmp_path / 'a.jsonl'}: line 2: " in qkv("answer", folder, "--file", tmp_path / "a.jsonl").error
+    assert f"{tmp_path / 'a.jsonl'}: line 2: " in qkv("answer", folder, "--input", tmp_path / "a.jsonl").error
 
 
 def test_blank_lines_between_questions_are_skipped(qkv, folder, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(ASKED[0]) + f"\n\n  \n{json.dumps(ASKED[1])}\n")
-    done = qkv("answer", folder, "--file", tmp_path / "a.jsonl")
+    done = qkv("answer", folder, "--input", tmp_path / "a.jsonl")
     assert (done.code, len(done.out.splitlines())) == (0, 2)
 
 
@@ -110,17 +111,17 @@ def test_a_model_is_trained_evaluated_and_used(qkv, tmp_path):
         train = {{ epochs = 2, batch_tokens = 64, best_by = "f1" }}
     """)
     run = tmp_path / "run"
-    done = qkv("train", recipe, "--out", run, "--device", "cpu")
+    done = qkv("train", recipe, "--output", run, "--device", "cpu")
     assert done.code == 0, done.err
     assert "3 questions, 3 windows" in done.err
     done = qkv("evaluate", run, "--split", "valid", "--json", "--device", "cpu")
     assert {"loss", "exact", "f1"} <= json.loads(done.out).keys()
     done = qkv("answer", run, "--question", "Who?", "--text", text, "--json", "--device", "cpu")
     assert json.loads(done.out)["candidates"][0]["text"] in text
-    bad = qkv("train", recipe, "--set", "model.head=span", "--out", tmp_path / "other")
+    bad = qkv("train", recipe, "--set", "model.head=span", "--output", tmp_path / "other")
     assert "model.head" in bad.error
     data.write_text(data.read_text().replace('"answer_start": ', '"answer_start": 1'))
-    assert "the mat" in qkv("train", recipe, "--out", tmp_path / "other").error
+    assert "the mat" in qkv("train", recipe, "--output", tmp_path / "other").error
 
 
 def test_a_model_for_another_task_is_an_error(qkv, folder, tmp_path):

@@ -54,7 +54,7 @@ def test_training_on_invalid_files_is_an_error_and_writes_nothing(
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
-    ended = qkv("train", "pairs-gru", *arguments, "--out", "run", *TINY)
+    ended = qkv("train", "pairs-gru", *arguments, "--output", "run", *TINY)
     assert ended.error.startswith(f"{tmp_path}/{words}")
     assert files(tmp_path) == contents
 
@@ -67,7 +67,7 @@ def test_an_unknown_recipe_key_names_the_nearest_valid_one(tmp_path: Path) -> No
 
 def test_an_output_folder_with_another_run_is_unchanged(qkv: Callable[..., Ended], run: Path) -> None:
     before = files(run)
-    ended = qkv("train", "dates-gru", "--set", "data.size=50", *TINY, "--out", run)
+    ended = qkv("train", "dates-gru", "--set", "data.size=50", *TINY, "--output", run)
     assert "--resume" in ended.error
     assert files(run) == before
 
@@ -76,7 +76,7 @@ def test_a_truncated_checkpoint_is_named(run: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(run, tmp_path / "damaged")
     weights = next(damaged.glob("step-*/model.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-100])
-    ended = process("translate", damaged, "5 March 2026", "--attention", tmp_path / "page.html")
+    ended = process("translate", damaged, "5 March 2026", "--page", tmp_path / "page.html")
     assert ended.error.startswith(f"{weights}: ")
     assert not (tmp_path / "page.html").exists()
 
@@ -96,4 +96,4 @@ def test_an_input_that_is_too_long_is_an_error_with_the_limit(qkv: Callable[...,
 
 def test_an_unknown_command_or_option_is_a_one_line_error(qkv: Callable[..., Ended]) -> None:
     assert qkv("trian").error == "No such command 'trian'. Did you mean 'train'? (see qkv --help)"
-    assert qkv("train", "--beam", "3").error == "No such option: --beam (see qkv train --help)"
+    assert qkv("train", "--num-beams", "3").error == "No such option: --beam (see qkv train --help)"

@@ -10,7 +10,7 @@ from PIL import Image
 
 from qkv.hub.model_folder import save_model
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import WordTokenizer
 
 from .command import Ended
 
@@ -20,7 +20,7 @@ Command = Callable[..., Ended]
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    vocabulary = Vocabulary.train(["a red circle above a small blue square"], "word")
+    tokenizer = WordTokenizer.train(["a red circle above a small blue square"])
     small = {
         "height": 8,
         "width": 8,
@@ -31,9 +31,7 @@ def model(tmp_path: Path) -> Path:
         "max_length": 6,
     }
     (tmp_path / "model").mkdir()
-    save_model(
-        ShowAttendTell(ShowAttendTellConfig(vocab_size=len(vocabulary), **small)), vocabulary, tmp_path / "model"
-    )
+    save_model(ShowAttendTell(ShowAttendTellConfig(vocab_size=len(tokenizer), **small)), tokenizer, tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -45,9 +43,9 @@ def pictures(tmp_path: Path) -> list[Path]:
 
 
 def test_each_image_gives_a_line_or_a_json_object(qkv: Command, model: Path, pictures: list[Path]):
-    lines = qkv("caption", model, *pictures, "--device", "cpu", "--beam", 2)
+    lines = qkv("caption", model, *pictures, "--device", "cpu", "--num-beams", 2)
     assert (lines.code, lines.err) == (0, "")
-    found = [json.loads(line) for line in qkv("caption", model, *pictures, "--json", "--beam", 2).out.splitlines()]
+    found = [json.loads(line) for line in qkv("caption", model, *pictures, "--json", "--num-beams", 2).out.splitlines()]
     assert [one["text"] for one in found] == lines.out.splitlines()
     assert [(one["input"], one["picture"], one["grid"]) for one in found] == [
         (1, "red.png", [2, 2]),
@@ -59,7 +57,7 @@ def test_each_image_gives_a_line_or_a_json_object(qkv: Command, model: Path, pic
 
 
 def test_out_writes_an_html_page(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
-    ended = qkv("caption", model, *pictures, "--out", tmp_path / "page.html")
+    ended = qkv("caption", model, *pictures, "--page", tmp_path / "page.html")
     assert ended.err == f"{tmp_path / 'page.html'}\n"
     page = (tmp_path / "page.html").read_text()
     assert page.count("<section>") == 2

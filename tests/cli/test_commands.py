@@ -13,12 +13,12 @@ import typer
 
 from qkv.cli import demo
 from qkv.cli.main import app
-from qkv.datasets import registry
+from qkv.datasets.corpora import dates
 from qkv.datasets.corpora.dates import generate
 from qkv.errors import NotFinite
-from qkv.training.recipe import TASKS
+from qkv.registry import registered
 
-from .command import TINY, Ended, process
+from .command import TINY, Ended
 
 Command = Callable[..., Ended]
 TEXTS = ["5 March 2026", "Donnerstag, 5. März 2026"]
@@ -36,47 +36,55 @@ def options_of(command: Any) -> list[str]:
 
 
 def test_every_task_names_an_existing_command() -> None:
-    assert {task.cli_command for task in TASKS.values()} <= typer.main.get_command(app).commands.keys()
+    assert {task.cli_command for task in registered("task").values()} <= typer.main.get_command(app).commands.keys()
 
 
 def test_commands_and_options() -> None:
-    group = typer.main.get_command(app)
-    options = {name: options_of(command) for name, command in group.commands.items() if name != "data"}
-    options |= {f"data {name}": options_of(command) for name, command in group.commands["data"].commands.items()}
-    assert options == {
-        "demo": ["--device", "--json", "--out"],
+    groups = ("data", "recipes", "models")
+    commands = typer.main.get_command(app).commands
+    options = {name: options_of(command) for name, command in commands.items() if name != "data"}
+    options |= {
+        f"{group} {name}": options_of(command) for group in groups for name, command in commands[group].commands.items()
+    }
+    assert all("--plugin" in names for name, names in options.items() if name != "recipes")
+    assert {name: [option for option in names if option != "--plugin"] for name, names in options.items()} == {
+        "demo": ["--device", "--json", "--output"],
         "train": [
-            "--data", "--data-dir", "--device", "--force", "--json", "--list", "--out", "--resume", "--set",
-            "--strict", "--test", "--valid",
+            "--data", "--data-dir", "--device", "--dry-run", "--force", "--json", "--output", "--overwrite",
+            "--resume", "--set", "--strict", "--test", "--valid",
         ],
         "evaluate": [
-            "--beam", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--out", "--split",
+            "--num-beams", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--page", "--split",
             "--strict",
         ],
-        "compare": ["--by-length", "--json", "--out", "--split"],
+        "compare": ["--by-length", "--json", "--output", "--split"],
         "translate": [
-            "--align", "--align-level", "--alignment-threshold", "--attention", "--beam", "--coverage-penalty",
-            "--device", "--exact", "--file", "--input", "--json", "--length-penalty", "--max-length", "--min-length",
-            "--n-best", "--prefix", "--sample", "--seed", "--strict", "--temperature", "--top-k", "--top-p",
+            "--align", "--align-level", "--alignment-threshold", "--page", "--num-beams", "--coverage-penalty",
+            "--device", "--exact", "--input", "--input", "--json", "--length-penalty", "--max-new-tokens", "--min-new-tokens",
+            "--num-return-sequences", "--prefix", "--do-sample", "--seed", "--strict", "--temperature", "--top-k", "--top-p",
         ],
         "generate": [
-            "--device", "--file", "--input", "--json", "--n", "--prompt", "--seed", "--temperature", "--tokens",
+            "--device", "--input", "--input", "--json", "--num-return-sequences", "--prompt", "--seed", "--temperature", "--max-new-tokens",
             "--top-k", "--top-p",
         ],
-        "classify": ["--batch-tokens", "--device", "--document", "--file", "--input", "--json", "--strict", "--top"],
-        "tag": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict"],
+        "classify": ["--batch-size", "--device", "--document", "--input", "--input", "--json", "--strict", "--top-k"],
+        "tag": ["--batch-size", "--device", "--input", "--input", "--json", "--strict"],
         "answer": [
-            "--batch-tokens", "--device", "--file", "--input", "--json", "--longest", "--question", "--stride",
-            "--text", "--top",
+            "--batch-size", "--device", "--input", "--input", "--json", "--max-answer-tokens", "--question", "--stride",
+            "--text", "--top-k",
         ],
-        "caption": ["--beam", "--device", "--json", "--out"],
-        "fill": ["--batch-tokens", "--device", "--file", "--input", "--json", "--strict", "--top"],
+        "caption": ["--num-beams", "--device", "--json", "--page"],
+        "fill": ["--batch-size", "--device", "--input", "--input", "--json", "--strict", "--top-k"],
         "embed": [
-            "--batch-tokens", "--device", "--file", "--input", "--json", "--normalise", "--out", "--pooling",
+            "--batch-size", "--device", "--input", "--input", "--json", "--normalise", "--page", "--pooling",
             "--strict",
         ],
         "convert": ["--dtype", "--json", "--to"],
-        "view": ["--beam", "--count", "--device", "--document", "--head", "--json", "--layer", "--out", "--png"],
+        "view": ["--num-beams", "--count", "--device", "--document", "--head", "--json", "--layer", "--page", "--png"],
+        "recipes": ["--json"],
+        "recipes show": ["--json", "--set"],
+        "models": ["--json"],
+        "models show": ["--json"],
         "data list": ["--data-dir", "--json"],
         "data fetch": ["--data-dir", "--json"],
         "data show": ["--count", "--data-dir", "--json", "--kind", "--languages", "--split"],
@@ -103,13 +111,13 @@ def test_arguments_file_and_stdin_give_the_same_output(qkv: Command, run: Path, 
     file.write_text("".join(f"{text}\r\n" for text in TEXTS), encoding="utf-8")
     by_arguments = qkv("translate", run, *TEXTS)
     assert by_arguments.out.count("\n") == 2
-    assert qkv("translate", run, "--file", file) == by_arguments
+    assert qkv("translate", run, "--input", file) == by_arguments
     assert qkv("translate", run, stdin=file.read_bytes()) == by_arguments
     assert qkv("translate", run, stdin=b"\xef\xbb\xbf" + file.read_bytes().replace(b"\r", b"")) == by_arguments
 
 
 def test_json_has_scores_and_alignments_whose_rows_sum_to_one(qkv: Command, run: Path) -> None:
-    ended = qkv("translate", run, *TEXTS, "--beam", 3, "--n-best", 2, "--json")
+    ended = qkv("translate", run, *TEXTS, "--num-beams", 3, "--num-return-sequences", 2, "--json")
     answers = objects(ended.out)
     assert [(answer["input"], answer["rank"]) for answer in answers] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     for answer in answers:
@@ -125,7 +133,10 @@ def test_json_has_scores_and_alignments_whose_rows_sum_to_one(qkv: Command, run:
 
 
 def test_n_best_output_has_number_rank_and_score(qkv: Command, run: Path) -> None:
-    rows = [line.split("\t") for line in qkv("translate", run, *TEXTS, "--beam", 2, "--n-best", 2).out.splitlines()]
+    rows = [
+        line.split("\t")
+        for line in qkv("translate", run, *TEXTS, "--num-beams", 2, "--num-return-sequences", 2).out.splitlines()
+    ]
     assert [row[:2] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
     assert all(float(row[2]) < 0 for row in rows)
 
@@ -147,14 +158,14 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["x", "--n-best", 3, "--beam", 2], "--n-best 3"),
+        (["x", "--num-return-sequences", 3, "--num-beams", 2], "--n-best 3"),
         (["x", "--length-penalty", "nan"], "--length-penalty"),
         (["x", "--length-penalty", "400"], "--length-penalty"),
         (["x", "--device", "gpu"], "unknown device 'gpu'"),
         (["x", "--device", "cuda:77"], "device 'cuda:77'"),
-        (["x", "--beam", "0"], "Invalid value for '--beam'"),
-        (["x", "--file", "y"], "texts and --file"),
-        (["--file", "none.txt"], "none.txt: no such file"),
+        (["x", "--num-beams", "0"], "Invalid value for '--beam'"),
+        (["x", "--input", "y"], "texts and --file"),
+        (["--input", "none.txt"], "none.txt: no such file"),
         ([], "standard input: "),
         (["5 M\udce4rz"], "argument 3 is not UTF-8"),
     ],
@@ -177,7 +188,7 @@ def test_a_folder_without_a_model_is_an_error(qkv: Command, tmp_path: Path) -> N
 def test_a_closed_stdout_ends_the_command_quietly(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "many.txt"
     file.write_text("5 March 2026\n" * 3000)
-    command = [sys.executable, "-m", "qkv", "translate", str(run), "--file", str(file)]
+    command = [sys.executable, "-m", "qkv", "translate", str(run), "--input", str(file)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert writer.stdout is not None
     assert writer.stderr is not None
@@ -238,13 +249,13 @@ def test_evaluate_keeps_temporary_files_of_a_running_training(qkv: Command, run:
 
 def test_view_writes_a_page_and_a_png_and_prints_a_heat_map(qkv: Command, run: Path, tmp_path: Path) -> None:
     page, picture = tmp_path / "new" / "page.html", tmp_path / "picture.png"
-    ended = qkv("view", run, *TEXTS, "--out", page, "--png", picture)
+    ended = qkv("view", run, *TEXTS, "--page", page, "--png", picture)
     assert ended.code == 0
     assert ended.err.startswith("5 March 2026  ->  ")
     assert ended.out.splitlines()[-2:] == [str(page), str(picture)]
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert picture.read_bytes().startswith(b"\x89PNG")
-    ended = qkv("view", run, "--count", 2, "--out", page, "--json")
+    ended = qkv("view", run, "--count", 2, "--page", page, "--json")
     assert objects(ended.out) == [{"page": str(page)}]
 
 
@@ -254,10 +265,10 @@ def test_view_fails_before_writing_anything(qkv: Command, run: Path, tmp_path: P
         (["--head", 7], "layer 'decoder' has no head 7"),
         (["--layer", "encoder"], "no attention recorded for layer 'encoder'"),
     ):
-        assert qkv("view", run, TEXTS[0], "--out", page, *arguments).error.startswith(words)
+        assert qkv("view", run, TEXTS[0], "--page", page, *arguments).error.startswith(words)
         assert not page.exists()
-    assert qkv("view", run, " ", "--out", page).error.startswith("input 1 ")
-    ended = qkv("view", run, "5 ☃", "--out", page)
+    assert qkv("view", run, " ", "--page", page).error.startswith("input 1 ")
+    ended = qkv("view", run, "5 ☃", "--page", page)
     assert ended.err.startswith("note: input 1: ")
 
 
@@ -266,13 +277,13 @@ def test_an_unwritable_output_path_is_named(qkv: Command, run: Path, tmp_path: P
     file.write_bytes(b"")
     below = file / "below"
     words = f"{below}: cannot be written: a parent is a file, not a folder"
-    assert qkv("view", run, TEXTS[0], "--out", below).error == words
-    assert qkv("view", run, TEXTS[0], "--out", tmp_path).error.startswith(f"{tmp_path}: is a folder")
-    ended = qkv("view", run, TEXTS[0], "--out", tmp_path / "page.html", "--png", below)
+    assert qkv("view", run, TEXTS[0], "--page", below).error == words
+    assert qkv("view", run, TEXTS[0], "--page", tmp_path).error.startswith(f"{tmp_path}: is a folder")
+    ended = qkv("view", run, TEXTS[0], "--page", tmp_path / "page.html", "--png", below)
     assert ended.err == f"error: {words}\n"
-    ended = qkv("translate", run, TEXTS[0], "--attention", below)
+    ended = qkv("translate", run, TEXTS[0], "--page", below)
     assert (ended.code, ended.err) == (2, f"error: {words}\n")
-    ended = qkv("train", "dates-gru", "--set", "data.size=20", *TINY, "--out", below)
+    ended = qkv("train", "dates-gru", "--set", "data.size=20", *TINY, "--output", below)
     assert "cannot be written" in ended.error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
@@ -290,7 +301,7 @@ def test_exit_codes(qkv: Command, monkeypatch: pytest.MonkeyPatch, error: BaseEx
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr(registry, "load_data", fail)
+    monkeypatch.setattr(dates.Dates, "load", fail)
     ended = qkv("data", "show", "dates")
     assert (ended.code, ended.out, ended.err) == (code, "", words)
 
@@ -326,95 +337,27 @@ def test_data_show_prints_pairs_of_a_dataset_or_of_files(qkv: Command, tmp_path:
     assert "did you mean test?" in qkv("data", "show", "dates", "--split", "tset").error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "missing recipe"),
-        (["date-gru"], "unknown recipe date-gru (did you mean dates-gru?)"),
-        (["none.toml"], "none.toml: no such file"),
-        (["pairs-gru"], "no training pairs"),
-        (["pairs-gru", "--data", "a", "--data", "b", "--data", "c"], "pairs"),
-        (["dates-gru", "--set", "train.lr"], "--set train.lr"),
-        (["dates-gru", "--set", "train.lr=fast"], "recipe dates-gru: train.lr"),
-        (["dates-gru", "--set", "model.source_vocab_size=5"], "recipe dates-gru: model.source_vocab_size"),
-        (["dates-gru", "--device", "tpu"], "unknown device 'tpu'"),
-        (["--resume", "none"], "none: "),
-        (["--resume", "none", "--out", "x"], "--out cannot be combined"),
-        (["--resume", "none", "--strict"], "--data, --valid"),
-    ],
-)
-def test_train_rejects_invalid_arguments_and_writes_nothing(
-    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert qkv("train", *arguments).error.startswith(words)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_recipe_given_with_resume_must_match_the_run(qkv: Command, run: Path) -> None:
-    assert "it trains rnn_seq2seq on dates" in qkv("train", "dates-transformer", "--resume", run).error
-    assert qkv("train", "dates-gru", "--resume", run).code == 0
-
-
-def test_training_on_a_thousand_user_pairs(qkv: Command, tmp_path: Path) -> None:
-    pairs = generate(1000, split="train", seed=5)
-    lines = [f"{pair.source}\t{pair.target}\n" for pair in pairs]
-    (tmp_path / "my.tsv").write_text("".join([*lines[:500], "\n", *lines[500:]]), encoding="utf-8")
-    ended = process(
-        "train", "pairs-gru", "--data", "my.tsv", "--out", "mine", "--json", *TINY, "--set", "train.epochs=1",
-        cwd=tmp_path,
-    )  # fmt: skip
-    (report,) = objects(ended.out)
-    assert (ended.code, report["run"], report["finished"]) == (0, "mine", True)
-    assert report["step"] == report["best"]["step"] > 10
-    assert "pairs  950 pairs" in ended.err
-    assert f"note: {tmp_path}/my.tsv: skipped 1 line(s)" in ended.err
-    assert qkv("translate", tmp_path / "mine", pairs[0].source).code == 0
-
-
-def test_training_and_evaluation_on_parallel_files(
-    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = generate(120, split="train", seed=5)
-    for name, part in (("train", pairs[:80]), ("valid", pairs[80:100]), ("test", pairs[100:])):
-        (tmp_path / f"{name}.src").write_text("".join(f"{pair.source}\n" for pair in part), encoding="utf-8")
-        (tmp_path / f"{name}.tgt").write_text("".join(f"{pair.target}\n" for pair in part), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    files = [
-        word
-        for option, name in (("--data", "train"), ("--valid", "valid"), ("--test", "test"))
-        for side in ("src", "tgt")
-        for word in (option, f"{name}.{side}")
-    ]
-    ended = qkv("train", "pairs-gru", *files, *TINY, "--set", "data.vocabulary=bpe:60", "--set", "seed=3")
-    assert (ended.code, ended.out) == (0, "runs/pairs-gru-3\n")
-    assert "qkv evaluate runs/pairs-gru-3, then qkv translate runs/pairs-gru-3\n" in ended.err
-    monkeypatch.chdir("/")  # the run stores absolute paths of its data
-    (report,) = objects(qkv("evaluate", tmp_path / "runs/pairs-gru-3", "--json").out)
-    assert (report["split"], report["pairs"]) == ("test", 20)
-    assert qkv("train", "--resume", tmp_path / "runs/pairs-gru-3").code == 0
-
-
 def test_demo_trains_evaluates_and_is_reused(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path
 ) -> None:
     recipe = tmp_path / "small.toml"
     recipe.write_text(
-        'data = { name = "dates", size = 60 }\nmodel = { name = "rnn_seq2seq", hidden_dim = 8, embedding_dim = 4 }\n'
+        'task = "translate"\ndata = { name = "dates", size = 60 }\n'
+        'model = { name = "rnn_seq2seq", hidden_dim = 8, embedding_dim = 4 }\n'
         'train = { epochs = 1, valid_size = 5, best_by = "exact" }\n'
     )
     monkeypatch.setattr(demo, "RECIPE", str(recipe))
-    monkeypatch.setattr(registry, "HELD_OUT_DATES", 50)
+    monkeypatch.setattr(dates, "HELD_OUT", 50)
     out = tmp_path / "demo"
-    ended = qkv("demo", "--out", out, "--device", "cpu")
+    ended = qkv("demo", "--output", out, "--device", "cpu")
     assert ended.code == 0
     assert "exact match" in ended.out
     assert all(text in ended.out for text in demo.EXAMPLES)
     assert (out / "attention.html").exists()
     assert (out / "attention.png").exists()
-    ended = qkv("demo", "--out", out, "--json", "--device", "cpu")
+    ended = qkv("demo", "--output", out, "--json", "--device", "cpu")
     (report,) = objects(ended.out)
     assert report["pairs"] == 50
     assert f"{out} already contains a demo" in ended.err
-    ended = qkv("demo", "--out", run)
-    assert (ended.code, "--out" in ended.err.splitlines()[-1]) == (2, True)
+    ended = qkv("demo", "--output", run)
+    assert (ended.code, "--page" in ended.err.splitlines()[-1]) == (2, True)

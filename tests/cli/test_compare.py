@@ -57,7 +57,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_split_is_recorded_with_everything_needed_to_reproduce_it(qkv: Command, run: Path) -> None:
-    ended = qkv("evaluate", run, "--beam", 2, "--length-penalty", 0.5, "--json")
+    ended = qkv("evaluate", run, "--num-beams", 2, "--length-penalty", 0.5, "--json")
     assert ended.err == f"recorded in {run}/{RESULTS}\n"
     report = json.loads(ended.out)
     (kept,) = read_records(run)
@@ -101,7 +101,7 @@ def test_training_and_evaluation_environments_are_recorded_separately(
         patch.setattr("qkv.runtime.provenance.device_name", lambda device: "a workstation")
         patch.setattr("qkv.runtime.provenance.commit", lambda: "a" * 40)
         patch.setattr("qkv.runtime.provenance.source_hash", lambda: "b" * 64)
-        assert qkv("train", "pairs-gru", *sets, "--out", "run", "--device", "cpu").code == 0
+        assert qkv("train", "pairs-gru", *sets, "--output", "run", "--device", "cpu").code == 0
         assert qkv("evaluate", "run", "--device", "cpu").code == 0
         here = "trained on a workstation in bfloat16, torch "
         same = qkv("compare", "run").out
@@ -160,8 +160,8 @@ def test_a_user_recipe_gets_no_reproduction_command(
         'data = { name = "pairs", train = ["pairs.tsv"], test = ["pairs.tsv"] }\ntrain = { epochs = 1 }\n'
         'model = { name = "rnn_seq2seq", hidden_dim = 4, embedding_dim = 4 }\n'  # no dropout, unlike built-in ones
     )
-    assert qkv("train", "mine.toml", "--out", "mine", "--device", "cpu").code == 0
-    assert qkv("evaluate", "mine", "--beam", 2).code == 0
+    assert qkv("train", "mine.toml", "--output", "mine", "--device", "cpu").code == 0
+    assert qkv("evaluate", "mine", "--num-beams", 2).code == 0
     (kept,) = read_records(Path("mine"))
     assert (kept.recipe, kept.shipped, kept.changes) == ("mine", False, ())
     page = qkv("compare", "mine").out
@@ -192,11 +192,11 @@ def test_duplicate_splits_are_scored_once(qkv: Command, run: Path) -> None:
 
 
 def test_out_writes_the_outputs_in_order(qkv: Command, run: Path, tmp_path: Path) -> None:
-    assert qkv("evaluate", run, "--out", tmp_path / "answers.txt", "--no-record").code == 0
+    assert qkv("evaluate", run, "--output", tmp_path / "answers.txt", "--no-record").code == 0
     sources = [line.split("\t")[0] for line in PAIRS.splitlines()]
     assert (tmp_path / "answers.txt").read_text() == qkv("translate", run, *sources).out
-    both = ["--split", "test", "--split", "valid", "--out", tmp_path / "both.txt"]
-    assert "--out" in qkv("evaluate", run, *both).error
+    both = ["--split", "test", "--split", "valid", "--output", tmp_path / "both.txt"]
+    assert "--output" in qkv("evaluate", run, *both).error
     assert not (tmp_path / "both.txt").exists()
 
 
@@ -266,7 +266,7 @@ def test_compare_merges_seeds_and_needs_no_weights(qkv: Command, runs: list[str]
     assert "Written by `qkv compare runs/*`" in ended.out
     (row,) = [line for line in ended.out.splitlines() if line.startswith("| multi30k-gru")]
     assert row.count("38.50 (38.00 to 39.00)") == 2  # two test sets
-    assert qkv("compare", *runs, "--out", "docs/results.md").out == "docs/results.md\n"
+    assert qkv("compare", *runs, "--output", "docs/results.md").out == "docs/results.md\n"
     page = Path("docs/results.md").read_text()
     assert page.replace(" --out docs/results.md", "") == ended.out
 
@@ -277,7 +277,7 @@ def test_the_command_line_uses_a_glob_only_for_all_runs_of_a_folder(
     shutil.copytree(tmp_path / "runs", tmp_path / "a b")
     names = [path.name for path in (tmp_path / "a b").iterdir()]
     assert "Written by `qkv compare 'a b'/*`" in qkv("compare", *(f"a b/{name}" for name in names)).out
-    with_slashes = qkv("compare", *(f"./a b/{name}/" for name in names), "--out", "page.md")
+    with_slashes = qkv("compare", *(f"./a b/{name}/" for name in names), "--output", "page.md")
     assert "Written by `qkv compare 'a b'/* --out page.md`" in Path(with_slashes.out.strip()).read_text()
     Path("a b/another").mkdir()
     assert "/*" not in qkv("compare", *(f"a b/{name}" for name in names)).out
@@ -287,7 +287,7 @@ def test_the_command_line_uses_a_glob_only_for_all_runs_of_a_folder(
 def test_compare_writes_a_figure_and_links_it(qkv: Command, runs: list[str]) -> None:
     pytest.importorskip("matplotlib")
     figure = ["--by-length", "pictures/figure.svg", "--split", "test_2017_flickr"]
-    ended = qkv("compare", *runs, "--out", "docs/results.md", *figure)
+    ended = qkv("compare", *runs, "--output", "docs/results.md", *figure)
     assert ended.err == "figure: pictures/figure.svg\n"
     assert "test_2017_flickr" in Path("pictures/figure.svg").read_text()
     assert "](../pictures/figure.svg)" in Path("docs/results.md").read_text()

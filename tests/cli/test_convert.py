@@ -10,14 +10,12 @@ from safetensors.torch import load_file
 from qkv.hub import load, save_model
 from qkv.hub.families import FAMILIES
 from qkv.hub.released import write_released
-from qkv.models.bert import Bert
-from qkv.models.bert import Config as BertConfig
+from qkv.models.bert import Bert, BertConfig
 from qkv.models.elmo import Elmo, ElmoConfig
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.models.transformer import Config, Transformer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.tokenizers import CharTokenizer
 
 WEIGHTS = "model.safetensors"
 EXTRA_FILES = {
@@ -34,7 +32,7 @@ def bert(tmp_path: Path) -> Path:
     folder = tmp_path / "bert"
     folder.mkdir()
     torch.manual_seed(0)
-    model = Bert(BertConfig(11, dim=8, heads=2, layers=1, feedforward=8, max_length=6)).bfloat16()
+    model = Bert(BertConfig(vocab_size=11, dim=8, heads=2, layers=1, ffn_dim=8, max_length=6)).bfloat16()
     write_released(model, FAMILIES["bert"], folder)
     for name, text in EXTRA_FILES.items():
         (folder / name).write_text(text)
@@ -75,7 +73,7 @@ def test_the_dtype_can_be_chosen(qkv, bert, tmp_path, dtype):
 
 
 def test_overflow_in_the_target_dtype_is_an_error_and_writes_nothing(qkv, tmp_path):
-    model = GPT2(GPT2Config(5, dim=4, heads=1, layers=1, max_length=4))
+    model = GPT2(GPT2Config(vocab_size=5, dim=4, heads=1, layers=1, max_length=4))
     with torch.no_grad():
         model.embed.weight[0, 0] = 1e6
     (tmp_path / "in").mkdir()
@@ -86,18 +84,20 @@ def test_overflow_in_the_target_dtype_is_an_error_and_writes_nothing(qkv, tmp_pa
 
 
 def test_a_trained_model_converts_to_transformers_and_back(qkv, tmp_path):
-    vocabulary = Vocabulary.train(["abc"], "char")
+    tokenizer = CharTokenizer.train(["abc"])
     torch.manual_seed(0)
-    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8, "max_length": 8}
+    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 8, "max_length": 8}
     terms = {"norm": "post", "position": "sinusoidal_halves", "begin_token": 2, "end_token": 3, "pad_token": 0}
-    model = Transformer(Config(len(vocabulary), len(vocabulary), **sizes, **terms)).eval()
+    model = Transformer(
+        TransformerConfig(source_vocab_size=len(tokenizer), target_vocab_size=len(tokenizer), **sizes, **terms)
+    ).eval()
     (tmp_path / "in").mkdir()
-    save_model(model, vocabulary, tmp_path / "in")
+    save_model(model, tokenizer, tmp_path / "in")
     assert qkv("convert", tmp_path / "in", tmp_path / "hf").code == 0
     assert qkv("convert", tmp_path / "hf", tmp_path / "out", "--to", "qkv").code == 0
     assert same_weights(tmp_path / "in", tmp_path / "out")
     again = load(tmp_path / "out")
-    assert again.tokenizer.to_json() == vocabulary.to_json()
+    assert again.tokenizer.to_json() == tokenizer.to_json()
     tokens = torch.tensor([[4, 5, 3]])
     assert torch.equal(again(tokens, tokens), model(tokens, tokens))
     transformers = pytest.importorskip("transformers")
@@ -112,7 +112,7 @@ def test_a_released_tokenizer_survives_conversion_to_qkv_and_back(qkv, bert, tmp
     assert same_weights(bert, tmp_path / "hf")
     for folder in (bert, tmp_path / "own", tmp_path / "hf"):
         tokenizer = load(folder).tokenizer
-        assert tokenizer.encode("A bc").ids == [2, 5, 6, 7, 3]
+        assert tokenizer.encode("A bc") == [2, 5, 6, 7, 3]
         assert (tokenizer.special_tokens.begin, tokenizer.special_tokens.mask) == (2, 4)
     transformers = pytest.importorskip("transformers")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("A bc")["input_ids"] == [2, 5, 6, 7, 3]

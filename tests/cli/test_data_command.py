@@ -159,7 +159,7 @@ def test_a_cmudict_run_has_two_vocabularies_and_stores_its_data_folder(
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     ended = qkv(
-        "train", "dates-gru", "--data-dir", "mine", *TINY, "--out", run,
+        "train", "dates-gru", "--data-dir", "mine", *TINY, "--output", run,
         "--set", "data.name=cmudict", "--set", "data.target_vocabulary=word", "--set", "train.epochs=1",
     )  # fmt: skip
     assert ended.code == 0, ended.err

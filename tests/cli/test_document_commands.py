@@ -10,7 +10,7 @@ import torch
 import qkv as library
 from qkv.interpret.document_probe import DocumentProbe
 from qkv.models.han import HAN, HANConfig
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import WordTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 REVIEW = "A fine film.\n\nThe cat was good, and the dog was fine.\nI left. The end."
@@ -19,11 +19,11 @@ REVIEW = "A fine film.\n\nThe cat was good, and the dog was fine.\nI left. The e
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model."""
-    vocabulary = Vocabulary.train([REVIEW], "word", lowercase=True)
+    tokenizer = WordTokenizer.train([REVIEW], lowercase=True)
     torch.manual_seed(0)
     network = HAN(
         HANConfig(
-            vocab_size=len(vocabulary),
+            vocab_size=len(tokenizer),
             embedding_dim=4,
             hidden_dim=3,
             max_length=3,
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_()
-    return saved(network.eval(), vocabulary, tmp_path_factory.mktemp("han"))
+    return saved(network.eval(), tokenizer, tmp_path_factory.mktemp("han"))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_file_is_one_document_and_truncation_is_noted(qkv, model, file):
 
 def test_a_page_shows_every_sentence_up_to_the_maximum(qkv, model, file, tmp_path):
     page = tmp_path / "page.html"
-    done = qkv("view", model, "Fine!", "--document", file, "--out", page, "--device", "cpu")
+    done = qkv("view", model, "Fine!", "--document", file, "--page", page, "--device", "cpu")
     assert done.code == 0
     first, second = DocumentProbe(model, device="cpu").probe(["Fine!", REVIEW])
     assert f"{first.label}  {first.probabilities[first.label]:.1%}" in done.err
@@ -67,7 +67,7 @@ def test_a_page_shows_every_sentence_up_to_the_maximum(qkv, model, file, tmp_pat
     assert shown == ["Fine!", *(sentence.text for sentence in second.sentences)]
     assert shown[1:] == ["A fine film.", "The cat was good, and the dog was fine.", "I left."]
     assert "1 more sentence(s) truncated" in text
-    done = qkv("view", model, "Fine!", "--json", "--out", page, "--device", "cpu")
+    done = qkv("view", model, "Fine!", "--json", "--page", page, "--device", "cpu")
     assert json.loads(done.out) == {"page": str(page)}
 
 
@@ -75,7 +75,7 @@ def test_a_flat_text_model_also_accepts_documents(qkv, file, tmp_path):
     bert = saved(tiny_bert("classifier", label_names=("no", "yes")), tiny_tokenizer(tmp_path), tmp_path / "bert")
     done = qkv("classify", bert, "--document", file, "--device", "cpu")
     assert done.out.split("\t")[0] == library.Classifier(bert, device="cpu")(REVIEW).label
-    done = qkv("view", bert, "--document", file, "--out", tmp_path / "page.html", "--device", "cpu")
+    done = qkv("view", bert, "--document", file, "--page", tmp_path / "page.html", "--device", "cpu")
     assert done.code == 0
 
 

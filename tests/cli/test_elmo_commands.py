@@ -9,7 +9,7 @@ import torch
 import qkv as library
 from qkv.hub import save_model
 from qkv.models.elmo import Elmo, ElmoConfig
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers.characters import CharacterIds
 
 SIZES = {
     "max_characters": 8,
@@ -27,7 +27,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An untrained model."""
     torch.manual_seed(0)
     model = Elmo(ElmoConfig(head=request.param, labels=3, label_names=("a", "b", "c"), **SIZES))
-    save_model(model, Characters(8), tmp_path)
+    save_model(model, CharacterIds(8), tmp_path)
     assert not (tmp_path / "tokenizer.json").exists()
     return tmp_path
 
@@ -35,14 +35,14 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_predictions_equal_those_of_the_model(qkv, folder):
     model = library.load(folder)
     command = "tag" if model.config.head == "tagger" else "classify"
-    done = qkv(command, folder, "--json", "--batch-tokens", 8, "--device", "cpu", stdin="\n".join(LINES).encode())
+    done = qkv(command, folder, "--json", "--batch-size", 8, "--device", "cpu", stdin="\n".join(LINES).encode())
     assert done.code == 0
     found = [json.loads(line) for line in done.out.splitlines()]
     words = [["She", "did", "n't", "read", "it", "."], [], ["Ünïcödé", "好", "🙂"], LINES[3].split()]
     with torch.no_grad():
         for answer, expected in zip(found, words, strict=True):
             parts = [expected[begin : begin + 5] for begin in range(0, len(expected), 5)]
-            said = [model.predict(Characters(8)([part]), torch.tensor([len(part)]))[0] for part in parts]
+            said = [model.predict(CharacterIds(8)([part]), torch.tensor([len(part)]))[0] for part in parts]
             if command == "tag":
                 assert answer["words"] == expected
                 assert answer["tags"] == ["abc"[label] for one in said for label in one.argmax(dim=-1)]

@@ -8,7 +8,7 @@ import torch
 
 from qkv.hub import save_model
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 
 TEXT = "To be, or not to be,\nthat is the question"
 
@@ -17,16 +17,14 @@ TEXT = "To be, or not to be,\nthat is the question"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model; its outputs are meaningless but deterministic."""
     path = tmp_path_factory.mktemp("language-model")
-    vocabulary = Vocabulary.train([TEXT], "char")
+    tokenizer = CharTokenizer.train([TEXT])
     torch.manual_seed(0)
-    save_model(
-        RNNLM(RNNLMConfig(vocab_size=len(vocabulary), layers=1, embedding_dim=8, hidden_dim=16)), vocabulary, path
-    )
+    save_model(RNNLM(RNNLMConfig(vocab_size=len(tokenizer), layers=1, embedding_dim=8, hidden_dim=16)), tokenizer, path)
     return path
 
 
 def test_a_prompt_is_continued(qkv, folder):
-    done = qkv("generate", folder, "--prompt", "To be", "--tokens", 12)
+    done = qkv("generate", folder, "To be", "--max-new-tokens", 12)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("To be")
     assert len(done.out) == len("To be") + 12 + len("\n")
@@ -34,17 +32,17 @@ def test_a_prompt_is_continued(qkv, folder):
 
 def test_a_multi_line_prompt_from_a_file_or_stdin(qkv, folder, tmp_path):
     (tmp_path / "prompt.txt").write_text("To be,\nor not")
-    by_file = qkv("generate", folder, "--file", tmp_path / "prompt.txt", "--tokens", 5)
-    by_stdin = qkv("generate", folder, "--tokens", 5, stdin=b"To be,\nor not")
-    by_option = qkv("generate", folder, "--tokens", 5, "--prompt", "To be,\nor not")
+    by_file = qkv("generate", folder, "--document", tmp_path / "prompt.txt", "--max-new-tokens", 5)
+    by_stdin = qkv("generate", folder, "--max-new-tokens", 5, stdin=b"To be,\nor not")
+    by_option = qkv("generate", folder, "--max-new-tokens", 5, "To be,\nor not")
     assert by_file.out == by_stdin.out == by_option.out
     assert by_file.out.startswith("To be,\nor not")
 
 
 def test_each_line_of_a_file_is_a_prompt(qkv, folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("To be\nor not\n")
-    by_lines = qkv("generate", folder, "--input", tmp_path / "prompts.txt", "--tokens", 5, "--json")
-    by_option = qkv("generate", folder, "--prompt", "To be", "--prompt", "or not", "--tokens", 5, "--json")
+    by_lines = qkv("generate", folder, "--input", tmp_path / "prompts.txt", "--max-new-tokens", 5, "--json")
+    by_option = qkv("generate", folder, "To be", "or not", "--max-new-tokens", 5, "--json")
     assert by_lines.out == by_option.out
     assert by_lines.out.count("\n") == 2
     (tmp_path / "prompts.txt").write_text("To be\n\nor not\n")
@@ -55,14 +53,14 @@ def test_each_line_of_a_file_is_a_prompt(qkv, folder, tmp_path):
 
 def test_seed_temperature_top_k_and_top_p_affect_the_text(qkv, folder):
     def text(*more: object) -> str:
-        return qkv("generate", folder, "--prompt", "To", "--tokens", 40, *more).out
+        return qkv("generate", folder, "To", "--max-new-tokens", 40, *more).out
 
     assert text() == text("--seed", 0) != text("--seed", 1)
     assert text("--temperature", 0.0001) == text("--top-k", 1) == text("--top-p", 0.0001) != text()
 
 
 def test_several_prompts_and_samples_as_json(qkv, folder):
-    done = qkv("generate", folder, "--prompt", "To", "--prompt", "or", "--n", 2, "--tokens", 3, "--json")
+    done = qkv("generate", folder, "To", "or", "--num-return-sequences", 2, "--max-new-tokens", 3, "--json")
     records = [json.loads(line) for line in done.out.splitlines()]
     assert [(record["prompt"], record["sample"], record["begins"]) for record in records] == [
         (1, 1, "To"), (1, 2, "To"), (2, 1, "or"), (2, 2, "or"),
@@ -75,7 +73,7 @@ def test_several_prompts_and_samples_as_json(qkv, folder):
 
 
 def test_out_of_vocabulary_characters_are_noted(qkv, folder):
-    done = qkv("generate", folder, "--prompt", "Sein é", "--tokens", 2)
+    done = qkv("generate", folder, "Sein é", "--max-new-tokens", 2)
     assert done.code == 0
     assert done.err.startswith("note: prompt 1: ")
     assert "'é' (U+00E9)" in done.err
@@ -84,19 +82,19 @@ def test_out_of_vocabulary_characters_are_noted(qkv, folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--prompt", ""], "prompt 1 "),
-        (["--prompt", "be", "--temperature", "0"], "temperature"),
-        (["--prompt", "be", "--top-k", "0"], "top-k"),
-        (["--prompt", "be", "--top-p", "1.5"], "top-p"),
-        (["--prompt", "be", "--tokens", "0"], "Invalid value for '--tokens'"),
-        (["--prompt", "be", "--n", "0"], "Invalid value for '--n'"),
-        (["--prompt", "be", "--tokens", "9999999", "--n", "9"], "9999999"),
-        (["--prompt", "be", "--file", "x.txt"], "mutually exclusive"),
-        (["--input", "x.txt", "--file", "x.txt"], "mutually exclusive"),
+        ([""], "prompt 1 "),
+        (["be", "--temperature", "0"], "temperature"),
+        (["be", "--top-k", "0"], "top-k"),
+        (["be", "--top-p", "1.5"], "top-p"),
+        (["be", "--max-new-tokens", "0"], "Invalid value for '--tokens'"),
+        (["be", "--num-return-sequences", "0"], "Invalid value for '--n'"),
+        (["be", "--max-new-tokens", "9999999", "--num-return-sequences", "9"], "9999999"),
+        (["be", "--document", "x.txt"], "mutually exclusive"),
+        (["--input", "x.txt", "--document", "x.txt"], "mutually exclusive"),
         (["--input", "none.txt"], "none.txt: no such file"),
-        (["--file", "none.txt"], "none.txt: no such file"),
+        (["--document", "none.txt"], "none.txt: no such file"),
         ([], "prompt 1 "),
-        (["--prompt", "be", "--device", "tpu"], "device 'tpu'"),
+        (["be", "--device", "tpu"], "device 'tpu'"),
     ],
 )
 def test_invalid_arguments_are_errors(arguments, words, qkv, folder):
@@ -104,13 +102,13 @@ def test_invalid_arguments_are_errors(arguments, words, qkv, folder):
 
 
 def test_a_folder_without_a_language_model_is_an_error(qkv, run, folder, tmp_path):
-    assert qkv("generate", tmp_path / "none", "--prompt", "a").error == f"{tmp_path / 'none'}: no such folder"
-    assert "qkv translate" in qkv("generate", run, "--prompt", "a").error
+    assert qkv("generate", tmp_path / "none", "a").error == f"{tmp_path / 'none'}: no such folder"
+    assert "qkv translate" in qkv("generate", run, "a").error
     assert "qkv generate" in qkv("translate", folder, "be").error
 
 
 def test_trailing_newlines_of_a_prompt_file_are_kept(qkv, folder, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_bytes(b"to be\n\n")
-    done = qkv("generate", folder, "--file", prompt, "--tokens", 1, "--json")
+    done = qkv("generate", folder, "--document", prompt, "--max-new-tokens", 1, "--json")
     assert '"begins": "to be\\n\\n"' in done.out

@@ -33,14 +33,14 @@ def integer_options() -> list[tuple[str, str]]:
 def test_an_integer_option_out_of_range_is_an_input_error(
     qkv: Callable[..., Ended], run: Path, command: str, option: str, value: int
 ) -> None:
-    arguments = {"translate": ["hi", "--sample"], "generate": ["--prompt", "hi"]}.get(command, [])
+    arguments = {"translate": ["hi", "--do-sample"], "generate": ["hi"]}.get(command, [])
     ended = qkv(*command.split(), *([] if command == "data show" else [run]), *arguments, f"{option}={value}")
     assert len(ended.error) < 500
 
 
 def test_a_model_beyond_any_memory_is_refused_and_leaves_nothing(qkv: Callable[..., Ended], tmp_path: Path) -> None:
     ended = qkv(
-        "train", "dates-gru", "--set", "data.size=20", "--set", "model.hidden_dim=1048576", "--out", tmp_path / "run"
+        "train", "dates-gru", "--set", "data.size=20", "--set", "model.hidden_dim=1048576", "--output", tmp_path / "run"
     )
     assert "model.hidden_dim" in ended.error
     assert not (tmp_path / "run").exists()
@@ -59,7 +59,7 @@ def test_running_out_of_memory_is_one_line_that_names_an_option(
     ended = qkv("translate", run, "5 March 2026", "--device", "cpu")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("error: out of memory")
-    assert "--beam" in ended.err
+    assert "--num-beams" in ended.err
     assert ended.err.count("\n") == 1
 
 
@@ -78,7 +78,7 @@ def test_a_process_with_little_memory_refuses_a_large_model(tmp_path: Path) -> N
     command = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30));"
     command += "sys.argv[0] = 'qkv'; runpy.run_module('qkv', run_name='__main__')"
     arguments = ["train", "dates-gru", "--set", "model.hidden_dim=8192", "--set", "data.size=20", "--device", "cpu"]
-    ended = process(*arguments, "--out", tmp_path / "run", code=command)
+    ended = process(*arguments, "--output", tmp_path / "run", code=command)
     assert "free" in ended.error
     assert not (tmp_path / "run").exists()
 
@@ -94,5 +94,5 @@ def test_a_run_can_have_a_path_of_two_thousand_folders(
     qkv: Callable[..., Ended], deep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(deep)
-    assert len(qkv("train", "dates-gru", "--set", "data.size=60", *TINY, "--out", "a/" * 3000).error) <= 500
-    assert qkv("train", "dates-gru", "--set", "data.size=60", *TINY, "--out", "a/" * 1900).code == 0
+    assert len(qkv("train", "dates-gru", "--set", "data.size=60", *TINY, "--output", "a/" * 3000).error) <= 500
+    assert qkv("train", "dates-gru", "--set", "data.size=60", *TINY, "--output", "a/" * 1900).code == 0

@@ -34,7 +34,7 @@ def check(error: str) -> None:
 @pytest.mark.parametrize("content", CONLL.values(), ids=CONLL)
 def test_a_long_line_of_a_data_file_is_truncated(qkv, tmp_path, content):
     (tmp_path / "words.conll").write_text(content)
-    check(qkv("train", "ewt-bert", "--data", tmp_path / "words.conll", "--out", tmp_path / "run").error)
+    check(qkv("train", "ewt-bert", "--data", tmp_path / "words.conll", "--output", tmp_path / "run").error)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_long_line_of_a_data_file_is_truncated(qkv, tmp_path, content):
     [
         ("translate", "RUN", "a", "--prefix", f"\x1b[2J{LONG}"),
         ("translate", "RUN", "a", "--align", LONG),
-        ("translate", "RUN", "a", "--beam", LONG),
+        ("translate", "RUN", "a", "--num-beams", LONG),
         ("translate", "RUN", "a", f"--{LONG}"),
         ("train", LONG),
         ("train", "dates-gru", "--set", LONG),
@@ -81,7 +81,7 @@ def test_notes_have_the_same_limit(capsys, qkv, run):
 
 def test_an_invalid_line_of_questions_is_not_quoted_in_full(qkv, tmp_path, classifier):
     (tmp_path / "questions.jsonl").write_text(json.dumps({LONG: LONG}) + "\n")
-    check(qkv("answer", classifier, "--file", tmp_path / "questions.jsonl").error)
+    check(qkv("answer", classifier, "--input", tmp_path / "questions.jsonl").error)
 
 
 def test_all_recipes_are_listed(qkv):

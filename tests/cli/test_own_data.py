@@ -6,7 +6,7 @@ import re
 import pytest
 
 from qkv.datasets.tagged import Tagged
-from qkv.pipelines.translator import Search, Translator
+from qkv.pipelines.translator import Translator
 
 SQUAD = {
     "context": "Ada lives in Rome, Bo at home.",
@@ -49,7 +49,7 @@ def test_a_recipe_trains_and_is_evaluated_on_user_files(qkv, tmp_path, recipe):
         small += ["model.decoder_layers=1", "model.max_length=16"]
     mine = tmp_path / ("mine.tsv" if "\t" in text else "mine.txt")
     mine.write_text(text)
-    done = qkv("train", recipe, "--data", mine, "--out", tmp_path / "run", *settings(*small))
+    done = qkv("train", recipe, "--data", mine, "--output", tmp_path / "run", *settings(*small))
     assert done.code == 0, done.err
     assert qkv("evaluate", tmp_path / "run", "--split", "valid", "--no-record").code == 0
     other = mine.rename(tmp_path / f"other{mine.suffix}")  # the training file is no longer needed
@@ -68,7 +68,7 @@ def test_labels_without_training_examples_are_noted(qkv, tmp_path):
         (tmp_path / f"{name}.tsv").write_text(labels)
     mine, test, run = tmp_path / "mine.tsv", tmp_path / "test.tsv", tmp_path / "run"
     small = settings("model.layers=1", "data.vocabulary=wordpiece:60")
-    trained = qkv("train", "polarity-bert", "--data", mine, "--test", test, "--out", run, *small)
+    trained = qkv("train", "polarity-bert", "--data", mine, "--test", test, "--output", run, *small)
     assert re.search("note: .*test.*meh", trained.err)
     assert re.search("note: .*test.*meh", qkv("evaluate", run).err)
     assert re.search(f"note: .*{test}.*meh", qkv("evaluate", run, "--data", test).err)
@@ -80,12 +80,12 @@ def test_a_tagger_with_tree_positions_requires_heads(qkv, tmp_path):
     trees, bare, run = tmp_path / "trees.conllu", tmp_path / "bare.tsv", tmp_path / "run"
     trees.write_text(f"# text = They are late\n{sentence}\n{sentence.replace('late', 'here')}")
     bare.write_text("They\tdep\n")
-    train = ("train", "ewt-bert-tree", "--data", trees, "--out", run, *settings("model.layers=1"))
+    train = ("train", "ewt-bert-tree", "--data", trees, "--output", run, *settings("model.layers=1"))
     assert re.search("test: .*head", qkv(*train, "--test", bare).error)
     assert qkv(*train).code == 0
     assert re.search(f"{bare}: .*head", qkv("evaluate", run, "--data", bare).error)
     assert "head" in qkv("tag", run, "They are late").error
-    assert qkv("tag", run, "--file", trees).out == "They/X are/X late/X\nThey/X are/X here/X\n"
+    assert qkv("tag", run, "--input", trees).out == "They/X are/X late/X\nThey/X are/X here/X\n"
 
 
 def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
@@ -99,7 +99,7 @@ def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
     plain.write_text("They are late\nThey sit\nLate\n")
     targets.write_text("late late -\nsit -\n-\n")
     small = settings("model.encoder_layers=1", "model.decoder_layers=1", "model.tree=both")
-    train = ("train", "pairs-transformer", "--out", run, *small)
+    train = ("train", "pairs-transformer", "--output", run, *small)
     assert re.search("train: pair 1 .*head", qkv(*train, "--data", plain, "--data", targets).error)
     done = qkv(*train, "--data", trees, "--data", targets)
     assert done.code == 0, done.err
@@ -110,13 +110,13 @@ def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
         Tagged(tuple(word for word, _ in sentence), ("",) * len(sentence), tuple(head for _, head in sentence))
         for sentence in sentences
     ]
-    expected = Translator(run, device="cpu").translate(sources, Search(2, max_length=9))
-    translate = ("translate", run, "--beam", 2, "--max-length", 9, "--device", "cpu")
-    outputs = [json.loads(line) for line in qkv(*translate, "--file", trees, "--json").out.splitlines()]
-    assert [output["text"] for output in outputs] == [answers[0].text for answers in expected]
+    expected = Translator(run, device="cpu")(sources, num_beams=2, max_new_tokens=9)
+    translate = ("translate", run, "--num-beams", 2, "--max-new-tokens", 9, "--device", "cpu")
+    outputs = [json.loads(line) for line in qkv(*translate, "--input", trees, "--json").out.splitlines()]
+    assert [output["text"] for output in outputs] == [answer.text for answer in expected]
     assert [output["source"] for output in outputs] == plain.read_text().splitlines()
-    assert re.search("input 1 .*head", qkv(*translate, "--file", plain).error)
-    assert qkv("view", run, "--device", "cpu", "--out", tmp_path / "page.html").code == 0
+    assert re.search("input 1 .*head", qkv(*translate, "--input", plain).error)
+    assert qkv("view", run, "--device", "cpu", "--page", tmp_path / "page.html").code == 0
 
 
 def test_a_task_without_user_files_is_an_error(qkv, tmp_path):

@@ -17,18 +17,18 @@ TEXT = "5 March 2026"
 
 def test_training_notes_a_header_row_and_few_pairs(qkv, tmp_path):
     (tmp_path / "mine.csv").write_text("de,en\n" + PAIRS.replace("\t", ","))
-    done = qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", "--out", tmp_path / "run", *TINY)
+    done = qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", "--output", tmp_path / "run", *TINY)
     assert done.code == 0, done.err
     notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
     assert len(notes) == 2
     assert "header" in notes[0]
     assert "38 training pairs" in notes[1]
-    strict = ("--strict", "--out", tmp_path / "strict", *TINY)
+    strict = ("--strict", "--output", tmp_path / "strict", *TINY)
     assert "header" in qkv("train", "pairs-gru", "--data", tmp_path / "mine.csv", *strict).error
 
 
 def test_no_note_about_few_pairs_with_a_thousand_pairs_or_fine_tuning(qkv, run, tmp_path):
-    train = ("train", "dates-gru", *TINY, "--set", "train.epochs=1", "--out")
+    train = ("train", "dates-gru", *TINY, "--set", "train.epochs=1", "--output")
     done = qkv(*train, tmp_path / "many", "--set", "data.size=1000")
     assert (done.code, "training pairs" in done.err) == (0, False), done.err
     done = qkv(*train, tmp_path / "tuned", "--set", "data.size=40", "--set", f"init={run}")
@@ -49,7 +49,7 @@ def test_no_note_about_few_pairs_with_a_thousand_pairs_or_fine_tuning(qkv, run, 
 )  # fmt: skip
 def test_training_on_files_in_another_format_is_an_error(qkv, tmp_path, recipe, content, word):
     (tmp_path / "mine.tsv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    error = qkv("train", recipe, "--data", tmp_path / "mine.tsv", "--out", tmp_path / "run").error
+    error = qkv("train", recipe, "--data", tmp_path / "mine.tsv", "--output", tmp_path / "run").error
     assert word in error
     assert len(error) < 500
     assert not (tmp_path / "run").exists()
@@ -59,12 +59,12 @@ def test_training_on_special_files_is_an_error(qkv, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop.tsv").symlink_to("loop.tsv")
     for path in (tmp_path / "fifo", tmp_path / "loop.tsv", "/dev/zero"):
-        assert str(path) in qkv("train", "pairs-gru", "--data", path, "--out", tmp_path / "run").error
+        assert str(path) in qkv("train", "pairs-gru", "--data", path, "--output", tmp_path / "run").error
 
 
 def test_a_recipe_without_data_is_an_error(qkv, tmp_path):
     (tmp_path / "mine.toml").write_text('task = "translate"\n')
-    assert "data.name" in qkv("train", tmp_path / "mine.toml", "--out", tmp_path / "run").error
+    assert "data.name" in qkv("train", tmp_path / "mine.toml", "--output", tmp_path / "run").error
     (tmp_path / "mine.toml").write_text('task = "translat"\n')
     (tmp_path / "mine.tsv").write_text(PAIRS)
     assert "task" in qkv("train", tmp_path / "mine.toml", "--data", tmp_path / "mine.tsv").error
@@ -85,7 +85,7 @@ def test_data_show_detects_the_format(qkv, tmp_path):
 
 def test_unknown_characters_in_many_lines_give_one_note(qkv, run, tmp_path):
     (tmp_path / "a.tsv").write_text(f"{TEXT}\n" + f"{TEXT}\t☃\n" * 30)
-    done = qkv("translate", run, "--file", tmp_path / "a.tsv")
+    done = qkv("translate", run, "--input", tmp_path / "a.tsv")
     assert done.code == 0
     assert done.err.count("note: ") == done.err.count("\n") == 1
     assert "30 inputs" in done.err
@@ -116,7 +116,7 @@ def test_process_substitution_is_valid_input_but_not_training_data(run, tmp_path
     qkv = f"{sys.executable} -m qkv"
     script = f"""
         {qkv} translate {run} --input <(printf '{TEXT}\\n') || exit 1
-        {qkv} train pairs-gru --data <(printf 'a\\tb\\n') --out {tmp_path}/run
+        {qkv} train pairs-gru --data <(printf 'a\\tb\\n') --output {tmp_path}/run
     """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     assert done.returncode == 2, done.stderr

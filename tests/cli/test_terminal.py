@@ -15,7 +15,7 @@ from qkv.experiments.results import append_record
 from qkv.hub.model_folder import save_model
 from qkv.models import rnn_lm
 from qkv.models import show_attend_tell as captioner
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer, WordTokenizer
 from tests.cli.command import Ended
 from tests.cli.under_terminal import Case, as_json
 from tests.experiments.records import record
@@ -49,27 +49,27 @@ COMMANDS = {
 
 def commands(folder: Path) -> dict[str, Sequence[object]]:
     """The arguments of each command, with models that were never trained for all but translate and evaluate."""
-    run, texts = folder / "run", ("--file", folder / "texts.txt")
+    run, texts = folder / "run", ("--input", folder / "texts.txt")
     return {
-        "translate": ("translate", run, *texts, "--max-length", 8),
-        "translate json": ("translate", run, *texts, "--max-length", 8, "--json"),
+        "translate": ("translate", run, *texts, "--max-new-tokens", 8),
+        "translate json": ("translate", run, *texts, "--max-new-tokens", 8, "--json"),
         "classify": ("classify", folder / "classifier", *texts),
         "tag": ("tag", folder / "tagger", *texts),
-        "fill": ("fill", folder / "masked_lm", "--file", folder / "masked.txt", "--top", 1),
+        "fill": ("fill", folder / "masked_lm", "--input", folder / "masked.txt", "--top-k", 1),
         "embed json": ("embed", folder / "encoder", *texts, "--json"),
         "caption": ("caption", folder / "captioner", *[folder / "picture.png"] * COUNT),
-        "generate": ("generate", folder / "lm", "--input", folder / "texts.txt", "--tokens", 4),
-        "answer": ("answer", folder / "span", "--file", folder / "questions.jsonl"),
+        "generate": ("generate", folder / "lm", "--input", folder / "texts.txt", "--max-new-tokens", 4),
+        "answer": ("answer", folder / "span", "--input", folder / "questions.jsonl"),
         "evaluate": ("evaluate", run, "--limit", COUNT, "--no-record"),
         "compare": ("compare", folder / "scored"),
-        "view json": ("view", run, "5 May 2026", "--out", folder / "page.html", "--json"),
+        "view json": ("view", run, "5 May 2026", "--page", folder / "page.html", "--json"),
         "data show": ("data", "show", "dates", "--count", COUNT),
     }
 
 
 def train(folder: Path, *more: str) -> list[str]:
     changes = [word for change in TINY for word in ("--set", change)]
-    return ["train", "dates-gru", *changes, "--device", "cpu", "--out", str(folder), *more]
+    return ["train", "dates-gru", *changes, "--device", "cpu", "--output", str(folder), *more]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saved(tiny_bert(None, pooler=False), tokenizer, folder / "encoder")
     saved(tiny_bert("classifier", labels=1, label_names=(HOSTILE,)), tokenizer, folder / "hostile")
     torch.manual_seed(0)
-    words = Vocabulary.train(["a red circle above a small blue square"], "word")
+    words = WordTokenizer.train(["a red circle above a small blue square"])
     small = {
         "height": 8,
         "width": 8,
@@ -96,8 +96,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "hidden_dim": 7,
         "max_length": 6,
     }
-    characters = Vocabulary.train(["the cat sat on the mat 0123456789"], "char")
-    for name, model, vocabulary in (
+    characters = CharTokenizer.train(["the cat sat on the mat 0123456789"])
+    for name, model, tokenizer in (
         ("captioner", captioner.ShowAttendTell(captioner.ShowAttendTellConfig(vocab_size=len(words), **small)), words),
         (
             "lm",
@@ -106,7 +106,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     ):
         (folder / name).mkdir()
-        save_model(model, vocabulary, folder / name)
+        save_model(model, tokenizer, folder / name)
     Image.new("RGB", (20, 10), "red").save(folder / "picture.png")
     (folder / "texts.txt").write_text("".join(f"the cat {number}\n" for number in range(COUNT)))
     (folder / "masked.txt").write_text("the [MASK] sat\n" * COUNT)
@@ -134,7 +134,7 @@ def ended(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, E
     for name in ("translate", "classify", "evaluate"):
         cases[f"{name}, same"] = Case(arguments[name], **same)
     hostile = ["classify", str(folder / "hostile"), "the cat"]
-    generated = ["generate", str(folder / "lm"), "--prompt", "the\x1b[31m\n\tcat\x9b", "--tokens", "1"]
+    generated = ["generate", str(folder / "lm"), "the\x1b[31m\n\tcat\x9b", "--max-new-tokens", "1"]
     cases |= {
         "label on a terminal": Case(hostile, **results),
         "label in a pipe": Case(hostile),

@@ -23,7 +23,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tokenizer = tiny_tokenizer(path)
     models = {
         "classify": tiny_bert("classifier", labels=3, label_names=("negative", "neutral", "positive"), max_length=10),
-        "tag": tiny_bert("tagger", labels=3, label_names=("B-place", "I-place", "O")),
+        "tag": tiny_bert("tagger", labels=3, label_names=("B-location", "I-location", "O")),
         "fill": tiny_bert("masked_lm"),
         "embed": tiny_bert(None, pooler=False, max_length=10),
     }
@@ -47,7 +47,7 @@ def objects(out: str) -> list[dict]:
 
 
 def test_classify_prints_one_line_per_input(qkv, folders, file):
-    done = qkv("classify", folders["classify"], "--input", file, "--top", 2)
+    done = qkv("classify", folders["classify"], "--input", file, "--top-k", 2)
     assert done.code == 0
     assert "note: 2 empty line(s)" in done.err
     assert "1 text(s) exceed the model's maximum of 8 tokens" in done.err
@@ -61,7 +61,7 @@ def test_classify_prints_one_line_per_input(qkv, folders, file):
 
 
 def test_classify_json_has_all_probabilities(qkv, folders, file):
-    done = qkv("classify", folders["classify"], "--input", file, "--json", "--batch-tokens", 1)
+    done = qkv("classify", folders["classify"], "--input", file, "--json", "--batch-size", 1)
     found = objects(done.out)
     assert [(one["input"], one["text"]) for one in found] == [*enumerate(LINES, start=1)]
     assert found[1] == {"input": 2, "text": "", "label": None, "probabilities": {}}
@@ -101,29 +101,29 @@ def test_a_conllu_file_is_read_by_sentence(qkv, folders, tmp_path):
         for words in sentences
     )
     (tmp_path / "in.conllu").write_text("\n".join(rows))
-    found = objects(qkv("tag", folders["tag"], "--file", tmp_path / "in.conllu", "--json").out)
-    wanted = library.Tagger(folders["tag"], device="cpu").tag(sentences)
+    found = objects(qkv("tag", folders["tag"], "--input", tmp_path / "in.conllu", "--json").out)
+    wanted = library.Tagger(folders["tag"], device="cpu")(sentences)
     assert [(one["text"], one["words"], one["tags"]) for one in found] == [
         (one.text, list(one.words), list(one.tags)) for one in wanted
     ]
     (tmp_path / "in.conllu").write_text("# nothing else\n")
-    assert "in.conllu: " in qkv("tag", folders["tag"], "--file", tmp_path / "in.conllu").error
+    assert "in.conllu: " in qkv("tag", folders["tag"], "--input", tmp_path / "in.conllu").error
 
 
 def test_fill_numbers_texts_and_masks(qkv, folders):
     one, two = "The [MASK] sat.", "<mask> and [MASK]"
-    done = qkv("fill", folders["fill"], one, two, "--top", 2)
+    done = qkv("fill", folders["fill"], one, two, "--top-k", 2)
     assert (done.code, done.err) == (0, "")
-    filler = library.Filler(folders["fill"], device="cpu")
+    filler = library.MaskFiller(folders["fill"], device="cpu")
     rows = [
-        f"{number}\t{place}\t{guess.probability:.4f}\t{guess.word}"
+        f"{number}\t{mask}\t{guess.probability:.4f}\t{guess.word}"
         for number, text in enumerate((one, two), start=1)
-        for place, guesses in enumerate(filler(text, top=2).guesses, start=1)
+        for mask, guesses in enumerate(filler(text, top_k=2).guesses, start=1)
         for guess in guesses
     ]
     assert done.out.splitlines() == rows
     assert len(rows) == 6
-    found = objects(qkv("fill", folders["fill"], "--json", "--top", 1, stdin=f"{one}\n\n{two}\n".encode()).out)
+    found = objects(qkv("fill", folders["fill"], "--json", "--top-k", 1, stdin=f"{one}\n\n{two}\n".encode()).out)
     assert found[1] == {"input": 2, "text": "", "filled": "", "masks": []}
     assert found[2]["filled"] == filler(two).filled
     assert [[guess["word"] for guess in guesses] for guesses in found[2]["masks"]] == [
@@ -132,10 +132,10 @@ def test_fill_numbers_texts_and_masks(qkv, folders):
 
 
 def test_embed_writes_vectors_in_order(qkv, folders, file, tmp_path):
-    wanted = library.Embedder(folders["embed"], device="cpu")(NONEMPTY, pooling="cls", normalise=False).numpy()
+    wanted = library.Embedder(folders["embed"], device="cpu")(NONEMPTY, pooling="cls", normalize=False).numpy()
     options = ("--pooling", "cls", "--no-normalise")
     for name in ("vectors.npy", "vectors.safetensors"):
-        done = qkv("embed", folders["embed"], "--input", file, "--out", tmp_path / name, *options)
+        done = qkv("embed", folders["embed"], "--input", file, "--output", tmp_path / name, *options)
         assert (done.code, done.out) == (0, f"{tmp_path / name}\n")
     as_numpy, as_tensors = np.load(tmp_path / "vectors.npy"), load_file(tmp_path / "vectors.safetensors")["vectors"]
     np.testing.assert_array_equal(as_numpy, as_tensors)
@@ -146,7 +146,7 @@ def test_embed_writes_vectors_in_order(qkv, folders, file, tmp_path):
 
 
 def test_embed_prints_vectors_as_json(qkv, folders, tmp_path):
-    done = qkv("embed", folders["embed"], "--json", "--out", tmp_path / "v.npy", stdin=b"a cat\n\nthe dog\n")
+    done = qkv("embed", folders["embed"], "--json", "--output", tmp_path / "v.npy", stdin=b"a cat\n\nthe dog\n")
     first, empty, last = objects(done.out)
     assert empty == {"input": 2, "text": "", "vector": None}
     wanted = library.Embedder(folders["embed"], device="cpu")(["a cat", "the dog"])
@@ -160,7 +160,7 @@ def test_arguments_file_and_stdin_give_the_same_output(qkv, folders, tmp_path, c
     (tmp_path / "in.txt").write_text("a [MASK]\nthe [MASK] cat\n")
     start = (command, folders[command], "--json")
     by_argument = qkv(*start, "a [MASK]", "the [MASK] cat")
-    by_file = qkv(*start, "--file", tmp_path / "in.txt")
+    by_file = qkv(*start, "--input", tmp_path / "in.txt")
     by_stdin = qkv(*start, stdin=b"a [MASK]\nthe [MASK] cat\n")
     assert by_argument.code == 0
     assert by_argument.out == by_file.out == by_stdin.out
@@ -175,7 +175,7 @@ def test_arguments_file_and_stdin_give_the_same_output(qkv, folders, tmp_path, c
         (["--input", "none.txt"], "none.txt: no such file"),
         (["a", ""], "input 2 is empty"),
         ([], "standard input: "),
-        (["a [MASK]", "--batch-tokens", "0"], "Invalid value for '--batch-tokens'"),
+        (["a [MASK]", "--batch-size", "0"], "Invalid value for '--batch-tokens'"),
         (["a [MASK]", "--device", "tpu"], "device 'tpu'"),
     ],
 )
@@ -186,11 +186,11 @@ def test_invalid_input_is_an_error(qkv, folders, command, arguments, words):
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
     [
-        ("classify", ["a", "--top", "0"], "Invalid value for '--top'"),
+        ("classify", ["a", "--top-k", "0"], "Invalid value for '--top'"),
         ("fill", ["a [MASK]", "a cat"], "input 2 "),
         ("fill", ["[MASK] " * 40], "input 1 "),
         ("embed", ["a"], "--out FILE.npy"),
-        ("embed", ["a", "--out", "v.txt"], "--out v.txt: "),
+        ("embed", ["a", "--output", "v.txt"], "--out v.txt: "),
         ("embed", ["a", "--json", "--pooling", "max"], "'max'"),
         ("embed", ["a", "--json", "--pooling", "pooler"], "pooler"),
     ],

@@ -11,8 +11,8 @@ import torch
 
 from qkv.hub import save_model
 from qkv.models import rnn_seq2seq
-from qkv.pipelines.translator import Search, Translator
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.pipelines.translator import Translator
+from qkv.tokenizers import BPETokenizer
 
 from .command import Ended
 
@@ -21,8 +21,8 @@ TEXTS = ["two dogs play", "a man rides a bicycle ."]
 
 
 def saved(folder: Path, std: float = 0.7, **changes: Any) -> Path:
-    vocabulary = Vocabulary.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], "bpe:60")
-    size = len(vocabulary)
+    tokenizer = BPETokenizer.train([*TEXTS, "zwei hunde spielen", "ein mann fährt rad ."], vocab_size=60)
+    size = len(tokenizer)
     torch.manual_seed(5)
     model = rnn_seq2seq.RNNSeq2Seq(
         rnn_seq2seq.RNNSeq2SeqConfig(
@@ -32,7 +32,7 @@ def saved(folder: Path, std: float = 0.7, **changes: Any) -> Path:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     folder.mkdir()
-    save_model(model, vocabulary, folder)
+    save_model(model, tokenizer, folder)
     return folder
 
 
@@ -52,9 +52,9 @@ def objects(ended: Ended) -> list[dict[str, Any]]:
 
 
 def test_pharaoh_pairs_follow_the_text_and_index_words(qkv: Command, attending: Path) -> None:
-    ended = qkv("translate", attending, *TEXTS, "--align", "pharaoh", "--beam", 2)
-    expected = Translator(attending, device="cpu").translate(TEXTS, Search(2), attention=True)
-    for line, source, (answer,) in zip(ended.out.splitlines(), TEXTS, expected, strict=True):
+    ended = qkv("translate", attending, *TEXTS, "--align", "pharaoh", "--num-beams", 2)
+    expected = Translator(attending, device="cpu")(TEXTS, num_beams=2)
+    for line, source, answer in zip(ended.out.splitlines(), TEXTS, expected, strict=True):
         text, pairs = line.split("\t")
         indices = [tuple(map(int, pair.split("-"))) for pair in pairs.split()]
         assert text == answer.text
@@ -106,27 +106,27 @@ def test_an_empty_line_has_an_empty_alignment(qkv: Command, attending: Path) -> 
 
 
 def test_n_best_output_ends_with_the_alignment(qkv: Command, attending: Path) -> None:
-    ended = qkv("translate", attending, TEXTS[0], "--beam", 3, "--n-best", 2, "--align", "pharaoh")
+    ended = qkv("translate", attending, TEXTS[0], "--num-beams", 3, "--num-return-sequences", 2, "--align", "pharaoh")
     rows = [line.split("\t") for line in ended.out.splitlines()]
     assert [row[:2] for row in rows] == [["1", "1"], ["1", "2"]]
     assert all(len(row) == 5 and len(row[4].split()) == len(row[3].split()) for row in rows)
 
 
 def test_a_model_without_attention_translates_without_alignment(qkv: Command, plain: Path, tmp_path: Path) -> None:
-    ended = qkv("translate", plain, TEXTS[0], "--beam", 2, "--attention", tmp_path / "page.html", "--json")
+    ended = qkv("translate", plain, TEXTS[0], "--num-beams", 2, "--page", tmp_path / "page.html", "--json")
     (answer,) = objects(ended)
     assert (answer["alignment"], answer["source_tokens"], answer["target_tokens"]) == (None, None, None)
     assert (tmp_path / "page.html").exists()
     for arguments in (["--align", "pharaoh"], ["--align", "json"], ["--json", "--align", "pharaoh"]):
         assert "attention" in qkv("translate", plain, TEXTS[0], *arguments).error
     assert qkv("translate", plain, TEXTS[0], "--align", "none").code == 0
-    ended = qkv("translate", plain, TEXTS[0], "--beam", 2, "--coverage-penalty", 0.2)
+    ended = qkv("translate", plain, TEXTS[0], "--num-beams", 2, "--coverage-penalty", 0.2)
     assert "coverage penalty" in ended.error
 
 
 def test_samples_depend_on_the_seed_and_their_number_on_n_best(qkv: Command, attending: Path) -> None:
     def sample(*arguments: object) -> list[str]:
-        ended = qkv("translate", attending, *TEXTS, "--sample", "--n-best", 4, *arguments)
+        ended = qkv("translate", attending, *TEXTS, "--do-sample", "--num-return-sequences", 4, *arguments)
         assert ended.code == 0, ended.err
         return [line.split("\t")[3] for line in ended.out.splitlines()]
 
@@ -142,7 +142,7 @@ def test_samples_depend_on_the_seed_and_their_number_on_n_best(qkv: Command, att
 
 def test_samples_do_not_depend_on_preceding_blank_lines(qkv: Command, attending: Path) -> None:
     def sample(text: str) -> list[list[str]]:
-        ended = qkv("translate", attending, "--sample", "--n-best", 3, stdin=text.encode())
+        ended = qkv("translate", attending, "--do-sample", "--num-return-sequences", 3, stdin=text.encode())
         return [line.split("\t") for line in ended.out.splitlines()]
 
     whole = sample(f"{TEXTS[0]}\n{TEXTS[1]}\n{TEXTS[1]}\n")
@@ -152,7 +152,7 @@ def test_samples_do_not_depend_on_preceding_blank_lines(qkv: Command, attending:
 
 def test_exact_search_finds_a_better_hypothesis_than_early_stopping(qkv: Command, tmp_path: Path) -> None:
     model = saved(tmp_path / "model", std=3.0)
-    arguments = ["translate", model, TEXTS[1], "--beam", 2, "--length-penalty", 2.0, "--json"]
+    arguments = ["translate", model, TEXTS[1], "--num-beams", 2, "--length-penalty", 2.0, "--json"]
     (hasty,), (exact,) = objects(qkv(*arguments)), objects(qkv(*arguments, "--exact"))
     expected = Translator(model, device="cpu")(TEXTS[1], beam=2, length_penalty=2.0, exact=True)
     assert (exact["text"], exact["score"]) == (expected.text, pytest.approx(expected.score, abs=1e-5))
@@ -160,8 +160,8 @@ def test_exact_search_finds_a_better_hypothesis_than_early_stopping(qkv: Command
 
 
 def test_length_limits_and_prefix_are_respected(qkv: Command, attending: Path) -> None:
-    for strategy in (["--beam", 3], ["--sample"], []):
-        arguments = ["--min-length", 6, "--max-length", 9, "--prefix", "ein mann", "--json"]
+    for strategy in (["--num-beams", 3], ["--do-sample"], []):
+        arguments = ["--min-new-tokens", 6, "--max-new-tokens", 9, "--prefix", "ein mann", "--json"]
         for answer in objects(qkv("translate", attending, *TEXTS, *arguments, *strategy)):
             assert answer["text"].startswith("ein mann")
             assert 6 <= len(answer["target_tokens"]) <= 9
@@ -178,22 +178,22 @@ def test_length_limits_and_prefix_are_respected(qkv: Command, attending: Path) -
         (["--align", "pharaoh", "--alignment-threshold", 0], "--alignment-threshold"),
         (["--coverage-penalty", 0.2], "--coverage-penalty"),
         (["--exact"], "--exact"),
-        (["--exact", "--sample"], "--exact"),
-        (["--beam", 2, "--coverage-penalty", -1], "--coverage-penalty"),
-        (["--min-length", 5, "--max-length", 4], "--min-length 5"),
-        (["--min-length", -1], "Invalid value for '--min-length'"),
-        (["--max-length", 0], "Invalid value for '--max-length'"),
-        (["--min-length", 41], "min-length"),
+        (["--exact", "--do-sample"], "--exact"),
+        (["--num-beams", 2, "--coverage-penalty", -1], "--coverage-penalty"),
+        (["--min-new-tokens", 5, "--max-new-tokens", 4], "--min-length 5"),
+        (["--min-new-tokens", -1], "Invalid value for '--min-length'"),
+        (["--max-new-tokens", 0], "Invalid value for '--max-length'"),
+        (["--min-new-tokens", 41], "min-length"),
         (["--prefix", "☃"], "the prefix '☃'"),
         (["--temperature", 0.5], "--temperature"),
         (["--top-k", 5], "--top-k"),
         (["--top-p", 0.5], "--top-p"),
         (["--seed", 5], "--seed"),
-        (["--sample", "--beam", 2], "--sample"),
-        (["--sample", "--temperature", 0], "temperature"),
-        (["--sample", "--top-k", 0], "top-k"),
-        (["--sample", "--top-p", 2], "top-p"),
-        (["--sample", "--seed", -1], "seed"),
+        (["--do-sample", "--num-beams", 2], "--do-sample"),
+        (["--do-sample", "--temperature", 0], "temperature"),
+        (["--do-sample", "--top-k", 0], "top-k"),
+        (["--do-sample", "--top-p", 2], "top-p"),
+        (["--do-sample", "--seed", -1], "seed"),
     ],
 )
 def test_invalid_arguments_are_one_line_errors(

@@ -35,7 +35,7 @@ def test_test_episodes_are_scored_with_a_margin_and_viewed_by_number(run: Path):
     assert report["size"] == 1000
     assert 0 < report["margin"] < 0.05
     page, png = run / "page.html", run / "one.png"
-    options = ["--out", str(page), "--png", str(png), "--device", "cpu"]
+    options = ["--page", str(page), "--png", str(png), "--device", "cpu"]
     seen = CliRunner().invoke(app, ["view", str(run), "7", "3", *options], catch_exceptions=False)
     assert "trunk.2" in seen.stdout
     assert page.read_text().count("<article>") == 2
@@ -52,12 +52,12 @@ def test_bandit_games_are_viewed_by_number(tmp_path: Path):
     sizes = ["data.arms=2", "data.pulls=4", "model.key_dims=[4, 4]", "model.value_dims=[4, 4]", "model.filters=4"]
     short = ["train.epochs=1", "train.batch_tokens=4096", "train.valid_size=10"]
     job.begin(read_recipe("bandit-snail", [*sizes, *short]), tmp_path / "run", "cpu")
-    view = ["view", str(tmp_path / "run"), "7", "3", "--out", str(tmp_path / "page.html"), "--device", "cpu"]
+    view = ["view", str(tmp_path / "run"), "7", "3", "--page", str(tmp_path / "page.html"), "--device", "cpu"]
     seen = CliRunner().invoke(app, view, catch_exceptions=False)
     assert seen.stdout.count("arm") >= 4
     assert "game 7" in (tmp_path / "page.html").read_text()
     assert "game 3" in (tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="numbers of test"):
         CliRunner().invoke(app, ["view", str(tmp_path / "run"), "arms"], catch_exceptions=False)
-    with pytest.raises(InputError, match="--beam"):
-        CliRunner().invoke(app, ["view", str(tmp_path / "run"), "--beam", "2"], catch_exceptions=False)
+    with pytest.raises(InputError, match="--num-beams"):
+        CliRunner().invoke(app, ["view", str(tmp_path / "run"), "--num-beams", "2"], catch_exceptions=False)

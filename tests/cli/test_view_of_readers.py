@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.gpt2 import GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.models.vit import Config as ViTConfig
+from qkv.models.vit import ViTConfig
 from qkv.models.vit import ViT
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXT = "the cat sat"
@@ -24,13 +24,29 @@ TEXT = "the cat sat"
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     path = tmp_path_factory.mktemp("readers")
     torch.manual_seed(0)
-    vocabulary = Vocabulary.train([TEXT], "char")
-    size = len(vocabulary)
+    tokenizer = CharTokenizer.train([TEXT])
+    size = len(tokenizer)
     models = {
         "bert": (tiny_bert("tagger", max_length=10), tiny_tokenizer(path)),
-        "gpt2": (GPT2(GPT2Config(size, dim=16, heads=2, layers=2, max_length=32)), vocabulary),
-        "rnn": (RNNLM(RNNLMConfig(vocab_size=size, embedding_dim=8, hidden_dim=8)), vocabulary),
-        "vit": (ViT(ViTConfig(2, ("cat", "dog"), 8, 12, 3, 4, dim=16, layers=2, heads=2, feedforward=8)), None),
+        "gpt2": (GPT2(GPT2Config(vocab_size=size, dim=16, heads=2, layers=2, max_length=32)), tokenizer),
+        "rnn": (RNNLM(RNNLMConfig(vocab_size=size, embedding_dim=8, hidden_dim=8)), tokenizer),
+        "vit": (
+            ViT(
+                ViTConfig(
+                    classes=2,
+                    label_names=("cat", "dog"),
+                    height=8,
+                    width=12,
+                    channels=3,
+                    patch=4,
+                    dim=16,
+                    layers=2,
+                    heads=2,
+                    ffn_dim=8,
+                )
+            ),
+            None,
+        ),
     }
     Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(path / "a.png")
     return {"picture": path / "a.png"} | {
@@ -49,7 +65,7 @@ def stored(path: Path) -> list[dict]:
 )
 def test_a_page_shows_the_tokens_and_every_layer(qkv, folders, tmp_path, model, layer, tokens):
     page, png = tmp_path / "a.html", tmp_path / "a.png"
-    done = qkv("view", folders[model], TEXT, "a cat", "--out", page, "--png", png, "--layer", layer, "--head", 1)
+    done = qkv("view", folders[model], TEXT, "a cat", "--page", page, "--png", png, "--layer", layer, "--head", 1)
     assert done.code == 0
     assert done.err == f"{TEXT}\n"
     assert done.out.startswith(f"{layer} · head 1 of 2\n")
@@ -62,7 +78,7 @@ def test_a_page_shows_the_tokens_and_every_layer(qkv, folders, tmp_path, model, 
 
 
 def test_a_text_that_is_too_long_is_truncated(qkv, folders, tmp_path):
-    done = qkv("view", folders["bert"], f"{TEXT} " * 9, "--out", tmp_path / "a.html", "--json")
+    done = qkv("view", folders["bert"], f"{TEXT} " * 9, "--page", tmp_path / "a.html", "--json")
     assert json.loads(done.out) == {"page": str(tmp_path / "a.html")}
     assert "1 text(s) exceed the model's maximum of 8 tokens" in done.err
     assert len(stored(tmp_path / "a.html")[0]["texts"][0]) == 10
@@ -70,7 +86,7 @@ def test_a_text_that_is_too_long_is_truncated(qkv, folders, tmp_path):
 
 def test_a_vision_transformer_is_drawn_over_the_image(qkv, folders, tmp_path):
     page, png = tmp_path / "a.html", tmp_path / "b.png"
-    done = qkv("view", folders["vit"], folders["picture"], "--out", page, "--png", png)
+    done = qkv("view", folders["vit"], folders["picture"], "--page", page, "--png", png)
     assert done.code == 0
     assert done.err.startswith("a.png  ->  ")
     assert done.out.startswith("encoder.0 · average of 2 heads\n")
@@ -91,11 +107,11 @@ def test_a_vision_transformer_is_drawn_over_the_image(qkv, folders, tmp_path):
         ("bert", ["a", ""], "input 2 "),
         ("bert", ["a", "--layer", "x"], "layer 'x'"),
         ("gpt2", ["a", "--head", "2"], "head 2"),
-        ("gpt2", ["a", "--beam", "2"], "--beam"),
+        ("gpt2", ["a", "--num-beams", "2"], "--num-beams"),
         ("rnn", ["a"], "RNNLM"),
     ],
 )
 def test_invalid_arguments_are_errors_and_nothing_is_written(qkv, folders, tmp_path, model, arguments, words):
     inputs = [folders["picture"] if word == "PICTURE" else word for word in arguments]
-    assert words in qkv("view", folders[model], *inputs, "--out", tmp_path / "a.html").error
+    assert words in qkv("view", folders[model], *inputs, "--page", tmp_path / "a.html").error
     assert not [*tmp_path.iterdir()]

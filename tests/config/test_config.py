@@ -1,39 +1,75 @@
-"""Building configs from plain data: valid values and errors."""
+"""Configs built from plain data and in Python: valid values and errors."""
 
 import math
 import tomllib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field, model_validator
 
-from qkv.config import build, override, read_toml, require, write_toml
-from qkv.errors import InputError
-from qkv.registry import nearest
+from qkv import registry
+from qkv.attention import Score, Sizes
+from qkv.config import (
+    Config,
+    Integer,
+    PositionTerm,
+    PositiveFloat,
+    Probability,
+    Rate,
+    ScoreTerm,
+    Size,
+    SizeList,
+    StringList,
+    Term,
+    build,
+    merge,
+    override,
+    parse_term,
+    read_toml,
+    require,
+    write_toml,
+)
+from qkv.errors import ConfigError, InputError
+from qkv.registry import nearest, register
 from qkv.training.recipe import Recipe, read_recipe, recipe_names
 
 
-@dataclass(frozen=True)
-class Inner:
+class Inner(Config):
     rate: float = 0.1
     name: Literal["soft", "hard"] = "soft"
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> "Inner":
         require(self.rate > 0, "rate must be positive")
         require(self.rate < 9 or self.name == "soft", "a hard one needs a low rate")
+        return self
 
 
-@dataclass(frozen=True)
-class Outer:
-    size: int
+class Outer(Config):
+    size: Integer
     on: bool = False
-    words: tuple[str, ...] = ()
+    words: StringList = ()
     title: str | None = None
-    inner: Inner = field(default_factory=Inner)
-    free: dict[str, Any] = field(default_factory=dict)
+    inner: Inner = Inner()
+    other: Inner | None = None
+    free: dict[str, Any] = Field(default_factory=dict)
+
+
+class Numbers(Config):
+    size: Size = 1
+    most: Size | None = None
+    sizes: SizeList = ()
+    rate: Rate = 0.0
+    share: Probability = 0.0
+    lr: PositiveFloat = 1.0
+
+
+class Terms(Config):
+    score: ScoreTerm = Term("score", "scaled_dot")
+    position: PositionTerm | None = None
 
 
 def refused(data: Any, cls: type = Outer) -> str:
@@ -44,7 +80,7 @@ def refused(data: Any, cls: type = Outer) -> str:
 
 def test_data_sets_fields_and_defaults_fill_the_rest() -> None:
     config = build(Outer, {"size": 3, "words": ["a", "b"], "inner": {"rate": 2}, "free": {"x": [1]}}, "here")
-    assert config == Outer(3, words=("a", "b"), inner=Inner(2.0), free={"x": [1]})
+    assert config == Outer(size=3, words=("a", "b"), inner=Inner(rate=2.0), free={"x": [1]})
     assert isinstance(config.inner.rate, float)
 
 
@@ -66,10 +102,34 @@ def test_an_unknown_key_names_the_nearest_valid_one(assignment: str, nearest_key
 
 def test_an_unknown_key_without_a_close_match_lists_the_valid_ones() -> None:
     assert refused({"size": 1, "inner": {"zzzz": 1}}) == "here: unknown key inner.zzzz (known: name, rate)"
+    assert refused({"size": 1, "other": {"raet": 1}}) == "here: unknown key other.raet (did you mean other.rate?)"
 
 
 def test_a_missing_key_is_named() -> None:
     assert refused({"on": True}) == "here: missing key size"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"size": 0}, "size must be between 1 and 16,777,216, not 0"),
+        ({"size": 2**24 + 1}, "size must be between 1 and 16,777,216, not 16777217"),
+        ({"most": 0}, "most must be between 1 and 16,777,216, not 0"),
+        ({"sizes": [3, -1]}, "sizes must be between 1 and 16,777,216, not -1"),
+        ({"rate": 1.0}, "rate must be at least 0 and less than 1, not 1.0"),
+        ({"share": -0.5}, "share must be between 0 and 1, not -0.5"),
+        ({"lr": 0}, "lr must be greater than 0, not 0"),
+        ({"lr": math.inf}, "lr must be a finite number, not inf"),
+    ],
+)
+def test_a_number_out_of_range_is_reported_with_its_range(data: Any, words: str) -> None:
+    assert refused(data, Numbers) == f"here: {words}"
+    (key,) = data
+    with pytest.raises(ConfigError) as caught:  # the same for a config built in Python
+        Numbers(**data)
+    assert str(caught.value) == words
+    with pytest.raises(ConfigError, match=key):
+        Numbers().replace(**data)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +170,14 @@ def test_an_invalid_choice_names_the_nearest() -> None:
     assert refused({"size": 1, "inner": {"name": []}}) == "here: inner.name = [] (known: hard, soft)"
 
 
-def test_errors_of_the_dataclass_name_their_table() -> None:
+def test_errors_of_the_config_name_their_table() -> None:
     assert refused({"size": 1, "inner": {"rate": -1}}) == "here: inner.rate must be positive"
     assert refused({"size": 1, "inner": {"rate": 9, "name": "hard"}}) == "here: inner: a hard one needs a low rate"
     assert refused({"rate": 9, "name": "hard"}, Inner) == "here: a hard one needs a low rate"
 
 
 @pytest.mark.parametrize("rate", [-math.inf, 0])
-def test_dataclass_checks_reject_invalid_numbers(rate: float) -> None:
+def test_config_checks_reject_invalid_numbers(rate: float) -> None:
     assert refused({"size": 1, "inner": {"rate": rate}}) == "here: inner.rate must be positive"
 
 
@@ -138,11 +198,139 @@ def test_an_absent_optional_value_may_be_none() -> None:
 
 
 def test_data_can_only_set_declared_fields() -> None:
-    for key in ("__class__", "__post_init__", "__dict__", "size.real", "_target_", "class"):
+    for key in ("__class__", "__init__", "__dict__", "size.real", "_target_", "class", "model_config"):
         assert refused({"size": 1, key: "os.system"}).startswith(f"here: unknown key {key}")
     kept = build(Outer, {"size": 1, "title": "os.system", "free": {"_target_": "os.system"}}, "here")
     assert kept.title == "os.system"
     assert kept.free == {"_target_": "os.system"}
+
+
+def test_a_config_built_in_python_raises_one_line() -> None:
+    for values, words in [
+        ({}, "missing key size"),
+        ({"size": 1.5}, "size must be an integer, not 1.5"),
+        ({"size": 1, "worsd": ()}, "unknown key worsd (did you mean words?)"),
+        ({"size": 1, "inner": 3}, "inner must be a table of keys and values"),
+        ({"size": 1, "on": "x" * 10_000}, f"on must be true or false, not {repr('x' * 10_000)[:200]}..."),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            Outer(**values)
+        assert str(caught.value) == words
+    with pytest.raises(ConfigError, match=r"^rate must be positive$"):
+        Inner(rate=-1.0)
+
+
+def test_replace_changes_some_values_and_checks_them() -> None:
+    config = Outer(size=1, words=["a"])
+    assert config.replace(size=2) == Outer(size=2, words=("a",))
+    assert config.size == 1
+    with pytest.raises(ConfigError, match="unknown key sise"):
+        config.replace(sise=2)
+
+
+def test_equal_configs_have_equal_hashes() -> None:
+    assert hash(Terms(score="dot")) == hash(Terms(score=Term("score", "dot")))
+    assert len({Terms(), Terms(score="dot"), Terms(score={"name": "low_rank", "rank": 3})}) == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "term"),
+    [
+        ("additive", Term("score", "additive")),
+        ({"name": "additive"}, Term("score", "additive")),
+        ({"name": "low_rank", "rank": 64}, Term("score", "low_rank", {"rank": 64})),
+        (Term("score", "low_rank", {"rank": 64}), Term("score", "low_rank", {"rank": 64})),
+    ],
+)
+def test_a_term_is_a_name_or_a_table_with_a_name(data: Any, term: Term) -> None:
+    config = Terms(score=data)
+    assert config.score == parse_term("score", data) == term
+    assert hash(config.score) == hash(term)
+    assert build(Terms, tomllib.loads(write_toml(config.to_dict())), "again") == config
+
+
+def test_a_term_is_written_as_a_name_or_a_table() -> None:
+    assert Terms().to_dict() == {"score": "scaled_dot", "position": None}
+    config = Terms(score={"name": "low_rank", "rank": 64}, position={"name": "relative"})
+    assert config.to_dict() == {"score": {"name": "low_rank", "rank": 64}, "position": "relative"}
+    assert Terms(score="low_rank") != Terms(score={"name": "low_rank", "rank": 64})
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"score": "dto"}, "score: unknown score 'dto' (did you mean dot?)"),
+        ({"score": {"name": "low_rank", "rnk": 3}}, "unknown key score.rnk (did you mean score.rank?)"),
+        ({"score": {"name": "low_rank", "rank": "3"}}, "score.rank must be an integer, not '3'"),
+        ({"score": {"name": "low_rank", "rank": 0}}, "score.rank must be between 1 and 16,777,216, not 0"),
+        ({"score": {"name": "dot", "rank": 3}}, "unknown key score.rank (known: )"),
+        ({"score": 3}, "score must be the name of a score or a table with a name, not 3"),
+        ({"score": {"rank": 3}}, "score must be the name of a score or a table with a name, not {'rank': 3}"),
+        ({"score": {"name": ["dot"]}}, "score must be the name of a score or a table with a name"),
+        ({"position": "rotery"}, "position: unknown position 'rotery' (did you mean rotary?)"),
+    ],
+)
+def test_an_invalid_term_is_named(data: Any, words: str) -> None:
+    assert refused(data, Terms).startswith(f"here: {words}")
+    with pytest.raises(ConfigError) as caught:
+        Terms(**data)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_term_of_another_kind_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="score must be a score, not the position rotary"):
+        Terms(score=Term("position", "rotary"))
+
+
+def test_a_term_builds_its_class_with_its_options() -> None:
+    score = Terms(score={"name": "low_rank", "rank": 3}).score.build(Sizes(4, 5, 6, 7))
+    assert tuple(score.query_weight.shape) == (1, 4, 3)
+    assert Terms(score={"name": "scaled_dot", "scale": 2.0}).score.build(Sizes(4, 4, 4, 4)).scale == 2.0
+
+
+def test_a_registered_class_of_the_user_is_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_classes", {kind: {**classes} for kind, classes in registry._classes.items()})
+
+    @register("score", "gaussian")
+    class Gaussian(Score):
+        def __init__(self, width: PositiveFloat = 1.0) -> None:
+            super().__init__()
+            self.width = width
+
+    config = build(Terms, {"score": {"name": "gaussian", "width": 2}}, "here")
+    assert config.score.cls is Gaussian
+    assert config.to_dict()["score"] == {"name": "gaussian", "width": 2.0}
+    assert refused({"score": {"name": "gaussian", "width": -1}}, Terms) == (
+        "here: score.width must be greater than 0, not -1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("assignment", "score"),
+    [
+        ("model.score=dot", "dot"),
+        ("model.score.name=dot", {"name": "dot"}),  # another term does not keep the options of the old one
+        ("model.score.name=low_rank", {"name": "low_rank", "rank": 3}),
+        ("model.score.rank=4", {"name": "low_rank", "rank": 4}),
+        ('model.score={ name = "dot" }', {"name": "dot"}),
+    ],
+)
+def test_overrides_of_a_term(assignment: str, score: Any) -> None:
+    table = {"model": {"name": "m", "dim": 8, "score": {"name": "low_rank", "rank": 3}}}
+    assert override(table, [assignment]) == {"model": {"name": "m", "dim": 8, "score": score}}
+
+
+def test_an_option_can_be_added_to_a_term_without_options() -> None:
+    assert override({"model": {"score": "low_rank"}}, ["model.score.rank=4"]) == {
+        "model": {"score": {"name": "low_rank", "rank": 4}}
+    }
+
+
+def test_a_section_keeps_its_other_keys_when_its_name_changes() -> None:
+    base = {"task": "translate", "data": {"name": "a", "size": 3}}
+    assert merge(base, {"data": {"name": "b"}}) == {"task": "translate", "data": {"name": "b", "size": 3}}
+    assert merge(base, {"task": {"label_smoothing": 0.1}})["task"] == {"name": "translate", "label_smoothing": 0.1}
+    assert base == {"task": "translate", "data": {"name": "a", "size": 3}}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +369,7 @@ def test_an_override_without_a_key_is_an_error(assignment: str) -> None:
 
 
 def test_an_override_cannot_reach_into_a_value() -> None:
-    with pytest.raises(InputError, match="not a table"):
+    with pytest.raises(InputError, match=r"^--set seed\.x=1: seed is a value, not a table$"):
         override({"seed": 1}, ["seed.x=1"])
 
 
@@ -216,7 +404,7 @@ def test_toml_is_exact_for_floats_and_omits_none() -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_round_trips(name: str) -> None:
     recipe = read_recipe(name, ["seed=7", 'data.folder="C:\\\\new\\\\täble"'])
-    assert build(Recipe, tomllib.loads(write_toml(recipe.to_dict())), "again") == recipe
+    assert Recipe.from_table(tomllib.loads(write_toml(recipe.to_dict())), "again") == recipe
 
 
 @pytest.mark.parametrize(

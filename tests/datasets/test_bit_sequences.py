@@ -85,8 +85,8 @@ def test_random_bits_and_integers_are_reproducible_and_uniform():
 
 def test_valid_and_test_sequences_differ_from_training_and_ignore_the_seed():
     data = load("copy", size=7)
-    assert {split: stream.count for split, stream in data.sequences.items()} == {"train": 7, "valid": 25, "test": 200}
-    valid, test = data.sequences["valid"].of_size((20,)), data.sequences["test"].of_size((20,))
+    assert {split: stream.count for split, stream in data.splits.items()} == {"train": 7, "valid": 25, "test": 200}
+    valid, test = data.splits["valid"].of_size((20,)), data.splits["test"].of_size((20,))
     assert len(test.inputs) == 200
     assert (valid.inputs != test.inputs[:25]).any(axis=(1, 2)).all()
     assert data.fingerprint != load("copy", size=8).fingerprint

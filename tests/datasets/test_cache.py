@@ -15,7 +15,7 @@ import pytest
 
 from qkv.datasets import cache as module
 from qkv.datasets.archive import unpack, unpack_members
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo, cache_folder
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo, cache_folder
 from qkv.errors import InputError
 from qkv.runtime.download import DownloadError, download
 
@@ -162,7 +162,7 @@ def test_missing_files_are_downloaded_into_the_cache_with_a_licence_notice(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"tiny: downloading 1 file(s), 0.0 MB, into {folders['cache']}\n" in captured.err
-    assert "tiny: licence: do what you like\n" in captured.err
+    assert "tiny: license: do what you like\n" in captured.err
     assert DatasetCache.with_folder().fetch(corpus(file, here), [file, here]) == paths
     assert capsys.readouterr().err == ""
 

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.captions import Captions, read_features
 from qkv.datasets.corpora import coco, flickr8k
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.errors import InputError
 from tests.datasets.build import dataset, load
 
@@ -33,17 +33,17 @@ def flickr(folder: Path) -> Path:
 
 
 def test_flickr8k_has_its_own_splits_and_several_captions_per_image(tmp_path):
-    found = load("flickr8k", folder=str(flickr(tmp_path)), side=6).captions
+    found = load("flickr8k", folder=str(flickr(tmp_path)), side=6).splits
     assert {split: len(some) for split, some in found.items()} == {"train": 2, "valid": 1, "test": 1}
     assert found["train"].images.shape == (2, 3, 6, 6)
     assert found["train"].texts[1] == ("A dog of 2.jpg .", "A cat of 2.jpg .")
     assert abs(int(found["test"].images[0, 0].mean()) - 160) < 5  # a JPEG is not exact
-    assert len(load("flickr8k", folder=str(tmp_path), side=6, size=1).captions["train"]) == 1
+    assert len(load("flickr8k", folder=str(tmp_path), side=6, size=1).splits["train"]) == 1
 
 
 def test_repeated_names_and_names_without_image_are_skipped_with_a_note(tmp_path):
     (flickr(tmp_path) / "Flickr_8k.trainImages.txt").write_text("1.jpg\n\n5.jpg\n1.jpg\n2.jpg\n")
-    found = load("flickr8k", folder=str(tmp_path), side=4, size=2).captions
+    found = load("flickr8k", folder=str(tmp_path), side=4, size=2).splits
     assert [texts[0] for texts in found["train"].texts] == ["A dog of 1.jpg .", "A dog of 2.jpg ."]
     (note,) = found["train"].notes
     assert note.endswith(
@@ -117,7 +117,7 @@ def test_features_replace_images(tmp_path):
     grids = {name: rng.standard_normal((5, 2, 3)).astype(np.float16) for name in NAMES}
     save_file(grids, tmp_path / "found.safetensors")
     asked = dataset("flickr8k", folder=str(flickr(tmp_path)), features=str(tmp_path / "found.safetensors"))
-    found = asked.load().captions["valid"]
+    found = asked.load().splits["valid"]
     assert found.images.dtype == np.float32
     assert (found.images[0] == grids["3.jpg"]).all()
 

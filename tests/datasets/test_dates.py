@@ -323,7 +323,7 @@ def test_every_language_and_template_occurs_in_20_000_pairs() -> None:
         day = date.fromisoformat(pair.target)
         if any(written is not None and written.source == pair.source for written in (f.render(day) for f in missing)):
             writers = [form for form, written in renderings(day) if written.source == pair.source]
-            if len(writers) == 1:  # a text that two formats share tells of neither
+            if len(writers) == 1:  # a text that two formats share identifies neither
                 missing.discard(writers[0])
     assert not missing
 

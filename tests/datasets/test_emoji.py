@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import emoji
+from qkv.datasets.dataset_cache import DatasetCache
 
 pytestmark = [
     pytest.mark.corpus,

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.datasets.cache import DataFile, DatasetCache
 from qkv.datasets.corpora import fashion_mnist
 from qkv.datasets.dataset import ImageDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache
 from qkv.datasets.images import LabeledImages, parse_idx
 from qkv.errors import InputError
 from tests.datasets.build import load

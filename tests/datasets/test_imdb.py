@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import imdb
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.errors import InputError
 from tests.datasets.build import load
 

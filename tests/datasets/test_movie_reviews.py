@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from qkv.config import build
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.corpora import movie_reviews
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
+from qkv.registry import lookup
 from tests.datasets.build import load
 
 
@@ -46,15 +47,12 @@ def test_splits_follow_the_test_fold(store: DatasetCache, fold, valid) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"name": "movie_reviews", "fold": 10}, "data.fold must be between 0 and 9"),
-        ({"name": "imdb", "fold": 1}, "data.fold does not apply to name = 'imdb'"),
-    ],
+    ("name", "fold", "words"),
+    [("movie_reviews", 10, "data.fold must be between 0 and 9, not 10"), ("imdb", 1, "unknown key data.fold")],
 )
-def test_invalid_folds_are_rejected(data, words) -> None:
+def test_invalid_folds_are_rejected(name, fold, words) -> None:
     with pytest.raises(InputError, match=words):
-        build(DataConfig, data, "recipe", prefix="data.")
+        build(lookup("dataset", name), {"fold": fold}, "recipe", prefix="data.")
 
 
 @pytest.mark.corpus

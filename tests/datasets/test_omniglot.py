@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.datasets.cache import DatasetCache, cache_folder
 from qkv.datasets.corpora import omniglot
+from qkv.datasets.dataset_cache import DatasetCache, cache_folder
 from qkv.errors import InputError
 from tests.datasets.build import load
 
@@ -94,7 +94,7 @@ def test_the_classes_of_each_split_are_those_that_the_lists_name() -> None:
 )
 def test_drawings_of_a_class_are_more_alike_than_those_of_two() -> None:
     """Labels match drawings: a nearest neighbour in pixel space is far better than chance."""
-    test = load("omniglot").episodes["test"]
+    test = load("omniglot").splits["test"]
     episodes = test.sample(0, range(300))
     pixels = test.pixels.reshape(-1, 28 * 28).astype(np.float32)
     shown, asked = pixels[episodes.support], pixels[episodes.queries[np.arange(300), episodes.query_label]]

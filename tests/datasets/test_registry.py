@@ -4,17 +4,17 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.config import build
-from qkv.datasets import registry
-from qkv.datasets.dataset import PairDataset, TextDataset
+from qkv.datasets.corpora import dates
+from qkv.datasets.dataset import Dataset, DatasetConfig, PairDataset, TextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
+from qkv.registry import registered
+from qkv.training.recipe import Recipe
 from tests.datasets.build import dataset, load
 
 
@@ -28,7 +28,7 @@ ROWS = [(f"source {number % 70}", f"target {number}") for number in range(100)]
 
 
 def test_dates_have_three_splits_of_the_configured_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "HELD_OUT_DATES", 30)
+    monkeypatch.setattr(dates, "HELD_OUT", 30)
     splits = load("dates", size=50).splits
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 50, "valid": 30, "test": 30}
 
@@ -66,35 +66,45 @@ def test_user_pairs_need_a_file() -> None:
         load("labelled")
 
 
-KINDS = "use char, word, word:N, bpe:N or wordpiece:N, with N from 5 to 1,000,000"
-
-
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("name", "data", "words"),
     [
-        ({"size": 0}, "data.size must be between 1 and 10,000,000"),
-        ({"size": 10**9}, "data.size must be between 1 and 10,000,000"),
-        ({"valid_share": 1.0}, "data.valid_share must be between 0 and 1"),
-        ({"name": "date"}, "data.name = 'date' (did you mean dates?)"),
-        ({"name": "multi3k"}, "data.name = 'multi3k' (did you mean multi30k?)"),
-        ({"vocabulary": "bpe"}, f"data.vocabulary 'bpe' is unknown: {KINDS}"),
-        ({"target_vocabulary": "x"}, f"data.target_vocabulary 'x' is unknown: {KINDS}"),
+        ("dates", {"size": 0}, "data.size must be between 1 and 10,000,000, not 0"),
+        ("dates", {"size": 10**9}, "data.size must be between 1 and 10,000,000, not 1000000000"),
+        ("bandits", {"size": 9}, "data.size does not apply here: remove it"),
+        ("pairs", {"valid_share": 1.0}, "data.valid_share must be greater than 0 and less than 1, not 1.0"),
+        ("date", {}, "data.name = 'date' (did you mean dates?)"),
+        ("multi3k", {}, "data.name = 'multi3k' (did you mean multi30k?)"),
+        ("dates", {"tokenizer": "bpa"}, "data.tokenizer: unknown tokenizer 'bpa' (did you mean bpe?)"),
+        ("dates", {"tokenizer": {"name": "bpe", "vocab_size": 4}},
+         "data.tokenizer.vocab_size must be between 5 and 1,000,000, not 4"),
+        ("dates", {"target_tokenizer": "wrd"}, "data.target_tokenizer: unknown tokenizer 'wrd' (did you mean word?)"),
+        ("labelled", {"target_tokenizer": "word"}, "data.target_tokenizer does not apply here: remove it"),
     ],
 )  # fmt: skip
-def test_invalid_data_configs_are_rejected(data: dict[str, object], words: str) -> None:
+def test_invalid_data_configs_are_rejected(name: str, data: dict[str, object], words: str) -> None:
+    table = {"task": "translate", "data": {"name": name, **data}, "model": {"name": "rnn_seq2seq"}}
     with pytest.raises(InputError) as caught:
-        build(DataConfig, {"name": "dates", **data}, "recipe", prefix="data.")
+        Recipe.from_table(table, "recipe")
     assert str(caught.value) == f"recipe: {words}"
 
 
-def test_every_dataset_has_a_summary_and_a_licence() -> None:
-    assert set(DATASETS) == set(get_args(get_type_hints(DataConfig)["name"]))
-    assert all(entry.summary and entry.licence for entry in DATASETS.values())
-    assert [name for name, entry in DATASETS.items() if entry.kind == "text"] == ["tinyshakespeare", "text"]
+def test_every_dataset_has_a_summary_a_license_and_columns() -> None:
+    datasets = registered("dataset")
+    assert len(datasets) == 25
+    for name, dataset_class in datasets.items():
+        assert issubclass(dataset_class, DatasetConfig)
+        assert dataset_class.registered_name == name
+        assert dataset_class.summary
+        assert dataset_class.license
+        assert dataset_class.columns
+        assert issubclass(dataset_class.dataset_class, Dataset)
+    texts = [name for name, dataset_class in datasets.items() if dataset_class.dataset_class is TextDataset]
+    assert sorted(texts) == ["text", "tinyshakespeare"]
 
 
 def test_every_dataset_file_has_a_hash_a_size_and_https_urls() -> None:
-    files = [file for entry in DATASETS.values() if entry.info for file in entry.info.files]
+    files = [file for dataset in registered("dataset").values() if dataset.info for file in dataset.info.files]
     assert len({file.path for file in files}) == len(files) == 37
     for file in files:
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)
@@ -106,11 +116,12 @@ def test_every_dataset_file_has_a_hash_a_size_and_https_urls() -> None:
 def test_absolute_paths_work_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/someone")
-    config = dataset("pairs", train=("a.tsv",), folder="data").with_absolute_paths()
+    config = dataset("pairs", train=("a.tsv",), folder="data")
     assert config.train == (str(tmp_path / "a.tsv"),)
     assert config.folder == str(tmp_path / "data")
-    assert dataset("dates", folder="~/data").with_absolute_paths().folder == "/home/someone/data"
-    assert dataset("dates").with_absolute_paths() == dataset("dates")
+    assert dataset("dates", folder="~/data").folder == "/home/someone/data"
+    assert dataset("dates").folder is None
+    assert dataset("flickr8k", features="grids.safetensors").features == str(tmp_path / "grids.safetensors")
 
 
 some_text = st.text(st.characters(codec="utf-8"), max_size=4)
@@ -142,10 +153,6 @@ def test_the_fingerprint_changes_with_any_change_of_any_pair() -> None:
     prints |= {PairDataset({"train": pairs}).fingerprint, PairDataset({"train": pairs, "test": pairs}).fingerprint}
     assert len(prints) == 2 * len(changed) + 2
     assert loaded.fingerprint not in prints
-    assert PairDataset({"train": pairs, "valid": pairs}, texts={"train": "a"}).fingerprint not in {
-        loaded.fingerprint,
-        *prints,
-    }
     assert loaded.fingerprint == PairDataset({"valid": list(pairs), "train": list(pairs)}, notes=("other",)).fingerprint
 
 
@@ -174,9 +181,9 @@ def test_the_end_of_a_user_text_is_held_out_for_validation(tmp_path: Path) -> No
     for name, text in (("one.txt", "abcdefgh"), ("two.txt", "ijklmnopqr\n")):
         (tmp_path / name).write_text(text)
     files = (str(tmp_path / "one.txt"), str(tmp_path / "two.txt"))
-    found = load("text", train=files, valid_share=0.25).texts
+    found = load("text", train=files, valid_share=0.25).splits
     assert found == {"train": "abcdefgh\nijklmn", "valid": "opqr\n"}
-    both = load("text", train=files[:1], valid=files[1:]).texts
+    both = load("text", train=files[:1], valid=files[1:]).splits
     assert both == {"train": "abcdefgh", "valid": "ijklmnopqr\n"}
     with pytest.raises(InputError, match=r"no text given: --data book\.txt"):
         load("text")

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.datasets.dataset import Dataset, PairDataset
-from qkv.datasets.dataset import Dataset[Any]
+from qkv.datasets.dataset import PairDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
 from qkv.datasets.text_files import decode_lines, digest, hold_out, read_lines, read_pairs

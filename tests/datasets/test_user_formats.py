@@ -5,24 +5,30 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from qkv.datasets.dataset import Dataset, QuestionDataset, TextDataset
-from tests.datasets.build import dataset, load
 from qkv.cli.answer import _read_questions
 from qkv.cli.generate import _read_prompts
-from qkv.datasets.config import DataConfig
-from qkv.datasets.dataset import Dataset[Any]
+from qkv.datasets.dataset import (
+    CaptionDataset,
+    Dataset,
+    PairDataset,
+    QuestionDataset,
+    TaggedDataset,
+    TextDataset,
+)
 from qkv.errors import InputError
-from qkv.tasks.train_tokenizer import learn_vocabulary
+from qkv.tasks.train_tokenizer import train_tokenizer
+from tests.datasets.build import dataset, load
 
-WORDS = ("rain", "wind", "snow", "café", "夏")
-TEXTS = [f"{WORDS[number % 5]} falls {number} times, {WORDS[number % 3]}" for number in range(12)]
+WORD_LIST = ("rain", "wind", "snow", "café", "夏")
+TEXTS = [f"{WORD_LIST[number % 5]} falls {number} times, {WORD_LIST[number % 3]}" for number in range(12)]
 TREE = "".join(
     f"# text = {word} falls\n1\t{word}\t_\tNOUN\tNN\t_\t2\tnsubj\t_\t_\n2\tfalls\t_\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
-    for word in WORDS
+    for word in WORD_LIST
 )
 QUESTIONS = {
     "data": [
@@ -41,11 +47,11 @@ COCO = {
 
 
 def file(name: str, kind: str) -> Callable[[Path, bytes], Dataset[Any]]:
-    def load(folder: Path, content: bytes) -> Dataset[Any]:
+    def load_file(folder: Path, content: bytes) -> Dataset[Any]:
         (folder / name).write_bytes(content)
         return load(kind, train=(str(folder / name),))
 
-    return load
+    return load_file
 
 
 def parallel(folder: Path, content: bytes) -> Dataset[Any]:
@@ -55,7 +61,7 @@ def parallel(folder: Path, content: bytes) -> Dataset[Any]:
 
 
 def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Dataset[Any]]:
-    def load(folder: Path, content: bytes) -> Dataset[Any]:
+    def load_folder(folder: Path, content: bytes) -> Dataset[Any]:
         for part in {str(Path(name).parent), *pictures.split()}:
             (folder / part).mkdir(exist_ok=True)
         for part in pictures.split():
@@ -66,7 +72,7 @@ def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Dat
             (folder / "annotations/captions_val2017.json").write_text(json.dumps(COCO))
         return load(kind, folder=str(folder), side=2)
 
-    return load
+    return load_folder
 
 
 def prompts(folder: Path, content: bytes) -> Dataset[Any]:
@@ -89,7 +95,7 @@ FORMATS: dict[str, tuple[str, Callable[[Path, bytes], Dataset[Any]]]] = {
         "\n".join(json.dumps(dict(zip(("text", "label"), row.split("\t"), strict=True))) for row in LABELS),
         file("a.jsonl", "labelled"),
     ),
-    "columns": ("".join(f"{word}\tNOUN\nfalls\tVERB\n\n" for word in WORDS), file("a.conll", "tagged")),
+    "columns": ("".join(f"{word}\tNOUN\nfalls\tVERB\n\n" for word in WORD_LIST), file("a.conll", "tagged")),
     "conllu": (TREE, file("a.conllu", "tagged")),
     "questions": (json.dumps(QUESTIONS, indent=0), file("a.json", "questions")),
     "text": ("\n".join(TEXTS), file("a.txt", "text")),
@@ -160,22 +166,29 @@ def mutations(text: str, rng: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def texts_of(loaded: Dataset[Any]) -> Iterator[str]:
-    yield from (side for pairs in loaded.splits.values() for pair in pairs for side in (pair.source, pair.target))
-    yield from loaded.texts.values()
-    yield from (word for some in loaded.tagged.values() for one in some for word in (*one.words, *one.tags))
-    yield from (text for some in loaded.captions.values() for several in some.texts for text in several)
-    yield from (side for some in loaded.questions.values() for one in some for side in (one.question, one.text))
+    for examples in loaded.splits.values():
+        if isinstance(loaded, PairDataset):
+            yield from (text for pair in examples for text in (pair.source, pair.target))
+        elif isinstance(loaded, TextDataset):
+            yield examples
+        elif isinstance(loaded, TaggedDataset):
+            yield from (word for sentence in examples for word in (*sentence.words, *sentence.tags))
+        elif isinstance(loaded, CaptionDataset):
+            yield from (text for texts in examples.texts for text in texts)
+        else:
+            assert isinstance(loaded, QuestionDataset)
+            yield from (text for question in examples for text in (question.question, question.text))
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_corrupted_files_are_read_or_rejected_with_a_short_error(name: str, tmp_path: Path) -> None:
-    text, load = FORMATS[name]
+    text, load_format = FORMATS[name]
     outcomes = {}
     for number, (mutation, data) in enumerate(mutations(text, random.Random(0))):
         folder = tmp_path / str(number)
         folder.mkdir()
         try:
-            loaded = load(folder, data)
+            loaded = load_format(folder, data)
         except InputError as error:
             message = str(error).replace(str(folder), "")
             assert len(message) < 400, (mutation, len(message))
@@ -187,8 +200,8 @@ def test_corrupted_files_are_read_or_rejected_with_a_short_error(name: str, tmp_
         assert any(one.strip() for one in texts), mutation
         assert b"\0" not in "".join(texts).encode(), mutation  # which raises for half of a surrogate pair
         assert len(loaded.fingerprint) == 64
-        if "valid" in loaded.splits:
-            assert learn_vocabulary(loaded, dataset("pairs")) is not None
+        if "valid" in loaded.splits and isinstance(loaded, PairDataset):
+            assert train_tokenizer(loaded, dataset("pairs")) is not None
     for mutation in ("as it is", "byte order mark", "CR LF"):
         assert outcomes[mutation] == "read", mutation
     for mutation in ("empty", "blank lines", "UTF-16", "UTF-16 without a mark", "NUL in a word", "surrogate in a word"):
@@ -197,10 +210,10 @@ def test_corrupted_files_are_read_or_rejected_with_a_short_error(name: str, tmp_
 
 @pytest.mark.parametrize("name", ["pairs", "parallel", "labelled", "csv", "columns", "flickr tokens"])
 def test_lines_may_end_with_carriage_returns_alone(name: str, tmp_path: Path) -> None:
-    text, load = FORMATS[name]
+    text, load_format = FORMATS[name]
     found = []
     for ending in ("\n", "\r"):
         folder = tmp_path / str(ord(ending))
         folder.mkdir()
-        found.append(load(folder, text.replace("\n", ending).encode()).fingerprint)
+        found.append(load_format(folder, text.replace("\n", ending).encode()).fingerprint)
     assert found[0] == found[1]

@@ -3,16 +3,16 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qkv.datasets.dataset import Dataset
-from tests.datasets.build import dataset, load
-from qkv.datasets.config import DataConfig
-from qkv.datasets.dataset import Dataset[Any]
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import read_pairs
 from qkv.errors import InputError
+from tests.datasets.build import dataset
+from tests.datasets.build import load as load_dataset
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
 LABEL_HEADS = "".join(f"text number {number}\t{'good' if number % 2 else 'bad'}\n" for number in range(40))
@@ -23,7 +23,7 @@ CONLL = "".join(f"w{number}\tNOUN\nruns\tVERB\n.\tPUNCT\n\n" for number in range
 def load(folder: Path, name: str, content: str | bytes, kind: str, **config: object) -> Dataset[Any]:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return load(kind, train=(str(path),), **config)
+    return load_dataset(kind, train=(str(path),), **config)
 
 
 def examples(loaded: Dataset[Any]) -> list[Pair]:
@@ -154,16 +154,16 @@ def test_data_are_read_from_regular_files_only(tmp_path):
     for kind in ("pairs", "labelled", "tagged", "text", "questions"):
         for path in (tmp_path / "fifo", tmp_path / "loop.tsv", tmp_path, tmp_path / "a\0b", Path("/dev/zero")):
             with pytest.raises(InputError):
-                load(kind, train=(str(path),)).with_absolute_paths())
+                load_dataset(kind, train=(str(path),))
     with pytest.raises(InputError, match="pipe"):
-        load("pairs", train=(str(tmp_path / "fifo"),))
+        load_dataset("pairs", train=(str(tmp_path / "fifo"),))
 
 
 def test_paths_are_made_absolute_and_links_are_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.tsv").symlink_to("elsewhere.tsv")
     (tmp_path / "loop").symlink_to("loop")
-    config = dataset("pairs", train=("link.tsv",), folder="loop").with_absolute_paths()
+    config = dataset("pairs", train=("link.tsv",), folder="loop")
     assert (config.train, config.folder) == ((str(tmp_path / "link.tsv"),), str(tmp_path / "loop"))
 
 

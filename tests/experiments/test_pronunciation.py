@@ -1,7 +1,8 @@
 """Pronunciations are scored per word, in any order of dictionary entries."""
 
-from qkv.datasets.pair import Pair
 from qkv.experiments.pronunciation import group_by_word, score_answers
+
+from qkv.datasets.pair import Pair
 from qkv.pipelines.output import Answer
 
 ENTRIES = [Pair("read", "R EH1 D"), Pair("cat", "K AE1 T"), Pair("read", "R IY1 D"), Pair("a", "AH0"), Pair("a", "EY1")]

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from qkv.experiments.provenance import closest_recipe
 
 from qkv.config import build
-from qkv.experiments.provenance import closest_recipe
 from qkv.training.recipe import Recipe, read_recipe, recipe_names, recipe_table
 
 KNOWN = {name: build(Recipe, recipe_table(name), name).to_dict() for name in recipe_names()}

@@ -8,7 +8,7 @@ import pytest
 
 from qkv.errors import InputError
 from qkv.experiments.results import RESULTS, append_record, measures, read_records
-from qkv.metrics import Score
+from qkv.metrics import MetricValue
 
 from .records import RECORD, record
 
@@ -29,7 +29,9 @@ def test_an_old_record_without_training_environment_is_read(tmp_path: Path) -> N
 
 
 def test_nan_is_written_as_null(tmp_path: Path) -> None:
-    metrics = measures({"exact": Score(0.5), "cer": Score(float("nan")), "bleu": Score(float("inf"), "tok:13a")})
+    metrics = measures(
+        {"exact": MetricValue(0.5), "cer": MetricValue(float("nan")), "bleu": MetricValue(float("inf"), "tok:13a")}
+    )
     append_record(tmp_path, record(metrics=metrics))
     assert "NaN" not in (tmp_path / RESULTS).read_text()
     (loaded,) = read_records(tmp_path)

@@ -2,34 +2,34 @@
 
 import pytest
 import torch
+from qkv.experiments.translation import BUCKETS, bleu_by_length, evaluate
 
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.experiments.results import Bucket
-from qkv.experiments.translation import BUCKETS, bleu_by_length, evaluate
 from qkv.metrics import ROUGE_SIGNATURE, tokenised_bleu
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.pipelines.translator import Search, Translator
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 
 
 @pytest.fixture
 def translator() -> Translator:
-    vocabulary = Vocabulary.train(["abc"], "char")
+    tokenizer = CharTokenizer.train(["abc"])
     torch.manual_seed(0)
     model = RNNSeq2Seq(
         RNNSeq2SeqConfig(
-            source_vocab_size=len(vocabulary),
-            target_vocab_size=len(vocabulary),
+            source_vocab_size=len(tokenizer),
+            target_vocab_size=len(tokenizer),
             embedding_dim=4,
             hidden_dim=4,
             max_length=20,
         )
     )
-    bias = torch.zeros(len(vocabulary))  # always predict "a"
-    bias[vocabulary.encode("a").ids[0]] = 50.0
+    bias = torch.zeros(len(tokenizer))  # always predict "a"
+    bias[tokenizer.encode("a")[0]] = 50.0
     model.output.register_forward_hook(lambda module, inputs, output: output + bias)
-    return Translator(model.eval(), vocabulary)
+    return Translator(model.eval(), tokenizer)
 
 
 def test_the_report_counts_correct_answers(translator):

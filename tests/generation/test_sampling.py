@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from qkv.errors import InputError
-from qkv.generation import DecodingConstraints, Sampling, sample
-from qkv.generation.sampling import sample_from
+from qkv.generation import DecodingConstraints, Sampling, sample, stream
+from qkv.generation.sampling import MAX_TOKENS, sample_from
 from qkv.models import conv_seq2seq, rnn_seq2seq, transformer
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel
 
@@ -43,9 +43,9 @@ def first_tokens(count: int, sampling: Sampling, **constraints: object) -> Count
     hypotheses = sample(
         model,
         model.init_state(1),
-        DecodingConstraints(**{"batch": 1, "begin": BEGIN, "end": None, "max_length": 1} | constraints),
+        DecodingConstraints(**{"batch": 1, "begin": BEGIN, "end": None, "max_new_tokens": 1} | constraints),
         sampling,
-        samples=count,
+        num_return_sequences=count,
     )
     return Counter(h.tokens[0] for h in hypotheses[0])
 
@@ -58,7 +58,7 @@ def chi_square(counts: Counter[int], p: list[float]) -> float:
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_sampling_frequencies_match_the_softmax(temperature):
     p = (LOGITS.double() / temperature).softmax(-1).tolist()
-    counts = first_tokens(4000, Sampling(temperature, seed=11))
+    counts = first_tokens(4000, Sampling(temperature=temperature, seed=11))
     assert chi_square(counts, p) < 20.5  # 5 degrees of freedom: exceeded once in a thousand seeds
     assert chi_square(counts, [1 / 6] * 6) > 100
 
@@ -103,10 +103,10 @@ def test_extreme_temperatures_give_the_argmax_or_the_uniform_distribution(temper
     )
     best = [[0, 0, 1 / 2, 1 / 2, 0, 0], [0, 1, 0, 0, 0, 0]]
     expected = torch.tensor(best if temperature < 1 else [[0] + [1 / 5] * 5] * 2, dtype=torch.float64)
-    p = Sampling(temperature).filter_probs(log_p)
+    p = Sampling(temperature=temperature).filter_probs(log_p)
     torch.testing.assert_close(p, expected, rtol=0, atol=1e-6)
     assert (p[:, 0] == 0).all()
-    assert set(first_tokens(200, Sampling(temperature), suppress_tokens=[4])) == (
+    assert set(first_tokens(200, Sampling(temperature=temperature), suppress_tokens=[4])) == (
         {2} if temperature < 1 else {0, 1, 2, 3, 5}
     )
 
@@ -114,9 +114,15 @@ def test_extreme_temperatures_give_the_argmax_or_the_uniform_distribution(temper
 def test_suppressed_tokens_are_never_sampled_and_prefixes_are_forced():
     model = Bigrams()
     constraints = DecodingConstraints(
-        batch=2, begin=BEGIN, end=END, max_length=4, min_length=3, suppress_tokens=[4, 2], prefix_tokens=[[], [4, 5]]
+        batch=2,
+        begin=BEGIN,
+        end=END,
+        max_new_tokens=4,
+        min_new_tokens=3,
+        suppress_tokens=[4, 2],
+        prefix_tokens=[[], [4, 5]],
     )
-    first, second = sample(model, model.init_state(2), constraints, Sampling(temperature=5.0), samples=200)
+    first, second = sample(model, model.init_state(2), constraints, Sampling(temperature=5.0), num_return_sequences=200)
     for h in (*first, *second):
         assert 3 <= len(h.tokens) <= 4
         assert END not in h.tokens
@@ -127,8 +133,15 @@ def test_suppressed_tokens_are_never_sampled_and_prefixes_are_forced():
 
 def test_scores_do_not_depend_on_the_temperature():
     model = Bigrams()
-    constraints = DecodingConstraints(batch=1, begin=3, end=END, max_length=5)
-    for h in sample(model, model.init_state(1), constraints, Sampling(0.3, top_k=3), samples=30, length_penalty=0.5)[0]:
+    constraints = DecodingConstraints(batch=1, begin=3, end=END, max_new_tokens=5)
+    for h in sample(
+        model,
+        model.init_state(1),
+        constraints,
+        Sampling(temperature=0.3, top_k=3),
+        num_return_sequences=30,
+        length_penalty=0.5,
+    )[0]:
         last, total = 3, 0.0
         for token in (*h.tokens, END):
             total += LOGITS.roll(last).log_softmax(-1)[token].item()
@@ -138,8 +151,8 @@ def test_scores_do_not_depend_on_the_temperature():
 
 def test_without_an_end_token_every_row_has_its_max_length():
     model = Bigrams()
-    constraints = DecodingConstraints(batch=3, begin=[0, 2, 5], end=None, max_length=[4, 1, 7])
-    samples = sample(model, model.init_state(3), constraints, Sampling(top_k=1), samples=2)
+    constraints = DecodingConstraints(batch=3, begin=[0, 2, 5], end=None, max_new_tokens=[4, 1, 7])
+    samples = sample(model, model.init_state(3), constraints, Sampling(top_k=1), num_return_sequences=2)
     for begin, length, hypotheses in zip([0, 2, 5], [4, 1, 7], samples, strict=True):
         last, expected, total = begin, [], 0.0
         for _ in range(length):
@@ -157,9 +170,14 @@ def test_seed_and_row_id_determine_the_samples():
     model = Bigrams()
 
     def sampled(seed: int, row_ids: list[int]):
-        constraints = DecodingConstraints(batch=len(row_ids), begin=BEGIN, end=None, max_length=12)
+        constraints = DecodingConstraints(batch=len(row_ids), begin=BEGIN, end=None, max_new_tokens=12)
         samples = sample(
-            model, model.init_state(len(row_ids)), constraints, Sampling(seed=seed), samples=3, row_ids=row_ids
+            model,
+            model.init_state(len(row_ids)),
+            constraints,
+            Sampling(seed=seed),
+            num_return_sequences=3,
+            row_ids=row_ids,
         )
         return [[h.tokens for h in row] for row in samples]
 
@@ -200,9 +218,9 @@ def test_samples_do_not_depend_on_the_rest_of_the_batch(name):
         with torch.inference_mode():
             state = model.init_state(model.encode(source[rows, : int(lengths[rows].max())], lengths[rows]))
         constraints = DecodingConstraints(
-            batch=len(rows), begin=BEGIN, end=END, max_length=[3 + 2 * row for row in rows]
+            batch=len(rows), begin=BEGIN, end=END, max_new_tokens=[3 + 2 * row for row in rows]
         )
-        return sample(model, state, constraints, Sampling(top_p=0.95, seed=4), samples=3, row_ids=rows)
+        return sample(model, state, constraints, Sampling(top_p=0.95, seed=4), num_return_sequences=3, row_ids=rows)
 
     together = sampled([0, 1, 2, 3, 4])
     assert len({h.tokens for row in together for h in row}) > 10
@@ -215,14 +233,15 @@ def test_samples_do_not_depend_on_the_rest_of_the_batch(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
         ({"temperature": math.nan}, "temperature"),
         ({"temperature": math.inf}, "temperature"),
-        ({"top_k": 0}, "top-k"),
-        ({"top_k": 10**18}, "top-k"),
-        ({"top_p": 0.0}, "top-p"),
-        ({"top_p": 1.5}, "top-p"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 10**18}, "top_k"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
         ({"seed": -1}, "seed"),
+        ({"seed": 2**64}, "seed"),
     ],
 )
 def test_invalid_settings_are_rejected(settings, message):
@@ -230,10 +249,23 @@ def test_invalid_settings_are_rejected(settings, message):
         Sampling(**settings)
 
 
-def test_invalid_numbers_of_samples_and_row_ids_are_rejected():
+def test_too_many_samples_and_wrong_row_ids_are_rejected():
     model = Bigrams()
-    constraints = DecodingConstraints(batch=2, begin=BEGIN, end=None, max_length=1)
-    with pytest.raises(InputError, match="samples"):
-        sample(model, model.init_state(2), constraints, samples=0)
+    constraints = DecodingConstraints(batch=2, begin=BEGIN, end=None, max_new_tokens=1)
+    with pytest.raises(InputError, match="num_return_sequences"):
+        sample(model, model.init_state(2), constraints, num_return_sequences=MAX_TOKENS)
     with pytest.raises(InputError, match="row_ids"):
         sample(model, model.init_state(2), constraints, row_ids=[1, 2, 3])
+
+
+@pytest.mark.parametrize("sampling", [Sampling(seed=3), Sampling(temperature=0.0)])
+def test_streamed_tokens_equal_those_of_a_sample(sampling):
+    model = Bigrams()
+    constraints = DecodingConstraints(batch=1, begin=BEGIN, end=END, max_new_tokens=9)
+    ((hypothesis,),) = sample(model, model.init_state(1), constraints, sampling)
+    tokens = stream(model, model.init_state(1), constraints, sampling)
+    streamed = []
+    for token in tokens:
+        assert not torch.is_inference_mode_enabled()
+        streamed.append(token)
+    assert tuple(streamed) == hypothesis.tokens

@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qkv
-from qkv.errors import InputError
-from qkv.generation import Coverage, DecodingConstraints, beam_search, greedy_search, sample
+from qkv.errors import ConfigError, InputError
+from qkv.generation import (
+    Coverage,
+    DecodingConstraints,
+    GenerationConfig,
+    Sampling,
+    beam_search,
+    generate,
+    greedy_search,
+    sample,
+)
 from qkv.models import conv_seq2seq, rnn_seq2seq, transformer
 from qkv.nn.interfaces import EncoderDecoder
 
@@ -87,11 +96,11 @@ def every_sequence(seed: int, length_penalty: float) -> list[tuple[float, tuple[
 def search(seeds: list[int], beam: int, length_penalty: float = 1.0, exact: bool = False):
     model = SecondOrder()
     memory = model.encode(torch.tensor(seeds)[:, None])
-    constraints = DecodingConstraints(batch=len(seeds), begin=BEGIN, end=END, max_length=MAX_LENGTH)
+    constraints = DecodingConstraints(batch=len(seeds), begin=BEGIN, end=END, max_new_tokens=MAX_LENGTH)
     if beam == 0:
         return greedy_search(model, model.init_state(memory), constraints, length_penalty=length_penalty)
     return beam_search(
-        model, model.init_state(memory), constraints, beam=beam, length_penalty=length_penalty, exact=exact
+        model, model.init_state(memory), constraints, num_beams=beam, length_penalty=length_penalty, exact=exact
     )
 
 
@@ -134,13 +143,13 @@ def test_each_row_may_have_its_own_constraints():
         batch=12,
         begin=BEGIN,
         end=END,
-        max_length=max_lengths,
-        min_length=min_lengths,
+        max_new_tokens=max_lengths,
+        min_new_tokens=min_lengths,
         prefix_tokens=prefixes,
         suppress_tokens=[0],
     )
     state = model.init_state(model.encode(torch.tensor(seeds)[:, None]))
-    together = beam_search(model, state, batch_constraints, beam=3, length_penalty=0.7)
+    together = beam_search(model, state, batch_constraints, num_beams=3, length_penalty=0.7)
     greedy = greedy_search(model, state, batch_constraints, length_penalty=0.7)
     for seed, longest, shortest, prefix in zip(seeds, max_lengths, min_lengths, prefixes, strict=True):
         own = model.init_state(model.encode(torch.tensor([[seed]])))
@@ -148,12 +157,12 @@ def test_each_row_may_have_its_own_constraints():
             batch=1,
             begin=BEGIN,
             end=END,
-            max_length=longest,
-            min_length=shortest,
+            max_new_tokens=longest,
+            min_new_tokens=shortest,
             prefix_tokens=[prefix],
             suppress_tokens=[0],
         )
-        assert together[seed] == beam_search(model, own, constraints, beam=3, length_penalty=0.7)[0]
+        assert together[seed] == beam_search(model, own, constraints, num_beams=3, length_penalty=0.7)[0]
         assert greedy[seed] == greedy_search(model, own, constraints, length_penalty=0.7)[0]
         for h in (greedy[seed], *together[seed]):
             assert shortest <= len(h.tokens) <= longest
@@ -185,9 +194,11 @@ def test_only_the_widest_beam_is_guaranteed_to_find_the_best_sequence():
 def test_suppressed_tokens_are_not_generated_and_scores_are_not_renormalized():
     model = SecondOrder()
     state = model.init_state(model.encode(torch.arange(20)[:, None]))
-    constraints = DecodingConstraints(batch=20, begin=BEGIN, end=END, max_length=MAX_LENGTH, suppress_tokens=[BEGIN, 2])
+    constraints = DecodingConstraints(
+        batch=20, begin=BEGIN, end=END, max_new_tokens=MAX_LENGTH, suppress_tokens=[BEGIN, 2]
+    )
     greedy = greedy_search(model, state, constraints)
-    beams = beam_search(model, state, constraints, beam=3)
+    beams = beam_search(model, state, constraints, num_beams=3)
     for seed, hypotheses in enumerate(beams):
         for h in (greedy[seed], *hypotheses):
             assert set(h.tokens) <= {3}
@@ -215,15 +226,17 @@ def test_a_wide_beam_finds_all_sequences_that_the_constraints_allow(
         batch=1,
         begin=BEGIN,
         end=END,
-        max_length=MAX_LENGTH,
-        min_length=min_length,
+        max_new_tokens=MAX_LENGTH,
+        min_new_tokens=min_length,
         prefix_tokens=[prefix],
         suppress_tokens=suppressed,
     )
     model = SecondOrder()
     state = model.init_state(model.encode(torch.tensor([[seed]])))
     everything = sum(3**length for length in range(MAX_LENGTH + 1))
-    (hypotheses,) = beam_search(model, state, constraints, beam=everything, length_penalty=length_penalty, exact=True)
+    (hypotheses,) = beam_search(
+        model, state, constraints, num_beams=everything, length_penalty=length_penalty, exact=True
+    )
     assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in allowed], abs=1e-4)
     assert {h.tokens for h in hypotheses} == {tokens for _, tokens in allowed}
 
@@ -274,12 +287,12 @@ class Recording(SecondOrder):
 def test_a_hypothesis_records_the_rows_it_was_computed_in(beam):
     """The input of each step at the recorded row must be the previous token."""
     model = Recording()
-    constraints = DecodingConstraints(batch=6, begin=BEGIN, end=END, max_length=MAX_LENGTH)
+    constraints = DecodingConstraints(batch=6, begin=BEGIN, end=END, max_new_tokens=MAX_LENGTH)
     state = model.init_state(model.encode(torch.arange(6)[:, None]))
     results = (
         [[h] for h in greedy_search(model, state, constraints)]
         if beam == 0
-        else beam_search(model, state, constraints, beam=3)
+        else beam_search(model, state, constraints, num_beams=3)
     )
     for hypotheses in results:
         for h in hypotheses:
@@ -290,12 +303,14 @@ def test_a_hypothesis_records_the_rows_it_was_computed_in(beam):
 def test_finished_rows_leave_the_batch(beam):
     model = Recording()
     max_lengths = [1, 4, 2, 4]
-    constraints = DecodingConstraints(batch=4, begin=BEGIN, end=END, max_length=max_lengths, min_length=max_lengths)
+    constraints = DecodingConstraints(
+        batch=4, begin=BEGIN, end=END, max_new_tokens=max_lengths, min_new_tokens=max_lengths
+    )
     state = model.init_state(model.encode(torch.arange(4)[:, None]))
     if beam == 0:
         greedy_search(model, state, constraints)
     else:
-        beam_search(model, state, constraints, beam=beam)
+        beam_search(model, state, constraints, num_beams=beam)
     assert [len(step) for step in model.inputs] == [max(beam, 1) * rows for rows in (4, 4, 3, 2, 2)]
 
 
@@ -311,8 +326,10 @@ def test_state_shared_by_beams_is_copied_only_when_a_row_leaves():
 
     model = RecordingTables()
     max_lengths = [2, 6, 6]
-    constraints = DecodingConstraints(batch=3, begin=BEGIN, end=END, max_length=max_lengths, min_length=max_lengths)
-    beam_search(model, model.init_state(model.encode(torch.arange(3)[:, None])), constraints, beam=4)
+    constraints = DecodingConstraints(
+        batch=3, begin=BEGIN, end=END, max_new_tokens=max_lengths, min_new_tokens=max_lengths
+    )
+    beam_search(model, model.init_state(model.encode(torch.arange(3)[:, None])), constraints, num_beams=4)
     assert [len(tables) for tables in model.tables] == [12, 12, 12, 8, 8, 8, 8]
     assert len({id(tables) for tables in model.tables}) == 2
 
@@ -330,9 +347,9 @@ def test_only_exact_stopping_finds_a_longer_and_better_hypothesis():
 
     model = LongPath()
     state = model.init_state(model.encode(torch.tensor([[0]])))
-    constraints = DecodingConstraints(batch=1, begin=BEGIN, end=END, max_length=MAX_LENGTH)
-    ((early,),) = beam_search(model, state, constraints, beam=1)
-    ((exact,),) = beam_search(model, state, constraints, beam=1, exact=True)
+    constraints = DecodingConstraints(batch=1, begin=BEGIN, end=END, max_new_tokens=MAX_LENGTH)
+    ((early,),) = beam_search(model, state, constraints, num_beams=1)
+    ((exact,),) = beam_search(model, state, constraints, num_beams=1, exact=True)
     assert (early.tokens, exact.tokens) == ((), (2, 3, 3))
     assert early.score == pytest.approx(math.log(0.7))
     assert exact.score == pytest.approx(math.log(0.3) / 4)
@@ -369,12 +386,12 @@ def initial_state(model: EncoderDecoder, source: Tensor, lengths: Tensor):
 def test_attention_weights_of_every_hypothesis_can_be_recorded_during_search(module, beam):
     model = untrained(module, 9).double()
     source, lengths = torch.randint(3, 9, (3, 6)), torch.tensor([6, 2, 4])
-    constraints = DecodingConstraints(batch=3, begin=BEGIN, end=END, max_length=[7, 5, 6], min_length=[0, 3, 0])
+    constraints = DecodingConstraints(batch=3, begin=BEGIN, end=END, max_new_tokens=[7, 5, 6], min_new_tokens=[0, 3, 0])
     with qkv.watch(model, layers=["decoder"]) as recorded:
         if beam == 1:
             results = [[h] for h in greedy_search(model, initial_state(model, source, lengths), constraints)]
         else:
-            results = beam_search(model, initial_state(model, source, lengths), constraints, beam=beam)
+            results = beam_search(model, initial_state(model, source, lengths), constraints, num_beams=beam)
     assert len({len(h.tokens) for hypotheses in results for h in hypotheses}) > 1
     for row, hypotheses in enumerate(results):
         assert len(hypotheses) == beam
@@ -398,11 +415,11 @@ def test_a_padded_sentence_gives_the_same_result_alone_and_in_a_batch(module, be
         longest = int(lengths[rows].max())
         state = initial_state(model, source[rows, :longest], lengths[rows])
         constraints = DecodingConstraints(
-            batch=len(rows), begin=BEGIN, end=END, max_length=[max_lengths[row] for row in rows]
+            batch=len(rows), begin=BEGIN, end=END, max_new_tokens=[max_lengths[row] for row in rows]
         )
         if beam == 1:
             return [[h] for h in greedy_search(model, state, constraints)]
-        return beam_search(model, state, constraints, beam=beam)
+        return beam_search(model, state, constraints, num_beams=beam)
 
     for row, together in enumerate(decode([0, 1, 2, 3, 4])):
         (alone,) = decode([row])
@@ -435,8 +452,8 @@ def test_a_wide_beam_with_coverage_matches_exhaustive_search(module):
         results = beam_search(
             model,
             initial_state(model, source, lengths),
-            DecodingConstraints(batch=2, begin=BEGIN, end=END, max_length=longest),
-            beam=40,
+            DecodingConstraints(batch=2, begin=BEGIN, end=END, max_new_tokens=longest),
+            num_beams=40,
             length_penalty=length_penalty,
             coverage=Coverage(beta, layer, lengths),
             exact=True,
@@ -457,10 +474,10 @@ def test_beam_search_with_coverage_stops_at_the_expected_step(beta):
     model, longest, step_counts = untrained(rnn_seq2seq, VOCABULARY, std=0.6), 8, []
     for source in (torch.tensor([tokens]) for tokens in ([2, 3, 2, 0, 3], [3, 2], [0, 0, 2])):
         coverage = Coverage(beta, model.alignment_layers[0], torch.tensor([source.shape[1]]))
-        constraints = DecodingConstraints(batch=1, begin=BEGIN, end=END, max_length=longest)
+        constraints = DecodingConstraints(batch=1, begin=BEGIN, end=END, max_new_tokens=longest)
         with qkv.watch(model, layers=["decoder"]) as recorded:
             state = initial_state(model, source, coverage.lengths)
-            (hypotheses,) = beam_search(model, state, constraints, beam=3, length_penalty=0.2, coverage=coverage)
+            (hypotheses,) = beam_search(model, state, constraints, num_beams=3, length_penalty=0.2, coverage=coverage)
         expected, steps = reference_beam_search(model, source, longest, coverage, beam=3, length_penalty=0.2)
         assert {h.tokens: h.score for h in hypotheses} == pytest.approx(expected, abs=1e-4)
         assert recorded[coverage.layer].weights.shape[2] == steps
@@ -511,11 +528,11 @@ def test_coverage_penalty_matches_its_formula():
 def test_beam_search_with_coverage_removes_its_watchers():
     model = untrained(rnn_seq2seq, VOCABULARY)
     source, lengths = torch.tensor([[2, 3]]), torch.tensor([2])
-    constraints = DecodingConstraints(batch=1, begin=BEGIN, end=END, max_length=3)
+    constraints = DecodingConstraints(batch=1, begin=BEGIN, end=END, max_new_tokens=3)
     coverage = Coverage(0.2, model.alignment_layers[0], lengths)
     with qkv.watch(model, layers=["decoder"]) as recorded:
         (hypotheses,) = beam_search(
-            model, initial_state(model, source, lengths), constraints, beam=2, coverage=coverage
+            model, initial_state(model, source, lengths), constraints, num_beams=2, coverage=coverage
         )
     assert recorded[coverage.layer].for_hypothesis(hypotheses[0].rows).shape == (1, len(hypotheses[0].tokens) + 1, 2)
     assert not any(getattr(module, "watchers", ()) for module in model.modules())
@@ -529,46 +546,84 @@ def test_search_ends_if_the_model_returns_nan():
 
     model = Broken()
     state = model.init_state(model.encode(torch.arange(2)[:, None]))
-    constraints = DecodingConstraints(batch=2, begin=BEGIN, end=END, max_length=3, min_length=1)
+    constraints = DecodingConstraints(batch=2, begin=BEGIN, end=END, max_new_tokens=3, min_new_tokens=1)
     for results in (
         [[h] for h in greedy_search(model, state, constraints)],
-        beam_search(model, state, constraints, beam=2),
+        beam_search(model, state, constraints, num_beams=2),
         sample(model, state, constraints),
     ):
         assert len(results) == 2
         assert all(math.isnan(h.score) and len(h.tokens) <= 3 for row in results for h in row)
 
 
-def test_invalid_search_settings_are_rejected():
+def test_beam_search_requires_an_end_token():
     model = SecondOrder()
     state = model.init_state(model.encode(torch.tensor([[1]])))
-    settings = {"batch": 1, "begin": BEGIN, "end": END, "max_length": 3}
-    with pytest.raises(InputError, match="beam"):
-        beam_search(model, state, DecodingConstraints(**settings), beam=0)
     with pytest.raises(InputError, match="end token"):
-        beam_search(model, state, DecodingConstraints(**settings | {"end": None}), beam=2)
-    for penalty in (-1.0, math.nan, math.inf):
-        with pytest.raises(InputError, match="length penalty"):
-            beam_search(model, state, DecodingConstraints(**settings), beam=2, length_penalty=penalty)
-        with pytest.raises(InputError, match="coverage penalty"):
-            Coverage(penalty, "decoder", torch.tensor([1]))
+        beam_search(model, state, DecodingConstraints(batch=1, begin=BEGIN, end=None, max_new_tokens=3), num_beams=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"num_beams": 0}, "num_beams"),
+        ({"num_beams": 10**18}, "num_beams"),
+        ({"num_beams": 2, "num_return_sequences": 3}, "num_return_sequences"),
+        ({"num_return_sequences": 0, "sampling": Sampling()}, "num_return_sequences"),
+        ({"num_beams": 2, "sampling": Sampling()}, "num_beams"),
+        ({"length_penalty": -1.0}, "length_penalty"),
+        ({"length_penalty": math.nan}, "length_penalty"),
+        ({"length_penalty": math.inf}, "length_penalty"),
+        ({"num_beams": 2, "coverage_penalty": -1.0}, "coverage_penalty"),
+        ({"coverage_penalty": 0.2}, "coverage_penalty"),
+        ({"exact": True}, "exact"),
+        ({"exact": True, "sampling": Sampling()}, "exact"),
+        ({"min_new_tokens": -1}, "min_new_tokens"),
+        ({"min_new_tokens": 4, "max_new_tokens": 3}, "min_new_tokens"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"beam": 2}, "beam"),
+    ],
+)
+def test_invalid_options_are_rejected_by_name(options, key):
+    with pytest.raises(ConfigError, match=key):
+        GenerationConfig(**options)
+
+
+def test_generate_returns_the_requested_number_of_hypotheses():
+    model = SecondOrder()
+    state = model.init_state(model.encode(torch.tensor([[1], [2]])))
+    constraints = DecodingConstraints(batch=2, begin=BEGIN, end=END, max_new_tokens=4)
+    greedy = generate(model, state, constraints, GenerationConfig())
+    beams = generate(model, state, constraints, GenerationConfig(num_beams=4, num_return_sequences=2))
+    samples = generate(model, state, constraints, GenerationConfig(num_return_sequences=3, sampling=Sampling()))
+    assert [[len(row) for row in results] for results in (greedy, beams, samples)] == [[1, 1], [2, 2], [3, 3]]
+    zero = generate(model, state, constraints, GenerationConfig(sampling=Sampling(temperature=0.0)))
+    assert zero == greedy
+
+
+def test_ids_beyond_the_vocabulary_are_never_generated():
+    model = SecondOrder()
+    state = model.init_state(model.encode(torch.tensor([[1], [2]])))
+    constraints = DecodingConstraints(batch=2, begin=BEGIN, end=END, max_new_tokens=4, min_new_tokens=4, vocab_size=3)
+    for row in beam_search(model, state, constraints, num_beams=3):
+        assert all(max(h.tokens) < 3 for h in row)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"batch": 0}, "batch"),
-        ({"max_length": -1}, "row 0.*max_length"),
-        ({"max_length": [3, 2], "min_length": 3}, "row 1.*max_length"),
-        ({"min_length": -1}, "row 0.*min_length"),
-        ({"max_length": [3]}, "max_length"),
+        ({"max_new_tokens": -1}, "max_new_tokens = -1"),
+        ({"max_new_tokens": [3, 2], "min_new_tokens": 3}, "max_new_tokens = 2"),
+        ({"min_new_tokens": -1}, "min_new_tokens"),
+        ({"max_new_tokens": [3]}, "max_new_tokens"),
         ({"begin": [0, 0, 0]}, "begin"),
         ({"prefix_tokens": [[2]]}, "prefix_tokens"),
-        ({"prefix_tokens": [[2], [2, 2, 2, 2]]}, "row 1.*prefix"),
-        ({"prefix_tokens": [[2], [2, END]]}, "row 1.*end"),
+        ({"prefix_tokens": [[2], [2, 2, 2, 2]]}, "prefix"),
+        ({"prefix_tokens": [[2], [2, END]]}, "end token"),
         ({"suppress_tokens": [2, END]}, "suppress_tokens"),
     ],
 )
 def test_contradictory_constraints_are_rejected(change, message):
     with pytest.raises(InputError, match=message):
-        DecodingConstraints(**{"batch": 2, "begin": BEGIN, "end": END, "max_length": 3} | change)
+        DecodingConstraints(**{"batch": 2, "begin": BEGIN, "end": END, "max_new_tokens": 3} | change)

@@ -15,7 +15,7 @@ from qkv.hub import load, save_model
 from qkv.hub.families import FAMILIES
 from qkv.hub.released import write_released
 from qkv.models import bert, gpt2, rnn_lm, transformer, vit
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 from tests.limits import cpu_limit, memory_limit
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -28,14 +28,14 @@ Header = dict[str, Any]
 
 SMALL: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: bert.Bert(
-        bert.Config(9, head="pretraining", dim=8, heads=2, layers=1, feedforward=8, max_length=6)
+        bert.BertConfig(vocab_size=9, head="pretraining", dim=8, heads=2, layers=1, ffn_dim=8, max_length=6)
     ),
-    "gpt2": lambda: gpt2.GPT2(gpt2.Config(9, dim=8, heads=2, layers=1, max_length=6)),
-    "vit": lambda: vit.ViT(vit.Config(classes=3, height=8, width=8, patch=4, dim=8, heads=2, layers=1, feedforward=8)),
+    "gpt2": lambda: gpt2.GPT2(gpt2.GPT2Config(vocab_size=9, dim=8, heads=2, layers=1, max_length=6)),
+    "vit": lambda: vit.ViT(vit.ViTConfig(classes=3, height=8, width=8, patch=4, dim=8, heads=2, layers=1, ffn_dim=8)),
     "marian": lambda: transformer.Transformer(
-        transformer.Config(
-            9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, feedforward=8, max_length=6, norm="post",
-            position="sinusoidal_halves", begin_token=8, end_token=0, pad_token=8,
+        transformer.TransformerConfig(
+            source_vocab_size=9, target_vocab_size=9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, ffn_dim=8,
+            max_length=6, norm="post", position="sinusoidal_halves", begin_token=8, end_token=0, pad_token=8,
         )
     ),
     "own": lambda: rnn_lm.RNNLM(rnn_lm.RNNLMConfig(vocab_size=7, embedding_dim=4, hidden_dim=6)),
@@ -45,12 +45,12 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
 def whole(kind: str, folder: Path) -> Files:
     """A valid model folder."""
     torch.manual_seed(1)
-    model, vocabulary = SMALL[kind](), Vocabulary.train(["abc"], "char")
+    model, tokenizer = SMALL[kind](), CharTokenizer.train(["abc"])
     if kind == "own":
-        save_model(model, vocabulary, folder)
+        save_model(model, tokenizer, folder)
     else:
         write_released(model, FAMILIES[kind], folder)
-        (folder / TOKENIZER).write_text(vocabulary.to_json(), encoding="utf-8")
+        (folder / TOKENIZER).write_text(tokenizer.to_json(), encoding="utf-8")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -145,7 +145,7 @@ def tensor_lost(files: Files, random: Random) -> Files:
     start, end = header.pop(tensor(header, random))["data_offsets"]
     for entry in header.values():
         if "data_offsets" in entry and entry["data_offsets"][0] >= end:
-            entry["data_offsets"] = [place - (end - start) for place in entry["data_offsets"]]
+            entry["data_offsets"] = [offset - (end - start) for offset in entry["data_offsets"]]
     return joined(header, data[:start] + data[end:])
 
 
@@ -210,9 +210,9 @@ def said_twice(files: Files, random: Random) -> Files:
 def no_number(files: Files, random: Random) -> Files:
     header, data = parted(files)
     start, end = header[tensor(header, random)]["data_offsets"]
-    place = random.randrange(start, end, 4)
+    offset = random.randrange(start, end, 4)
     value = torch.tensor([random.choice([torch.nan, torch.inf, -torch.inf])]).view(torch.uint8)
-    return joined(header, data[:place] + bytes(value.tolist()) + data[place + 4 :])
+    return joined(header, data[:offset] + bytes(value.tolist()) + data[offset + 4 :])
 
 
 def config_changed(files: Files, random: Random) -> Files:

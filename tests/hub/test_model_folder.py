@@ -4,7 +4,6 @@ import json
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from qkv.hub.families.elmo import save_elmo
 from qkv.hub.model_folder import resolve
 from qkv.hub.released import CONFIG
 from qkv.hub.tensors import WEIGHTS
-from qkv.hub.tokenizer_files import TARGET_TOKENIZER, TOKENIZER
 from qkv.models.bert import Bert
 from qkv.models.elmo import Elmo
 from qkv.models.han import HAN
@@ -33,16 +31,18 @@ from qkv.models.vit import ViT
 from qkv.nn.interfaces import EncoderDecoder, LanguageModel, SequenceModel, TextEncoder
 from qkv.registry import lookup, registered
 from qkv.runtime.documents import read_object
-from qkv.tokenizers.characters import Characters
-from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers
-from qkv.tokenizers.vocabulary import TwoVocabularies, Vocabulary
+from qkv.tokenizers import CharTokenizer, PairTokenizer, SpecialTokens, WordTokenizer
+from qkv.tokenizers.characters import CharacterIds
+from qkv.tokenizers.library import PretrainedTokenizer
+from qkv.tokenizers.tokenizer import CONFIG as TOKENIZER_CONFIG
+from qkv.tokenizers.tokenizer import TOKENIZER
 from tests.limits import cpu_limit, memory_limit
 
-VOCABULARY = Vocabulary.train(["abc def"], "char")
+CHARACTERS = CharTokenizer.train(["abc def"])
 SMALL = {
     "captioner": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
                   "embedding_dim": 4, "hidden_dim": 6},
-    "linformer": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6, "rank": 2},
+    "linformer": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6, "rank": 2},
     "lstm_memory": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
     "ntm": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4, "locations": 5, "location_dim": 3},
     "snail": {
@@ -50,7 +50,7 @@ SMALL = {
         "key_dims": (4, 4, 4), "value_dims": (4, 4, 4), "filters": 4,
     },
     "snail_policy": {"actions": 3, "length": 4, "key_dims": (4, 4), "value_dims": (4, 4), "filters": 4},
-    "bert": {"dim": 8, "heads": 2, "layers": 1, "feedforward": 8, "max_length": 6},
+    "bert": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6},
     "conv_seq2seq": {"dim": 8, "hidden_dim": 8, "layers": 2},
     "elmo": {"character_dim": 2, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6},
     "gpt2": {"dim": 8, "heads": 2, "layers": 1, "max_length": 6},
@@ -59,8 +59,8 @@ SMALL = {
     "rnn_lm": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_seq2seq": {"embedding_dim": 4, "hidden_dim": 6},
     "rnn_text": {"embedding_dim": 4, "hidden_dim": 3},
-    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "feedforward": 8},
-    "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "feedforward": 8},
+    "transformer": {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2, "ffn_dim": 8},
+    "vit": {"classes": 3, "height": 8, "width": 8, "patch": 4, "dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8},
 }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def build_model(name: str, **options: Any) -> Network:
     network = lookup("model", name)
     config = network.config_class
     names = getattr(config, "model_fields", None) or [field.name for field in fields(config)]
-    sizes = {name: len(VOCABULARY) for name in names if name.endswith("_size")}
+    sizes = {name: len(CHARACTERS) for name in names if name.endswith("_size")}
     return network(config(**sizes | options, **SMALL[name])).eval()
 
 
@@ -93,20 +93,20 @@ def logits(model: Network) -> torch.Tensor:
         case ViT():
             return model(torch.linspace(-1, 1, 2 * 3 * 8 * 8).view(2, 3, 8, 8))
         case Elmo():
-            return model(Characters(50)([["abc", "d"]]))
+            return model(CharacterIds(50)([["abc", "d"]]))
         case _:
             return model(tokens, tokens, lengths)
 
 
 @pytest.fixture(params=sorted(registered("model")))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    save_model(build_model(request.param), VOCABULARY, tmp_path)
+    save_model(build_model(request.param), CHARACTERS, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    save_model(build_model("rnn_seq2seq"), VOCABULARY, tmp_path)
+    save_model(build_model("rnn_seq2seq"), CHARACTERS, tmp_path)
     return tmp_path
 
 
@@ -127,13 +127,12 @@ def edit_config(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize("name", sorted(registered("model")))
 def test_round_trip_is_bit_exact(name: str, tmp_path: Path) -> None:
     model = build_model(name)
-    save_model(model, VOCABULARY, tmp_path)
+    save_model(model, CHARACTERS, tmp_path)
     again = qkv.load(tmp_path)
     assert type(again) is type(model)
     assert again.config == model.config
     assert not again.training
-    tokenizer = again.tokenizer.predicted if name == "elmo" else again.tokenizer
-    assert tokenizer.to_json() == VOCABULARY.to_json()
+    assert again.tokenizer.to_json() == CHARACTERS.to_json()
     before, after = dict(model.named_parameters()), dict(again.named_parameters())
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -149,14 +148,14 @@ def test_outputs_depend_only_on_the_saved_weights(name: str, tmp_path: Path) -> 
     assert len(training_state) == (2 if options else 0)
     for value in training_state:
         value.fill_(7.0)
-    save_model(model, VOCABULARY, tmp_path)
+    save_model(model, CHARACTERS, tmp_path)
     assert torch.equal(logits(model), logits(load(tmp_path)))
 
 
 @pytest.mark.parametrize("name", sorted(registered("model")))
-def test_a_model_without_a_vocabulary_has_no_tokenizer(name: str, tmp_path: Path) -> None:
+def test_a_model_saved_without_a_tokenizer_has_none(name: str, tmp_path: Path) -> None:
     save_model(build_model(name), None, tmp_path)
-    assert load(tmp_path).tokenizer is None or name == "elmo"  # has a character vocabulary
+    assert load(tmp_path).tokenizer is None
     assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
 
 
@@ -254,7 +253,7 @@ def test_an_invalid_config_is_an_error(saved: Path, changes: dict[str, Any], wor
             "rnn_seq2seq",
             {"hidden_dim": 2**24, "embedding_dim": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24},
         ),
-        ("transformer", {"dim": 2**24, "feedforward": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24}),
+        ("transformer", {"dim": 2**24, "ffn_dim": 2**24, "source_vocab_size": 2**24, "target_vocab_size": 2**24}),
         ("rnn_lm", {"hidden_dim": 2**24, "embedding_dim": 2**24, "vocab_size": 2**24}),
     ],
 )
@@ -303,21 +302,22 @@ def test_a_pickle_named_safetensors_is_detected(saved: Path) -> None:
 
 
 def test_a_tokenizer_larger_than_the_model_is_an_error(saved: Path) -> None:
-    larger = Vocabulary.train(["abc def and many more"], "char")
+    larger = CharTokenizer.train(["abc def and many more"])
     (saved / TOKENIZER).write_text(larger.to_json(), encoding="utf-8")
     assert refused(saved).startswith(f"{TOKENIZER}: {len(larger)} tokens")
     (saved / TOKENIZER).write_text("{}")
     assert refused(saved).startswith(f"{TOKENIZER}: ")
 
 
-def test_round_trip_of_two_vocabularies(tmp_path: Path) -> None:
-    letters, sounds = Vocabulary.train(["abc"], "char"), Vocabulary.train(["AH B S K"], "word")
+def test_round_trip_of_two_tokenizers(tmp_path: Path) -> None:
+    letters, sounds = CharTokenizer.train(["abc"]), WordTokenizer.train(["AH B S K"])
     model = build_model("rnn_seq2seq", source_vocab_size=len(letters), target_vocab_size=len(sounds))
-    save_model(model, TwoVocabularies(letters, sounds), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS, TOKENIZER, TARGET_TOKENIZER])
+    save_model(model, PairTokenizer(letters, sounds), tmp_path)
+    files = [f"{prefix}{name}" for prefix in ("", "target_") for name in (TOKENIZER, TOKENIZER_CONFIG)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CONFIG, WEIGHTS, *files])
     again = load(tmp_path).tokenizer
     assert (again.source.to_json(), again.target.to_json()) == (letters.to_json(), sounds.to_json())
-    assert again.target.encode("S AH K").ids == sounds.encode("S AH K").ids
+    assert again.target.encode("S AH K") == sounds.encode("S AH K")
 
 
 def released_tokenizer() -> PretrainedTokenizer:
@@ -335,22 +335,22 @@ def test_round_trip_of_a_released_tokenizer(name: str, tmp_path: Path) -> None:
     again = load(tmp_path).tokenizer
     assert isinstance(again, PretrainedTokenizer)
     assert again.to_json() == tokenizer.to_json()
-    assert again.special_tokens == tokenizer.special_tokens == SpecialTokens(pad=0, unknown=1, begin=2, end=7, mask=4)
-    assert again.encode("b a c").ids == [6, 5, 1]
-    save_model(build_model(name, vocabulary_size=7), tokenizer, tmp_path)
+    assert again.special_tokens == tokenizer.special_tokens == SpecialTokens(pad=0, unk=1, cls=2, sep=3, end=7, mask=4)
+    assert again.encode("b a c") == [6, 5, 1]
+    save_model(build_model(name, vocab_size=7), tokenizer, tmp_path)
     assert refused(tmp_path).startswith(f"{TOKENIZER}: 8 tokens")
     (tmp_path / TOKENIZER).write_text("{}")
     assert refused(tmp_path).startswith(f"{TOKENIZER}: ")
 
 
 def test_round_trip_of_two_released_tokenizers(tmp_path: Path) -> None:
-    source, target = released_tokenizer(), PretrainedTokenizer(released_tokenizer().tokenizer, {"end": "[SEP]"})
-    target.token_ids = {"[UNK]": 3, "a": 1}
-    save_model(build_model("transformer"), TwoTokenizers(source, target), tmp_path)
+    source = released_tokenizer()
+    target = PretrainedTokenizer(source.backend, {"end": "[SEP]"}, {"[UNK]": 3, "a": 1})
+    save_model(build_model("transformer"), PairTokenizer(source, target), tmp_path)
     again = load(tmp_path).tokenizer
-    assert isinstance(again, TwoTokenizers)
-    assert again.source.encode("a b").ids == [5, 6]
-    assert again.target.encode("a b").ids == [1, 3]
+    assert isinstance(again, PairTokenizer)
+    assert again.source.encode("a b") == [5, 6]
+    assert again.target.encode("a b") == [1, 3]
 
 
 def test_the_library_decides_how_a_model_type_is_read(tmp_path: Path) -> None:
@@ -380,27 +380,27 @@ def test_a_released_elmo_is_loaded_from_its_folder(tmp_path: Path) -> None:
     assert torch.equal(logits(load(tmp_path / "own")), logits(model))
 
 
-def test_each_vocabulary_must_fit_its_side(tmp_path: Path) -> None:
-    few, many = Vocabulary.train(["ab"], "char"), Vocabulary.train(["abcdef"], "char")
+def test_each_tokenizer_must_fit_its_side(tmp_path: Path) -> None:
+    few, many = CharTokenizer.train(["ab"]), CharTokenizer.train(["abcdef"])
     for sizes, file in (
-        ({"source_vocab_size": len(many), "target_vocab_size": len(few)}, TARGET_TOKENIZER),
+        ({"source_vocab_size": len(many), "target_vocab_size": len(few)}, f"target_{TOKENIZER}"),
         ({"source_vocab_size": len(few), "target_vocab_size": len(many)}, TOKENIZER),
     ):
         save_model(
-            build_model("rnn_seq2seq", **sizes), TwoVocabularies(many, many.from_json(many.to_json(), "")), tmp_path
+            build_model("rnn_seq2seq", **sizes), PairTokenizer(many, many.from_json(many.to_json(), "")), tmp_path
         )
         assert refused(tmp_path).startswith(f"{file}: {len(many)} tokens")
 
 
-def test_the_vocabulary_of_a_language_model_must_fit(tmp_path: Path) -> None:
-    save_model(build_model("rnn_lm", vocab_size=5), VOCABULARY, tmp_path)
-    assert refused(tmp_path).startswith(f"{TOKENIZER}: {len(VOCABULARY)} tokens")
+def test_the_tokenizer_of_a_language_model_must_fit(tmp_path: Path) -> None:
+    save_model(build_model("rnn_lm", vocab_size=5), CHARACTERS, tmp_path)
+    assert refused(tmp_path).startswith(f"{TOKENIZER}: {len(CHARACTERS)} tokens")
 
 
 @pytest.mark.parametrize("name", sorted(registered("model")))
 def test_the_model_kind_is_checked_before_the_weights_are_read(name: str, tmp_path: Path) -> None:
     model = build_model(name)
-    save_model(model, VOCABULARY, tmp_path)
+    save_model(model, CHARACTERS, tmp_path)
     kinds = {
         EncoderDecoder: r"\(for qkv translate\)",
         LanguageModel: r"\(for qkv generate\)",
@@ -432,7 +432,7 @@ def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
 def checkpoint(folder: Path, name: str, best: Any) -> Path:
     path = folder / name
     path.mkdir()
-    save_model(build_model("rnn_seq2seq"), VOCABULARY, path)
+    save_model(build_model("rnn_seq2seq"), CHARACTERS, path)
     write_manifest(path, {"state": {"step": 12, "best": best}})
     return path
 
@@ -454,7 +454,7 @@ def test_a_run_resolves_to_its_best_or_newest_checkpoint(tmp_path: Path) -> None
 def test_the_manifest_round_trips(tmp_path: Path) -> None:
     record = verify_manifest(checkpoint(tmp_path, "step-00000001", {"step": 1, "value": 0.1 + 0.2}))
     assert record["state"]["best"] == {"step": 1, "value": 0.1 + 0.2}
-    assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER]
+    assert sorted(record["sha256"]) == [CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG]
 
 
 @pytest.mark.parametrize("file", [CONFIG, WEIGHTS, TOKENIZER, MANIFEST_FILE])

@@ -1,7 +1,6 @@
 """A model folder that announces more weights than there is memory for."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ def write_sparse_model(folder: Path) -> int:
     """Write a config.json and a weights file that fits it, all zeros and no blocks on the disk; gives its size."""
     network = lookup("model", "gpt2")
     config = network.config_class
-    sizes = config(vocabulary_size=2**20, dim=2**14, heads=16, layers=2)
+    sizes = config(vocab_size=2**20, dim=2**14, heads=16, layers=2)
     with torch.device("meta"):
         parameters = dict(network(sizes).named_parameters())
     header, end = {}, 0
@@ -25,7 +24,7 @@ def write_sparse_model(folder: Path) -> int:
         header[name] = {"dtype": "F32", "shape": list(weight.shape), "data_offsets": [end, end + weight.nbytes]}
         end += weight.nbytes
     text = json.dumps(header).encode()
-    (folder / "config.json").write_text(json.dumps({"library": "qkv", "model_type": "gpt2", **asdict(sizes)}))
+    (folder / "config.json").write_text(json.dumps({"library": "qkv", "model_type": "gpt2", **sizes.to_dict()}))
     with (folder / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)

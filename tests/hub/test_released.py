@@ -55,13 +55,13 @@ def refused(folder: Path, kind: type[Exception] = CheckpointError) -> str:
 def test_load_by_weight_map(folder: Path) -> None:
     model = qkv.load(folder)
     assert type(model) is Toy
-    assert model.config == Config(vocabulary_size=7, dim=4)
+    assert model.config == Config(vocab_size=7, dim=4)
     assert same(model, made())
     assert not model.training
     assert model.head.weight is model.embed.weight
     assert model.tokenizer is None
     (folder / "vocab.txt").write_text("abc")
-    assert qkv.load(folder).tokenizer.encode("cab").ids == [6, 4, 5]
+    assert qkv.load(folder).tokenizer.encode("cab") == [6, 4, 5]
 
 
 def test_the_head_is_inferred_from_the_tensors(tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_a_sharded_model(tmp_path: Path) -> None:
     released(tmp_path, tensors)
     (tmp_path / WEIGHTS).unlink()
     names = sorted(tensors)
-    places = {}
+    weight_map = {}
     for number, part in enumerate((names[:3], names[3:]), start=1):
         file = f"model-0000{number}-of-00002.safetensors"
         save_file({name: tensors[name] for name in part}, tmp_path / file)
-        places |= dict.fromkeys(part, file)
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": places}))
+        weight_map |= dict.fromkeys(part, file)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     assert same(qkv.load(tmp_path), made())
 
 

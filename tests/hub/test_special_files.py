@@ -26,8 +26,8 @@ from qkv.hub.families.elmo import save_elmo
 from qkv.hub.model_folder import save_model
 from qkv.hub.released import write_released
 from qkv.models import bert, elmo, gpt2, transformer, vit
-from qkv.pipelines.image_preprocessing import scale_of
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.pipelines.image_preprocessing import read_scale
+from qkv.tokenizers import WordTokenizer
 
 ELMO = {"character_dim": 4, "filters": ((1, 4), (2, 4)), "dim": 4, "hidden_dim": 6, "max_characters": 9}
 SMALL = {"dim": 8, "heads": 2, "layers": 1, "max_length": 16}
@@ -38,14 +38,14 @@ def write_gpt2(folder: Path) -> None:
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(TEXTS, vocab_size=270, special_tokens=["<|endoftext|>"], show_progress=False)
     tokenizer.save_model(str(folder))
-    model = gpt2.GPT2(gpt2.Config(tokenizer.get_vocab_size(), **SMALL))
+    model = gpt2.GPT2(gpt2.GPT2Config(vocab_size=tokenizer.get_vocab_size(), **SMALL))
     write_released(model, FAMILIES["gpt2"], folder)
 
 
 def write_bert(folder: Path) -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "king"]
     (folder / "vocab.txt").write_text("\n".join(tokens))
-    write_released(bert.Bert(bert.Config(len(tokens), **SMALL)), FAMILIES["bert"], folder)
+    write_released(bert.Bert(bert.BertConfig(vocab_size=len(tokens), **SMALL)), FAMILIES["bert"], folder)
 
 
 def write_bert_json(folder: Path) -> None:
@@ -67,14 +67,14 @@ def write_marian(folder: Path) -> None:
     pieces = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
     names = ["</s>", "<unk>", *(pieces.id_to_piece(n) for n in range(3, len(pieces))), "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({name: n for n, name in enumerate(names)}))
-    config = transformer.Config(
-        len(names),
-        len(names),
+    config = transformer.TransformerConfig(
+        source_vocab_size=len(names),
+        target_vocab_size=len(names),
         dim=8,
         heads=2,
         encoder_layers=1,
         decoder_layers=1,
-        feedforward=8,
+        ffn_dim=8,
         norm="post",
         max_length=16,
         position="sinusoidal_halves",
@@ -87,7 +87,7 @@ def write_marian(folder: Path) -> None:
 
 
 def write_vit(folder: Path) -> None:
-    config = vit.Config(classes=2, height=8, width=8, patch=4, dim=8, layers=1, heads=2, feedforward=8)
+    config = vit.ViTConfig(classes=2, height=8, width=8, patch=4, dim=8, layers=1, heads=2, ffn_dim=8)
     write_released(vit.ViT(config), FAMILIES["vit"], folder)
     (folder / "preprocessor_config.json").write_text("{}")
 
@@ -98,8 +98,8 @@ def write_elmo(folder: Path) -> None:
 
 
 def write_own(folder: Path) -> None:
-    vocabulary = Vocabulary.train(TEXTS, "word")
-    save_model(gpt2.GPT2(gpt2.Config(len(vocabulary), **SMALL)), vocabulary, folder)
+    tokenizer = WordTokenizer.train(TEXTS)
+    save_model(gpt2.GPT2(gpt2.GPT2Config(vocab_size=len(tokenizer), **SMALL)), tokenizer, folder)
     manifest.write_manifest(folder, {})
 
 
@@ -119,9 +119,16 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "elmo": (write_elmo, ("options.json", "weights.hdf5")),
     "own": (
         write_own,
-        ("config.json", "model.safetensors", "tokenizer.json", "target_tokenizer.json", "checkpoint.json"),
+        (
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "target_tokenizer.json",
+            "checkpoint.json",
+        ),
     ),
-    "own-unsealed": (write_own, ("config.json", "model.safetensors", "tokenizer.json")),
+    "own-unsealed": (write_own, ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")),
 }
 CASES = [(kind, file) for kind, (_, files) in FOLDERS.items() for file in files]
 
@@ -210,7 +217,7 @@ def test_shards_and_index_must_be_regular_files(folders, tmp_path, special):
 def test_image_files_must_be_regular_files(tmp_path, special):
     SPECIAL[special](tmp_path / "preprocessor_config.json")
     with pytest.raises(InputError):
-        scale_of(tmp_path, 3)
+        read_scale(tmp_path, 3)
     (tmp_path / "features").mkdir()
     save_file({"a": np.ones((1, 1, 1), dtype=np.float32)}, tmp_path / "features" / "good.safetensors")
     assert feature_names(tmp_path / "features" / "good.safetensors") == ["a"]

@@ -11,20 +11,20 @@ from torch import nn
 from qkv.config import build, require
 from qkv.hub.weight_map import Family, Weight, WeightMap
 from qkv.runtime.documents import read_text
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import CharTokenizer
 
 
 @dataclass(frozen=True)
 class Config:
     """Two sizes, and whether there is a head."""
 
-    vocabulary_size: int
+    vocab_size: int
     dim: int
     positions: int = 4
     head: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "dim", "positions"):
+        for name in ("vocab_size", "dim", "positions"):
             require(1 <= getattr(self, name) <= 2**24, f"{name} must lie between 1 and 2^24")
 
 
@@ -36,25 +36,25 @@ class Toy(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocabulary_size, config.dim)
+        self.embed = nn.Embedding(config.vocab_size, config.dim)
         self.project = nn.Linear(config.dim, 3 * config.dim)
         self.norm = nn.LayerNorm(config.dim)
         self.gain = nn.Parameter(torch.ones(()))
         self.register_buffer("table", torch.arange(config.positions), persistent=False)
         if config.head:
-            self.head = nn.Linear(config.dim, config.vocabulary_size)
+            self.head = nn.Linear(config.dim, config.vocab_size)
             self.head.weight = self.embed.weight
 
 
 def read_config(data: Mapping[str, Any], names: Collection[str]) -> Config:
-    known = {"vocab_size": "vocabulary_size", "hidden_size": "dim", "max_position_embeddings": "positions"}
+    known = {"vocab_size": "vocab_size", "hidden_size": "dim", "max_position_embeddings": "positions"}
     values = {ours: data[theirs] for theirs, ours in known.items() if theirs in data}
     return build(Config, {**values, "head": any(name.endswith("head.bias") for name in names)}, "toy")
 
 
 def write_config(config: Config) -> dict[str, Any]:
     return {
-        "vocab_size": config.vocabulary_size,
+        "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "max_position_embeddings": config.positions,
     }
@@ -80,7 +80,7 @@ def weights(config: Config) -> WeightMap:
 
 def read_tokenizer(folder: Path, config: Config) -> Any:
     path = folder / "vocab.txt"
-    return Vocabulary.train([read_text(path, 2**10)], "char") if path.exists() else None
+    return CharTokenizer.train([read_text(path, 2**10)]) if path.exists() else None
 
 
 TOY = Family("toy", Toy, read_config, write_config, weights, read_tokenizer)
@@ -88,7 +88,7 @@ TOY = Family("toy", Toy, read_config, write_config, weights, read_tokenizer)
 
 def made(**options: Any) -> Toy:
     torch.manual_seed(5)
-    model = Toy(Config(**{"vocabulary_size": 7, "dim": 4} | options)).eval()
+    model = Toy(Config(**{"vocab_size": 7, "dim": 4} | options)).eval()
     for weight in model.parameters():
         nn.init.normal_(weight)
     return model

@@ -29,20 +29,20 @@ def test_game_and_weights_are_those_of_evaluation(player: SNAILPolicy):
     assert answer.source == "game 4"
     assert answer.text == f"{int(rewards.sum())} of 6 pulls paid (+)"
     arms = [f"arm{arm + 1}" for arm in actions[0].tolist()]
-    assert answer.maps[0].rows == tuple(arms)
+    assert answer.attention[0].rows == tuple(arms)
     columns = [f"{arm}{'+' if paid else '-'}" for arm, paid in zip(arms, rewards[0], strict=True)]
-    assert answer.maps[0].columns == ("[begin]", *columns[:-1])
-    assert [attention_map.layer for attention_map in answer.maps] == list(records)
-    for attention_map in answer.maps:
+    assert answer.attention[0].columns == ("[begin]", *columns[:-1])
+    assert [attention_map.layer for attention_map in answer.attention] == list(records)
+    for attention_map in answer.attention:
         last_pull = records[attention_map.layer].passes[-1]  # attends to all earlier pulls
         torch.testing.assert_close(torch.from_numpy(attention_map.weights), last_pull[0])
 
 
 def test_some_layers_and_several_games(player: SNAILPolicy):
     probe = GameProbe(player, BANDITS)
-    layer = probe(0).maps[1].layer
+    layer = probe(0).attention[1].layer
     first, second = probe.probe([2, 0], layer)
-    assert [attention_map.layer for attention_map in first.maps] == [layer]
+    assert [attention_map.layer for attention_map in first.attention] == [layer]
     assert (first.source, second.source) == ("game 2", "game 0")
     with pytest.raises(InputError, match="nowhere"):
         probe.probe([0], "nowhere")

@@ -4,14 +4,23 @@ import pytest
 import torch
 
 import qkv
-from qkv.models.transformer import Config, Transformer
+from qkv.models.transformer import Transformer, TransformerConfig
 
 LENGTHS = torch.tensor([7, 3, 5])
 
 
 def model_and_inputs(device: str = "cpu") -> tuple[Transformer, tuple[torch.Tensor, ...]]:
     torch.manual_seed(0)
-    config = Config(13, 13, dim=16, heads=2, encoder_layers=2, decoder_layers=2, feedforward=32, dropout=0.0)
+    config = TransformerConfig(
+        source_vocab_size=13,
+        target_vocab_size=13,
+        dim=16,
+        heads=2,
+        encoder_layers=2,
+        decoder_layers=2,
+        ffn_dim=32,
+        dropout=0.0,
+    )
     source, target = torch.randint(0, 13, (3, 7)), torch.randint(0, 13, (3, 5))
     inputs = tuple(x.to(device) for x in (source, target, LENGTHS))
     return Transformer(config).to(device).eval(), inputs

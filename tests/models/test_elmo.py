@@ -21,7 +21,7 @@ from qkv.nn.interfaces import select
 from qkv.tasks.bilm import BiLMTask
 from qkv.tasks.tagging import TaggingTask
 from qkv.tasks.text_classification import TextClassificationTask
-from qkv.tokenizers.characters import CHARACTERS, Characters
+from qkv.tokenizers.characters import CHARACTERS, CharacterIds
 from qkv.training.recipe import TrainConfig
 
 SIZES: dict[str, Any] = {
@@ -47,7 +47,7 @@ def make_model(**changes: Any) -> Elmo:
 
 
 def characters(sentences: list[list[str]] = SENTENCES) -> Tensor:
-    return Characters(SIZES["max_characters"])(sentences)
+    return CharacterIds(SIZES["max_characters"])(sentences)
 
 
 def word_by_hand(model: Elmo, word: Tensor) -> Tensor:
@@ -392,7 +392,7 @@ def test_in_half_precision_the_cells_stay_in_float32():
 
 def test_words_of_another_length_raise():
     with pytest.raises(ShapeError, match="characters"):
-        make_model()(Characters()([["a"]]))
+        make_model()(CharacterIds()([["a"]]))
 
 
 def test_a_config_round_trips_through_json():
@@ -431,9 +431,9 @@ def train_and_validate(head: str, steps: int, rate: float) -> dict[str, float]:
         if head == "tagger"
         else LabeledTextDataset(dict.fromkeys(both, texts))
     )
-    tokenizer: Any = Characters(SIZES["max_characters"])
+    tokenizer: Any = CharacterIds(SIZES["max_characters"])
     if head == "language_model":
-        tokenizer = kind.learn_vocabulary(
+        tokenizer = kind.train_tokenizer(
             data, SimpleNamespace(tokenizer=Term("tokenizer", "word"), lowercase=False), None
         )
     sizes = {"filters": ((1, 8), (3, 8)), "dim": 16, "hidden_dim": 32, "projection_clip": 3.0, "task_dropout": 0.0}

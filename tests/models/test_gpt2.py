@@ -13,16 +13,16 @@ from qkv.errors import InputError
 from qkv.generation import DecodingConstraints, greedy_search
 from qkv.hub.families.gpt2 import FAMILY
 from qkv.hub.released import write_released
-from qkv.models.gpt2 import GPT2, PRESETS, Config
+from qkv.models.gpt2 import GPT2, PRESETS, GPT2Config
 from qkv.nn.interfaces import select
 
-SIZES = {"vocabulary_size": 13, "dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16}
+SIZES = {"vocab_size": 13, "dim": 12, "heads": 3, "layers": 2, "ffn_dim": 20, "max_length": 16}
 POSITIONS = ["learned", "sinusoidal", "rotary", "alibi", "relative"]
 
 
 def make_model(dtype: torch.dtype = torch.float64, **changes: Any) -> GPT2:
     torch.manual_seed(3)
-    model = GPT2(Config(**{**SIZES, "dropout": 0.0, "attention_dropout": 0.0, **changes})).to(dtype).eval()
+    model = GPT2(GPT2Config(**{**SIZES, "dropout": 0.0, "attention_dropout": 0.0, **changes})).to(dtype).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms start at 0 and 1, which could hide a mistake
             parameter.normal_(std=0.4)
@@ -30,7 +30,7 @@ def make_model(dtype: torch.dtype = torch.float64, **changes: Any) -> GPT2:
 
 
 def random_tokens(batch: int = 3, length: int = 9) -> Tensor:
-    return torch.randint(SIZES["vocabulary_size"], (batch, length), generator=torch.Generator().manual_seed(5))
+    return torch.randint(SIZES["vocab_size"], (batch, length), generator=torch.Generator().manual_seed(5))
 
 
 def reference_forward(model: GPT2, tokens: Tensor) -> Tensor:
@@ -40,28 +40,28 @@ def reference_forward(model: GPT2, tokens: Tensor) -> Tensor:
     for row in tokens:
         x = [model.embed.weight[token] + model.positions.weight[position] for position, token in enumerate(row)]
         for block in model.blocks:
-            norm = [F.layer_norm(h, (c.dim,), *block.attention_norm.parameters(), c.eps) for h in x]
+            norm = [F.layer_norm(h, (c.dim,), *block.attention_norm.parameters(), c.layer_norm_eps) for h in x]
             parts = [
-                (block.attention.project.weight @ h + block.attention.project.bias).view(3, c.heads, -1) for h in norm
+                (block.attention.qkv_proj.weight @ h + block.attention.qkv_proj.bias).view(3, c.heads, -1) for h in norm
             ]
             for t in range(len(x)):
                 read = []
                 for head in range(c.heads):
-                    scores = [parts[t][0, head] @ parts[s][1, head] / math.sqrt(c.head_dim) for s in range(t + 1)]
+                    scores = [parts[t][0, head] @ parts[s][1, head] / math.sqrt(c.sizes.query) for s in range(t + 1)]
                     weights = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
                     read.append(sum(weights[s] * parts[s][2, head] for s in range(t + 1)))
-                x[t] = x[t] + block.attention.output.weight @ torch.cat(read) + block.attention.output.bias
+                x[t] = x[t] + block.attention.out_proj.weight @ torch.cat(read) + block.attention.out_proj.bias
             for t, h in enumerate(x):
-                wide = block.feedforward.up_proj(F.layer_norm(h, (c.dim,), *block.feedforward_norm.parameters(), c.eps))
+                wide = block.ffn.up_proj(F.layer_norm(h, (c.dim,), *block.ffn_norm.parameters(), c.layer_norm_eps))
                 wide = 0.5 * wide * (1 + torch.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
-                x[t] = h + block.feedforward.down_proj(wide)
-        rows.append(torch.stack([F.layer_norm(h, (c.dim,), *model.norm.parameters(), c.eps) for h in x]))
+                x[t] = h + block.ffn.down_proj(wide)
+        rows.append(torch.stack([F.layer_norm(h, (c.dim,), *model.norm.parameters(), c.layer_norm_eps) for h in x]))
     return torch.stack(rows) @ model.readout.weight.T
 
 
-@pytest.mark.parametrize("tie", [True, False])
-def test_outputs_and_gradients_match_the_equations(tie):
-    model, tokens = make_model(tie=tie), random_tokens(batch=2, length=5)
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_outputs_and_gradients_match_the_equations(tie_embeddings):
+    model, tokens = make_model(tie_embeddings=tie_embeddings), random_tokens(batch=2, length=5)
     actual, expected = model(tokens), reference_forward(model, tokens)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
     direction = torch.randn(actual.shape, dtype=torch.float64)
@@ -77,9 +77,9 @@ def test_outputs_and_gradients_match_the_equations(tie):
 
 @pytest.mark.parametrize("position", POSITIONS)
 def test_gradients_match_finite_differences(position):
-    model, tokens = make_model(position=position, layers=1, dim=6, feedforward=5), random_tokens(batch=2, length=4)
+    model, tokens = make_model(position=position, layers=1, dim=6, ffn_dim=5), random_tokens(batch=2, length=4)
     torch.manual_seed(1)
-    direction = torch.randn(2, 4, SIZES["vocabulary_size"], dtype=torch.float64)
+    direction = torch.randn(2, 4, SIZES["vocab_size"], dtype=torch.float64)
 
     def value() -> Tensor:
         return (model(tokens) * direction).sum()
@@ -119,7 +119,7 @@ def test_a_text_can_be_processed_whole_in_chunks_or_stepwise(position, dtype, to
 def test_tokens_affect_all_later_positions_and_no_earlier_one(position):
     model, tokens = make_model(position=position), random_tokens(batch=1)
     other = tokens.clone()
-    other[0, 4] = (other[0, 4] + 1) % SIZES["vocabulary_size"]
+    other[0, 4] = (other[0, 4] + 1) % SIZES["vocab_size"]
     changed = (model(tokens) - model(other)).abs().amax(dim=-1)[0]
     assert changed[:4].max() == 0
     assert changed[4:].min() > 1e-6
@@ -236,13 +236,13 @@ def test_any_score_can_replace_the_scaled_dot_product(score):
 )
 def test_presets_have_the_published_parameter_counts(preset, parameters):
     with torch.device("meta"):
-        model = GPT2(Config(50257, **PRESETS[preset]))
+        model = GPT2(GPT2Config(vocab_size=50257, **PRESETS[preset]))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 def test_weights_are_initialised_as_in_gpt2():
     torch.manual_seed(0)
-    model = GPT2(Config(500, dim=128, heads=4, layers=8))
+    model = GPT2(GPT2Config(vocab_size=500, dim=128, heads=4, layers=8))
     assert model.readout.weight is model.embed.weight
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -250,7 +250,7 @@ def test_weights_are_initialised_as_in_gpt2():
         elif "norm" in name:
             assert parameter.min() == parameter.max() == 1
         else:
-            residual = "attention.output" in name or "down_proj" in name
+            residual = "attention.out_proj" in name or "down_proj" in name
             expected = 0.02 / 4 if residual else 0.02
             assert parameter.std().item() == pytest.approx(expected, rel=0.05), name
 
@@ -292,7 +292,9 @@ def test_autocast_stays_close_and_every_weight_gets_a_gradient():
 @pytest.mark.parametrize("position", ["learned", "rotary"])
 def test_a_small_model_learns_a_pattern(position):
     torch.manual_seed(0)
-    config = Config(3, dim=16, heads=2, layers=1, max_length=16, position=position, dropout=0.0, attention_dropout=0.0)
+    config = GPT2Config(
+        vocab_size=3, dim=16, heads=2, layers=1, max_length=16, position=position, dropout=0.0, attention_dropout=0.0
+    )
     model = GPT2(config).train()
     tokens = torch.tensor([[0, 1, 1, 2] * 4])  # the token after a 1 depends on the one before it
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -331,24 +333,24 @@ def test_a_batch_is_packed_or_padded_but_not_both():
     ("changes", "words"),
     [
         ({"dim": 0}, "dim must be"),
-        ({"feedforward": 0}, "feedforward must be"),
+        ({"ffn_dim": 0}, "ffn_dim must be"),
         ({"max_length": 2**25}, "max_length must be"),
         ({"layers": 2000}, "layers must be"),
-        ({"dim": 13}, "dim 13 must be a multiple of heads 3"),
-        ({"vocabulary_size": 2**24, "dim": 3 * 2**20}, "too large"),
+        ({"dim": 13}, "dim 13 must be divisible by heads 3"),
+        ({"vocab_size": 2**24, "dim": 3 * 2**20}, "too large"),
         ({"position": "rotery"}, r"did you mean rotary\?"),
-        ({"dim": 3 * 2**16, "feedforward": 1}, "too large"),
-        ({"position": "rotary", "dim": 9}, "head size"),
+        ({"dim": 3 * 2**16, "ffn_dim": 1}, "too large"),
+        ({"position": "rotary", "dim": 9}, "position 'rotary': .* must be even"),
         ({"score": "scaled"}, r"did you mean scaled_dot\?"),
         ({"activation": "gelu_tan"}, r"did you mean gelu_tanh\?"),
         ({"dropout": 1.0}, "dropout must be"),
         ({"attention_dropout": -0.1}, "attention_dropout must be"),
-        ({"eps": float("nan")}, "eps must be"),
+        ({"layer_norm_eps": float("nan")}, "layer_norm_eps must be"),
     ],
 )
 def test_invalid_configs_raise(changes, words):
     with pytest.raises(InputError, match=words):
-        Config(**{**SIZES, **changes})
+        GPT2Config(**{**SIZES, **changes})
 
 
 @pytest.mark.compiled

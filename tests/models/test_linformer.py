@@ -2,11 +2,10 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
-from qkv.nn.low_rank import LengthProjection
 from torch import Tensor
 
 import qkv
@@ -14,17 +13,20 @@ from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.hub import load, save_model
-from qkv.models.linformer import SHARING, Config, Linformer
+from qkv.models.linformer import LengthProjection, Linformer, LinformerConfig, LowRankAttention, Sharing
+from qkv.nn.multi_head import MultiHeadAttention
 from qkv.tasks.text_classification import TextClassificationTask
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.training.recipe import TrainConfig
+from qkv.tasks.train_config import TrainConfig
+from qkv.tokenizers import WordTokenizer
 
-SIZES = {"vocabulary_size": 13, "dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16, "rank": 5}
+SIZES = {"vocab_size": 13, "dim": 12, "heads": 3, "layers": 2, "ffn_dim": 20, "max_length": 16, "rank": 5}
 
 
 def make_model(dtype: torch.dtype = torch.float64, **changes: Any) -> Linformer:
     torch.manual_seed(3)
-    model = Linformer(Config(**{**SIZES, "dropout": 0.0, "attention_dropout": 0.0, **changes})).to(dtype).eval()
+    model = (
+        Linformer(LinformerConfig(**{**SIZES, "dropout": 0.0, "attention_dropout": 0.0, **changes})).to(dtype).eval()
+    )
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms start at 0 and 1, which could hide a mistake
             parameter.normal_(std=0.4)
@@ -40,15 +42,15 @@ def reference_forward(model: Linformer, tokens: Tensor, lengths: Tensor) -> Tens
     c = model.config
 
     def norm(h: Tensor, by: torch.nn.LayerNorm) -> Tensor:
-        return (h - h.mean()) / (h.var(unbiased=False) + c.eps).sqrt() * by.weight + by.bias
+        return (h - h.mean()) / (h.var(unbiased=False) + c.layer_norm_eps).sqrt() * by.weight + by.bias
 
     rows = []
     for row, length in zip(tokens, lengths.tolist(), strict=True):
-        x = [norm(model.embed.tokens.weight[token] + model.embed.positions.weight[position], model.norm)
+        x = [norm(model.embed.tokens.weight[token] + model.embed.positions.weight[position], model.embed.norm)
              for position, token in enumerate(row)]  # fmt: skip
         for block in model.encoder:
             layer = block.attention
-            parts = [(layer.project.weight @ h + layer.project.bias).view(3, c.heads, -1) for h in x]
+            parts = [(layer.qkv_proj.weight @ h + layer.qkv_proj.bias).view(3, c.heads, -1) for h in x]
             read: list[list[Tensor]] = [[] for _ in x]
             for head in range(c.heads):
                 of_head = head if c.sharing == "none" else 0
@@ -60,15 +62,15 @@ def reference_forward(model: Linformer, tokens: Tensor, lengths: Tensor) -> Tens
                     weights = scores.exp() / scores.exp().sum()
                     read[t].append(sum(weights[k] * values[k] for k in range(c.rank)))
             for t, h in enumerate(x):
-                h = norm(h + layer.output(torch.cat(read[t])), block.attention_norm)
-                wide = block.feedforward.up_proj(h)
+                h = norm(h + layer.out_proj(torch.cat(read[t])), block.attention_norm)
+                wide = block.ffn.up_proj(h)
                 wide = wide * 0.5 * (1 + torch.erf(wide / math.sqrt(2)))
-                x[t] = norm(h + block.feedforward.down_proj(wide), block.feedforward_norm)
+                x[t] = norm(h + block.ffn.down_proj(wide), block.ffn_norm)
         rows.append(torch.stack(x))
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize("sharing", get_args(Sharing))
 def test_outputs_and_gradients_match_the_equations(sharing):
     model, tokens, lengths = make_model(sharing=sharing), random_tokens(2, 5), torch.tensor([5, 3])
     actual, expected = model(tokens, lengths=lengths), reference_forward(model, tokens, lengths)
@@ -86,7 +88,7 @@ def test_outputs_and_gradients_match_the_equations(sharing):
 
 @pytest.mark.parametrize("head", ["classifier", "tagger"])
 def test_gradients_of_every_head_match_finite_differences(head):
-    model = make_model(head=head, labels=3, layers=1, dim=6, feedforward=5)
+    model = make_model(head=head, labels=3, layers=1, dim=6, ffn_dim=5)
 
     def value() -> Tensor:
         logits = model.predict(random_tokens(2, 4), torch.tensor([4, 2]))
@@ -149,7 +151,9 @@ def test_watched_weights_are_over_the_projected_keys():
 
 
 def test_a_text_of_65536_tokens_fits_into_little_memory():
-    model = Linformer(Config(13, "tagger", dim=8, heads=2, layers=1, feedforward=8, max_length=2**16, rank=4)).eval()
+    model = Linformer(
+        LinformerConfig(vocab_size=13, head="tagger", dim=8, heads=2, layers=1, ffn_dim=8, max_length=2**16, rank=4)
+    ).eval()
     with torch.inference_mode():  # one matrix of all pairs of tokens would take 16 GiB
         assert model.predict(random_tokens(1, 2**16), torch.tensor([2**16])).shape == (1, 2**16, 2)
 
@@ -187,13 +191,13 @@ TEXTS = [Pair(" ".join([text] * times), label) for times in (1, 2, 3, 4) for tex
 
 def trained(steps: int, **changes: Any) -> tuple[float, float]:
     """Loss and accuracy after training on eight synthetic texts, in padded batches as on a GPU."""
-    vocabulary = Vocabulary.train([pair.source for pair in TEXTS], "word")
+    tokenizer = WordTokenizer.train([pair.source for pair in TEXTS])
     torch.manual_seed(0)
-    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": TEXTS}), vocabulary)
-    config = Config(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": 48, "rank": 8, **changes})
+    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": TEXTS}), tokenizer)
+    config = LinformerConfig(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": 48, "rank": 8, **changes})
     model = Linformer(config).eval()  # without dropout
     task = TextClassificationTask.prepare(
-        LabeledTextDataset({"train": TEXTS, "valid": TEXTS}), vocabulary, config, TrainConfig(batch_size=400), 0
+        LabeledTextDataset({"train": TEXTS, "valid": TEXTS}), tokenizer, config, TrainConfig(batch_size=400), 0
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
@@ -231,15 +235,78 @@ def test_a_missing_head_segments_or_too_many_tokens_raise():
     [
         ({"rank": 0}, "rank must be"),
         ({"rank": 17}, "rank 17"),
-        ({"heads": 5}, "dim 12 must be a multiple of heads 5"),
-        ({"sharing": "layers"}, r"sharing 'layers' is not known \(did you mean layerwise\?\)"),
-        ({"position": "relative"}, "position 'relative' is not known"),
-        ({"head": "masked_lm"}, "head 'masked_lm' is not known"),
+        ({"heads": 5}, "dim 12 must be divisible by heads 5"),
+        ({"sharing": "layers"}, r"sharing = 'layers' \(did you mean layerwise\?\)"),
+        ({"position": "relative"}, "projected keys have no position"),
+        ({"align": "local_m"}, "projected keys have no position"),
+        ({"head": "masked_lm"}, "head = 'masked_lm'"),
         ({"max_length": 2**24, "rank": 2**20, "dim": 3}, "too large"),
-        ({"label_names": ("a",)}, "there are 1 label_names for 2 labels"),
+        ({"label_names": ("a",)}, "label_names must name all 2 labels"),
         ({"dropout": 1.0}, "dropout must be"),
     ],
 )
 def test_invalid_configs_raise(changes, words):
     with pytest.raises(InputError, match=words):
-        Config(**{**SIZES, **changes})
+        LinformerConfig(**{**SIZES, **changes})
+
+
+def low_rank_attention(rank: int = 5, **changes: Any) -> LowRankAttention:
+    return make_model(rank=rank, layers=1, **changes).encoder[0].attention
+
+
+def random_states(length: int = 16, batch: int = 2) -> Tensor:
+    return torch.randn(batch, length, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def test_an_identity_projection_gives_full_attention():
+    layer, full = low_rank_attention(rank=16), MultiHeadAttention(12, 3).double()
+    full.load_state_dict(layer.state_dict(), strict=False)
+    with torch.no_grad():
+        for projection in (layer.key_projection, layer.value_projection):
+            projection.weight[0] = torch.eye(16)
+    torch.testing.assert_close(layer(random_states()), full(random_states())[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("positions", "rank"), [(12, 4), (10, 4), (5, 5), (7, 1)])
+def test_the_projection_is_initialised_to_scaled_means_of_neighbours(positions, rank):
+    weight = LengthProjection(LinformerConfig(heads=2, sharing="none", max_length=positions, rank=rank)).weight
+    assert weight.shape == (2, rank, positions)
+    nonzero = weight > 0
+    assert nonzero.sum(dim=1).eq(1).all()  # each position is in one projection,
+    row_of = nonzero[0].int().argmax(dim=0)
+    assert row_of.diff().ge(0).all()  # which it shares with its neighbours,
+    assert int(row_of.bincount().max()) - int(row_of.bincount().min()) <= 1
+    assert row_of.bincount(minlength=rank).min() >= 1
+    torch.testing.assert_close(weight.square().sum(dim=2).mean(), torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("sharing", ["none", "headwise"])
+def test_a_length_projection_is_a_weighted_sum_over_positions(sharing):
+    projection = low_rank_attention(sharing=sharing).key_projection
+    heads = len(projection.weight)
+    x = torch.randn(2, 3, 7, 4, dtype=torch.float64)
+    expected = torch.zeros(2, 3, 5, 4, dtype=torch.float64)
+    for head in range(3):
+        for k in range(5):
+            for position in range(7):
+                expected[:, head, k] += projection.weight[head % heads, k, position] * x[:, head, position]
+    torch.testing.assert_close(projection(x), expected)
+
+
+def test_padding_does_not_affect_the_attention():
+    layer, x, lengths = low_rank_attention(), random_states(), torch.tensor([6, 3])
+    inside = torch.arange(16) < lengths[:, None]
+    actual, other = layer(x, lengths), layer(torch.where(inside[..., None], x, x + 1e3), lengths)
+    torch.testing.assert_close(actual[inside], other[inside], rtol=0, atol=1e-11)
+    assert not layer(x)[inside].allclose(actual[inside], atol=1e-3)
+
+
+def test_attention_over_an_empty_row_is_zero():
+    layer = low_rank_attention()
+    actual = layer(random_states(), torch.tensor([10, 0]))
+    torch.testing.assert_close(actual[1], layer.out_proj.bias.expand_as(actual[1]))
+
+
+def test_attention_over_more_than_max_length_tokens_raises():
+    with pytest.raises(InputError, match="max_length"):
+        low_rank_attention()(random_states(17))

@@ -274,7 +274,7 @@ def test_a_saved_machine_is_loaded_bit_for_bit(tmp_path, changes):
         ({"locations": 2**13}, "locations must be"),
         ({"read_heads": 0}, "read_heads must be"),
         ({"controller": "lstn"}, "controller = 'lstn'.*lstm"),
-        ({"addressing": "place"}, "addressing = 'place'"),
+        ({"addressing": "nowhere"}, "addressing = 'nowhere'"),
         ({"max_shift": 3}, "max_shift must be"),
         ({"max_shift": -1}, "max_shift must be"),
     ],

@@ -18,35 +18,42 @@ from torch import Tensor
 
 import qkv
 from qkv.attention import TreePositions, Trees
+from qkv.attention.relative import RelativeEmbeddings
 from qkv.errors import InputError
 from qkv.hub import load, save_model
 from qkv.hub.families import marian
 from qkv.hub.families.bert import FAMILY
 from qkv.hub.released import write_released
 from qkv.models import bert, transformer
-from qkv.nn.multi_head import MultiHead
+from qkv.nn.multi_head import MultiHeadAttention
 
 LENGTHS = torch.tensor([6, 4])
 TOKENS = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 9, 4, 3, 0, 0]])
-WORDS = torch.tensor([[0, 1, 1, 2, 3, 0], [0, 1, 2, 0, 0, 0]])  # word of each token; the first word has two tokens
+WORD_LIST = torch.tensor([[0, 1, 1, 2, 3, 0], [0, 1, 2, 0, 0, 0]])  # word of each token; the first word has two tokens
 HEADS = torch.tensor([[2, 0, 2], [0, 1, 0]])
 
 
 def trees() -> TreePositions:
-    return TreePositions.from_tokens(Trees.from_heads(HEADS, torch.tensor([3, 2])), WORDS)
+    return TreePositions.from_tokens(Trees.from_heads(HEADS, torch.tensor([3, 2])), WORD_LIST)
 
 
 def make_bert(**changes: Any) -> bert.Bert:
     torch.manual_seed(3)
-    sizes = {"dim": 12, "heads": 3, "layers": 2, "feedforward": 20, "max_length": 16}
-    config = bert.Config(13, **{**sizes, "dropout": 0.0, "attention_dropout": 0.0, **changes})
+    sizes = {"dim": 12, "heads": 3, "layers": 2, "ffn_dim": 20, "max_length": 16}
+    config = bert.BertConfig(vocab_size=13, **{**sizes, "dropout": 0.0, "attention_dropout": 0.0, **changes})
     return randomised(bert.Bert(config))
 
 
 def make_transformer(**changes: Any) -> transformer.Transformer:
     torch.manual_seed(5)
-    sizes = {"dim": 12, "heads": 3, "encoder_layers": 2, "decoder_layers": 1, "feedforward": 20, "max_length": 16}
-    return randomised(transformer.Transformer(transformer.Config(13, 13, **{**sizes, "dropout": 0.0, **changes})))
+    sizes = {"dim": 12, "heads": 3, "encoder_layers": 2, "decoder_layers": 1, "ffn_dim": 20, "max_length": 16}
+    return randomised(
+        transformer.Transformer(
+            transformer.TransformerConfig(
+                source_vocab_size=13, target_vocab_size=13, **{**sizes, "dropout": 0.0, **changes}
+            )
+        )
+    )
 
 
 def randomised(model: Any) -> Any:
@@ -57,7 +64,7 @@ def randomised(model: Any) -> Any:
 
 
 @contextmanager
-def recorded(layer: MultiHead) -> Iterator[list[Tensor]]:
+def recorded(layer: MultiHeadAttention) -> Iterator[list[Tensor]]:
     """Record the input and output of a layer."""
     seen: list[Tensor] = []
     handle = layer.register_forward_hook(lambda _, inputs, outputs: seen.extend((inputs[0], outputs[0])))
@@ -66,12 +73,16 @@ def recorded(layer: MultiHead) -> Iterator[list[Tensor]]:
 
 
 def by_pairs(
-    layer: MultiHead, x: Tensor, distance: Callable[[int, int, int], int], visible: Callable[..., bool]
+    layer: MultiHeadAttention,
+    term: RelativeEmbeddings,
+    x: Tensor,
+    distance: Callable[[int, int, int], int],
+    visible: Callable[..., bool],
 ) -> Tensor:
-    term, heads = layer.attend.position, layer.heads
+    heads = layer.heads
     rows = []
     for b, row in enumerate(x):
-        parts = [(layer.project.weight @ h + layer.project.bias).view(3, heads, -1) for h in row]
+        parts = [(layer.qkv_proj.weight @ h + layer.qkv_proj.bias).view(3, heads, -1) for h in row]
         for i in range(len(row)):
             read = []
             for head in range(heads):
@@ -83,7 +94,7 @@ def by_pairs(
                 ])  # fmt: skip
                 values = torch.stack([parts[j][2, head] + term.value[r] for j, r in zip(keys, at, strict=True)])
                 read.append(scores.softmax(dim=0) @ values)
-            rows.append(layer.output(torch.cat(read)))
+            rows.append(layer.out_proj(torch.cat(read)))
     return torch.stack(rows).view_as(x)
 
 
@@ -91,17 +102,35 @@ def not_padding(b: int, i: int, j: int) -> bool:
     return j < int(LENGTHS[b])
 
 
+def sequence_distance(b: int, i: int, j: int) -> int:
+    return j - i
+
+
+def tree_distance(b: int, i: int, j: int) -> int:
+    return DISTANCES[b][i][j]
+
+
 def test_relative_positions_of_a_transformer_match_shaw():
     torch.manual_seed(1)
-    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
-    model = randomised(transformer.Transformer(transformer.Config(10, 10, position="relative", dropout=0.0, **sizes)))
+    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 8}
+    model = randomised(
+        transformer.Transformer(
+            transformer.TransformerConfig(
+                source_vocab_size=10, target_vocab_size=10, position="relative", dropout=0.0, **sizes
+            )
+        )
+    )
     source = torch.randint(10, (2, 20))  # longer than the maximum relative distance
     encoder_layer, decoder_layer = model.encoder[0].attention, model.decoder[0].self_attention
     with recorded(encoder_layer) as encoded, recorded(decoder_layer) as decoded:
         model(source, TOKENS, torch.tensor([20, 4]))
-    actual = by_pairs(encoder_layer, encoded[0], lambda b, i, j: j - i, lambda b, i, j: j < (20, 4)[b])
+    actual = by_pairs(
+        encoder_layer, encoder_layer.attend.position, encoded[0], sequence_distance, lambda b, i, j: j < (20, 4)[b]
+    )
     torch.testing.assert_close(encoded[1], actual, rtol=0, atol=1e-10)
-    actual = by_pairs(decoder_layer, decoded[0], lambda b, i, j: j - i, lambda b, i, j: j <= i)
+    actual = by_pairs(
+        decoder_layer, decoder_layer.attend.position, decoded[0], sequence_distance, lambda b, i, j: j <= i
+    )
     torch.testing.assert_close(decoded[1], actual, rtol=0, atol=1e-10)
 
 
@@ -110,7 +139,7 @@ def test_relative_positions_of_bert_match_shaw():
     for block in model.encoder:
         with recorded(block.attention) as seen:
             model(TOKENS, lengths=LENGTHS)
-        expected = by_pairs(block.attention, seen[0], lambda b, i, j: j - i, not_padding)
+        expected = by_pairs(block.attention, block.attention.attend.position, seen[0], sequence_distance, not_padding)
         torch.testing.assert_close(seen[1], expected, rtol=0, atol=1e-10)
 
 
@@ -145,7 +174,7 @@ def test_tree_distances_of_bert_match_wang(tree, position):
     for block in model.encoder:
         with recorded(block.attention) as seen:
             model(TOKENS, lengths=LENGTHS, tree=trees())
-        expected = by_pairs(block.attention, seen[0], lambda b, i, j: DISTANCES[b][i][j], not_padding)
+        expected = by_pairs(block.attention, block.distances.relative, seen[0], tree_distance, not_padding)
         torch.testing.assert_close(seen[1], expected, rtol=0, atol=1e-10)
 
 
@@ -156,7 +185,7 @@ def test_depths_are_added_to_the_embeddings(tree, position):
     model.embed.norm.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0]))
     model(TOKENS, lengths=LENGTHS, tree=trees())
     embed = model.embed
-    expected = embed.tokens.weight[TOKENS] + embed.segments.weight[0] + embed.depths.weight[torch.tensor(DEPTHS)]
+    expected = embed.tokens.weight[TOKENS] + embed.segments.weight[0] + embed.depths.embed.weight[torch.tensor(DEPTHS)]
     if position == "learned":
         expected = expected + embed.positions.weight[:6]
     torch.testing.assert_close(layer_inputs[0], expected)
@@ -179,7 +208,7 @@ def test_gradients_of_tree_positions_match_finite_differences():
         return (logits * torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).view_as(logits)).sum()
 
     value().backward()
-    new = {name: weight for name, weight in model.named_parameters() if "depths" in name or "position." in name}
+    new = {name: weight for name, weight in model.named_parameters() if "depths" in name or "distances" in name}
     assert len(new) == 3
     for name, parameter in new.items():
         direction = torch.randn_like(parameter)
@@ -231,7 +260,7 @@ def test_bert_requires_trees_only_if_configured():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tree": "deep"}, "tree 'deep' is not known"),
+        ({"tree": "deep"}, "tree = 'deep'"),
         (
             {"tree": "depth", "head": "classifier"},
             "tree 'depth' needs",
@@ -249,14 +278,14 @@ def test_tree_positions_of_a_transformer_match_wang(norm):
     model = make_transformer(tree="both", position="learned", norm=norm)
     embed = model.source_embed
     x = math.sqrt(12) * embed.tokens.weight[TOKENS] + embed.positions.weight[:6]
-    x = x + model.source_depths.weight[torch.tensor(DEPTHS)]
+    x = x + embed.depths.embed.weight[torch.tensor(DEPTHS)]
     for block in model.encoder:
-        before, after = (block.attention_norm, block.feedforward_norm), (lambda y: y, lambda y: y)
+        before, after = (block.attention_norm, block.ffn_norm), (lambda y: y, lambda y: y)
         if norm == "post":
             before, after = after, before
-        x = after[0](x + by_pairs(block.attention, before[0](x), lambda b, i, j: DISTANCES[b][i][j], not_padding))
-        wide = (block.feedforward.up_proj.weight @ before[1](x)[..., None])[..., 0] + block.feedforward.up_proj.bias
-        x = after[1](x + block.feedforward.down_proj(wide.clamp(min=0)))
+        x = after[0](x + by_pairs(block.attention, block.distances.relative, before[0](x), tree_distance, not_padding))
+        wide = (block.ffn.up_proj.weight @ before[1](x)[..., None])[..., 0] + block.ffn.up_proj.bias
+        x = after[1](x + block.ffn.down_proj(wide.clamp(min=0)))
     actual = model.encode(TOKENS, LENGTHS, tree=trees()).hidden
     torch.testing.assert_close(actual, model.encoder_norm(x), rtol=0, atol=1e-10)
 
@@ -268,7 +297,7 @@ def test_tree_embeddings_exist_in_the_encoder_only(tree, tables):
     assert actual.items() >= plain.items()
     new = actual.keys() - plain.keys()
     assert len(new) == tables
-    assert all(name.startswith(("source_depths.", "encoder.")) for name in new)
+    assert all(name.startswith(("source_embed.depths.", "encoder.")) for name in new)
 
 
 def test_gradients_of_a_transformer_with_trees_match_finite_differences():
@@ -281,7 +310,7 @@ def test_gradients_of_a_transformer_with_trees_match_finite_differences():
     value().backward()
     parameters = dict(model.named_parameters())
     assert all(parameter.grad.abs().max() > 0 for parameter in parameters.values())
-    new = [name for name in parameters if "depths" in name or "position." in name]
+    new = [name for name in parameters if "depths" in name or "distances" in name]
     assert len(new) == 3
     for names in ([new[0]], [new[1]], [new[2]], parameters.keys() - {*new}):
         directions = {name: torch.randn_like(parameters[name]) for name in names}
@@ -324,7 +353,7 @@ def test_a_transformer_requires_trees_only_if_configured():
         make_transformer(tree="distance")(TOKENS, TOKENS)
     with pytest.raises(InputError, match="does not take"):
         make_transformer()(TOKENS, TOKENS, tree=trees())
-    with pytest.raises(InputError, match="tree 'deep' is not known"):
+    with pytest.raises(InputError, match="tree = 'deep'"):
         make_transformer(tree="deep")
     with pytest.raises(InputError, match="cannot be combined"):
         make_transformer(tree="both", position="relative")

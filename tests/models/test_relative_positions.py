@@ -12,7 +12,7 @@ from qkv.models import bert, transformer
 from qkv.models.bert import Bert
 from qkv.models.transformer import Transformer
 
-SIZES = {"dim": 16, "heads": 2, "feedforward": 16, "max_length": 8, "position": "relative", "dropout": 0.0}
+SIZES = {"dim": 16, "heads": 2, "ffn_dim": 16, "max_length": 8, "position": "relative", "dropout": 0.0}
 GOLDEN = {"bert": 1.17365, "transformer": 1.23342}  # losses after 20 steps
 SOURCE, TARGET = torch.randint(4, 10, (2, 8, 6), generator=torch.Generator().manual_seed(2))
 
@@ -21,8 +21,12 @@ def make_model(name: str, **changes: int) -> Bert | Transformer:
     torch.manual_seed(0)
     sizes = {**SIZES, "attention_dropout": 0.0, **changes}
     if name == "bert":
-        return Bert(bert.Config(10, "tagger", 10, layers=2, pooler=False, **sizes))
-    return Transformer(transformer.Config(10, 10, encoder_layers=1, decoder_layers=1, **sizes))
+        return Bert(bert.BertConfig(vocab_size=10, head="tagger", labels=10, layers=2, pooler=False, **sizes))
+    return Transformer(
+        transformer.TransformerConfig(
+            source_vocab_size=10, target_vocab_size=10, encoder_layers=1, decoder_layers=1, **sizes
+        )
+    )
 
 
 def logits(model: Bert | Transformer, rows: int = 8) -> Tensor:
@@ -44,7 +48,7 @@ def trained(model: Bert | Transformer, steps: int) -> float:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_gradients_match_finite_differences(name):
-    model = make_model(name, dim=4, feedforward=3).double()
+    model = make_model(name, dim=4, ffn_dim=3).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)  # away from 0 and 1, which could hide a mistake
     weights = dict(model.named_parameters())

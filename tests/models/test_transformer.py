@@ -1,7 +1,6 @@
 """The Transformer against PyTorch's layers with the same weights, and finite differences."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,41 +8,46 @@ from torch import nn
 from torch.nn import functional as F
 
 import qkv
-from qkv.attention import SCORES, Attend, Relative
+from qkv.attention import Attend, PositionalEncoding, Relative
+from qkv.attention.encoding import SinusoidalHalves
 from qkv.errors import InputError
-from qkv.models.transformer import PRESETS, Config, Transformer
-from qkv.nn.embedding import ENCODINGS, POSITIONS, SinusoidalHalves
+from qkv.models.transformer import PRESETS, Transformer, TransformerConfig
+from qkv.registry import lookup, registered
 
-CONFIG = Config(10, 10, dim=12, heads=3, encoder_layers=2, decoder_layers=2, feedforward=20)
+SCORES = sorted(registered("score"))
+POSITIONS = sorted(name for name in registered("position") if name != "none")
+CONFIG = TransformerConfig(
+    source_vocab_size=10, target_vocab_size=10, dim=12, heads=3, encoder_layers=2, decoder_layers=2, ffn_dim=20
+)
 
 
 def copy_attention(theirs: nn.MultiheadAttention, ours) -> None:
-    theirs.in_proj_weight.copy_(ours.project.weight)
-    theirs.in_proj_bias.copy_(ours.project.bias)
-    theirs.out_proj.load_state_dict(ours.output.state_dict())
+    theirs.in_proj_weight.copy_(ours.qkv_proj.weight)
+    theirs.in_proj_bias.copy_(ours.qkv_proj.bias)
+    theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
 
 
 @torch.no_grad()
 def pytorch_twin(model: Transformer) -> nn.Transformer:
     """PyTorch's Transformer with our weights."""
     c = model.config
-    layer = {"d_model": c.dim, "nhead": c.heads, "dim_feedforward": c.feedforward, "dropout": 0.0,
+    layer = {"d_model": c.dim, "nhead": c.heads, "dim_feedforward": c.ffn_dim, "dropout": 0.0,
              "batch_first": True, "norm_first": c.norm == "pre", "activation": c.activation}  # fmt: skip
     twin = nn.Transformer(num_encoder_layers=c.encoder_layers, num_decoder_layers=c.decoder_layers, **layer)
     for theirs, ours in zip(twin.encoder.layers, model.encoder, strict=True):
         copy_attention(theirs.self_attn, ours.attention)
         theirs.norm1.load_state_dict(ours.attention_norm.state_dict())
-        theirs.norm2.load_state_dict(ours.feedforward_norm.state_dict())
-        theirs.linear1.load_state_dict(ours.feedforward.up_proj.state_dict())
-        theirs.linear2.load_state_dict(ours.feedforward.down_proj.state_dict())
+        theirs.norm2.load_state_dict(ours.ffn_norm.state_dict())
+        theirs.linear1.load_state_dict(ours.ffn.up_proj.state_dict())
+        theirs.linear2.load_state_dict(ours.ffn.down_proj.state_dict())
     for theirs, ours in zip(twin.decoder.layers, model.decoder, strict=True):
         copy_attention(theirs.self_attn, ours.self_attention)
         copy_attention(theirs.multihead_attn, ours.cross_attention)
         theirs.norm1.load_state_dict(ours.self_norm.state_dict())
         theirs.norm2.load_state_dict(ours.cross_norm.state_dict())
-        theirs.norm3.load_state_dict(ours.feedforward_norm.state_dict())
-        theirs.linear1.load_state_dict(ours.feedforward.up_proj.state_dict())
-        theirs.linear2.load_state_dict(ours.feedforward.down_proj.state_dict())
+        theirs.norm3.load_state_dict(ours.ffn_norm.state_dict())
+        theirs.linear1.load_state_dict(ours.ffn.up_proj.state_dict())
+        theirs.linear2.load_state_dict(ours.ffn.down_proj.state_dict())
     if c.norm == "pre":
         twin.encoder.norm.load_state_dict(model.encoder_norm.state_dict())
         twin.decoder.norm.load_state_dict(model.decoder_norm.state_dict())
@@ -55,7 +59,7 @@ def pytorch_twin(model: Transformer) -> nn.Transformer:
 def model_with(**changes: object) -> Transformer:
     """A small model in float64, with biases and norms away from 0 and 1, which could hide a mistake."""
     torch.manual_seed(0)
-    model = Transformer(replace(CONFIG, **changes)).double().eval()
+    model = Transformer(CONFIG.replace(**changes)).double().eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model
@@ -83,37 +87,40 @@ def count(model: nn.Module) -> int:
 
 
 def test_embeddings_and_output_can_be_tied_together_or_separately():
-    tied, untied = Transformer(CONFIG), Transformer(replace(CONFIG, tie_embeddings=False))
+    tied, untied = Transformer(CONFIG), Transformer(CONFIG.replace(tie_embeddings=False))
     assert tied.readout.weight is tied.source_embed.tokens.weight is tied.target_embed.tokens.weight
     assert count(untied) - count(tied) == 2 * 10 * 12
-    halfway = Transformer(replace(CONFIG, source_vocab_size=7, tie_embeddings=False, tie_output=True))
+    halfway = Transformer(CONFIG.replace(source_vocab_size=7, tie_embeddings=False, tie_output=True))
     assert halfway.readout.weight is halfway.target_embed.tokens.weight
     assert count(halfway) - count(tied) == 7 * 12
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_presets_have_the_sizes_of_the_papers():
-    config = Config(1, 1, **PRESETS["base"], norm="post")
+    config = TransformerConfig(source_vocab_size=1, target_vocab_size=1, **PRESETS["base"], norm="post")
     with torch.device("meta"):
-        base, big = Transformer(config), Transformer(Config(1, 1, **PRESETS["big"], norm="post"))
+        base, big = (
+            Transformer(config),
+            Transformer(TransformerConfig(source_vocab_size=1, target_vocab_size=1, **PRESETS["big"], norm="post")),
+        )
         theirs = nn.Transformer()  # the sizes of the base model, plus two norms
     assert count(base) == count(theirs) - 2 * 2 * 512 + 512
     # table 3 of Vaswani et al. 2017: 65 and 213 million, with the 37,000 tokens of section 5.1 (rounded up there)
     assert count(base) - 512 + 37_000 * 512 == pytest.approx(65e6, rel=0.04)
     assert count(big) - 1024 + 37_000 * 1024 == pytest.approx(213e6, rel=0.01)
-    assert PRESETS["tiny"] == {"dim": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "feedforward": 256}
+    assert PRESETS["tiny"] == {"dim": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "ffn_dim": 256}
 
 
 def test_parameter_names_are_stable():
     names = [name for name, _ in Transformer(CONFIG).named_parameters() if ".1." not in name]
     assert names == [
         "source_embed.tokens.weight",
-        *both("encoder.0", "attention.project", "attention.output", "attention_norm", "feedforward.up_proj",
-              "feedforward.down_proj", "feedforward_norm"),
+        *both("encoder.0", "attention.qkv_proj", "attention.out_proj", "attention_norm", "ffn.up_proj",
+              "ffn.down_proj", "ffn_norm"),
         *both("encoder_norm"),
-        *both("decoder.0", "self_attention.project", "self_attention.output", "self_norm", "cross_attention.project",
-              "cross_attention.output", "cross_norm", "feedforward.up_proj", "feedforward.down_proj",
-              "feedforward_norm"),
+        *both("decoder.0", "self_attention.qkv_proj", "self_attention.out_proj", "self_norm",
+              "cross_attention.qkv_proj", "cross_attention.out_proj", "cross_norm", "ffn.up_proj", "ffn.down_proj",
+              "ffn_norm"),
         *both("decoder_norm"),
     ]  # fmt: skip
     assert not [name for name, _ in Transformer(CONFIG).named_buffers() if not name.endswith("positions.table")]
@@ -128,7 +135,7 @@ SOURCE = torch.tensor([[4, 5, 6, 7, 8, 9], [9, 8, 7, 0, 0, 0], [5, 0, 0, 0, 0, 0
 TARGET = torch.tensor([[2, 4, 4, 9, 6], [2, 5, 7, 7, 8], [2, 9, 8, 5, 4]])
 LENGTHS = torch.tensor([6, 3, 1])
 CHOICES = [
-    *({"position": name, "norm": norm} for name in (ENCODINGS | POSITIONS) for norm in ("pre", "post")),
+    *({"position": name, "norm": norm} for name in POSITIONS for norm in ("pre", "post")),
     *({"score": name, "position": "rotary"} for name in SCORES),
     {"norm": "post", "activation": "silu", "output_bias": True, "scale_embeddings": False},
 ]
@@ -152,18 +159,19 @@ def test_steps_and_padded_batches_match_with_all_terms(changes):
 @pytest.mark.parametrize("score", SCORES)
 def test_the_score_is_used_in_every_attention_layer(score):
     with torch.device("meta"):
-        model = Transformer(replace(CONFIG, score=score))
+        model = Transformer(CONFIG.replace(score=score))
     layers = [module.score for module in model.modules() if isinstance(module, Attend)]
-    assert [type(layer) for layer in layers] == [SCORES[score]] * 6
+    assert [type(layer) for layer in layers] == [lookup("score", score)] * 6
 
 
-@pytest.mark.parametrize("position", [*ENCODINGS, *POSITIONS])
+@pytest.mark.parametrize("position", POSITIONS)
 def test_every_position_encodes_order_in_exactly_one_module(position):
     model = model_with(position=position)
     assert not torch.allclose(model(SOURCE[:1], TARGET[:1]), model(SOURCE[:1, [1, 0, 2, 3, 4, 5]], TARGET[:1]))
-    assert (model.source_embed.positions is None) == (position in POSITIONS)
-    assert (model.decoder[0].self_attention.attend.position is None) == (position in ENCODINGS)
-    assert (model.encoder[0].attention.attend.position is None) == (position in ENCODINGS)
+    is_encoding = issubclass(lookup("position", position), PositionalEncoding)
+    assert (model.source_embed.positions is not None) == is_encoding
+    assert (model.decoder[0].self_attention.attend.position is None) == is_encoding
+    assert (model.encoder[0].attention.attend.position is None) == is_encoding
     assert model.decoder[0].cross_attention.attend.position is None
 
 
@@ -201,7 +209,7 @@ def test_the_output_bias_shifts_the_logits_and_starts_at_zero():
     logits, bias = model(SOURCE, TARGET, LENGTHS), model.readout_bias.clone()
     nn.init.zeros_(model.readout_bias)
     torch.testing.assert_close(logits - bias, model(SOURCE, TARGET, LENGTHS))
-    assert not Transformer(replace(CONFIG, output_bias=True)).readout_bias.any()
+    assert not Transformer(CONFIG.replace(output_bias=True)).readout_bias.any()
 
 
 def test_embeddings_are_scaled_by_default():
@@ -217,13 +225,13 @@ def test_each_kind_of_dropout_acts_separately_and_in_training_only():
         model = model_with(**off | {kind: 0.5})
         assert model(SOURCE, TARGET, LENGTHS).equal(model(SOURCE, TARGET, LENGTHS))
         assert not model.train()(SOURCE, TARGET, LENGTHS).equal(model(SOURCE, TARGET, LENGTHS))
-    model = Transformer(replace(CONFIG, dropout=0.3, attention_dropout=0.2, activation_dropout=0.0))
+    model = Transformer(CONFIG.replace(dropout=0.3, attention_dropout=0.2, activation_dropout=0.0))
     for attention in (model.encoder[0].attention, model.decoder[0].self_attention, model.decoder[0].cross_attention):
         assert attention.attend.dropout == 0.2
     for block in (model.encoder[0], model.decoder[0]):
-        assert (block.dropout.p, block.feedforward.dropout.p) == (0.3, 0.0)
-    alike = Transformer(replace(CONFIG, dropout=0.3)).decoder[1]
-    assert alike.self_attention.attend.dropout == alike.feedforward.dropout.p == alike.dropout.p == 0.3
+        assert (block.dropout.p, block.ffn.dropout.p) == (0.3, 0.0)
+    alike = Transformer(CONFIG.replace(dropout=0.3)).decoder[1]
+    assert alike.self_attention.attend.dropout == alike.ffn.dropout.p == alike.dropout.p == 0.3
 
 
 @pytest.mark.parametrize(
@@ -271,16 +279,16 @@ def test_post_norm_with_relative_positions_compiles_into_one_graph():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"heads": 5}, "must be a multiple of heads"),
+        ({"heads": 5}, "must be divisible by heads"),
         ({"target_vocab_size": 11}, "vocabulary"),
         ({"encoder_layers": 10**6}, "layers must be"),
         ({"max_length": 0}, "max_length must be"),
-        ({"dim": 2**20, "source_vocab_size": 2**20, "target_vocab_size": 2**20}, "more than"),
-        ({"norm": "Pre"}, "norm 'Pre' is not known"),
-        ({"activation": "swish"}, "activation 'swish' is not known"),
-        ({"score": "scaled-dot"}, "score 'scaled-dot' is not known.*did you mean scaled_dot"),
-        ({"position": "rotery"}, "position 'rotery' is not known.*did you mean rotary"),
-        ({"position": "rotary", "dim": 12}, "head size"),
+        ({"dim": 2**20, "source_vocab_size": 2**20, "target_vocab_size": 2**20}, "too large"),
+        ({"norm": "Pre"}, "norm = 'Pre'"),
+        ({"activation": "swish"}, "activation = 'swish'"),
+        ({"score": "scaled-dot"}, "score.*did you mean scaled_dot"),
+        ({"position": "rotery"}, "position.*did you mean rotary"),
+        ({"position": "rotary", "dim": 12}, "position 'rotary': .* must be even"),
         ({"attention_dropout": 1.0}, "attention_dropout must be"),
         ({"activation_dropout": -0.1}, "activation_dropout must be"),
         ({"begin_token": 10}, "begin_token 10 is not one of 10 tokens"),
@@ -289,4 +297,4 @@ def test_post_norm_with_relative_positions_compiles_into_one_graph():
 )
 def test_invalid_configs_raise(wrong, words):
     with pytest.raises(InputError, match=words):
-        Config(**{"source_vocab_size": 10, "target_vocab_size": 10} | wrong)
+        TransformerConfig(**{"source_vocab_size": 10, "target_vocab_size": 10} | wrong)

@@ -6,7 +6,7 @@ from qkv.models import elmo
 from qkv.nn import char_cnn
 from qkv.nn.char_cnn import PRIME, ROWS, CharCNN, HashEmbedding, Highway
 from qkv.tokenizers import characters as tokenizer
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers.characters import CharacterIds
 
 
 def test_character_ids_are_those_of_the_tokenizer():
@@ -51,7 +51,7 @@ def row_by_hand(numbers: list[int]) -> int:
 
 def test_the_hash_of_a_word_selects_its_row():
     torch.manual_seed(0)
-    words, characters = HashEmbedding(12, 4), Characters(12)([["a", "schön", "incomprehensibilities"], ["b"]])
+    words, characters = HashEmbedding(12, 4), CharacterIds(12)([["a", "schön", "incomprehensibilities"], ["b"]])
     actual = words(characters)
     assert actual.shape == (2, 3, 4)
     for line, vectors in zip(characters.tolist(), actual, strict=True):
@@ -61,13 +61,13 @@ def test_the_hash_of_a_word_selects_its_row():
 
 def test_similar_words_collide_no_more_than_random_ones():
     lines = [f"{first}{middle:03}{last}" for first in "abcde" for middle in range(1000) for last in "xyz"]
-    rows = {row_by_hand(word) for word in Characters(8)([lines])[0].tolist()}
+    rows = {row_by_hand(word) for word in CharacterIds(8)([lines])[0].tolist()}
     expected = ROWS * (1 - (1 - 1 / ROWS) ** len(lines))
     assert abs(len(rows) - expected) < 4 * len(lines) ** 0.5
 
 
 def test_only_rows_of_input_words_get_gradients():
-    words, characters = HashEmbedding(6, 3), Characters(6)([["to", "be"]])
+    words, characters = HashEmbedding(6, 3), CharacterIds(6)([["to", "be"]])
     words(characters).sum().backward()
     learned = words.table.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist()
     assert learned == sorted(row_by_hand(word) for word in characters[0].tolist())

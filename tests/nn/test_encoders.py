@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from qkv import registry
 from qkv.config import Term, parse_term
 from qkv.errors import ConfigError
 from qkv.nn.encoders import ConvEncoder, EncoderSizes, RNNEncoder, TransformerEncoder
-from qkv.nn.interfaces import SourceEncoder
+from qkv.nn.interfaces import EncodedStates, SourceEncoder
 from qkv.registry import registered
 
 VOCABULARY, EMBEDDING, DIM, LAYERS = 11, 6, 8, 2
@@ -91,6 +92,31 @@ def test_a_transformer_layer_matches_pytorch(source):
     encoded = encoder(source, LENGTHS)
     expected = encoder.norm(theirs(encoded.embedded, src_key_padding_mask=padding))
     torch.testing.assert_close(encoded.values[~padding], expected[~padding])
+
+
+def test_a_plug_in_encoder_runs_under_every_decoder(source, monkeypatch):
+    monkeypatch.setattr("qkv.registry._classes", {kind: dict(classes) for kind, classes in registry._classes.items()})
+
+    @registry.register("encoder", "bag")
+    class Bag(SourceEncoder):
+        """h_i = e_i: a bag of words."""
+
+        def __init__(self, vocab_size: int, dim: int) -> None:
+            super().__init__()
+            self.dim, self.embed = dim, torch.nn.Embedding(vocab_size, dim)
+
+        @classmethod
+        def from_sizes(cls, sizes: EncoderSizes, *, dim: int | None = None) -> "Bag":
+            return cls(sizes.vocab_size, dim or sizes.dim)
+
+        def forward(self, source, lengths):
+            embedded = self.embed(source)
+            return EncodedStates(embedded, embedded.mean(dim=1, keepdim=True), embedded)
+
+    for name, sizes in (("rnn_seq2seq", {"hidden_dim": 8}), ("conv_seq2seq", {"dim": 8})):
+        network = registry.lookup("model", name)
+        model = network(network.config_class(source_vocab_size=11, target_vocab_size=11, encoder="bag", **sizes))
+        assert model(source, source).shape == (3, 5, 11)
 
 
 def test_options_override_the_sizes_of_the_model():

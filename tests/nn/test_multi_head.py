@@ -13,7 +13,7 @@ import qkv
 from qkv.attention import Additive, ALiBi, Causal, Cosine, LocalMonotonic, Padding, Position, Rotary, Softmax
 from qkv.errors import InputError
 from qkv.nn.interfaces import select
-from qkv.nn.multi_head import MultiHead
+from qkv.nn.multi_head import MultiHeadAttention
 
 
 class Turn(Position):
@@ -22,25 +22,25 @@ class Turn(Position):
     rotates_qk = True
     extrapolates = True
 
-    def apply_to_qk(self, x, places):
-        return x * torch.cos(places.to(x.dtype) / 3)[:, None, :, None]
+    def apply_to_qk(self, x, positions):
+        return x * torch.cos(positions.to(x.dtype) / 3)[:, None, :, None]
 
 
-def twin(ours: MultiHead) -> nn.MultiheadAttention:
+def twin(ours: MultiHeadAttention) -> nn.MultiheadAttention:
     """PyTorch's layer with our weights."""
-    theirs = nn.MultiheadAttention(ours.output.in_features, ours.heads, batch_first=True).eval()
+    theirs = nn.MultiheadAttention(ours.out_proj.in_features, ours.heads, batch_first=True).eval()
     with torch.no_grad():
-        nn.init.normal_(ours.project.bias)
-        nn.init.normal_(ours.output.bias)
-        theirs.in_proj_weight.copy_(ours.project.weight)
-        theirs.in_proj_bias.copy_(ours.project.bias)
-        theirs.out_proj.load_state_dict(ours.output.state_dict())
+        nn.init.normal_(ours.qkv_proj.bias)
+        nn.init.normal_(ours.out_proj.bias)
+        theirs.in_proj_weight.copy_(ours.qkv_proj.weight)
+        theirs.in_proj_bias.copy_(ours.qkv_proj.bias)
+        theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
     return theirs
 
 
 def test_self_attention_matches_pytorch():
     torch.manual_seed(0)
-    ours, x = MultiHead(12, 3), torch.randn(3, 6, 12)
+    ours, x = MultiHeadAttention(12, 3), torch.randn(3, 6, 12)
     theirs = twin(ours)
     lengths = torch.tensor([6, 4, 1])
     padding = torch.arange(6) >= lengths[:, None]
@@ -57,7 +57,7 @@ def test_self_attention_matches_pytorch():
 
 def test_cross_attention_matches_pytorch():
     torch.manual_seed(0)
-    ours, x, memory = MultiHead(12, 3), torch.randn(3, 4, 12), torch.randn(3, 6, 12)
+    ours, x, memory = MultiHeadAttention(12, 3), torch.randn(3, 4, 12), torch.randn(3, 6, 12)
     lengths = torch.tensor([6, 4, 1])
     expected, _ = twin(ours)(x, memory, memory, key_padding_mask=torch.arange(6) >= lengths[:, None])
     prepared = ours.keys_values(memory)
@@ -66,23 +66,23 @@ def test_cross_attention_matches_pytorch():
     torch.testing.assert_close(each, expected, rtol=0, atol=1e-6)
 
 
-def reference_heads(layer: MultiHead, x, score, turn=lambda x: x):
+def reference_heads(layer: MultiHeadAttention, x, score, turn=lambda x: x):
     """Compute each head separately from its slices of the weights."""
     d, groups = layer.head_dim, layer.heads // layer.kv_heads
     ends = [layer.heads * d, (layer.heads + layer.kv_heads) * d]
-    query, key, value = torch.tensor_split(x @ layer.project.weight.T + layer.project.bias, ends, dim=-1)
-    read = layer.output.bias
+    query, key, value = torch.tensor_split(x @ layer.qkv_proj.weight.T + layer.qkv_proj.bias, ends, dim=-1)
+    read = layer.out_proj.bias
     for head in range(layer.heads):
         own, shared = slice(head * d, (head + 1) * d), slice(head // groups * d, (head // groups + 1) * d)
         weights = score(head, turn(query[..., own]), turn(key[..., shared])).softmax(-1)
-        read = read + weights @ value[..., shared] @ layer.output.weight[:, own].T
+        read = read + weights @ value[..., shared] @ layer.out_proj.weight[:, own].T
     return read
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_it_matches_separate_heads_for_any_number_of_kv_heads(kv_heads):
-    layer, x = MultiHead(12, 4, kv_heads=kv_heads).double(), torch.randn(2, 5, 12, dtype=torch.float64)
-    assert layer.project.weight.shape == (12 + 2 * 3 * kv_heads, 12)
+    layer, x = MultiHeadAttention(12, 4, kv_heads=kv_heads).double(), torch.randn(2, 5, 12, dtype=torch.float64)
+    assert layer.qkv_proj.weight.shape == (12 + 2 * 3 * kv_heads, 12)
     expected = reference_heads(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3))
     torch.testing.assert_close(layer(x)[0], expected)
 
@@ -95,22 +95,22 @@ def test_scores_positions_and_alignments_match_separate_heads():
         q, k = q @ additive.query_weight[head], k @ additive.key_weight[head]
         return torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ additive.vector[head] / 0.5
 
-    layer = MultiHead(12, 4, score=additive, align=Softmax(0.5), position=Turn()).double()
+    layer = MultiHeadAttention(12, 4, score=additive, align=Softmax(0.5), position=Turn()).double()
     turns = torch.cos(torch.arange(5) / 3)[:, None].double()
     torch.testing.assert_close(layer(x)[0], reference_heads(layer, x, hidden, lambda x: x * turns))
 
-    layer = MultiHead(12, 4).double()  # the position passed with the call
+    layer = MultiHeadAttention(12, 4).double()  # the position passed with the call
     expected = reference_heads(layer, x, lambda head, q, k: q @ k.mT / math.sqrt(3), lambda x: x * turns)
     torch.testing.assert_close(layer(x, position=Turn())[0], expected)
     torch.testing.assert_close(layer.cross(x, layer.keys_values(x, position=Turn()), position=Turn()), expected)
 
 
 def test_grouped_query_attention_matches_repeated_keys_and_values():
-    grouped, full, x = MultiHead(12, 4, kv_heads=2), MultiHead(12, 4), torch.randn(2, 5, 12)
-    query, key, value = grouped.project.weight.split((12, 6, 6))
+    grouped, full, x = MultiHeadAttention(12, 4, kv_heads=2), MultiHeadAttention(12, 4), torch.randn(2, 5, 12)
+    query, key, value = grouped.qkv_proj.weight.split((12, 6, 6))
     repeated = [part.unflatten(0, (2, 3)).repeat_interleave(2, dim=0).flatten(0, 1) for part in (key, value)]
     full.load_state_dict(
-        grouped.state_dict() | {"project.weight": torch.cat((query, *repeated)), "project.bias": torch.zeros(36)}
+        grouped.state_dict() | {"qkv_proj.weight": torch.cat((query, *repeated)), "qkv_proj.bias": torch.zeros(36)}
     )
     torch.testing.assert_close(grouped(x, Causal())[0], full(x, Causal())[0])
 
@@ -120,7 +120,7 @@ def test_grouped_query_attention_matches_repeated_keys_and_values():
 @pytest.mark.parametrize("kind", ["growing", "number", "tensor"])
 def test_stepwise_attention_with_a_cache_matches_the_full_sequence(kind, score, position):
     torch.manual_seed(0)
-    layer, x = MultiHead(12, 4, kv_heads=2, score=score, position=position), torch.randn(3, 7, 12)
+    layer, x = MultiHeadAttention(12, 4, kv_heads=2, score=score, position=position), torch.randn(3, 7, 12)
     expected, _ = layer(x, Causal())
     cache = None if kind == "growing" else layer.static_cache(3, 9, torch.tensor(0) if kind == "tensor" else 0)
     actual = []
@@ -133,7 +133,7 @@ def test_stepwise_attention_with_a_cache_matches_the_full_sequence(kind, score, 
 @pytest.mark.parametrize("kind", ["growing", "number", "tensor"])
 def test_rows_of_a_cache_can_be_reordered_between_steps(kind):
     torch.manual_seed(0)
-    layer, x = MultiHead(12, 4), torch.randn(3, 5, 12)
+    layer, x = MultiHeadAttention(12, 4), torch.randn(3, 5, 12)
     cache = None if kind == "growing" else layer.static_cache(3, 5, torch.tensor(0) if kind == "tensor" else 0)
     _, cache = layer(x[:, :3], Causal(), cache)
     rows = torch.tensor([2, 2, 0, 1])
@@ -144,7 +144,7 @@ def test_rows_of_a_cache_can_be_reordered_between_steps(kind):
 def test_many_heads_cost_the_same_flops_as_one():
     x, counts = torch.randn(2, 16, 32), []
     for heads in (1, 4, 8):
-        layer = MultiHead(32, heads)
+        layer = MultiHeadAttention(32, heads)
         layer.attend.backend = "reference"  # whose products are all counted
         with FlopCounterMode(display=False) as counter:
             layer(x, Causal())
@@ -160,11 +160,11 @@ def test_keys_of_a_memory_are_computed_once():
         rotates_qk = True
         extrapolates = True
 
-        def apply_to_qk(self, x, places):
+        def apply_to_qk(self, x, positions):
             calls.append(x.shape[2])
             return x
 
-    layer, x = MultiHead(12, 4, position=Counted()), torch.randn(1, 1, 12)
+    layer, x = MultiHeadAttention(12, 4, position=Counted()), torch.randn(1, 1, 12)
     memory = layer.keys_values(torch.randn(1, 9, 12))
     for _ in range(3):
         layer.cross(x, memory)
@@ -178,11 +178,11 @@ def test_keys_of_a_memory_are_computed_once():
 def test_indivisible_sizes_raise(sizes, words):
     dim, heads, *kv_heads = sizes
     with pytest.raises(InputError, match=words):
-        MultiHead(dim, heads, kv_heads=kv_heads[0] if kv_heads else None)
+        MultiHeadAttention(dim, heads, kv_heads=kv_heads[0] if kv_heads else None)
 
 
 def test_watch_records_attention_over_a_static_cache():
-    layer, x = MultiHead(12, 4), torch.randn(2, 5, 12)
+    layer, x = MultiHeadAttention(12, 4), torch.randn(2, 5, 12)
     with qkv.watch(layer) as expected:
         layer(x, Causal())
     model = nn.ModuleDict({"layer": layer})
@@ -201,14 +201,14 @@ from torch import nn
 
 import qkv
 from qkv.attention import Causal, Padding
-from qkv.nn.multi_head import MultiHead
+from qkv.nn.multi_head import MultiHeadAttention
 
 
 class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.own = nn.ModuleList([MultiHead(12, 4, kv_heads=2), MultiHead(12, 4)])
-        self.cross = MultiHead(12, 3)
+        self.own = nn.ModuleList([MultiHeadAttention(12, 4, kv_heads=2), MultiHeadAttention(12, 4)])
+        self.cross = MultiHeadAttention(12, 3)
 
     def forward(self, x, memory, lengths, caches=(None, None)):
         after = []
@@ -248,7 +248,7 @@ def test_two_layers_compile_into_one_graph_with_and_without_watch():
 @pytest.mark.gpu
 def test_one_cuda_graph_decodes_every_token():
     torch.manual_seed(0)
-    layer, x = MultiHead(64, 4, kv_heads=2, position=Turn()).cuda(), torch.randn(2, 9, 64, device="cuda")
+    layer, x = MultiHeadAttention(64, 4, kv_heads=2, position=Turn()).cuda(), torch.randn(2, 9, 64, device="cuda")
     with torch.no_grad():
         expected, _ = layer(x, Causal())
         length, token = torch.zeros((), dtype=torch.long, device="cuda"), x[:, :1].clone()
@@ -273,7 +273,11 @@ def test_one_cuda_graph_decodes_every_token():
 @pytest.mark.parametrize("align", [None, LocalMonotonic(1)])
 def test_positions_are_the_same_stepwise_and_at_once(align, position):
     torch.manual_seed(0)
-    heads, x, memory = MultiHead(8, 2, align=align, position=position), torch.randn(2, 5, 8), torch.randn(2, 6, 8)
+    heads, x, memory = (
+        MultiHeadAttention(8, 2, align=align, position=position),
+        torch.randn(2, 5, 8),
+        torch.randn(2, 6, 8),
+    )
     full, _ = heads(x, Causal())
     source = heads.keys_values(memory)
     expected_cross = heads.cross(x, source, start=0)

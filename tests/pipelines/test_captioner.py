@@ -14,10 +14,11 @@ from qkv.hub.model_folder import save_model
 from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.translator import Translator
-from qkv.tokenizers.vocabulary import END, Vocabulary
+from qkv.tokenizers import WordTokenizer
+from qkv.tokenizers.trained import END
 from qkv.visualize.caption_page import save_captions
 
-VOCABULARY = Vocabulary.train(["a red circle above a small blue square"], "word")
+TOKENIZER = WordTokenizer.train(["a red circle above a small blue square"])
 SMALL = {
     "height": 8,
     "width": 12,
@@ -31,7 +32,7 @@ SMALL = {
 
 def make_captioner(**changes: object) -> Captioner:
     torch.manual_seed(0)
-    return Captioner(ShowAttendTell(ShowAttendTellConfig(vocab_size=len(VOCABULARY), **SMALL | changes)), VOCABULARY)
+    return Captioner(ShowAttendTell(ShowAttendTellConfig(vocab_size=len(TOKENIZER), **SMALL | changes)), TOKENIZER)
 
 
 @pytest.fixture
@@ -44,33 +45,42 @@ def picture(tmp_path: Path) -> Path:
 def test_a_caption_has_a_map_from_its_tokens_to_the_grid(picture):
     caption = make_captioner()(picture)
     assert caption.source == "scene.png"
-    assert "".join(caption.maps[0].rows).strip() == caption.text
-    assert 0 < len(caption.maps[0].rows) < 9
+    assert "".join(caption.attention[0].rows).strip() == caption.text
+    assert 0 < len(caption.attention[0].rows) < 9
     assert caption.grid == (2, 3)
-    assert caption.maps[0].columns == ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
+    assert caption.attention[0].columns == ("1,1", "1,2", "1,3", "2,1", "2,2", "2,3")
     assert caption.pixels.shape == (8, 12, 3)
-    np.testing.assert_allclose(caption.maps[0].average.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(caption.attention[0].average.sum(axis=1), 1, atol=1e-5)
 
 
 def test_captions_do_not_depend_on_the_batch(picture, tmp_path):
     Image.new("L", (5, 5), 200).save(tmp_path / "grey.png")
     captioner = make_captioner()
-    together = captioner.caption([tmp_path / "grey.png", picture, picture])
+    together = captioner([tmp_path / "grey.png", picture, picture])
     assert [caption.text for caption in together[1:]] == [captioner(picture).text] * 2
     np.testing.assert_allclose(together[1].alignment, captioner(picture).alignment, atol=1e-5)
 
 
 def test_beam_search_beats_greedy_and_samples_depend_on_the_seed(picture):
     captioner = make_captioner()
-    assert captioner(picture, beam=20).score >= captioner(picture).score - 1e-6
+    assert captioner(picture, num_beams=20).score >= captioner(picture).score - 1e-6
     samples = [captioner(picture, sampling=Sampling(temperature=5.0, seed=seed)).text for seed in (1, 1, 2, 3, 4)]
     assert samples[0] == samples[1]
     assert len(set(samples)) > 1
 
 
+def test_several_captions_of_an_image_are_ranked_and_have_their_own_maps(picture):
+    captioner = make_captioner()
+    first, second = captioner(picture, num_beams=4, num_return_sequences=2)
+    assert first.score >= second.score
+    assert captioner([picture], num_beams=4)[0].text == first.text
+    for caption in (first, second):
+        assert "".join(caption.attention[0].rows).strip() == caption.text
+
+
 def test_a_model_without_attention_has_no_map(picture):
     caption = make_captioner(decoder="tell")(picture)
-    assert caption.maps == ()
+    assert caption.attention == ()
     assert caption.text
 
 
@@ -80,9 +90,9 @@ def test_a_caption_can_be_empty(picture, tmp_path):
         captioner.model.output.bias[END] = 1e3
     caption = captioner(picture)
     assert caption.text == ""
-    assert caption.maps[0].weights.shape == (1, 0, 6)
+    assert caption.attention[0].weights.shape == (1, 0, 6)
     assert "(empty)" in save_captions([caption], tmp_path / "page.html").read_text()
-    assert captioner.caption([]) == []
+    assert captioner([]) == []
 
 
 def test_grey_pictures_are_shown_in_grey(picture):
@@ -94,7 +104,7 @@ def test_each_tensor_of_a_feature_file_gets_a_caption(tmp_path, picture):
     captioner = make_captioner(encoder="features", channels=5, height=2, width=3)
     rng = np.random.default_rng(0)
     save_file({name: rng.standard_normal((5, 2, 3)) for name in ("b.jpg", "a.jpg")}, tmp_path / "found.safetensors")
-    captions = captioner.caption([tmp_path / "found.safetensors"])
+    captions = captioner([tmp_path / "found.safetensors"])
     assert [caption.source for caption in captions] == ["a.jpg", "b.jpg"]
     assert captions[0].pixels.shape == (2, 3, 3)
     with pytest.raises(InputError, match=r"scene\.png: .*features \[5, 2, 3\]"):
@@ -105,9 +115,9 @@ def test_each_tensor_of_a_feature_file_gets_a_caption(tmp_path, picture):
 
 def test_a_saved_captioner_is_loaded_and_is_not_a_translator(tmp_path, picture):
     captioner = make_captioner()
-    save_model(captioner.model, VOCABULARY, tmp_path)
+    save_model(captioner.model, TOKENIZER, tmp_path)
     assert Captioner(tmp_path, device="cpu")(picture).text == captioner(picture).text
-    with pytest.raises(InputError, match=r"is a captioner"):
+    with pytest.raises(InputError, match=r"an encoder-decoder .* is required"):
         Translator(tmp_path, device="cpu")
-    with pytest.raises(InputError, match="vocabulary"):
+    with pytest.raises(InputError, match="tokenizer"):
         Captioner(captioner.model)

@@ -6,7 +6,8 @@ import torch
 import qkv
 from qkv.errors import InputError
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.tokenizers.vocabulary import BEGIN, END, Vocabulary
+from qkv.tokenizers import CharTokenizer
+from qkv.tokenizers.trained import BEGIN, END
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXTS = ["A good film.", "bad", "The cat sat on the mat, the dog on the cat.", "Playing dogs!", "good good good", "Zzz"]
@@ -19,19 +20,22 @@ def classifier(tmp_path):
     return qkv.Classifier(saved(model, tiny_tokenizer(tmp_path), tmp_path / "model"), device="cpu")
 
 
-@pytest.mark.parametrize("budget", [1, 20, 8192])
-def test_probabilities_do_not_depend_on_the_batch(classifier, budget):
-    results = classifier.classify(TEXTS, batch_tokens=budget)
+@pytest.mark.parametrize("batch_size", [1, 4, None])
+def test_probabilities_do_not_depend_on_the_batch(classifier, batch_size):
+    results = classifier(TEXTS, batch_size=batch_size)
     assert [result.text for result in results] == TEXTS
     model, tokenizer = classifier.model, classifier.model.tokenizer
     for text, result in zip(TEXTS, results, strict=True):
         with torch.no_grad():
-            alone = model.logits(model(torch.tensor([tokenizer.encode(text).ids])))[0].softmax(dim=0)
+            alone = model.logits(model(torch.tensor([tokenizer.encode(text, add_special_tokens=True)])))[0].softmax(
+                dim=0
+            )
         assert result.probabilities == pytest.approx(dict(zip(LABELS, alone.tolist(), strict=True)), abs=1e-5)
         assert result.label == LABELS[int(alone.argmax())] == next(iter(result.probabilities))
         assert [*result.probabilities.values()] == sorted(result.probabilities.values(), reverse=True)
     assert len({result.label for result in results}) > 1
     assert classifier(TEXTS[0]).label == results[0].label
+    assert results[0].score == next(iter(results[0].probabilities.values()))
 
 
 def test_texts_are_truncated_to_max_length(tmp_path):
@@ -47,34 +51,26 @@ def test_unnamed_labels_are_named_as_in_transformers(tmp_path):
     assert sorted(classifier("good").probabilities) == ["LABEL_0", "LABEL_1"]
 
 
-def test_a_learned_vocabulary_can_be_used(tmp_path):
-    vocabulary = Vocabulary.train(TEXTS, "char")
-    model = tiny_bert("classifier", vocabulary_size=len(vocabulary), label_names=("no", "yes"), max_length=64)
-    classifier = qkv.Classifier(saved(model, vocabulary, tmp_path / "own"), device="cpu")
-    ids = [BEGIN, *vocabulary.encode("bad film").ids, END]
+def test_a_trained_tokenizer_can_be_used(tmp_path):
+    tokenizer = CharTokenizer.train(TEXTS)
+    model = tiny_bert("classifier", vocab_size=len(tokenizer), label_names=("no", "yes"), max_length=64)
+    classifier = qkv.Classifier(saved(model, tokenizer, tmp_path / "own"), device="cpu")
+    ids = [BEGIN, *tokenizer.encode("bad film"), END]
     with torch.no_grad():
         alone = model.logits(model(torch.tensor([ids])))[0].softmax(dim=0)
     assert classifier("bad film").probabilities["yes"] == pytest.approx(float(alone[1]), abs=1e-5)
 
 
 def test_no_texts_give_no_results_and_an_empty_text_is_an_error(classifier):
-    assert classifier.classify([]) == []
+    assert classifier([]) == []
     with pytest.raises(InputError, match="input 2 is empty"):
-        classifier.classify(["good", " \t"])
+        classifier(["good", " \t"])
 
 
-@pytest.mark.parametrize(
-    ("head", "words"),
-    [
-        (None, "has no head, but 'classifier' is required"),
-        ("tagger", r"has the head 'tagger' \(use qkv tag\)"),
-        ("masked_lm", r"has the head 'masked_lm' \(use qkv fill\)"),
-        ("span", r"has the head 'span' \(use qkv answer\)"),
-    ],
-)
+@pytest.mark.parametrize(("head", "words"), [(None, "no head"), ("tagger", "the head tagger")])
 def test_a_model_with_another_head_is_an_error(head, words, tmp_path):
     folder = saved(tiny_bert(head), tiny_tokenizer(tmp_path), tmp_path / "model")
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=f"text classification requires .* head classifier, but this one has {words}"):
         qkv.Classifier(folder, device="cpu")
 
 
@@ -83,5 +79,9 @@ def test_another_kind_of_model_or_a_missing_tokenizer_is_an_error(tmp_path):
     words = r"is a language model"
     with pytest.raises(InputError, match=words):
         qkv.Classifier(saved(language_model, None, tmp_path / "language-model"), device="cpu")
+    with pytest.raises(InputError, match="RNNLM: text classification requires a TextEncoder"):
+        qkv.Classifier(language_model)
+    with pytest.raises(InputError, match="batch_size must be at least 1"):
+        qkv.Classifier(tiny_bert("classifier"), tiny_tokenizer(tmp_path))(["a"], batch_size=0)
     with pytest.raises(InputError, match="Bert: no tokenizer"):
         qkv.Classifier(tiny_bert("classifier"))

@@ -7,23 +7,25 @@ import torch
 from torch.nn import functional as F
 
 from qkv.errors import InputError
-from qkv.generation import Sampling
+from qkv.generation.sampling import MAX_TOKENS
 from qkv.hub import save_model
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.pipelines.generator import MAX_TOKENS, Generator
-from qkv.tokenizers.vocabulary import SPECIAL, Vocabulary
+from qkv.pipelines.generator import Generator
+from qkv.tokenizers import BPETokenizer, CharTokenizer
+from qkv.tokenizers.library import PretrainedTokenizer
+from qkv.tokenizers.trained import SPECIAL
 
 TEXT = "to be, or not to be "
-VOCABULARY = Vocabulary.train([TEXT], "char")
-GREEDY = Sampling(top_k=1)
+TOKENIZER = CharTokenizer.train([TEXT])
 
 
 @pytest.fixture(scope="module")
 def trained() -> RNNLM:
     """A model that has memorised one line."""
     torch.manual_seed(0)
-    model = RNNLM(RNNLMConfig(vocab_size=len(VOCABULARY), layers=1, embedding_dim=12, hidden_dim=32, dropout=0.0))
-    tokens = torch.tensor(VOCABULARY.encode_ids([TEXT * 2]))
+    model = RNNLM(RNNLMConfig(vocab_size=len(TOKENIZER), layers=1, embedding_dim=12, hidden_dim=32, dropout=0.0))
+    tokens = torch.tensor(TOKENIZER.encode([TEXT * 2]))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     for _ in range(80):
         optimizer.zero_grad()
@@ -37,19 +39,19 @@ def trained() -> RNNLM:
 @pytest.fixture(scope="module")
 def random_model() -> RNNLM:
     torch.manual_seed(4)
-    return RNNLM(RNNLMConfig(vocab_size=len(VOCABULARY), hidden_dim=16)).eval()
+    return RNNLM(RNNLMConfig(vocab_size=len(TOKENIZER), hidden_dim=16)).eval()
 
 
 def test_a_trained_model_continues_its_text(trained):
-    answer = Generator(trained, VOCABULARY)("to be, or", tokens=11, top_k=1)
+    answer = Generator(trained, TOKENIZER)("to be, or", max_new_tokens=11, temperature=0.0)
     assert answer.continuation == " not to be "
     assert answer.text == "to be, or not to be "
     assert -0.5 < answer.score < 0.0
 
 
 def test_score_is_the_mean_log_probability_of_generated_tokens(random_model):
-    answer = Generator(random_model, VOCABULARY)("be", tokens=7)
-    ids = VOCABULARY.encode(answer.text).ids
+    answer = Generator(random_model, TOKENIZER)("be", max_new_tokens=7)
+    ids = TOKENIZER.encode(answer.text)
     with torch.no_grad():
         log_p = random_model(torch.tensor([ids]))[0].log_softmax(-1)
     token_log_p = [log_p[position - 1, ids[position]].item() for position in range(2, 9)]
@@ -57,30 +59,75 @@ def test_score_is_the_mean_log_probability_of_generated_tokens(random_model):
 
 
 def test_samples_depend_on_the_seed(random_model):
-    generator = Generator(random_model, VOCABULARY)
-    first, same, different = (generator("be", tokens=30, seed=seed).text for seed in (1, 1, 2))
+    generator = Generator(random_model, TOKENIZER)
+    first, same, different = (generator("be", max_new_tokens=30, seed=seed).text for seed in (1, 1, 2))
     assert first == same != different
     assert len(first) == 32
 
 
 def test_samples_do_not_depend_on_the_batch(random_model):
-    generator = Generator(random_model, VOCABULARY)
-    (few,) = generator.generate(["be"], 20, samples=2)
-    many, _ = generator.generate(["be", "or"], 20, samples=5)
+    generator = Generator(random_model, TOKENIZER)
+    (few,) = generator(["be"], max_new_tokens=20, num_return_sequences=2)
+    many, _ = generator(["be", "or"], max_new_tokens=20, num_return_sequences=5)
     assert [sample.text for sample in few] == [sample.text for sample in many[:2]]
     assert len({sample.text for sample in many}) == 5
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, None])
+def test_prompts_of_any_length_are_batched_in_order(random_model, batch_size):
+    generator, prompts = Generator(random_model, TOKENIZER), ["be", "to", "or not", "n", "not be"]
+    together = generator(prompts, max_new_tokens=12, seed=3, batch_size=batch_size)
+    assert [answer.prompt for answer in together] == prompts
+    assert [answer.text for answer in together] == [
+        answer.text for answer in generator(prompts, max_new_tokens=12, seed=3, batch_size=1)
+    ]
+    assert len({answer.continuation for answer in together}) > 1
+
+
+def test_a_temperature_of_0_is_greedy_and_depends_on_no_seed(random_model):
+    generator = Generator(random_model, TOKENIZER)
+    first = generator("be", max_new_tokens=20, temperature=0.0).text
+    assert first == generator("be", max_new_tokens=20, temperature=0.0, seed=9).text
+    assert first == generator("be", max_new_tokens=20, top_k=1).text
+
+
+@pytest.mark.parametrize("options", [{"seed": 5}, {"temperature": 0.0}, {"top_p": 0.5}])
+def test_streamed_pieces_concatenate_to_the_continuation(random_model, options):
+    generator = Generator(random_model, TOKENIZER)
+    pieces = [*generator.stream("to be", max_new_tokens=15, **options)]
+    assert len(pieces) == 15
+    assert "".join(pieces) == generator("to be", max_new_tokens=15, **options).continuation
+
+
+def test_a_streamed_piece_is_never_a_part_of_a_character():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({token: number for number, token in enumerate(alphabet)}, []))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PretrainedTokenizer(backend)
+    torch.manual_seed(0)
+    model = RNNLM(RNNLMConfig(vocab_size=len(tokenizer), layers=1, embedding_dim=12, hidden_dim=32, dropout=0.0))
+    text = torch.tensor([tokenizer.encode("äöü" * 8)])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(150):
+        optimizer.zero_grad()
+        F.cross_entropy(model(text[:, :-1]).transpose(1, 2), text[:, 1:]).backward()
+        optimizer.step()
+    pieces = [*Generator(model, tokenizer).stream("äö", max_new_tokens=6, temperature=0.0)]
+    assert pieces == ["ü", "ä", "ö"]
+
+
 def test_a_prompt_of_one_token_is_enough(random_model):
-    generator = Generator(random_model, VOCABULARY)
-    assert len(generator("t", tokens=3).continuation) == 3
+    generator = Generator(random_model, TOKENIZER)
+    assert len(generator("t", max_new_tokens=3).continuation) == 3
 
 
 def test_special_tokens_are_never_generated(random_model):
     with torch.no_grad():
         random_model.readout.bias[: len(SPECIAL)] += 50.0
     try:
-        assert "<" not in Generator(random_model, VOCABULARY)("be", tokens=20).text
+        assert "<" not in Generator(random_model, TOKENIZER)("be", max_new_tokens=20).text
     finally:
         with torch.no_grad():
             random_model.readout.bias[: len(SPECIAL)] -= 50.0
@@ -88,46 +135,55 @@ def test_special_tokens_are_never_generated(random_model):
 
 def test_unused_outputs_are_never_generated():
     torch.manual_seed(0)
-    model = RNNLM(RNNLMConfig(vocab_size=len(VOCABULARY) + 7, hidden_dim=8))
+    model = RNNLM(RNNLMConfig(vocab_size=len(TOKENIZER) + 7, hidden_dim=8))
     with torch.no_grad():
-        model.readout.bias[len(VOCABULARY) :] += 50.0
-    assert len(Generator(model, VOCABULARY)("be", tokens=20).continuation) == 20
+        model.readout.bias[len(TOKENIZER) :] += 50.0
+    assert len(Generator(model, TOKENIZER)("be", max_new_tokens=20).continuation) == 20
 
 
 def test_subwords_are_decoded_together_with_the_prompt():
-    vocabulary = Vocabulary.train([TEXT * 20], "bpe:30")
+    tokenizer = BPETokenizer.train([TEXT * 20], vocab_size=30)
     torch.manual_seed(0)
-    answer = Generator(RNNLM(RNNLMConfig(vocab_size=len(vocabulary), hidden_dim=8)), vocabulary)("to be", tokens=10)
-    ids = vocabulary.encode("to be").ids
+    answer = Generator(RNNLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_dim=8)), tokenizer)(
+        "to be", max_new_tokens=10
+    )
+    ids = tokenizer.encode("to be")
     assert answer.text.startswith("to be")
-    assert vocabulary.encode(answer.text).ids[: len(ids) - 1] == ids[:-1]
+    assert tokenizer.encode(answer.text)[: len(ids) - 1] == ids[:-1]
     assert len(answer.continuation) >= 10
 
 
 def test_unknown_characters_are_reported(random_model):
-    answer = Generator(random_model, VOCABULARY)("to bé", tokens=2)
+    answer = Generator(random_model, TOKENIZER)("to bé", max_new_tokens=2)
     assert answer.unknown == ("é",)
     assert answer.text.startswith("to bé")
     assert len(answer.continuation) == 2
 
 
 def test_a_saved_model_generates_like_the_one_in_memory(random_model, tmp_path: Path, monkeypatch):
-    save_model(random_model, VOCABULARY, tmp_path)
+    save_model(random_model, TOKENIZER, tmp_path)
     generator = Generator(tmp_path, device="cpu")
-    assert generator("be", tokens=20).text == Generator(random_model, VOCABULARY)("be", tokens=20).text
+    assert generator("be", max_new_tokens=20).text == Generator(random_model, TOKENIZER)("be", max_new_tokens=20).text
 
 
 def test_invalid_inputs_are_errors(random_model, tmp_path):
-    generator = Generator(random_model, VOCABULARY)
+    generator = Generator(random_model, TOKENIZER)
     with pytest.raises(InputError, match="prompt 2 is empty"):
-        list(generator.generate(["be", ""], 3))
-    with pytest.raises(InputError, match="tokens must be at least 1"):
-        generator("be", tokens=0)
-    with pytest.raises(InputError, match="samples must be at least 1"):
-        list(generator.generate(["be"], 3, samples=0))
+        generator(["be", ""])
+    for option in ("max_new_tokens", "num_return_sequences", "top_k", "batch_size"):
+        with pytest.raises(InputError, match=f"{option} must be at least 1"):
+            generator("be", **{option: 0})
     with pytest.raises(InputError, match="exceed the limit"):
-        list(generator.generate(["be"], MAX_TOKENS, samples=2))
-    with pytest.raises(InputError, match="RNNLM: no vocabulary"):
+        generator("be", max_new_tokens=MAX_TOKENS, num_return_sequences=2)
+    with pytest.raises(InputError, match="RNNLM: no tokenizer"):
         Generator(random_model)
     with pytest.raises(InputError, match="none: no such folder"):
         Generator(tmp_path / "none")
+
+
+def test_the_context_of_a_model_bounds_prompt_and_continuation():
+    config = GPT2Config(vocab_size=len(TOKENIZER), dim=8, heads=2, layers=1, ffn_dim=8, max_length=8)
+    generator = Generator(GPT2(config), TOKENIZER)
+    assert len(generator("to be", max_new_tokens=4).continuation) == 4
+    with pytest.raises(InputError, match=r"prompt 2 .* must be at most 2"):
+        generator(["to", "to be, "], max_new_tokens=4)

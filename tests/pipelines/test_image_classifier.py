@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,8 @@ from qkv.cli.main import app
 from qkv.errors import InputError
 from qkv.hub import save_model
 from qkv.interpret.image_probe import PictureProbe
-from qkv.models.vit import Config, ViT
-from qkv.pipelines import image_classifier as picture_classifier
-from qkv.pipelines.image_classifier import PictureClassifier
+from qkv.models.vit import ViT, ViTConfig
+from qkv.pipelines.image_classifier import ImageClassifier
 from qkv.pipelines.image_preprocessing import scale_pixels
 
 NAMES = ("boot", "coat", "hat")
@@ -26,7 +24,9 @@ NAMES = ("boot", "coat", "hat")
 @pytest.fixture
 def model() -> ViT:
     torch.manual_seed(0)
-    config = Config(classes=3, label_names=NAMES, channels=1, height=8, width=8, patch=4, dim=8, heads=2, layers=1)
+    config = ViTConfig(
+        classes=3, label_names=NAMES, channels=1, height=8, width=8, patch=4, dim=8, heads=2, layers=1, ffn_dim=32
+    )
     model = ViT(config).eval()
     torch.nn.init.normal_(model.head.weight)
     return model
@@ -41,9 +41,8 @@ def pictures(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_labels_equal_the_logits_in_any_batch(model, pictures, monkeypatch):
-    monkeypatch.setattr(picture_classifier, "MAX_BATCH", 2)
-    results = PictureClassifier(model).classify(pictures)
+def test_labels_equal_the_logits_in_any_batch(model, pictures):
+    results = ImageClassifier(model)(pictures, batch_size=2)
     assert [result.text for result in results] == [str(path) for path in pictures]
     for path, result in zip(pictures, results, strict=True):
         pixels = torch.from_numpy(np.array(Image.open(path)))[None, None]
@@ -61,9 +60,7 @@ def test_the_classify_command_takes_pictures(model, pictures, tmp_path):
     named = CliRunner().invoke(app, ["classify", str(folder), *map(str, pictures), "--json"], catch_exceptions=False)
     answers = [json.loads(line) for line in named.stdout.splitlines()]
     assert [answer["picture"] for answer in answers] == [str(path) for path in pictures]
-    assert [answer["label"] for answer in answers] == [
-        answer.label for answer in PictureClassifier(model).classify(pictures)
-    ]
+    assert [answer["label"] for answer in answers] == [answer.label for answer in ImageClassifier(model)(pictures)]
     (tmp_path / "list.txt").write_text("".join(f"{path}\n" for path in pictures))
     listed = ["classify", str(folder), "--input", str(tmp_path / "list.txt"), "--json"]
     assert CliRunner().invoke(app, listed, catch_exceptions=False).stdout == named.stdout
@@ -74,9 +71,9 @@ def test_the_classify_command_takes_pictures(model, pictures, tmp_path):
 
 
 def test_duplicate_label_names_are_numbered(model, pictures):
-    same = ViT(replace(model.config, label_names=("crane", "dog", "crane"))).eval()
+    same = ViT(model.config.replace(label_names=("crane", "dog", "crane"))).eval()
     same.load_state_dict(model.state_dict())
-    found, expected = (PictureClassifier(classified_by)(pictures[0]).probabilities for classified_by in (same, model))
+    found, expected = (ImageClassifier(classified_by)(pictures[0]).probabilities for classified_by in (same, model))
     names = dict(zip(("crane", "dog", "crane (2)"), NAMES, strict=True))
     assert {names[name]: value for name, value in found.items()} == expected
 
@@ -97,9 +94,7 @@ def test_pictures_are_normalised_as_the_folder_specifies(model, pictures, tmp_pa
     pixels = torch.from_numpy(np.array(Image.open(pictures[0])))[None, None].float()
     with torch.no_grad():
         expected = model(by_hand(pixels))[0].softmax(dim=-1).max()
-    assert max(PictureClassifier(folder)(pictures[0]).probabilities.values()) == pytest.approx(
-        float(expected), abs=1e-6
-    )
+    assert max(ImageClassifier(folder)(pictures[0]).probabilities.values()) == pytest.approx(float(expected), abs=1e-6)
     assert math.exp(PictureProbe(folder)(pictures[0]).score) == pytest.approx(float(expected), abs=1e-6)
 
 
@@ -117,9 +112,9 @@ def test_an_invalid_normalisation_is_an_error(model, tmp_path, config):
     save_model(model, None, tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"preprocessor_config\.json"):
-        PictureClassifier(tmp_path)
+        ImageClassifier(tmp_path)
 
 
 def test_a_vit_without_classes_is_an_error():
     with pytest.raises(InputError, match="no classification head"):
-        PictureClassifier(ViT(Config(channels=1, height=8, width=8, patch=4, dim=8, heads=2, layers=1)))
+        ImageClassifier(ViT(ViTConfig(channels=1, height=8, width=8, patch=4, dim=8, heads=2, layers=1, ffn_dim=32)))

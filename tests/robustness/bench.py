@@ -19,7 +19,7 @@ from random import Random
 from shlex import join
 
 from tests.robustness import checks, process
-from tests.robustness.mutators import MUTATORS, Target, place_output
+from tests.robustness.mutators import MUTATORS, Target, prepare_output
 from tests.robustness.sandbox import Sandbox, Snapshot
 from tests.robustness.scenarios import SCENARIOS, Scenario
 from tests.robustness.subjects import Subjects
@@ -52,7 +52,7 @@ def sample(seed: int) -> list[int]:
 
 
 @dataclass
-class Outcome:
+class CaseResult:
     """The result of a case."""
 
     number: int
@@ -108,7 +108,7 @@ class Running:
     def _damage(self) -> str:
         if self.scenario.group == "output":
             assert self.output is not None
-            self.output = place_output(self.mutation, self.output, self.sandbox)
+            self.output = prepare_output(self.mutation, self.output, self.sandbox)
             return f"output target: {self.mutation}"
         mutator = MUTATORS[self.mutation]
         found = sorted({path for pattern in self.scenario.targets for path in self.sandbox.input.glob(pattern)})
@@ -120,7 +120,7 @@ class Running:
         name = path.relative_to(self.sandbox.input)
         return f"{name}: {mutator.apply(Target(path, self.random, self.sandbox))}"
 
-    def poll(self) -> Outcome | None:
+    def poll(self) -> CaseResult | None:
         """The outcome, once the command has ended."""
         ended = self.child.poll()
         if ended is None:
@@ -136,7 +136,7 @@ class Running:
         if ended.code == 0 and self.scenario.result:
             path = self.output or self.sandbox.input / "run"
             found += checks.check_output(self.scenario.result, path, self.sandbox, Path(f"{self.files}.check"))
-        return Outcome(
+        return CaseResult(
             self.number, self.scenario.group, self.scenario.name, self.mutation, self.done,
             join(["qkv", *self.arguments]), ended.code, round(ended.seconds, 2), ended.memory >> 20,
             str(self.sandbox.root), stderr[-4000:], found,
@@ -161,7 +161,9 @@ def _environment(sandbox: Sandbox) -> dict[str, str]:
     return {"HOME": home, "XDG_CACHE_HOME": home, "TMPDIR": str(sandbox.temporary)}
 
 
-def run(numbers: Sequence[int], folder: Path, *, seed: int = SEED, jobs: int = 1, keep: bool = False) -> list[Outcome]:
+def run(
+    numbers: Sequence[int], folder: Path, *, seed: int = SEED, jobs: int = 1, keep: bool = False
+) -> list[CaseResult]:
     """Run cases, `jobs` at a time; the sandboxes of failed cases are kept."""
     subjects, waiting, running, outcomes = Subjects(folder / "subjects"), list(numbers), [], []
     while waiting or running:
@@ -180,7 +182,7 @@ def run(numbers: Sequence[int], folder: Path, *, seed: int = SEED, jobs: int = 1
     return sorted(outcomes, key=lambda one: one.number)
 
 
-def summary(outcomes: Iterable[Outcome]) -> str:
+def summary(outcomes: Iterable[CaseResult]) -> str:
     """Counts by scenario and by mutation: cases, exit codes, violations."""
     cases = list(outcomes)
     lines = []

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
-WORDS = ["the", "king", "sat", "on", "a", "mat", "and", "the", "cat", "saw", "the", "old", "king", "go", "home"]
-LINES = [" ".join(WORDS[begin : begin + 5]) for begin in range(9)]
+WORD_LIST = ["the", "king", "sat", "on", "a", "mat", "and", "the", "cat", "saw", "the", "old", "king", "go", "home"]
+LINES = [" ".join(WORD_LIST[begin : begin + 5]) for begin in range(9)]
 PAIRS = [f"{line}\t{' '.join(reversed(line.split()))}" for line in LINES]
 LABELS = [f"{line}\t{'good' if number % 2 else 'bad'}" for number, line in enumerate(LINES)]
 TREES = [
@@ -70,7 +70,7 @@ TRANSFORMER = ("model.dim=8", "model.heads=2")
 SETTINGS: dict[str, tuple[str, ...]] = {
     "dates-gru": ("data.size=60", "model.hidden_dim=8", "model.embedding_dim=4", "train.batch_tokens=256"),
     "pairs-gru": ("model.hidden_dim=8", "model.embedding_dim=4"),
-    "pairs-transformer": (*TRANSFORMER, "model.encoder_layers=1", "model.decoder_layers=1", "model.feedforward=8"),
+    "pairs-transformer": (*TRANSFORMER, "model.encoder_layers=1", "model.decoder_layers=1", "model.ffn_dim=8"),
     "polarity-bert": (*TRANSFORMER, "model.layers=1", "data.vocabulary=wordpiece:60"),
     "polarity-lstm-attention": ("model.embedding_dim=4", "model.hidden_dim=4"),
     "movie-reviews-han": ("model.embedding_dim=4", "model.hidden_dim=4"),

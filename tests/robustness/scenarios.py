@@ -23,7 +23,7 @@ class Scenario:
     families: tuple[str, ...] = MODEL
     output: str = ""  # the name of what is written in the folder out
     written: tuple[str, ...] = ()  # glob patterns of other files that may be written
-    result: str = ""  # what the output is, which says how it is checked
+    result: str = ""  # kind of output, which determines how it is checked
     repeat: int = 1  # cases for each mutator
 
     @property
@@ -45,33 +45,33 @@ def _device(command: str) -> tuple[str, ...]:
 
 
 MODELS = [
-    _model("own/rnn_seq2seq", "translate", "{in}/model", "--file", "{in}/lines.txt", "--beam", "2", "--json"),
-    _model("own/transformer", "translate", "{in}/model", "--file", "{in}/lines.txt"),
-    _model("own/gpt2", "generate", "{in}/model", "--input", "{in}/lines.txt", "--tokens", "8"),
-    _model("own/rnn_lm", "generate", "{in}/model", "--prompt", "The king", "--tokens", "8"),
+    _model("own/rnn_seq2seq", "translate", "{in}/model", "--input", "{in}/lines.txt", "--num-beams", "2", "--json"),
+    _model("own/transformer", "translate", "{in}/model", "--input", "{in}/lines.txt"),
+    _model("own/gpt2", "generate", "{in}/model", "--input", "{in}/lines.txt", "--max-new-tokens", "8"),
+    _model("own/rnn_lm", "generate", "{in}/model", "The king", "--max-new-tokens", "8"),
     _model("own/bert_classifier", "classify", "{in}/model", "--input", "{in}/lines.txt"),
     _model("own/bert_tagger", "tag", "{in}/model", "--input", "{in}/lines.txt"),
-    _model("own/bert_span", "answer", "{in}/model", "--file", "{in}/questions.jsonl"),
+    _model("own/bert_span", "answer", "{in}/model", "--input", "{in}/questions.jsonl"),
     _model("own/bert_pretraining", "fill", "{in}/model", "--input", "{in}/masked.txt"),
     _model("own/rnn_text", "classify", "{in}/model", "--input", "{in}/lines.txt", "--json"),
     _model("own/han", "classify", "{in}/model", "--document", "{in}/document.txt"),
     _model("own/captioner", "caption", "{in}/model", "{in}/0.png"),
     _model("own_vit", "classify", "{in}/model", "{in}/0.png"),
-    _model("hf/gpt2", "generate", "{in}/model", "--input", "{in}/lines.txt", "--tokens", "8"),
-    _model("hf/gpt2_shards", "generate", "{in}/model", "--prompt", "the king", "--tokens", "8"),
-    _model("hf/bert", "embed", "{in}/model", "--input", "{in}/lines.txt", "--out", "{out}", output="vectors.npy",
+    _model("hf/gpt2", "generate", "{in}/model", "--input", "{in}/lines.txt", "--max-new-tokens", "8"),
+    _model("hf/gpt2_shards", "generate", "{in}/model", "the king", "--max-new-tokens", "8"),
+    _model("hf/bert", "embed", "{in}/model", "--input", "{in}/lines.txt", "--output", "{out}", output="vectors.npy",
            result="npy"),
     _model("hf/bert_masked", "fill", "{in}/model", "--input", "{in}/masked.txt"),
     _model("hf/bert_classifier", "classify", "{in}/model", "--input", "{in}/lines.txt"),
     _model("hf/bert_tagger", "tag", "{in}/model", "--input", "{in}/lines.txt", "--json"),
-    _model("hf/bert_span", "answer", "{in}/model", "--file", "{in}/questions.jsonl"),
-    _model("hf/marian", "translate", "{in}/model", "--file", "{in}/lines.txt"),
+    _model("hf/bert_span", "answer", "{in}/model", "--input", "{in}/questions.jsonl"),
+    _model("hf/marian", "translate", "{in}/model", "--input", "{in}/lines.txt"),
     _model("hf/vit", "classify", "{in}/model", "{in}/0.png"),
-    _model("hf/bert_masked", "view", "{in}/model", "the king", "--out", "{out}", output="page.html", result="html"),
+    _model("hf/bert_masked", "view", "{in}/model", "the king", "--output", "{out}", output="page.html", result="html"),
     _model("hf/marian", "convert", "{in}/model", "{out}", "--to", "qkv", output="copy", result="model"),
     _model("hf/gpt2_shards", "convert", "{in}/model", "{out}", output="copy", result="model"),
     _model("own/gpt2", "convert", "{in}/model", "{out}", "--to", "hf", output="copy", result="model"),
-    _model("own/transformer", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv", "--out", "{out}",
+    _model("own/transformer", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv", "--output", "{out}",
            output="answers.txt", result="lines"),
     _model("elmo", "convert", "{in}/model", "{out}", "--to", "qkv", output="copy", result="model"),
 ]  # fmt: skip
@@ -80,7 +80,7 @@ MODELS = [
 def _train(recipe: str, *files: str, more: tuple[str, ...] = (), families: tuple[str, ...] = DATA) -> Scenario:
     """Training on data files, which are damaged."""
     given = [part for name in files for part in ("--data", f"{{in}}/{name}")]
-    command = ("train", recipe, *given, *settings(recipe, *more), "--out", "{out}")
+    command = ("train", recipe, *given, *settings(recipe, *more), "--output", "{out}")
     return Scenario(
         f"train {recipe}", "data", f"texts/{'+'.join(files)}", command, families=families, output="run", result="run"
     )
@@ -103,21 +103,21 @@ DATAS = [
     _train("shakespeare-gpt", "text.txt"),
     _train("imdb-bert", "reviews.txt"),
     Scenario("train captions", "data", "captions", (
-        "train", "shapes-attend", "--data-dir", "{in}", *settings("shapes-attend"), "--out", "{out}"
+        "train", "shapes-attend", "--data-dir", "{in}", *settings("shapes-attend"), "--output", "{out}"
     ), families=(*DATA, "image"), output="run", result="run"),
     Scenario("train recipe", "data", "texts/recipe.toml", (
-        "train", "{in}/recipe.toml", "--out", "{out}", *CPU
+        "train", "{in}/recipe.toml", "--output", "{out}", *CPU
     ), families=(*DATA, "toml"), output="run", result="run", repeat=3),
     Scenario("train elmo", "data", "elmo", (
         "train", "polarity-elmo", "--data", "{in}/labels.tsv", "--set", "init={in}/model", "--set", "train.epochs=1",
-        "--set", "model.task_embedding_dim=4", "--set", "model.task_hidden_dim=4", "--out", "{out}", *CPU,
+        "--set", "model.task_embedding_dim=4", "--set", "model.task_hidden_dim=4", "--output", "{out}", *CPU,
     ), ("model/*",), ("bytes", "json", "special"), output="run", result="run"),
     _read("texts/pairs.tsv", "pairs.tsv", "data", "show", "{in}/pairs.tsv"),
     _read("own/transformer", "pairs.tsv", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv"),
-    _read("own/transformer", "lines.txt", "translate", "{in}/model", "--file", "{in}/lines.txt"),
-    _read("own/gpt2", "lines.txt", "generate", "{in}/model", "--input", "{in}/lines.txt", "--tokens", "4"),
-    _read("own/bert_tagger", "trees.conllu", "tag", "{in}/model", "--file", "{in}/trees.conllu"),
-    _read("own/bert_span", "questions.jsonl", "answer", "{in}/model", "--file", "{in}/questions.jsonl"),
+    _read("own/transformer", "lines.txt", "translate", "{in}/model", "--input", "{in}/lines.txt"),
+    _read("own/gpt2", "lines.txt", "generate", "{in}/model", "--input", "{in}/lines.txt", "--max-new-tokens", "4"),
+    _read("own/bert_tagger", "trees.conllu", "tag", "{in}/model", "--input", "{in}/trees.conllu"),
+    _read("own/bert_span", "questions.jsonl", "answer", "{in}/model", "--input", "{in}/questions.jsonl"),
     _read("own/han", "document.txt", "classify", "{in}/model", "--document", "{in}/document.txt"),
     _read("hf/bert", "lines.txt", "embed", "{in}/model", "--input", "{in}/lines.txt", "--json"),
     _read("own_vit", "0.png", "classify", "{in}/model", "{in}/0.png", families=IMAGE),
@@ -147,7 +147,7 @@ RUNS = [
         "view", "{in}/run", "5", "--png", "{out}", *CPU
     ), ("run/*", "run/*/*"), RUN, "memory.png", (), "png"),
     Scenario("compare", "run", "runs", (
-        "compare", "{in}/rnn_seq2seq", "{in}/transformer", "--out", "{out}"
+        "compare", "{in}/rnn_seq2seq", "{in}/transformer", "--output", "{out}"
     ), ("*/results.jsonl", "*/recipe.toml", "*"), ("bytes", "text", "special", "folder"), "page.md", (), "md"),
 ]  # fmt: skip
 
@@ -160,19 +160,19 @@ def _out(subject: str, output: str, result: str, *command: str, written: tuple[s
 
 TARGETS = [
     _out("own/gpt2", "copy", "model", "convert", "{in}/model", "{out}", "--to", "qkv"),
-    _out("own/gpt2", "page.html", "html", "view", "{in}/model", "the king", "--out", "{out}"),
-    _out("own/gpt2", "drawn.png", "png", "view", "{in}/model", "the king", "--out", "{beside}/p.html", "--png", "{out}",
+    _out("own/gpt2", "page.html", "html", "view", "{in}/model", "the king", "--output", "{out}"),
+    _out("own/gpt2", "drawn.png", "png", "view", "{in}/model", "the king", "--page", "{beside}/p.html", "--png", "{out}",
          written=("out/p.html",)),
-    _out("own/bert_classifier", "vectors.npy", "npy", "embed", "{in}/model", "the king", "--out", "{out}"),
-    _out("own/bert_classifier", "v.safetensors", "safetensors", "embed", "{in}/model", "the king", "--out", "{out}"),
-    _out("own/transformer", "answers.txt", "lines", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv", "--out",
+    _out("own/bert_classifier", "vectors.npy", "npy", "embed", "{in}/model", "the king", "--output", "{out}"),
+    _out("own/bert_classifier", "v.safetensors", "safetensors", "embed", "{in}/model", "the king", "--output", "{out}"),
+    _out("own/transformer", "answers.txt", "lines", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv", "--output",
          "{out}"),
-    _out("own/transformer", "page.html", "html", "translate", "{in}/model", "the king", "--attention", "{out}"),
-    _out("own/captioner", "page.html", "html", "caption", "{in}/model", "{in}/0.png", "--out", "{out}"),
-    _out("runs", "page.md", "md", "compare", "{in}/rnn_seq2seq", "{in}/transformer", "--out", "{out}"),
+    _out("own/transformer", "page.html", "html", "translate", "{in}/model", "the king", "--page", "{out}"),
+    _out("own/captioner", "page.html", "html", "caption", "{in}/model", "{in}/0.png", "--output", "{out}"),
+    _out("runs", "page.md", "md", "compare", "{in}/rnn_seq2seq", "{in}/transformer", "--output", "{out}"),
     _out("runs", "figure.png", "png", "compare", "{in}/rnn_seq2seq", "--by-length", "{out}"),
     _out("texts/pairs.tsv", "run", "run", "train", "pairs-gru", "--data", "{in}/pairs.tsv", *settings("pairs-gru"),
-         "--out", "{out}"),
+         "--output", "{out}"),
 ]  # fmt: skip
 
 SCENARIOS = [*MODELS, *DATAS, *RUNS, *TARGETS]

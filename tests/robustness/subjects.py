@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.robustness import process
-from tests.robustness.inputs import LINES, TEXTS, WORDS, settings, write_captions, write_images, write_texts
+from tests.robustness.inputs import LINES, TEXTS, WORD_LIST, settings, write_captions, write_images, write_texts
 
 INTERRUPTED = 130
 
@@ -92,7 +92,7 @@ def _run(subjects: Subjects, name: str) -> None:
         given = ["--data-dir", subjects.get("captions")]
     elif data:
         given = ["--data", subjects.get(f"texts/{data}") / data]
-    subjects.qkv("train", recipe, *given, *settings(recipe, "train.save_every=2"), "--out", folder / "run")
+    subjects.qkv("train", recipe, *given, *settings(recipe, "train.save_every=2"), "--output", folder / "run")
     if name in ("rnn_seq2seq", "transformer"):
         subjects.qkv("evaluate", folder / "run", "--split", "valid", "--device", "cpu")
     _inputs(folder)
@@ -121,7 +121,7 @@ def _interrupted(subjects: Subjects, _: str) -> None:
     """A run that was stopped by Ctrl-C after its first checkpoint."""
     folder = subjects.folder / "interrupted" / "run"
     more = ("train.epochs=4", "train.save_every=3", "train.validate_every=6")
-    arguments = ["train", "dates-gru", *settings("dates-gru", *more), "--out", str(folder)]
+    arguments = ["train", "dates-gru", *settings("dates-gru", *more), "--output", str(folder)]
 
     def stopped() -> int:
         pid = os.getpid()
@@ -170,7 +170,20 @@ def _gpt2(transformers: Any, folder: Path, shards: str = "5GB") -> None:
 
 
 def _bert(transformers: Any, folder: Path, head: str, tokenizer_json: bool = False, **config: Any) -> None:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS), "##s", "##ing", ".", "a", "q", "##q"]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *dict.fromkeys(WORD_LIST),
+        "##s",
+        "##ing",
+        ".",
+        "a",
+        "q",
+        "##q",
+    ]
     (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(words)) + "\n")
     tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
     tokenizer.save_pretrained(folder)

@@ -1,15 +1,12 @@
 """Downloads from a misbehaving server: the file is complete and correct, or absent."""
 
 import hashlib
-import os
 import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,13 +27,12 @@ class Server:
 
     url: str = ""
     data: bytes = DATA
-    knows_ranges: bool = True
     cuts: list[int] = field(default_factory=list)  # after how many bytes each of the next answers breaks off
     codes: list[int] = field(default_factory=list)  # what the next answers say instead of 200
     announces_length: bool | str = True
     redirect: str = ""
     gate: threading.Event | None = None  # the second half waits for it
-    ranges: list[str | None] = field(default_factory=list)  # what was asked for
+    requests: int = 0
 
 
 @pytest.fixture
@@ -48,7 +44,7 @@ def server() -> Iterator[Server]:
             pass
 
         def do_GET(self) -> None:
-            state.ranges.append(self.headers["Range"])
+            state.requests += 1
             if state.redirect and self.path == "/file":
                 self.send_response(302)
                 self.send_header("Location", state.redirect)
@@ -57,12 +53,8 @@ def server() -> Iterator[Server]:
             if state.codes:
                 self.send_error(state.codes.pop(0))
                 return
-            asked = self.headers["Range"] if state.knows_ranges else None
-            begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
-            body = state.data[begin:]
-            self.send_response(206 if asked else 200)
-            if asked:
-                self.send_header("Content-Range", f"bytes {begin}-{len(state.data) - 1}/{len(state.data)}")
+            body = state.data
+            self.send_response(200)
             if state.announces_length:
                 length = state.announces_length if isinstance(state.announces_length, str) else str(len(body))
                 self.send_header("Content-Length", length)
@@ -112,43 +104,26 @@ def test_download_creates_the_folder(server: Server, tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_downloaded(server: Server, tmp_path: Path) -> None:
+    server.data = b""
     fetch(server.url, tmp_path / "file", digest=hashlib.sha256(b"").hexdigest(), size=0)
     assert (tmp_path / "file").read_bytes() == b""
     assert names(tmp_path) == ["file"]
 
 
-def test_an_existing_file_is_not_downloaded_again(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(DATA)
-    fetch(server.url, tmp_path / "file")
-    assert server.ranges == []
-    assert names(tmp_path) == ["file"]
-
-
 @pytest.mark.parametrize("announces_length", [True, False])
-def test_an_interrupted_connection_is_resumed(server: Server, tmp_path: Path, announces_length: bool) -> None:
+def test_an_interrupted_download_is_repeated(server: Server, tmp_path: Path, announces_length: bool) -> None:
     server.cuts, server.announces_length = [100_000, 50_000], announces_length
     fetch(server.url, tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == DATA
-    assert server.ranges == [None, "bytes=100000-", "bytes=150000-"]
+    assert server.requests == 3
     assert names(tmp_path) == ["file"]
 
 
-def test_a_server_without_range_support_resends_the_whole_file(server: Server, tmp_path: Path) -> None:
-    server.cuts, server.knows_ranges = [100_000], False
-    fetch(server.url, tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == DATA
-
-
-def test_partial_data_is_kept_for_the_next_attempt(server: Server, tmp_path: Path) -> None:
-    server.cuts = [70_000, 0, 0]
+def test_a_download_that_is_always_interrupted_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
+    server.cuts = [70_000, 0, 70_000]
     words = refused(lambda: fetch(server.url, tmp_path / "file"))
     assert "connection closed after 70,000 of 300,000 bytes (tried 3 times)" in words
-    assert "70,000 of 300,000 bytes are kept" in words
-    assert names(tmp_path) == ["file.part"]
-    server.ranges.clear()
-    fetch(server.url, tmp_path / "file")
-    assert server.ranges == ["bytes=70000-"]
-    assert (tmp_path / "file").read_bytes() == DATA
+    assert names(tmp_path) == []
 
 
 def test_a_hash_mismatch_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
@@ -156,22 +131,7 @@ def test_a_hash_mismatch_leaves_nothing_behind(server: Server, tmp_path: Path) -
     words = refused(lambda: fetch(server.url, tmp_path / "cache" / "file"))
     assert f"SHA-256 mismatch: expected {DIGEST}" in words
     assert server.url in words
-    assert names(tmp_path / "cache") == []
-
-
-def test_a_part_of_another_version_is_discarded(server: Server, tmp_path: Path) -> None:
-    for beginning in (b"x" * 1000, b"x" * len(DATA), b"x" * (len(DATA) + 1)):
-        (tmp_path / "file.part").write_bytes(beginning)
-        fetch(server.url, tmp_path / "file")
-        assert (tmp_path / "file").read_bytes() == DATA
-        assert names(tmp_path) == ["file"]
-        (tmp_path / "file").unlink()
-
-
-def test_a_complete_part_needs_no_server(tmp_path: Path) -> None:
-    (tmp_path / "file.part").write_bytes(DATA)
-    fetch("http://127.0.0.1:9/none", tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == DATA
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("size", [0, 299_999, 300_001])
@@ -182,20 +142,22 @@ def test_a_wrong_content_length_is_rejected_before_reading(server: Server, tmp_p
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("digits", ["9" * 5000, "9" * 21, "0" * 5000 + "300000"], ids=["5000", "21", "zeros"])
-def test_an_absurd_content_length_is_rejected(server: Server, tmp_path: Path, digits: str) -> None:
+@pytest.mark.parametrize("digits", ["9" * 5000, "9" * 21], ids=["5000", "21"])
+def test_an_absurd_content_length_is_rejected_or_ignored(server: Server, tmp_path: Path, digits: str) -> None:
     server.announces_length = digits
-    words = refused(lambda: fetch(server.url, tmp_path / "file"))
-    assert f"Content-Length has {len(digits):,} digits" in words
-    assert len(words) < 400
-    assert names(tmp_path) == []
+    if len(digits) < 100:
+        assert len(refused(lambda: fetch(server.url, tmp_path / "file"))) < 400
+        assert names(tmp_path) == []
+    else:
+        fetch(server.url, tmp_path / "file")
+        assert (tmp_path / "file").read_bytes() == DATA
 
 
 @pytest.mark.parametrize("address", ["http://[half/file", "http://two..dots/file", f"http://{'a' * 64}/file"])
 def test_a_redirect_to_an_invalid_url_is_an_error(server: Server, tmp_path: Path, address: str) -> None:
     server.redirect = address
     assert f"{server.url}: redirected to an invalid URL: " in refused(lambda: fetch(server.url, tmp_path / "file"))
-    assert len(server.ranges) == 1
+    assert server.requests == 1
     assert names(tmp_path) == []
 
 
@@ -208,18 +170,10 @@ def test_an_endless_response_is_cut_off_at_the_expected_size(server: Server, tmp
 def test_a_missing_file_fails_at_once_and_a_busy_server_is_retried(server: Server, tmp_path: Path) -> None:
     server.codes = [404]
     assert "HTTP 404 Not Found" in refused(lambda: fetch(server.url, tmp_path / "file"))
-    assert len(server.ranges) == 1
+    assert server.requests == 1
     assert names(tmp_path) == []
     server.codes = [503, 429]
     fetch(server.url, tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == DATA
-
-
-def test_a_rejected_range_restarts_the_download(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "file.part").write_bytes(DATA[:5000])
-    server.codes = [416]
-    fetch(server.url, tmp_path / "file")
-    assert server.ranges == ["bytes=5000-", None]
     assert (tmp_path / "file").read_bytes() == DATA
 
 
@@ -257,42 +211,16 @@ def test_redirects_to_other_schemes_are_rejected(server: Server, tmp_path: Path,
     assert (tmp_path / "file").read_bytes() == DATA
 
 
-def test_a_full_disk_is_detected_before_writing(
+def test_a_full_disk_is_an_error_that_names_the_file(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
     words = refused(lambda: fetch(server.url, tmp_path / "file"), InputError)
-    assert f"{tmp_path}: no space left on device: 300,000 bytes needed, 1,000 free" in words
-    assert "--data-dir" in words
+    assert words == f"{tmp_path / 'file'}: cannot be written: No space left on device"
     assert names(tmp_path) == []
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
-def test_a_disk_that_fills_up_while_writing_is_an_error(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "file.part").symlink_to("/dev/full")
-    assert f"{tmp_path}: no space left on device" in refused(lambda: fetch(server.url, tmp_path / "file"), InputError)
-    assert names(tmp_path) == []
-
-
-def test_partial_data_is_kept_when_the_disk_is_full(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def append(part: object, chunk: bytes, whole: Callable[..., int] = module._append) -> int:
-        if module._length(part) >= 2 * module.CHUNK:
-            raise module._no_space(part)
-        return whole(part, chunk)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_append", append)
-        words = refused(lambda: fetch(server.url, tmp_path / "file"), InputError)
-    have = (tmp_path / "file.part").stat().st_size
-    assert have >= 2 * module.CHUNK
-    assert f"the {have:,} downloaded bytes are kept" in words
-    server.ranges.clear()
-    fetch(server.url, tmp_path / "file")
-    assert server.ranges == [f"bytes={have}-"]
-    assert (tmp_path / "file").read_bytes() == DATA
 
 
 def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
@@ -317,7 +245,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_the_next_process_resumes_a_killed_download(server: Server, tmp_path: Path, how: signal.Signals) -> None:
+def test_a_killed_download_leaves_nothing_behind(server: Server, tmp_path: Path, how: signal.Signals) -> None:
     server.gate = threading.Event()
     command = [sys.executable, "-c", FETCHER, server.url, str(tmp_path / "file"), DIGEST, str(len(DATA))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -327,40 +255,16 @@ def test_the_next_process_resumes_a_killed_download(server: Server, tmp_path: Pa
     process.send_signal(how)
     out, _ = process.communicate(timeout=30)
     assert ("interrupted" in out) == (how is signal.SIGINT)
-    assert names(tmp_path) == ["file.part"]
-    server.gate.set()
-    server.gate = None
-    server.ranges.clear()
-    fetch(server.url, tmp_path / "file")
-    assert server.ranges == [f"bytes={len(DATA) // 2}-"]
-    assert (tmp_path / "file").read_bytes() == DATA
-
-
-def test_concurrent_processes_download_a_file_once(server: Server, tmp_path: Path) -> None:
-    server.gate = threading.Event()
-    with ThreadPoolExecutor(4) as pool:
-        wanted = [pool.submit(fetch, server.url, tmp_path / "file") for _ in range(4)]
-        while not (tmp_path / "file.part").exists() or not os.path.getsize(tmp_path / "file.part"):
-            time.sleep(0.01)
-        assert not any(done.done() for done in wanted)
-        server.gate.set()
-        for done in wanted:
-            done.result()
-    assert server.ranges == [None]
-    assert names(tmp_path) == ["file"]
-
-
-def test_a_waiting_process_retries_a_failed_download(server: Server, tmp_path: Path) -> None:
-    server.gate, server.data = threading.Event(), bytes(len(DATA))
-    with ThreadPoolExecutor(3) as pool:
-        wanted = [pool.submit(fetch, server.url, tmp_path / "file") for _ in range(3)]
-        time.sleep(0.1)
-        server.gate.set()
-        for done in wanted:
-            with pytest.raises(DownloadError):
-                done.result()
-    assert len(server.ranges) == 3
     assert names(tmp_path) == []
+    server.gate.set()
+
+
+def test_concurrent_downloads_of_a_file_do_not_disturb_each_other(server: Server, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FETCHER, server.url, str(tmp_path / "file"), DIGEST, str(len(DATA))]
+    processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert names(tmp_path) == ["file"]
 
 
 def test_a_different_existing_file_is_replaced(server: Server, tmp_path: Path) -> None:
@@ -375,5 +279,5 @@ def test_an_unresponsive_server_times_out(server: Server, tmp_path: Path, monkey
     words = refused(lambda: fetch(server.url, tmp_path / "file"))
     server.gate.set()
     assert "timed out (tried 3 times)" in words
-    assert server.ranges == [None, "bytes=150000-", "bytes=225000-"]  # it always sends half of what is missing
-    assert names(tmp_path) == ["file.part"]
+    assert server.requests == 3
+    assert names(tmp_path) == []

@@ -203,13 +203,13 @@ def test_a_lock_never_empties_the_target_of_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_bytes() == b"precious"
 
 
-@pytest.mark.parametrize("place", ["file/below", "file/further/below"])
-def test_a_path_below_a_file_is_an_error(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("relative", ["file/below", "file/further/below"])
+def test_a_path_below_a_file_is_an_error(tmp_path: Path, relative: str) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    words = str(tmp_path / place)
+    words = str(tmp_path / relative)
     with pytest.raises(InputError, match=words):
-        write_atomically(tmp_path / place, b"")
-    with pytest.raises(InputError, match=words), atomic_folder(tmp_path / place):
+        write_atomically(tmp_path / relative, b"")
+    with pytest.raises(InputError, match=words), atomic_folder(tmp_path / relative):
         pass
     assert names(tmp_path) == ["file"]
 

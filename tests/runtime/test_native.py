@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 from qkv.datasets.image_files import read_image
 from qkv.errors import InputError
 from qkv.runtime.native import silence_native_stderr
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
+from qkv.tokenizers.library import PretrainedTokenizer
 
 
 def test_stderr_is_silenced_inside_the_block_only(capfd: pytest.CaptureFixture[str]) -> None:

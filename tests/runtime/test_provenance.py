@@ -1,5 +1,7 @@
 """Commit, source hash and device name."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 
 from qkv.runtime.provenance import commit, device_name, source_hash
 
-ONE, OTHER = "1" * 40, "2" * 40
+HEAD = "1" * 40
 
 
 @pytest.fixture
@@ -23,29 +25,23 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_commit_of_a_branch(package: Path) -> None:
-    git = package.parent.parent / ".git"
-    write(git / "HEAD", "ref: refs/heads/main\n")
-    write(git / "refs/heads/main", f"{ONE}\n")
-    assert commit(package) == ONE
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
 
 
-def test_commit_of_a_packed_branch_and_of_a_detached_head(package: Path) -> None:
-    git = package.parent.parent / ".git"
-    write(git / "HEAD", "ref: refs/heads/main\n")
-    write(git / "packed-refs", f"# pack-refs\n{OTHER} refs/heads/mainly\n{ONE} refs/heads/main\n^{OTHER}\n")
-    assert commit(package) == ONE
-    write(git / "HEAD", f"{OTHER}\n")
-    assert commit(package) == OTHER
-
-
-def test_commit_of_a_linked_work_tree(package: Path, tmp_path: Path) -> None:
-    git = tmp_path / "main" / ".git"
-    write(package.parent.parent / ".git", f"gitdir: {git}/worktrees/second\n")
-    write(git / "worktrees/second/HEAD", "ref: refs/heads/second\n")
-    write(git / "worktrees/second/commondir", "../..\n")
-    write(git / "refs/heads/second", f"{ONE}\n")
-    assert commit(package) == ONE
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_commit_of_a_checkout_and_of_a_linked_work_tree(package: Path, tmp_path: Path, monkeypatch) -> None:
+    checkout = package.parent.parent
+    git(checkout, "init", "-q")
+    assert commit(package) == ""  # no commit yet
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-q", "-m", "one")
+    head = git(checkout, "rev-parse", "HEAD")
+    git(checkout, "worktree", "add", "-q", "--detach", str(tmp_path / "linked"))
+    (tmp_path / "linked" / "src" / "qkv").mkdir(parents=True)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
+    assert commit(package) == commit(tmp_path / "linked" / "src" / "qkv") == head
 
 
 @pytest.mark.parametrize("head", ["ref: refs/heads/unborn\n", "nonsense\n", ""])
@@ -54,12 +50,18 @@ def test_an_invalid_head_gives_no_commit(package: Path, head: str) -> None:
     assert commit(package) == ""
 
 
+def test_without_git_there_is_no_commit(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(package.parent.parent / ".git/HEAD", HEAD)
+    monkeypatch.setenv("PATH", "")
+    assert commit(package) == ""
+
+
 def test_an_installed_package_has_no_commit(tmp_path: Path) -> None:
     package = tmp_path / "lib" / "site-packages" / "qkv"
     package.mkdir(parents=True)
-    write(tmp_path / ".git/HEAD", ONE)  # of a repository that merely lies around it
+    write(tmp_path / ".git/HEAD", HEAD)  # of a repository that merely lies around it
     assert commit(package) == ""
-    write(tmp_path / "lib/.git/HEAD", ONE)
+    write(tmp_path / "lib/.git/HEAD", HEAD)
     assert commit(package) == ""
 
 

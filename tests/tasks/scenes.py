@@ -1,5 +1,7 @@
 """Small scenes to caption: a bright square in one corner of a dark picture."""
 
+from typing import Any
+
 import numpy as np
 
 from qkv.datasets.captions import Captions, Named

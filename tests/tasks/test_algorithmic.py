@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from qkv.cli.evaluate_scored import evaluate_scored
 
+from qkv.cli.evaluate import evaluate
 from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, RepeatCopy, Sequences, Stream
 from qkv.datasets.dataset import Dataset, SequenceDataset
 from qkv.errors import InputError
@@ -21,6 +21,7 @@ from qkv.training.loop import adamw
 from qkv.training.recipe import TrainConfig, read_recipe
 from qkv.training.step import TrainStep
 from tests.datasets.build import load
+from tests.tasks.settings import prepare
 
 
 class Short(Puzzle):
@@ -39,8 +40,7 @@ def short() -> Dataset[Any]:
 
 
 def prepared(data: Dataset[Any] | None = None, **train: Any) -> AlgorithmicTask:
-    settings = TrainConfig(**{"batch_size": 4, **train})
-    return AlgorithmicTask.prepare(data or short(), None, None, settings, 0)
+    return prepare(AlgorithmicTask, data or short(), None, None, **{"batch_size": 4, **train})
 
 
 def small(task: AlgorithmicTask, **changes: Any) -> NTM:
@@ -106,8 +106,8 @@ def test_loss_and_wrong_bits_equal_a_loop_over_the_answer():
     assert scores["loss"] == pytest.approx((losses_by_size[1,] + losses_by_size[2,]) / 2, rel=1e-5)
     assert scores["bits"] == pytest.approx((bits[1,] + bits[2,]) / 2)
     assert (scores["bits_at_2"], scores["bits_at_3"]) == pytest.approx((bits[2,], bits[3,]))
-    size, unit, scores = task.evaluate(model, short(), "test")
-    assert (size, unit, set(scores)) == (27, "sequences", set(scores))
+    evaluation = task.evaluate(model, short(), "test")
+    assert (evaluation.size, evaluation.unit, set(evaluation.scores)) == (27, "sequences", set(scores))
     batch = SequenceBatch.from_sequences(task.valid.of_size((2,)))
     assert task.loss(model, batch).item() == pytest.approx(losses_by_size[2,], rel=1e-5)
 
@@ -153,7 +153,7 @@ def test_a_model_memorises_eight_sequences(kind):
 
 
 def test_best_by_must_be_a_metric_of_the_puzzle():
-    assert prepared(best_by="bits_at_3").settings.best_by == "bits_at_3"
+    assert prepared(best_by="bits_at_3").train_config.best_by == "bits_at_3"
     with pytest.raises(InputError, match="'bits_at_120'"):
         prepared(best_by="bits_at_120")
 
@@ -169,7 +169,7 @@ def test_a_run_can_be_resumed_and_evaluated(tmp_path: Path, capsys):
     again = job.resume(tmp_path / "run", "cpu")
     assert (again.run.checkpoints[-1] / "model.safetensors").read_bytes() == expected
     capsys.readouterr()
-    evaluate_scored(tmp_path / "run", again.run, again.run.data(), ["test"], "cpu", json=True, record=True)
+    evaluate(tmp_path / "run", split=["test"], device="cpu", json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["size"] == 8 * 200
     assert 0 < found["bits_at_6"] < 18

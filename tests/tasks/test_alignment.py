@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qkv.errors import InputError
 from qkv.pipelines.output import Answer, AttentionMap
-from qkv.tokenizers.vocabulary import Vocabulary
+from tests.tasks.settings import tokenizer_of
 
 
 def attention(rows: tuple[str, ...], columns: tuple[str, ...], heads: int = 1, seed: int = 0) -> AttentionMap:
@@ -30,16 +30,16 @@ def test_by_words_sums_over_columns_and_averages_over_rows():
 TEXTS = ["Ein Mann, der läuft.", "zwei  Hunde im Schnee", "a", "Übung <s> macht «den» Meister !", "née à l'été"]
 
 
-@pytest.mark.parametrize("kind", ["char", "word", "bpe:40", "bpe:90"])
+@pytest.mark.parametrize("kind", [("char",), ("word",), ("bpe", 40), ("bpe", 90)], ids=str)
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_words_are_those_of_the_text_for_any_tokenization(kind, lowercase):
-    vocabulary = Vocabulary.train(TEXTS, kind, lowercase=lowercase)
+    tokenizer = tokenizer_of(TEXTS, *kind, lowercase=lowercase)
     for input_text in TEXTS:
-        source = vocabulary.encode(input_text)
+        (source,) = tokenizer.encode_with_offsets([input_text])
         for target in TEXTS:
-            tokens = vocabulary.encode(target).ids
-            output_text = vocabulary.decode(tokens)
-            pieces = tuple(vocabulary.piece(token) for token in tokens)
+            tokens = tokenizer.encode(target)
+            output_text = tokenizer.decode(tokens)
+            pieces = tuple(tokenizer.piece(token) for token in tokens)
             by_words = attention(pieces, source.pieces, heads=2).by_words(output_text, input_text)
             assert (by_words.rows, by_words.columns) == (tuple(output_text.split()), tuple(input_text.split()))
             np.testing.assert_allclose(by_words.weights.sum(-1), 1.0)  # each source word gets all of its pieces

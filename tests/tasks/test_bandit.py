@@ -17,8 +17,8 @@ from qkv.nn.losses import gumbel, policy_gradient
 from qkv.tasks import bandit
 from qkv.tasks.bandit import TEST_SEED, VALID_SEED, BanditTask, GameBatch, draw_games, rollout, scores
 from qkv.tasks.bandit_policies import baselines, gittins_index, play
-from qkv.training.recipe import TrainConfig
 from tests.datasets.build import load
+from tests.tasks.settings import prepare
 
 BANDITS = Bandits(3, 4)
 GOLDEN = -0.0810  # loss after 20 steps; near 0, as rewards are compared with their expectation
@@ -30,7 +30,7 @@ def prepared(pulls: int = 4) -> tuple[BanditTask, SNAILPolicy]:
     model = SNAILPolicy(
         SNAILPolicyConfig(**BanditTask.sizes(data, None), key_dims=(8, 8), value_dims=(8, 8), filters=8)
     )
-    return BanditTask.prepare(data, None, None, TrainConfig(batch_size=64), 0), model
+    return prepare(BanditTask, data, None, None, batch_size=64), model
 
 
 def test_rewards_follow_the_probabilities_and_are_reproducible():
@@ -133,7 +133,7 @@ def test_a_trained_model_beats_the_random_policy():
     two = Bandits(2, 6)
     torch.manual_seed(0)
     model = SNAILPolicy(SNAILPolicyConfig(actions=2, length=6, key_dims=(8, 8), value_dims=(8, 8), filters=8))
-    task = BanditTask(two, two, TrainConfig(batch_size=256), 0, ())
+    task = prepare(BanditTask, BanditDataset({"train": two, "valid": two}), None, None, batch_size=256)
     train(task, model, [task.batch(rows) for rows in [*task.epoch(0), *task.epoch(1)][:50]])
     result = scores(model.eval(), two, VALID_SEED, 4000)
     assert set(result) == set(BanditTask.metrics)

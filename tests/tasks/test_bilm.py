@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import DataConfig, LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import LabeledTextDataset
@@ -12,10 +11,11 @@ from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.tasks.bilm import BiLMTask, SentenceBatch
-from qkv.tokenizers.characters import Characters
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
-from qkv.training.recipe import TrainConfig
+from qkv.tokenizers import TrainedTokenizer
+from qkv.tokenizers.characters import CharacterIds
+from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
 from tests.datasets.build import dataset
+from tests.tasks.settings import prepare
 
 TEXTS = ["The cat sat. The dog didn't sit on the mat!", "A cat.", "Dogs sat on the cat and on the dog and on the mat."]
 DATA = LabeledTextDataset({"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(TEXTS[0], "x")]})
@@ -23,16 +23,16 @@ SENTENCES = [
     ["The", "cat", "sat", "."], ["The", "dog", "did", "n't", "sit", "on", "the", "mat", "!"], ["A", "cat", "."],
     ["Dogs", "sat", "on", "the", "cat", "and", "on", "the", "dog", "and"], ["on", "the", "mat", "."],
 ]  # fmt: skip
-WORDS = BiLMTask.learn_vocabulary(DATA, dataset("labelled", vocabulary="word:12"), None)
 SIZES: dict[str, Any] = {
     "vocab_size": 12, "head": "language_model", "max_characters": 6, "character_dim": 3,
     "filters": ((1, 3), (2, 4)), "highway_layers": 1, "dim": 4, "hidden_dim": 5, "layers": 2, "dropout": 0.0,
 }  # fmt: skip
+LABELLED = dataset("labelled", tokenizer={"name": "word", "vocab_size": 12})
+TEXT_WORDS = BiLMTask.train_tokenizer(DATA, LABELLED, ElmoConfig(**SIZES))
 
 
 def prepared(**train: Any) -> BiLMTask:
-    settings = TrainConfig(**{"length": 10, "batch_size": 24, **train})
-    return BiLMTask.prepare(DATA, WORDS, ElmoConfig(**SIZES), settings, 0)
+    return prepare(BiLMTask, DATA, TEXT_WORDS, ElmoConfig(**SIZES), **{"length": 10, "batch_size": 24, **train})
 
 
 def elmo(**changes: Any) -> Elmo:
@@ -41,15 +41,15 @@ def elmo(**changes: Any) -> Elmo:
 
 
 def number(word: str) -> int:
-    return WORDS.encode_ids([word])[0][0]
+    return TEXT_WORDS.encode([word])[0][0]
 
 
 def test_the_output_vocabulary_is_the_most_frequent_words():
     # by frequency, ties in alphabetical order: "sat" no longer fits
     expected = ["on", "the", ".", "cat", "The", "and", "dog", "mat"]
-    assert [WORDS.piece(number) for number in range(4, 12)] == expected
-    sizes = BiLMTask.sizes(DATA, WORDS)
-    assert sizes == {"vocab_size": 12, "head": "language_model"}
+    assert [TEXT_WORDS.piece(number) for number in range(4, 12)] == expected
+    sizes = BiLMTask.sizes(DATA, TEXT_WORDS)
+    assert sizes == {"vocab_size": 12}
 
 
 def test_texts_are_split_into_sentences_of_limited_length():
@@ -57,9 +57,9 @@ def test_texts_are_split_into_sentences_of_limited_length():
     assert sentences.lengths.tolist() == [len(words) for words in SENTENCES]
     for row, words in enumerate(SENTENCES):
         batch = sentences.batch([row])
-        assert torch.equal(sentences.encoder.lookup(batch.words), Characters(6)([words]))
+        assert torch.equal(sentences.encoder.lookup(batch.words), CharacterIds(6)([words]))
         expected = [number(word) for word in words]
-        assert UNKNOWN in [number(word) for words in SENTENCES for word in words]
+        assert UNK in [number(word) for words in SENTENCES for word in words]
         assert batch.forward_targets.tolist() == [[*expected, END]]
         assert batch.backward_targets.tolist() == [[BEGIN, *expected]]
         assert batch.tokens == len(words) + 1
@@ -79,7 +79,7 @@ def test_padding_has_no_targets(padded):
     total = 0.0
     for words in (SENTENCES[0], SENTENCES[2]):  # word by word, alone
         for logits, targets in zip(
-            model.bilm_logits(Characters(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
+            model.bilm_logits(CharacterIds(6)([words])), ([*words, END], [BEGIN, *words]), strict=True
         ):
             for position, target in enumerate(targets):
                 token = target if isinstance(target, int) else number(target)
@@ -102,8 +102,8 @@ def test_validation_is_the_mean_over_positions_and_equals_evaluate():
     metrics = task.validate(model)
     assert metrics["loss"] == pytest.approx(sum(each) / 15, rel=1e-6)
     assert metrics["perplexity"] == pytest.approx(torch.tensor(metrics["loss"]).exp().item(), rel=1e-6)
-    size, unit, scores = task.evaluate(model, DATA, "valid")
-    assert (size, unit, scores) == (2, "sentences", metrics)
+    evaluation = task.evaluate(model, DATA, "valid")
+    assert (evaluation.size, evaluation.unit, evaluation.scores) == (2, "sentences", metrics)
 
 
 def test_gradients_equal_finite_differences():
@@ -137,17 +137,15 @@ def test_loss_is_the_mean_of_both_directions():
 
 
 def test_a_pretrained_model_brings_its_output_vocabulary():
-    settings = TrainConfig(length=10)
-    again = BiLMTask.prepare(DATA, Characters(6, WORDS), ElmoConfig(**SIZES), settings, 0)
-    assert again.vocabulary is WORDS
+    assert prepare(BiLMTask, DATA, TEXT_WORDS, ElmoConfig(**SIZES), length=10).tokenizer is TEXT_WORDS
     with pytest.raises(InputError, match="output vocabulary"):
-        BiLMTask.prepare(DATA, Characters(6), ElmoConfig(**SIZES), settings, 0)
+        prepare(BiLMTask, DATA, None, ElmoConfig(**SIZES), length=10)
 
 
 def test_data_without_sentences_is_an_error():
     empty = LabeledTextDataset({"train": [Pair("  ", "x")], "valid": [Pair("a", "x")]})
     with pytest.raises(InputError, match="no sentences"):
-        BiLMTask.prepare(empty, WORDS, ElmoConfig(**SIZES), TrainConfig(), 0)
+        prepare(BiLMTask, empty, TEXT_WORDS, ElmoConfig(**SIZES))
 
 
 def test_a_batch_moves_to_a_device():
@@ -159,9 +157,9 @@ def test_a_batch_moves_to_a_device():
 
 
 def test_the_output_vocabulary_survives_serialization():
-    again = Vocabulary.from_json(WORDS.to_json(), "here")
-    assert [again.encode_ids([word]) for word in ("the", "n't", ".")] == [
+    again = TrainedTokenizer.from_json(TEXT_WORDS.to_json(), "here")
+    assert [again.encode([word]) for word in ("the", "n't", ".")] == [
         [[number("the")]],
-        [[UNKNOWN]],
+        [[UNK]],
         [[number(".")]],
     ]

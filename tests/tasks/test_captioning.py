@@ -15,15 +15,16 @@ from qkv.datasets.captions import Captions
 from qkv.datasets.dataset import CaptionDataset, Dataset
 from qkv.errors import InputError
 from qkv.hub import load
-from qkv.models.show_attend_tell import Config, ShowAttendTell
+from qkv.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
 from qkv.registry import lookup
 from qkv.tasks.captioning import CaptioningTask, shift_with_edge
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD
+from qkv.tokenizers.trained import BEGIN, END, PAD
 from qkv.training import job
-from qkv.training.recipe import TrainConfig, read_recipe
+from qkv.training.recipe import read_recipe
 from tests.datasets.build import dataset
 
 from .scenes import loaded, scenes
+from .settings import prepare
 
 SMALL = {
     "encoder": {"name": "cnn", "filters": [8]},
@@ -42,18 +43,18 @@ GOLDEN = {"soft": 0.8863, "hard": 4.2696, "straight-through": 0.8584, "none": 0.
 
 
 def prepared(
-    data: Dataset[Any] | None = None, vocabulary: str = "word", longest: int = 64, **train: Any
+    data: Dataset[Any] | None = None, tokenizer: Any = "word", longest: int = 64, **train: Any
 ) -> CaptioningTask:
     data = data or loaded()
-    learned = CaptioningTask.learn_vocabulary(data, dataset("shapes", vocabulary=vocabulary), None)
-    settings = TrainConfig(**{"batch_size": 16, **train})
-    return CaptioningTask.prepare(data, learned, Config(9, max_length=longest), settings, 0)
+    learned = CaptioningTask.train_tokenizer(data, dataset("shapes", tokenizer=tokenizer), None)
+    model = ShowAttendTellConfig(vocab_size=9, max_length=longest)
+    return prepare(CaptioningTask, data, learned, model, **{"batch_size": 16, **train})
 
 
 def small(task: CaptioningTask, **changes: Any) -> ShowAttendTell:
     torch.manual_seed(0)
-    sizes = CaptioningTask.sizes(CaptionDataset({"train": task.train}), task.vocabulary)
-    return ShowAttendTell(Config(**sizes, **{**SMALL, **changes}))
+    sizes = CaptioningTask.sizes(CaptionDataset({"train": task.train}), task.tokenizer)
+    return ShowAttendTell(ShowAttendTellConfig(**sizes, **{**SMALL, **changes}))
 
 
 def test_model_sizes_come_from_the_data():
@@ -74,7 +75,7 @@ def test_an_epoch_has_every_caption_once_in_a_new_order():
 def test_batch_targets_have_begin_and_end_tokens():
     task = prepared()
     batch = task.batch([3])
-    ids = task.vocabulary.encode(task.train.texts[3][0]).ids
+    ids = task.tokenizer.encode(task.train.texts[3][0])
     assert batch.target_in.tolist() == [[BEGIN, *ids]]
     assert batch.target_out.tolist() == [[*ids, END]]
     assert batch.tokens == 5
@@ -118,10 +119,10 @@ def test_shifts_vary_by_epoch_and_are_reproducible():
         assert any(candidate.equal(after) for candidate in shifted)
 
 
-@pytest.mark.parametrize("vocabulary", ["word", "char", "bpe:30"])
-def test_pointing_is_scored_on_the_words_of_an_object(vocabulary, monkeypatch):
+@pytest.mark.parametrize("tokenizer", ["word", "char", {"name": "bpe", "vocab_size": 30}], ids=str)
+def test_pointing_is_scored_on_the_words_of_an_object(tokenizer, monkeypatch):
     """Attention inside the box for "square" only is scored 1, whatever the other words attend to."""
-    task = prepared(vocabulary=vocabulary)
+    task = prepared(tokenizer=tokenizer)
     model = small(task).eval()
     assert model.config.grid == (4, 4)
     right = True
@@ -132,7 +133,7 @@ def test_pointing_is_scored_on_the_words_of_an_object(vocabulary, monkeypatch):
             corner = image.mean(dim=0).unflatten(0, (2, 4)).unflatten(2, (2, 4)).mean(dim=(1, 3)).flatten().argmax()
             cell = 8 * int(corner // 2) + 2 * int(corner % 2)
             for t in range(len(tokens)):
-                prefix = task.vocabulary.decode([token for token in tokens[1 : t + 2] if token > END])
+                prefix = task.tokenizer.decode([token for token in tokens[1 : t + 2] if token > END])
                 at_object = len(prefix) > 1 and prefix.count(" ") == 1
                 weights[row, t, cell if at_object == right else (cell + 8) % 16] = 1.0
         return None, weights
@@ -154,13 +155,13 @@ def test_pointing_needs_attention_and_object_boxes():
 def test_best_by_pointing_needs_object_boxes():
     data = loaded()
     prepared(data, best_by="pointing")
-    data.captions["valid"] = replace(data.captions["valid"], objects=())
+    data.splits["valid"] = replace(data.splits["valid"], objects=())
     with pytest.raises(InputError, match="best_by 'pointing'"):
         prepared(data, best_by="pointing")
 
 
 def test_a_space_belongs_to_the_word_after_it():
-    task = prepared(vocabulary="char")
+    task = prepared(tokenizer="char")
     assert task._word_indices("a red box") == [0, 1, 1, 1, 1, 2, 2, 2, 2]
 
 
@@ -169,7 +170,7 @@ def test_validation_loss_is_the_mean_over_tokens():
     model = small(task).eval()
     losses = []
     for picture, (text,) in zip(task.valid.images, task.valid.texts, strict=True):
-        ids = task.vocabulary.encode(text).ids
+        ids = task.tokenizer.encode(text)
         images = torch.from_numpy(picture)[None].float() / 127.5 - 1
         log_p = model(images, torch.tensor([[BEGIN, *ids]])).log_softmax(dim=-1)[0]
         losses += [-log_p[t, token].item() for t, token in enumerate([*ids, END])]
@@ -206,15 +207,15 @@ def test_captions_that_are_too_long_are_skipped_with_a_note():
     task = prepared(longest=5)
     assert not task.notes
     data = loaded(4)
-    long = replace(data.captions["train"], texts=(("a " * 9,), *data.captions["train"].texts[1:]))
-    task = prepared(replace(data, captions={**data.captions, "train": long}), longest=5)
+    long = replace(data.splits["train"], texts=(("a " * 9,), *data.splits["train"].texts[1:]))
+    task = prepared(replace(data, splits={**data.splits, "train": long}), longest=5)
     assert task.notes == ("skipped 1 caption(s) longer than 4 tokens",)
 
 
 def test_notes_of_all_splits_are_reported():
     data = loaded(4)
-    noted = {split: replace(captions, notes=(f"of {split}",)) for split, captions in data.captions.items()}
-    assert prepared(replace(data, captions=noted)).notes == ("of train", "of valid", "of test")
+    noted = {split: replace(captions, notes=(f"of {split}",)) for split, captions in data.splits.items()}
+    assert prepared(replace(data, splits=noted)).notes == ("of train", "of valid", "of test")
     with pytest.raises(InputError, match=r"model\.max_length = 4"):
         prepared(longest=4)
 
@@ -223,7 +224,7 @@ def test_features_are_used_unchanged():
     rng = np.random.default_rng(0)
     given = Captions(rng.standard_normal((6, 10, 3, 2)).astype(np.float32), (("a dog",),) * 6)
     task = prepared(CaptionDataset({"train": given, "valid": given}))
-    model = small(task, encoder="given", filters=(32, 64, 128))
+    model = small(task, encoder="features")
     assert model.config.grid == (3, 2)
     assert task.batch([2]).images.equal(torch.from_numpy(given.images[2:3]))
     assert set(task.validate(model.eval())) == {"loss", "exact", "bleu"}
@@ -232,7 +233,13 @@ def test_features_are_used_unchanged():
 def test_a_run_can_be_resumed_and_its_encoder_reused_frozen(tmp_path: Path, monkeypatch):
     data = loaded()
     monkeypatch.setattr(lookup("dataset", "shapes"), "read", lambda _: data)
-    sizes = ["model.filters=[8]", "model.features=8", "model.hidden=8", "train.batch_size=20", "train.epochs=2"]
+    sizes = [
+        "model.encoder={ name = 'cnn', filters = [8] }",
+        "model.feature_dim=8",
+        "model.hidden_dim=8",
+        "train.batch_size=20",
+        "train.epochs=2",
+    ]
     whole = job.begin(read_recipe("shapes-attend", [*sizes, "train.save_every=1"]), tmp_path / "run", "cpu")
     assert whole.state.finished
     shutil.rmtree(whole.run.checkpoints[-1])
@@ -259,5 +266,5 @@ def test_recipes_are_validated_before_the_pictures_are_known():
 
 @pytest.mark.parametrize("name", ["shapes-attend", "shapes-hard", "shapes-tell", "emoji-attend"])
 def test_the_recipes_are_valid(name):
-    config = read_recipe(name).model_config({"vocab_size": 20, "channels": 3, "height": 64, "width": 64})
+    config = read_recipe(name).model.replace(vocab_size=20, channels=3, height=64, width=64)
     assert config.grid == (8, 8)

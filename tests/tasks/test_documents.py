@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 
 import qkv
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
@@ -18,9 +18,8 @@ from qkv.models.han import HAN, HANConfig
 from qkv.pipelines.classifier import label_log_probabilities
 from qkv.pipelines.text_inputs import SentenceExampleEncoder
 from qkv.tasks.text_classification import TextClassificationTask
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.tokenizers.wordpiece import learn_wordpieces
-from qkv.training.recipe import TrainConfig
+from qkv.tokenizers import WordPieceTokenizer, WordTokenizer
+from tests.tasks.settings import prepare
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 PAIRS = [
@@ -30,13 +29,13 @@ PAIRS = [
     Pair("Fine.", "positive"),
 ]
 TEXTS = [pair.source for pair in PAIRS]
-VOCABULARY = Vocabulary.train(TEXTS, "word", lowercase=True)
+TOKENIZER = WordTokenizer.train(TEXTS, lowercase=True)
 LABELS = ("negative", "positive")
 
 
 def network(**changes: Any) -> HAN:
     torch.manual_seed(0)
-    sizes = {"vocab_size": len(VOCABULARY), "embedding_dim": 6, "hidden_dim": 4, "dropout": 0.0}
+    sizes = {"vocab_size": len(TOKENIZER), "embedding_dim": 6, "hidden_dim": 4, "dropout": 0.0}
     model = HAN(HANConfig(**{**sizes, "max_length": 3, "max_words": 6, "label_names": LABELS, **changes}))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -46,7 +45,7 @@ def network(**changes: Any) -> HAN:
 
 def prepared(model: HAN, **train: Any) -> TextClassificationTask:
     data = LabeledTextDataset({"train": PAIRS, "valid": PAIRS})
-    return TextClassificationTask.prepare(data, VOCABULARY, model.config, TrainConfig(**{"batch_size": 80, **train}), 0)
+    return prepare(TextClassificationTask, data, TOKENIZER, model.config, **{"batch_size": 80, **train})
 
 
 def test_documents_are_examples_and_truncation_is_noted():
@@ -69,17 +68,17 @@ def test_a_padded_batch_of_documents_has_one_of_few_shapes_and_the_same_loss():
 def test_labels_do_not_depend_on_the_rest_of_the_batch():
     model = network()
     encoder = prepared(model).encoder
-    together = label_log_probabilities(model, encoder, PAIRS, 80)
-    alone = [label_log_probabilities(model, encoder, [pair], 1) for pair in PAIRS]
+    together = label_log_probabilities(model, encoder, PAIRS, BatchSize(80))
+    alone = [label_log_probabilities(model, encoder, [pair], BatchSize(1)) for pair in PAIRS]
     torch.testing.assert_close(together, torch.cat(alone))
     truncated = Pair("The cat was fine. The dog was not. The plot was dull. Whatever.", "")
-    torch.testing.assert_close(label_log_probabilities(model, encoder, [truncated], 80)[0], together[2])
+    torch.testing.assert_close(label_log_probabilities(model, encoder, [truncated], BatchSize(80))[0], together[2])
 
 
 @pytest.mark.parametrize("kind", ["word", "wordpiece"])
 def test_pieces_cover_the_text_and_weights_sum_to_one(kind, tmp_path):
-    vocabulary = VOCABULARY if kind == "word" else learn_wordpieces(TEXTS, 60, lowercase=True)
-    folder = saved(network(vocab_size=len(vocabulary), max_length=9), vocabulary, tmp_path / "han")
+    tokenizer = TOKENIZER if kind == "word" else WordPieceTokenizer.train(TEXTS, vocab_size=60, lowercase=True)
+    folder = saved(network(vocab_size=len(tokenizer), max_length=9), tokenizer, tmp_path / "han")
     probe, classifier = DocumentProbe(folder, device="cpu"), qkv.Classifier(folder, device="cpu")
     text = "A fine film.\nIt has a plot, and a  cat\tthat is “dull”. ☃ The end"
     document = probe(text)
@@ -97,11 +96,11 @@ def test_pieces_cover_the_text_and_weights_sum_to_one(kind, tmp_path):
 
 def test_weights_are_those_of_their_words():
     model = network(max_length=9)
-    probe = DocumentProbe(model, VOCABULARY)
+    probe = DocumentProbe(model, TOKENIZER)
     document = probe(TEXTS[2])
     assert [sentence.pieces[-1] for sentence in document.sentences] == ["."] * 4
     for sentence in islice(document.sentences, 2):
-        tokens = torch.tensor([[VOCABULARY.encode(sentence.text).ids]])
+        tokens = torch.tensor([[TOKENIZER.encode(sentence.text)]])
         with qkv.watch(model) as records, torch.no_grad():
             model(tokens)
         np.testing.assert_allclose(sentence.weights, records["words"].weights[0, 0, 0].numpy(), atol=1e-6)
@@ -109,27 +108,27 @@ def test_weights_are_those_of_their_words():
 
 def test_documents_can_be_embedded():
     model = network(head=None, label_names=())
-    vectors = qkv.Embedder(model, VOCABULARY)(TEXTS, normalise=False, batch_size=12)
-    encoder = SentenceExampleEncoder(VOCABULARY, 6)
+    vectors = qkv.Embedder(model, TOKENIZER)(TEXTS, normalize=False, batch_size=2)
+    encoder = SentenceExampleEncoder(TOKENIZER, 6)
     for row, ids in zip(vectors, encoder.encode(TEXTS), strict=True):
         hidden = model(encoder.lookup(torch.tensor([ids[:3]])))
         torch.testing.assert_close(row, hidden[0].mean(dim=0).detach())
 
 
 def test_truncated_sentences_are_counted():
-    document = DocumentProbe(network(), VOCABULARY)(TEXTS[2])
+    document = DocumentProbe(network(), TOKENIZER)(TEXTS[2])
     assert (len(document.sentences), document.left_out) == (3, 1)
     assert sum(sentence.weight for sentence in document.sentences) == pytest.approx(1, abs=1e-5)
 
 
 def test_invalid_inputs_and_models_are_errors(tmp_path):
     with pytest.raises(InputError, match="input 2 is empty"):
-        DocumentProbe(network(), VOCABULARY).probe(["fine", " \n"])
+        DocumentProbe(network(), TOKENIZER)(["fine", " \n"])
     with pytest.raises(InputError, match="input 1 is empty"):
-        qkv.Classifier(network(), VOCABULARY)("\n\n")
+        qkv.Classifier(network(), TOKENIZER)("\n\n")
     with pytest.raises(InputError, match="pooling = 'mean'"):
-        DocumentProbe(network(pooling="mean"), VOCABULARY)
+        DocumentProbe(network(pooling="mean"), TOKENIZER)
     with pytest.raises(InputError, match="DocumentProbe"):
-        AttentionProbe(network(), VOCABULARY)
+        AttentionProbe(network(), TOKENIZER)
     with pytest.raises(InputError, match="Bert"):
         DocumentProbe(tiny_bert("classifier"), tiny_tokenizer(tmp_path))

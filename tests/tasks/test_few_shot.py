@@ -17,7 +17,8 @@ from qkv.models.snail import SNAIL, SNAILConfig
 from qkv.registry import lookup
 from qkv.tasks.few_shot import EVAL_SEED, FewShotTask, scores
 from qkv.training import job
-from qkv.training.recipe import TrainConfig, read_recipe
+from qkv.training.recipe import read_recipe
+from tests.tasks.settings import prepare
 
 SMALL = {
     "conv_channels": 8, "conv_layers": 2, "image_dim": 16, "key_dims": (16, 16), "value_dims": (16, 16), "filters": 16,
@@ -35,7 +36,7 @@ def patterns(classes: int, seed: int, ways: int = 3, shots: int = 1) -> FewShotD
 
 def prepared(ways: int = 3, shots: int = 1, **train: Any) -> FewShotTask:
     data = EpisodeDataset({"train": patterns(40, 0, ways, shots), "valid": patterns(20, 1, ways, shots)})
-    return FewShotTask.prepare(data, None, None, TrainConfig(**{"batch_size": 16, **train}), 0)
+    return prepare(FewShotTask, data, None, None, **{"batch_size": 16, **train})
 
 
 def small(task: FewShotTask) -> SNAIL:

@@ -11,12 +11,13 @@ from torch.nn import functional as F
 
 from qkv.datasets.dataset import ImageDataset
 from qkv.datasets.images import LabeledImages
-from qkv.models.vit import Config, ViT
+from qkv.models.vit import ViT, ViTConfig
 from qkv.pipelines.image_preprocessing import scale_pixels
 from qkv.registry import lookup
 from qkv.tasks.image_classification import ImageClassificationTask, cutout, shift_crop
 from qkv.training import job
-from qkv.training.recipe import TrainConfig, read_recipe
+from qkv.training.recipe import read_recipe
+from tests.tasks.settings import prepare
 
 
 def squares(count: int, seed: int) -> LabeledImages:
@@ -32,13 +33,13 @@ def squares(count: int, seed: int) -> LabeledImages:
 
 def prepared(count: int = 50, **train: Any) -> ImageClassificationTask:
     data = ImageDataset({"train": squares(count, 0), "valid": squares(30, 1)})
-    return ImageClassificationTask.prepare(data, None, None, TrainConfig(**{"batch_size": 16, **train}), 0)
+    return prepare(ImageClassificationTask, data, None, None, **{"batch_size": 16, **train})
 
 
 def small(task: ImageClassificationTask) -> ViT:
     torch.manual_seed(0)
     sizes = ImageClassificationTask.sizes(ImageDataset({"train": task.train}), None)
-    return ViT(Config(**sizes, patch=4, dim=16, layers=1, heads=2, feedforward=32))
+    return ViT(ViTConfig(**sizes, patch=4, dim=16, layers=1, heads=2, ffn_dim=32))
 
 
 def test_model_sizes_come_from_the_data():
@@ -67,7 +68,7 @@ def test_a_padded_batch_has_the_same_loss():
     torch.testing.assert_close(task.loss(model, plain), expected)
 
 
-@pytest.mark.parametrize("augmentation", [{"shift": 2}, {"mirror": True}, {"cover": 3}])
+@pytest.mark.parametrize("augmentation", [{"shift": 2}, {"flip": True}, {"cutout": 3}])
 def test_augmentation_varies_by_epoch_and_is_reproducible(augmentation):
     task, again = (prepared(**augmentation) for _ in range(2))
     rows = task.epoch(3)[0]
@@ -90,7 +91,7 @@ def test_cutout_is_clipped_to_the_picture():
 
 
 def test_cutouts_are_spread_over_the_picture():
-    task = prepared(count=4000, batch_size=4000, cover=4)
+    task = prepared(count=4000, batch_size=4000, cutout=4)
     hidden = (cutout(torch.ones(4000, 1, 8, 8), 4, task.batch(task.epoch(0)[0]).cutouts) == 0).float().mean(0)[0]
     assert 0.1 < hidden.min() < hidden.max() < 0.3
     assert hidden[3:5, 3:5].mean() > hidden[0, 0]  # more squares overlap the centre

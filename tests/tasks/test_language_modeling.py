@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import TextDataset
 from qkv.errors import CheckpointError, InputError
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import Config as GPT2Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tasks import language_modeling as language_model
 from qkv.tasks.language_modeling import Chunk, EncodedText, LanguageModelingTask
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.training.recipe import TrainConfig
+from qkv.tokenizers import BPETokenizer, CharTokenizer
+from tests.tasks.settings import prepare
 
 TEXT = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=1000))
 VALID = TEXT[137:300]
@@ -28,14 +26,14 @@ LOADED = TextDataset({"train": TEXT, "valid": VALID})
 
 def prepared(text: str = TEXT, valid: str = VALID, seed: int = 0, **train: Any) -> LanguageModelingTask:
     data = TextDataset({"train": text, "valid": valid}, notes=("a note",))
-    settings = TrainConfig(**{"batch_size": 80, "length": 20, **train})
-    return LanguageModelingTask.prepare(data, Vocabulary.train([text], "char"), None, settings, seed)
+    settings = {"batch_size": 80, "length": 20, **train}
+    return prepare(LanguageModelingTask, data, CharTokenizer.train([text]), None, seed, **settings)
 
 
 def small(task: LanguageModelingTask, **changes: Any) -> RNNLM:
     torch.manual_seed(1)
     sizes = {"layers": 2, "embedding_dim": 6, "hidden_dim": 8, "dropout": 0.0, **changes}
-    return RNNLM(RNNLMConfig(**task.sizes(LOADED, task.vocabulary), **sizes)).double()
+    return RNNLM(RNNLMConfig(**task.sizes(LOADED, task.tokenizer), **sizes)).double()
 
 
 def chunks(task: LanguageModelingTask, epoch: int) -> Iterator[Chunk]:
@@ -50,11 +48,11 @@ def test_streams_cover_the_text_and_targets_are_the_next_tokens():
         assert [chunk.starts_stream for chunk in batches] == [True] + [False] * (len(batches) - 1)
         assert {(tuple(chunk.inputs.shape), chunk.tokens) for chunk in batches} == {((4, 20), 80)}
         inputs, targets = (torch.cat([getattr(c, name) for c in batches], dim=1) for name in ("inputs", "targets"))
-        texts = [task.vocabulary.decode(stream.tolist()) for stream in inputs]
+        texts = [task.tokenizer.decode(stream.tolist()) for stream in inputs]
         starts = [TEXT.index(text) for text in texts]
         assert starts == sorted(starts)
         assert all(begin + len(text) <= after for (begin, after), text in zip(pairwise(starts), texts, strict=False))
-        assert [task.vocabulary.decode(stream.tolist()) for stream in targets] == [
+        assert [task.tokenizer.decode(stream.tolist()) for stream in targets] == [
             TEXT[begin + 1 : begin + 1 + len(text)] for begin, text in zip(starts, texts, strict=True)
         ]
         assert sum(map(len, texts)) > len(TEXT) - 4 * 20 - 20 - 4  # less than a chunk of each stream is dropped
@@ -136,14 +134,14 @@ def test_a_long_text_is_validated_in_parts(monkeypatch):
 
 def test_characters_are_counted_for_subword_tokens():
     text = "the cat sat on the mat and the dog sat on the cat " * 8
-    vocabulary = Vocabulary.train([text], "bpe:40")
-    encoded = EncodedText.from_text(vocabulary, text)
+    tokenizer = BPETokenizer.train([text], vocab_size=40)
+    encoded = EncodedText.from_text(tokenizer, text)
     assert len(encoded.tokens) < len(text)
-    first = vocabulary.decode(encoded.tokens[:1].tolist())
+    first = tokenizer.decode(encoded.tokens[:1].tolist())
     assert text.startswith(first)
     assert encoded.characters == len(text) - len(first)
     torch.manual_seed(0)
-    scores = encoded.scores(RNNLM(RNNLMConfig(vocab_size=len(vocabulary), hidden_dim=8)).eval(), 100)
+    scores = encoded.scores(RNNLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_dim=8)).eval(), 100)
     assert scores["nats"] * encoded.characters == pytest.approx(scores["loss"] * (len(encoded.tokens) - 1))
 
 
@@ -151,20 +149,20 @@ def test_description_notes_and_sizes():
     task = prepared()
     assert task.describe() == "1,000 tokens"
     assert task.notes == ("a note",)
-    assert task.sizes(LOADED, task.vocabulary) == {"vocab_size": len(task.vocabulary)}
+    assert task.sizes(LOADED, task.tokenizer) == {"vocab_size": len(task.tokenizer)}
     assert task.carried_state() == {}
 
 
 def test_minimum_length_of_the_training_text():
     task = prepared(text=TEXT[:81])
     (chunk,) = chunks(task, 0)
-    assert task.vocabulary.decode(chunk.inputs.flatten().tolist()) == TEXT[:80]
+    assert task.tokenizer.decode(chunk.inputs.flatten().tolist()) == TEXT[:80]
     with pytest.raises(InputError, match="80 tokens, too few"):
         prepared(text=TEXT[:80])
 
 
 def test_invalid_lengths_are_errors():
-    with pytest.raises(InputError, match=r"train\.batch_tokens = 80"):
+    with pytest.raises(InputError, match=r"train\.batch_size = 80"):
         prepared(length=81)
     with pytest.raises(InputError, match="the validation text has fewer than two tokens"):
         prepared(valid="a")
@@ -179,7 +177,7 @@ def test_the_state_of_another_model_is_an_error():
 def bounded_context(task: LanguageModelingTask) -> GPT2:
     torch.manual_seed(1)
     sizes = {"dim": 8, "heads": 2, "layers": 1, "max_length": 24, "dropout": 0.0, "attention_dropout": 0.0}
-    return GPT2(GPT2Config(**task.sizes(LOADED, task.vocabulary), **sizes)).double()
+    return GPT2(GPT2Config(**task.sizes(LOADED, task.tokenizer), **sizes)).double()
 
 
 @pytest.mark.parametrize("valid", [VALID, VALID[:161]], ids=["remainder", "whole chunks"])
@@ -197,9 +195,9 @@ def test_bounded_context_is_validated_chunk_by_chunk_without_losing_tokens(valid
 
 def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
     data = TextDataset({"train": TEXT, "valid": VALID})
-    settings = TrainConfig(batch_size=80, length=20)
-    vocabulary = Vocabulary.train([TEXT], "char")
-    task = LanguageModelingTask.prepare(data, vocabulary, GPT2Config(30, max_length=24), settings, 0)
+    settings = {"batch_size": 80, "length": 20}
+    tokenizer = CharTokenizer.train([TEXT])
+    task = prepare(LanguageModelingTask, data, tokenizer, GPT2Config(vocab_size=30, max_length=24), **settings)
     model = bounded_context(task)
     for chunk in chunks(task, 0):
         expected = F.cross_entropy(model(chunk.inputs).flatten(0, 1), chunk.targets.flatten())
@@ -207,5 +205,5 @@ def test_bounded_context_starts_every_chunk_afresh_and_is_capturable():
     assert task.carried_state() == {}
     assert task.capturable
     assert not prepared().capturable
-    with pytest.raises(InputError, match=r"train\.length = 20"):
-        LanguageModelingTask.prepare(data, vocabulary, GPT2Config(30, max_length=16), settings, 0)
+    with pytest.raises(InputError, match=r"task\.length = 20"):
+        prepare(LanguageModelingTask, data, tokenizer, GPT2Config(vocab_size=30, max_length=16), **settings)

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.tasks.masked_lm import MaskedLMTask, TokenizedCorpus
 from qkv.tasks.masking import IGNORE
+from qkv.tokenizers import CharTokenizer, WordPieceTokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.tokenizers.wordpiece import learn_wordpieces
-from qkv.training.recipe import TrainConfig
+from tests.tasks.settings import prepare
 
 PAD, UNKNOWN, BEGIN, END, MASK = range(5)
 SUBJECTS, VERBS = ("cats", "dogs", "horses", "mice", "owls"), ("sleep", "jump", "sing", "wander")
@@ -27,21 +25,22 @@ TEXTS = [
     " ".join(f"Some {SUBJECTS[(n + i) % 5]} {VERBS[(n * i) % 4]} in the garden." for i in range(2 + n % 7))
     for n in range(40)
 ]
-TOKENIZER = learn_wordpieces(TEXTS, 60, lowercase=True)
+TOKENIZER = WordPieceTokenizer.train(TEXTS, vocab_size=60, lowercase=True)
 DATA = LabeledTextDataset(
     {"train": [Pair(text, "x") for text in TEXTS], "valid": [Pair(text, "x") for text in TEXTS[:9]]}
 )
 
 
 def prepared(head: str = "pretraining", longest: int = 64, data: Dataset[Any] = DATA, **train: Any) -> MaskedLMTask:
-    settings = TrainConfig(**{"batch_size": 8 * 24, "length": 24, **train})
     model = SimpleNamespace(head=head, max_length=longest)
-    return MaskedLMTask.prepare(data, TOKENIZER, model, settings, 3)
+    return prepare(MaskedLMTask, data, TOKENIZER, model, seed=3, **{"batch_size": 8 * 24, "length": 24, **train})
 
 
 def tiny(head: str) -> Bert:
     torch.manual_seed(0)
-    return Bert(Config(len(TOKENIZER), head, dim=16, heads=2, layers=1, max_length=24, dropout=0.0)).eval()
+    return Bert(
+        BertConfig(vocab_size=len(TOKENIZER), head=head, dim=16, heads=2, layers=1, max_length=24, dropout=0.0)
+    ).eval()
 
 
 def unmasked(batch: Any) -> torch.Tensor:
@@ -64,7 +63,7 @@ def contains(whole: list[int], part: list[int]) -> bool:
 
 @pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
 def test_a_row_is_one_or_two_passages_with_special_tokens(head):
-    whole = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
+    whole = [TOKENIZER.encode(text) for text in TEXTS]
     task = prepared(head)
     for batch in batches(task):
         for ids, segments, length in zip(unmasked(batch).tolist(), batch.segments.tolist(), batch.lengths, strict=True):
@@ -83,13 +82,13 @@ def test_a_row_is_one_or_two_passages_with_special_tokens(head):
 def test_without_pairs_an_epoch_has_every_token_once():
     task = prepared("masked_lm")
     counted = Counter(token for batch in batches(task) for token in unmasked(batch).flatten().tolist())
-    wanted = Counter(token for text in TEXTS for token in TOKENIZER.encode(text, specials=False).ids)
+    wanted = Counter(token for text in TEXTS for token in TOKENIZER.encode(text))
     assert {token: count for token, count in counted.items() if token not in (PAD, BEGIN, END)} == dict(wanted)
 
 
 def test_half_of_the_second_passages_follow_the_first():
     task = prepared(length=64, batch_size=64 * 8)
-    documents = [TOKENIZER.encode(text, specials=False).ids for text in TEXTS]
+    documents = [TOKENIZER.encode(text) for text in TEXTS]
     labels = []
     for epoch in range(8):
         for batch in batches(task, epoch):
@@ -107,7 +106,7 @@ def test_half_of_the_second_passages_follow_the_first():
 
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_fifteen_percent_are_masked_80_10_10_but_no_special_tokens(whole_words):
-    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_words=whole_words)
+    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_word_masking=whole_words)
     outcomes, maskable, count = Counter[str](), 0, 0
     for epoch in range(20):
         for batch in batches(task, epoch):
@@ -128,7 +127,7 @@ def test_fifteen_percent_are_masked_80_10_10_but_no_special_tokens(whole_words):
 
 
 def test_whole_word_masking_masks_all_pieces_of_a_word_or_none():
-    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_words=True)
+    task = prepared("masked_lm", length=64, batch_size=64 * 16, whole_word_masking=True)
     several = 0
     for batch in batches(task):
         before = unmasked(batch)
@@ -202,7 +201,8 @@ def test_scores_do_not_depend_on_seed_epoch_or_batch_size():
     assert scores.keys() == first.metrics.keys()
     assert again == pytest.approx(scores)
     assert first.evaluate(model, DATA, "valid").scores == pytest.approx(scores)
-    assert first.evaluate(model, DATA, "valid")[:2] == (9, "documents")
+    evaluation = first.evaluate(model, DATA, "valid")
+    assert (evaluation.size, evaluation.unit) == (9, "documents")
     assert math.log(scores["perplexity"]) < scores["loss"]
     alone = prepared("masked_lm").validate(tiny("masked_lm"))
     assert math.log(alone["perplexity"]) == pytest.approx(alone["loss"])
@@ -214,7 +214,7 @@ def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
     assert data.documents("train") == ["Cats sleep. Dogs sing!", "Mice jump\nand wander.\n"]
     corpus = TokenizedCorpus.from_texts(["\x00. .", *data.documents("train"), "\x01"], TOKENIZER)
     sentences = [s for text in ["\x00. .", *data.documents("train")] for s in split_sentences(text)]
-    assert corpus.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s, specials=False).ids]
+    assert corpus.tokens.tolist() == [i for s in sentences for i in TOKENIZER.encode(s)]
     assert [len(document) - 1 for document in corpus.documents] == [len(split_sentences("\x00. .")), 2, 1]
     assert MaskedLMTask.splits(data) == ["train", "valid"]
     assert prepared("masked_lm", data=data).describe() == f"2 documents, {len(corpus.tokens) - 2} tokens"
@@ -223,12 +223,12 @@ def test_blank_lines_separate_documents_and_sentences_are_tokenized_alone():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"length": 4}, r"train\.length = 4"),
-        ({"length": 65, "batch_size": 65}, r"train\.length = 65"),
-        ({"length": 48, "batch_size": 47}, r"train\.batch_tokens = 47"),
+        ({"length": 4}, r"task\.length = 4"),
+        ({"length": 65, "batch_size": 65}, r"task\.length = 65"),
+        ({"length": 48, "batch_size": 47}, r"train\.batch_size = 47"),
         ({"head": "masked_lm", "best_by": "next_sentence"}, "best_by next_sentence"),
         ({"valid_size": 1}, "valid: sentence pairs"),
-        ({"data": LabeledTextDataset({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty documents"),
+        ({"data": LabeledTextDataset({"train": [Pair(" ", "x")], "valid": []})}, "train: there are no non-empty"),
         ({"data": LabeledTextDataset({"train": [Pair("a", "x")] * 9, "valid": []})}, "train: sentence pairs"),
     ],
 )  # fmt: skip
@@ -239,4 +239,4 @@ def test_invalid_settings_and_data_are_errors(change, words):
 
 def test_a_tokenizer_without_a_mask_is_an_error():
     with pytest.raises(InputError, match=r"\[MASK\]"):
-        MaskedLMTask.prepare(DATA, Vocabulary.train(TEXTS, "char"), Config(9, "masked_lm"), TrainConfig(), 0)
+        prepare(MaskedLMTask, DATA, CharTokenizer.train(TEXTS), BertConfig(vocab_size=9, head="masked_lm"))

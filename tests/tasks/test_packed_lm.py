@@ -1,27 +1,27 @@
 """Language modelling of packed documents: each has the loss it has alone."""
 
 import math
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
 from qkv.datasets.dataset import Dataset, LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.models.gpt2 import GPT2, Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.pipelines.generator import Generator
 from qkv.tasks.packed_lm import PackedLMTask
-from qkv.tokenizers.vocabulary import END, Vocabulary
-from qkv.training.recipe import TrainConfig
+from qkv.tokenizers import WordTokenizer
+from qkv.tokenizers.trained import END
+from tests.tasks.settings import prepare
 
 TEXTS = ["the cat sat", "a dog", "on the mat sat a dog and a cat", "mat", "and the dog ran", "cat and dog", "the end"]
-VOCABULARY = Vocabulary.train(TEXTS, "word")
-SETTINGS = TrainConfig(batch_size=24, length=12, valid_size=3)
-CONFIG = Config(
-    len(VOCABULARY), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
+TOKENIZER = WordTokenizer.train(TEXTS)
+SETTINGS = {"batch_size": 24, "length": 12, "valid_size": 3}
+CONFIG = GPT2Config(
+    vocab_size=len(TOKENIZER), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
 )
 
 
@@ -30,8 +30,8 @@ def data(texts: list[str] = TEXTS) -> Dataset[Any]:
     return LabeledTextDataset({"train": pairs, "valid": pairs[:4], "test": pairs[:3]})
 
 
-def prepared(settings: TrainConfig = SETTINGS, texts: list[str] = TEXTS) -> PackedLMTask:
-    return PackedLMTask.prepare(data(texts), VOCABULARY, CONFIG, settings, seed=0)
+def prepared(texts: list[str] = TEXTS, **settings: Any) -> PackedLMTask:
+    return prepare(PackedLMTask, data(texts), TOKENIZER, CONFIG, **{**SETTINGS, **settings})
 
 
 @pytest.fixture
@@ -46,16 +46,16 @@ def model() -> GPT2:
 def alone(model: GPT2, ids: list[int]) -> tuple[float, int]:
     """Sum of -log p of each token after the first for a single document, and the number of these tokens."""
     tokens = torch.tensor([ids])
-    logits = model(tokens[:, :-1]) if len(ids) > 1 else torch.zeros(1, 0, len(VOCABULARY))
+    logits = model(tokens[:, :-1]) if len(ids) > 1 else torch.zeros(1, 0, len(TOKENIZER))
     return float(F.cross_entropy(logits[0], tokens[0, 1:], reduction="sum")) if len(ids) > 1 else 0.0, len(ids) - 1
 
 
 @torch.no_grad()
 def test_a_packed_document_is_scored_as_if_alone(model):
     short = [text for text in TEXTS if len(text.split()) < 4]  # three of at most four tokens fit in a row
-    task = prepared(replace(SETTINGS, length=12, batch_size=12, valid_size=9), short)
+    task = prepared(short, length=12, batch_size=12, valid_size=9)
     result = task.evaluate(model, data(short[:3]), "test")
-    sums = [alone(model, [*VOCABULARY.encode(text).ids, END]) for text in short[:3]]
+    sums = [alone(model, [*TOKENIZER.encode(text), END]) for text in short[:3]]
     expected = sum(nats for nats, _ in sums) / sum(count for _, count in sums)
     assert (result.size, result.unit) == (3, "documents")
     assert result.scores["loss"] == pytest.approx(expected, rel=1e-6)
@@ -80,7 +80,7 @@ def test_batch_loss_is_the_mean_over_its_documents(model, padded):
 
 def test_an_epoch_has_every_token_once_in_a_new_order():
     task = prepared()
-    expected = sorted(token for text in TEXTS for token in [*VOCABULARY.encode(text).ids, END])
+    expected = sorted(token for text in TEXTS for token in [*TOKENIZER.encode(text), END])
     orders = []
     for number in (0, 1, 0):
         batches = [task.batch(rows) for rows in task.epoch(number)]
@@ -96,7 +96,7 @@ def test_validation_uses_valid_size_documents(model):
 
 
 def test_a_small_model_memorises_the_documents():
-    task = prepared(replace(SETTINGS, length=12, batch_size=48))
+    task = prepared(length=12, batch_size=48)
     torch.manual_seed(0)
     model = GPT2(CONFIG).eval()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -106,24 +106,24 @@ def test_a_small_model_memorises_the_documents():
             loss = task.loss(model, task.batch(rows))
             loss.backward()
             optimizer.step()
-    assert Generator(model, VOCABULARY)("the cat", tokens=9, temperature=1e-3).text == "the cat sat"
-    unending = GPT2(replace(CONFIG, ends=False))
+    assert Generator(model, TOKENIZER)("the cat", max_new_tokens=9, temperature=1e-3).text == "the cat sat"
+    unending = GPT2(CONFIG.replace(ends=False))
     unending.load_state_dict(model.state_dict())
-    assert len(Generator(unending, VOCABULARY)("the cat", tokens=9, temperature=1e-3).text.split()) == 11
-    for before, after in (("on the mat sat", VOCABULARY.encode("a").ids[0]), ("the cat sat", END)):
+    assert len(Generator(unending, TOKENIZER)("the cat", max_new_tokens=9, temperature=1e-3).text.split()) == 11
+    for before, after in (("on the mat sat", TOKENIZER.encode("a")[0]), ("the cat sat", END)):
         with torch.no_grad():
-            assert model(torch.tensor([VOCABULARY.encode(before).ids]))[0, -1].argmax() == after
+            assert model(torch.tensor([TOKENIZER.encode(before)]))[0, -1].argmax() == after
 
 
 @pytest.mark.parametrize(
     ("changes", "texts", "words"),
     [
-        ({"length": 13}, TEXTS, "train.length = 13"),
-        ({"length": 1}, TEXTS, "train.length"),
-        ({"batch_size": 8}, TEXTS, "train.batch_tokens = 8"),
+        ({"length": 13}, TEXTS, "task.length = 13"),
+        ({"length": 1}, TEXTS, "length"),
+        ({"batch_size": 8}, TEXTS, "train.batch_size = 8"),
         ({}, [" "], "no documents"),
     ],
 )
 def test_invalid_settings_are_errors(changes, texts, words):
     with pytest.raises(InputError, match=words):
-        prepared(replace(SETTINGS, **changes), texts)
+        prepared(texts, **changes)

@@ -11,12 +11,12 @@ import torch
 from qkv.datasets.dataset import QuestionDataset
 from qkv.datasets.squad import Passage, Question
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.pipelines.windows import CLS, make_windows
 from qkv.tasks.question_answering import QuestionAnsweringTask
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.training.recipe import TrainConfig
+from qkv.tokenizers import WordTokenizer
+from tests.tasks.settings import prepare
 from tests.tasks.tiny_bert import tiny_tokenizer
 
 LOCATIONS = ("in Rome", "on the hill", "at home", "by the old lake")
@@ -34,26 +34,24 @@ QUESTIONS = [
     *(make_question(f"Who lives {location}?", name) for name, location in zip(NAMES[:3], LOCATIONS[:3], strict=True)),
     Question("Where is Eve?", TEXT),
 ]
-VOCABULARY = Vocabulary.train([TEXT, *(one.question for one in QUESTIONS)], "word")
+TOKENIZER = WordTokenizer.train([TEXT, *(one.question for one in QUESTIONS)])
 
 
 def prepared(longest: int, questions: list[Question] = QUESTIONS, **train: Any) -> QuestionAnsweringTask:
     data = QuestionDataset({"train": questions, "valid": questions})
-    settings = TrainConfig(**{"batch_size": 200, **train})
-    return QuestionAnsweringTask.prepare(data, VOCABULARY, SimpleNamespace(max_length=longest), settings, 0)
+    model = SimpleNamespace(max_length=longest)
+    return prepare(QuestionAnsweringTask, data, TOKENIZER, model, **{"batch_size": 200, **train})
 
 
 def tiny(longest: int) -> Bert:
     torch.manual_seed(0)
-    config = Config(
-        len(VOCABULARY), "span", dim=48, heads=3, layers=2, max_length=longest, dropout=0.0, attention_dropout=0.0
-    )
-    return Bert(config)
+    sizes = {"vocab_size": len(TOKENIZER), "dim": 48, "heads": 3, "layers": 2, "max_length": longest}
+    return Bert(BertConfig(head="span", **sizes, dropout=0.0, attention_dropout=0.0))
 
 
 @pytest.mark.parametrize("longest", [14, 23, 64])
 def test_windows_cover_the_text_and_have_the_answer_they_contain(longest):
-    encoder = ExampleEncoder(VOCABULARY)
+    encoder = ExampleEncoder(TOKENIZER)
     windows = make_windows(encoder, QUESTIONS, longest)
     for number, question in enumerate(QUESTIONS):
         own_windows = [window for window in windows if window.question == number]
@@ -129,9 +127,10 @@ def test_an_epoch_has_every_window_once_and_sizes_come_from_the_data():
     assert sorted(row for rows in task.epoch(0) for row in rows) == [*range(len(task.train))]
     assert task.describe() == f"8 questions, {len(task.train)} windows"
     data = QuestionDataset({"train": QUESTIONS})
-    assert QuestionAnsweringTask.sizes(data, VOCABULARY) == {"vocabulary_size": len(VOCABULARY), "head": "span"}
+    assert QuestionAnsweringTask.sizes(data, TOKENIZER) == {"vocab_size": len(TOKENIZER)}
     assert QuestionAnsweringTask.splits(data) == ["train"]
-    assert task.evaluate(tiny(16).eval(), data, "train")[:2] == (8, "questions")
+    evaluation = task.evaluate(tiny(16).eval(), data, "train")
+    assert (evaluation.size, evaluation.unit) == (8, "questions")
 
 
 def test_invalid_settings_are_errors():

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from qkv.datasets.registry import DATASETS, LoadedData, load_data
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 
 import qkv
 from qkv.datasets.dataset import TextDataset
 from qkv.errors import InputError
-from qkv.generation import Sampling
+from qkv.models.gpt2 import GPT2Config
+from qkv.models.transformer import TransformerConfig
 from qkv.registry import lookup
 from qkv.tasks.language_modeling import LanguageModelingTask
 from qkv.tasks.translation import TranslationTask
@@ -64,14 +64,14 @@ def test_a_released_language_model_generates_like_transformers(gpt2: Path):
     for prompt in PROSE[:3]:
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         expected = theirs.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)[0]
-        generated = next(generator.generate([prompt], 20, Sampling(top_k=1)))[0]
+        generated = generator(prompt, max_new_tokens=20, temperature=0)
         assert generated.text == tokenizer.decode(expected, skip_special_tokens=True)
         assert generated.continuation
 
 
 def test_exceeding_the_context_is_an_error(gpt2: Path):
     with pytest.raises(qkv.errors.InputError, match="context of 64"):
-        qkv.Generator(gpt2)(PROSE[0], tokens=64)
+        qkv.Generator(gpt2)(PROSE[0], max_new_tokens=64)
 
 
 def test_a_released_language_model_can_be_finetuned(gpt2: Path, tmp_path: Path, monkeypatch):
@@ -82,15 +82,14 @@ def test_a_released_language_model_can_be_finetuned(gpt2: Path, tmp_path: Path, 
     ids = torch.tensor(Tokenizer.from_file(str(gpt2 / "tokenizer.json")).encode(text).ids)
     windows = [ids[begin : begin + 33] for begin in range(0, len(ids) - 1, 32)]
     wanted = sum(theirs(w[None], labels=w[None]).loss * (len(w) - 1) for w in windows) / (len(ids) - 1)
-    table = ["train.batch_size=128", "train.length=32", "train.warmup=0", f'init="{gpt2}"']
-    recipe = replace(read_recipe("shakespeare-gpt", table), model={"name": "gpt2"})
-    task = LanguageModelingTask.prepare(
-        loaded, (start := load_pretrained(recipe)).tokenizer, start.config, recipe.train, 0
-    )
+    table = ["train.batch_size=128", "task.length=32", "train.warmup=0", f'init="{gpt2}"']
+    recipe = read_recipe("shakespeare-gpt", table).replace(model=GPT2Config())
+    start = load_pretrained(recipe)
+    task = LanguageModelingTask.prepare(loaded, start.tokenizer, start.config, recipe.task, recipe.train, 0)
     assert task.validate(start)["loss"] == pytest.approx(wanted.item(), abs=1e-5)
-    done = job.begin(replace(recipe, train=replace(recipe.train, epochs=2)), tmp_path / "run", "cpu")
+    done = job.begin(recipe.replace(train=recipe.train.replace(epochs=2)), tmp_path / "run", "cpu")
     assert done.state.best.value < 0.8 * wanted.item()
-    assert qkv.Generator(tmp_path / "run")(PROSE[0], tokens=5).continuation
+    assert qkv.Generator(tmp_path / "run")(PROSE[0], max_new_tokens=5).continuation
 
 
 @pytest.fixture
@@ -130,9 +129,9 @@ def test_a_released_translator_translates_like_transformers(marian: Path):
         expected = theirs.generate(
             **ids, max_new_tokens=12, do_sample=False, num_beams=1, bad_words_ids=[[pad], [1]], renormalize_logits=False
         )[0]
-        answer = translator(text, max_length=12)
+        answer = translator(text, max_new_tokens=12)
         assert answer.text == tokenizer.decode(expected, skip_special_tokens=True)
-        cross = answer.maps[0]
+        cross = answer.attention[0]
         assert "".join(cross.columns[:-1]).replace(" ", "") == text.replace(" ", "")
         assert cross.columns[-1] == "</s>"
         torch.testing.assert_close(torch.from_numpy(cross.weights).sum(-1), torch.ones(cross.weights.shape[:2]))
@@ -141,7 +140,7 @@ def test_a_released_translator_translates_like_transformers(marian: Path):
 def test_beam_search_of_a_released_translator_beats_greedy(marian: Path):
     translator = qkv.Translator(marian)
     for text in PROSE[:3]:
-        greedy, beam = (translator(text, beam=size, length_penalty=0.0, max_length=8) for size in (1, 6))
+        greedy, beam = (translator(text, num_beams=size, length_penalty=0.0, max_new_tokens=8) for size in (1, 6))
         assert beam.score >= greedy.score - 1e-5
 
 
@@ -156,15 +155,15 @@ def test_a_released_translator_can_be_finetuned(marian: Path, tmp_path: Path):
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target in zip(PROSE[:3], PROSE[3:], strict=True)))
     table = [
         f'data.train=["{pairs}"]', f'data.valid=["{pairs}"]', "train.epochs=60", "train.lr=1e-2", "train.warmup=0",
-        "train.best_by=loss", "train.label_smoothing=0.0", f'init="{marian}"',
+        "train.best_by=loss", "task.label_smoothing=0.0", f'init="{marian}"',
     ]  # fmt: skip
-    recipe = replace(read_recipe("pairs-transformer", table), model={"name": "transformer", "dropout": 0.0})
+    recipe = read_recipe("pairs-transformer", table).replace(model=TransformerConfig(dropout=0.0))
     start, data = load_pretrained(recipe), recipe.data.load()
-    task = TranslationTask.prepare(data, start.tokenizer, start.config, recipe.train, 0)
+    task = TranslationTask.prepare(data, start.tokenizer, start.config, recipe.task, recipe.train, 0)
     loss = task.loss(start, task.batch([0, 1, 2]))
     torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)
     torch.testing.assert_close(task.loss(start, task.batch([0, 1, 2], padded_to_shape=True)), wanted, rtol=0, atol=1e-5)
     job.begin(recipe, tmp_path / "run", "cpu")
     assert [qkv.Translator(tmp_path / "run")(text).text for text in PROSE[:3]] == PROSE[3:]
-    with pytest.raises(InputError, match="bpe_dropout"):
-        replace(task, settings=replace(recipe.train, bpe_dropout=0.1)).epoch(0)
+    with pytest.raises(InputError, match="BPE-dropout"):
+        replace(task, options=recipe.task.replace(bpe_dropout=0.1)).epoch(0)

@@ -7,14 +7,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.pipelines.tagger import encode_sentences, predict_tags
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.tasks.tagging import TaggingTask, tag_scores
-from qkv.tokenizers.vocabulary import BEGIN, END, Vocabulary
-from qkv.training.recipe import TrainConfig
+from qkv.tokenizers import CharTokenizer
+from qkv.tokenizers.trained import BEGIN, END
+from tests.tasks.settings import prepare
 from tests.tasks.text_encoders import TableEncoder
 
 SENTENCES = [
@@ -22,7 +24,7 @@ SENTENCES = [
     Tagged(("a", "dog"), ("DET", "NOUN")),
     Tagged(("cat",), ("NOUN",)),
 ]
-VOCABULARY = Vocabulary.train([" ".join(one.words) for one in SENTENCES], "char")
+TOKENIZER = CharTokenizer.train([" ".join(one.words) for one in SENTENCES])
 LABELS = ("DET", "NOUN", "VERB")
 NUMBERS = {name: number for number, name in enumerate(LABELS)}
 
@@ -30,20 +32,20 @@ NUMBERS = {name: number for number, name in enumerate(LABELS)}
 def prepared(longest: int = 64, **train: Any) -> TaggingTask:
     data = TaggedDataset({"train": SENTENCES, "valid": SENTENCES[:2]})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
-    return TaggingTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_size": 40, **train}), 0)
+    return prepare(TaggingTask, data, TOKENIZER, model, **{"batch_size": 40, **train})
 
 
 def test_only_the_first_token_of_a_word_has_a_target():
-    encoded = encode_sentences(ExampleEncoder(VOCABULARY), SENTENCES[:1], NUMBERS, 64)
+    encoded = encode_sentences(ExampleEncoder(TOKENIZER), SENTENCES[:1], NUMBERS, 64)
     (example,) = encoded.examples
-    assert example.ids == [BEGIN, *VOCABULARY.encode("thecatsat").ids, END]
+    assert example.ids == [BEGIN, *TOKENIZER.encode("thecatsat"), END]
     assert example.targets == [IGNORE, 0, *[IGNORE] * 2, 1, *[IGNORE] * 2, 2, *[IGNORE] * 2]
     assert [(word.number, word.position) for word in encoded.words[0]] == [(0, 1), (1, 4), (2, 7)]
 
 
 @pytest.mark.parametrize("longest", range(3, 14))
 def test_long_sentences_are_split_without_losing_words(longest):
-    encoded = encode_sentences(ExampleEncoder(VOCABULARY), SENTENCES, NUMBERS, longest)
+    encoded = encode_sentences(ExampleEncoder(TOKENIZER), SENTENCES, NUMBERS, longest)
     assert max(len(example.ids) for example in encoded.examples) <= longest
     words = [(word.sentence, word.number) for part in encoded.words for word in part]
     assert words == [
@@ -56,23 +58,23 @@ def test_long_sentences_are_split_without_losing_words(longest):
 
 
 def test_an_empty_word_is_encoded_as_unknown():
-    assert ExampleEncoder(VOCABULARY).encode(["", "the"])[0] == [1]
+    assert ExampleEncoder(TOKENIZER).encode(["", "the"])[0] == [1]
 
 
 def test_labels_come_from_the_data_and_unknown_tags_are_ignored():
-    sizes = TaggingTask.sizes(TaggedDataset({"train": SENTENCES}), VOCABULARY)
-    assert sizes == {"vocab_size": len(VOCABULARY), "head": "tagger", "labels": 3, "label_names": LABELS}
-    (example,) = encode_sentences(ExampleEncoder(VOCABULARY), [Tagged(("cat",), ("X",))], NUMBERS, 64).examples
+    sizes = TaggingTask.sizes(TaggedDataset({"train": SENTENCES}), TOKENIZER)
+    assert sizes == {"vocab_size": len(TOKENIZER), "labels": 3, "label_names": LABELS}
+    (example,) = encode_sentences(ExampleEncoder(TOKENIZER), [Tagged(("cat",), ("X",))], NUMBERS, 64).examples
     assert set(example.targets) == {IGNORE}
 
 
 def test_loss_is_the_mean_over_words():
     task = prepared()
-    model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
+    model = TableEncoder(len(TOKENIZER), LABELS, "tagger")
     batch = task.batch([0, 1, 2])
     assert batch.tokens == 6
     each = [
-        F.cross_entropy(model.table.weight[VOCABULARY.encode(word).ids[0]], torch.tensor(NUMBERS[tag])).item()
+        F.cross_entropy(model.table.weight[TOKENIZER.encode(word)[0]], torch.tensor(NUMBERS[tag])).item()
         for one in SENTENCES
         for word, tag in zip(one.words, one.tags, strict=True)
     ]
@@ -82,20 +84,20 @@ def test_loss_is_the_mean_over_words():
 @pytest.mark.parametrize("budget", [8, 16, 1000])
 @pytest.mark.parametrize("longest", [5, 64])
 def test_tags_do_not_depend_on_the_rest_of_the_batch(budget, longest):
-    model = TableEncoder(len(VOCABULARY), LABELS, "tagger", longest)
-    tags = predict_tags(model, ExampleEncoder(VOCABULARY), [sentence.words for sentence in SENTENCES], budget)
+    model = TableEncoder(len(TOKENIZER), LABELS, "tagger", longest)
+    tags = predict_tags(model, ExampleEncoder(TOKENIZER), [sentence.words for sentence in SENTENCES], BatchSize(budget))
     alone = [
-        [LABELS[int(model.table.weight[VOCABULARY.encode(word).ids[0]].argmax())] for word in sentence.words]
+        [LABELS[int(model.table.weight[TOKENIZER.encode(word)[0]].argmax())] for word in sentence.words]
         for sentence in SENTENCES
     ]
     assert tags == alone
 
 
 def test_validation_counts_words_and_entities():
-    model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
+    model = TableEncoder(len(TOKENIZER), LABELS, "tagger")
     with torch.no_grad():
         for word, tag in (("the", 0), ("cat", 1), ("sat", 2), ("a", 0), ("dog", 1)):
-            model.table.weight[VOCABULARY.encode(word).ids[0]] = 20 * F.one_hot(torch.tensor(tag), 3).float()
+            model.table.weight[TOKENIZER.encode(word)[0]] = 20 * F.one_hot(torch.tensor(tag), 3).float()
     scores = prepared().validate(model)
     assert scores["accuracy"] == scores["f1"] == 1.0
     assert scores["loss"] < 1e-3
@@ -105,7 +107,7 @@ def test_validation_counts_words_and_entities():
 
 def test_a_padded_batch_has_one_of_few_shapes_and_the_same_loss():
     task = prepared()
-    model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
+    model = TableEncoder(len(TOKENIZER), LABELS, "tagger")
     for rows in ([0, 1], [2]):
         plain, padded = task.batch(rows), task.batch(rows, padded_to_shape=True)
         width = padded.token_ids.shape[1]
@@ -116,10 +118,10 @@ def test_a_padded_batch_has_one_of_few_shapes_and_the_same_loss():
 
 
 def test_unnamed_tags_are_numbered():
-    model = TableEncoder(len(VOCABULARY), LABELS, "tagger")
+    model = TableEncoder(len(TOKENIZER), LABELS, "tagger")
     model.config.label_names = ()
-    model.table.weight.data[VOCABULARY.encode("a").ids[0]] = torch.tensor([0.0, 0.0, 9.0])
-    assert predict_tags(model, ExampleEncoder(VOCABULARY), [["a"]], 8) == [["LABEL_2"]]
+    model.table.weight.data[TOKENIZER.encode("a")[0]] = torch.tensor([0.0, 0.0, 9.0])
+    assert predict_tags(model, ExampleEncoder(TOKENIZER), [["a"]], BatchSize(8)) == [["LABEL_2"]]
 
 
 def test_an_epoch_has_every_example_once():

@@ -5,16 +5,18 @@ from typing import Any
 import pytest
 import torch
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import Dataset, TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.pipelines.tagger import Tagger, encode_sentences, predict_tags
 from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.tree_inputs import require_heads
 from qkv.tasks.tagging import TaggingTask
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.training.recipe import TrainConfig, read_recipe
+from qkv.tokenizers import CharTokenizer
+from qkv.training.recipe import read_recipe
+from tests.tasks.settings import prepare
 
 # The tag of a word depends on the tree only: the root, a child of the root, or a child of a child.
 SENTENCES = [
@@ -27,26 +29,27 @@ SENTENCES = [
     Tagged(("ab",), ("root",), (0,)),
     Tagged(("ab", "ab", "ab", "ab"), ("leaf", "child", "root", "child"), (2, 3, 0, 3)),
 ]
-VOCABULARY = Vocabulary.train(["ab"], "char")
+TOKENIZER = CharTokenizer.train(["ab"])
 DATA = TaggedDataset({"train": SENTENCES, "valid": SENTENCES})
 
 
 def build(data: Dataset[Any] = DATA, longest: int = 32, **changes: Any) -> tuple[TaggingTask, Bert]:
-    sizes = TaggingTask.sizes(data, VOCABULARY)
+    sizes = TaggingTask.sizes(data, TOKENIZER)
     torch.manual_seed(0)
-    config = Config(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": longest, "tree": "both", **changes})
-    task = TaggingTask.prepare(data, VOCABULARY, config, TrainConfig(batch_size=120), 0)
+    sizes |= {"head": "tagger", "dim": 16, "heads": 2, "layers": 2, "max_length": longest}
+    config = BertConfig(**{**sizes, "tree": "both", **changes})
+    task = prepare(TaggingTask, data, TOKENIZER, config, batch_size=120)
     return task, Bert(config).eval()  # without dropout
 
 
 def test_tokens_belong_to_their_word_and_special_tokens_to_none():
-    (example,) = encode_sentences(ExampleEncoder(VOCABULARY), SENTENCES[1:2], {}, 32, trees=True).examples
+    (example,) = encode_sentences(ExampleEncoder(TOKENIZER), SENTENCES[1:2], {}, 32, trees=True).examples
     assert example.tree.words == [0, 1, 1, 2, 2, 3, 3]
     assert example.tree.heads == (0, 1, 2)
 
 
 def test_parts_of_a_long_sentence_keep_its_tree():
-    examples = encode_sentences(ExampleEncoder(VOCABULARY), SENTENCES[1:2], {}, 6, trees=True).examples
+    examples = encode_sentences(ExampleEncoder(TOKENIZER), SENTENCES[1:2], {}, 6, trees=True).examples
     assert [example.tree.words for example in examples] == [[0, 1, 1, 2, 2], [0, 3, 3]]
     assert [example.tree.heads for example in examples] == [(0, 1, 2)] * 2
     task, _ = build(TaggedDataset({"train": SENTENCES[1:2], "valid": SENTENCES[:1]}), longest=6)
@@ -89,7 +92,7 @@ def test_a_tree_model_learns_tags_that_depend_on_the_tree(tree):
     task, model = build(tree=tree, position="none", layers=1)
     train(task, model, 40)
     assert task.validate(model)["accuracy"] == 1.0
-    tags = predict_tags(model, ExampleEncoder(VOCABULARY), [["ab"] * 4], 100, [(2, 3, 4, 0)])
+    tags = predict_tags(model, ExampleEncoder(TOKENIZER), [["ab"] * 4], BatchSize(100), [(2, 3, 4, 0)])
     assert tags[0][2:] == ["child", "root"]
 
 
@@ -105,17 +108,17 @@ def test_a_sentence_without_a_tree_is_an_error():
         build(bare)
     _, model = build()
     with pytest.raises(InputError, match="sentence 1 has no head"):
-        Tagger(model, VOCABULARY, "cpu")("ab ab")
+        Tagger(model, TOKENIZER, "cpu")("ab ab")
 
 
 def test_an_invalid_tree_is_an_error():
     with pytest.raises(InputError, match="word 3 of sentence 1 is a second root"):
-        predict_tags(build()[1], ExampleEncoder(VOCABULARY), [["ab"] * 3], 100, [(0, 1, 0)])
+        predict_tags(build()[1], ExampleEncoder(TOKENIZER), [["ab"] * 3], BatchSize(100), [(0, 1, 0)])
 
 
 def test_the_recipes_differ_only_in_the_trees():
     plain, tree = read_recipe("ewt-bert-scratch"), read_recipe("ewt-bert-tree", ["data.column=deprel"])
-    assert tree.model == {**plain.model, "tree": "both"}
+    assert tree.model == plain.model.replace(tree="both")
     assert (plain.data.column, tree.data.column) == ("upos", "deprel")
     with pytest.raises(InputError, match=r"model\.tree 'both'"):
         read_recipe("polarity-bert", ["model.tree=both"])

@@ -6,21 +6,22 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.datasets.registry import LoadedData
 from torch.nn import functional as F
 
+from qkv.datasets.batching import BatchSize
 from qkv.datasets.dataset import LabeledTextDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.pipelines.classifier import encode_texts, label_log_probabilities
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
 from qkv.tasks.text_classification import TextClassificationTask, label_scores
-from qkv.tokenizers.vocabulary import BEGIN, END, Vocabulary
-from qkv.training.recipe import TrainConfig
+from qkv.tokenizers import CharTokenizer
+from qkv.tokenizers.trained import BEGIN, END
+from tests.tasks.settings import prepare
 from tests.tasks.text_encoders import TableEncoder
 
 PAIRS = [Pair("good film", "positive"), Pair("bad", "negative"), Pair("a good one", "positive"), Pair("", "negative")]
-VOCABULARY = Vocabulary.train([pair.source for pair in PAIRS], "char")
+TOKENIZER = CharTokenizer.train([pair.source for pair in PAIRS])
 LABELS = ("negative", "positive")
 NUMBERS = {"negative": 0, "positive": 1}
 
@@ -28,15 +29,15 @@ NUMBERS = {"negative": 0, "positive": 1}
 def prepared(longest: int = 64, **train: Any) -> TextClassificationTask:
     data = LabeledTextDataset({"train": PAIRS, "valid": PAIRS})
     model = SimpleNamespace(max_length=longest, label_names=LABELS)
-    return TextClassificationTask.prepare(data, VOCABULARY, model, TrainConfig(**{"batch_size": 40, **train}), 0)
+    return prepare(TextClassificationTask, data, TOKENIZER, model, **{"batch_size": 40, **train})
 
 
 def test_texts_get_special_tokens_and_are_truncated():
     whole, short = (
-        encode_texts(ExampleEncoder(VOCABULARY), PAIRS[:1], NUMBERS, longest).examples[0] for longest in (64, 6)
+        encode_texts(ExampleEncoder(TOKENIZER), PAIRS[:1], NUMBERS, longest).examples[0] for longest in (64, 6)
     )
-    assert whole.ids == [BEGIN, *VOCABULARY.encode("good film").ids, END]
-    assert short.ids == [BEGIN, *VOCABULARY.encode("good").ids, END]
+    assert whole.ids == [BEGIN, *TOKENIZER.encode("good film"), END]
+    assert short.ids == [BEGIN, *TOKENIZER.encode("good"), END]
     assert whole.targets == short.targets == 1
     assert prepared(longest=6).notes == ("2 training text(s) are truncated to model.max_length = 6 tokens",)
     assert prepared(longest=5).notes == ("2 training text(s) are truncated to model.max_length = 5 tokens",)
@@ -44,23 +45,23 @@ def test_texts_get_special_tokens_and_are_truncated():
 
 
 def test_labels_come_from_the_data():
-    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS}), VOCABULARY)
-    assert sizes == {"vocab_size": len(VOCABULARY), "head": "classifier", "labels": 2, "label_names": LABELS}
+    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS}), TOKENIZER)
+    assert sizes == {"vocab_size": len(TOKENIZER), "labels": 2, "label_names": LABELS}
 
 
 def test_a_single_label_is_an_error():
     with pytest.raises(InputError, match="one label, 'negative'"):
-        TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS[1:2]}), VOCABULARY)
+        TextClassificationTask.sizes(LabeledTextDataset({"train": PAIRS[1:2]}), TOKENIZER)
 
 
 def test_loss_is_the_mean_over_texts_and_ignores_padding():
     task = prepared()
-    model = TableEncoder(len(VOCABULARY), LABELS, "classifier")
+    model = TableEncoder(len(TOKENIZER), LABELS, "classifier")
     batch = task.batch([0, 1, 2, 3])
     assert batch.tokens == 4
     each = []
     for pair in PAIRS:
-        ids = [BEGIN, *(VOCABULARY.encode(pair.source).ids or [1]), END]
+        ids = [BEGIN, *(TOKENIZER.encode(pair.source) or [1]), END]
         each.append(F.cross_entropy(model.table.weight[ids].sum(dim=0), torch.tensor(NUMBERS[pair.target])).item())
     assert task.loss(model, batch).item() == pytest.approx(sum(each) / 4, rel=1e-5)
     assert task.validate(model)["loss"] == pytest.approx(sum(each) / 4, rel=1e-5)
@@ -68,9 +69,9 @@ def test_loss_is_the_mean_over_texts_and_ignores_padding():
 
 @pytest.mark.parametrize("budget", [8, 1000])
 def test_predictions_do_not_depend_on_the_rest_of_the_batch(budget):
-    model = TableEncoder(len(VOCABULARY), LABELS, "classifier")
-    together = label_log_probabilities(model, ExampleEncoder(VOCABULARY), PAIRS, budget)
-    alone = [label_log_probabilities(model, ExampleEncoder(VOCABULARY), [pair], budget) for pair in PAIRS]
+    model = TableEncoder(len(TOKENIZER), LABELS, "classifier")
+    together = label_log_probabilities(model, ExampleEncoder(TOKENIZER), PAIRS, BatchSize(budget))
+    alone = [label_log_probabilities(model, ExampleEncoder(TOKENIZER), [pair], BatchSize(budget)) for pair in PAIRS]
     torch.testing.assert_close(together, torch.cat(alone))
     torch.testing.assert_close(together.exp().sum(dim=1), torch.ones(4))
 
@@ -79,12 +80,12 @@ def test_an_unknown_label_counts_as_an_error():
     log_p = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()
     scores = label_scores(log_p, [Pair("x", "negative"), Pair("y", "neutral")], LABELS)
     assert scores == {"loss": pytest.approx(-torch.tensor(0.9).log().item()), "accuracy": 0.5}
-    assert encode_texts(ExampleEncoder(VOCABULARY), [Pair("x", "neutral")], NUMBERS, 9).examples[0].targets == IGNORE
+    assert encode_texts(ExampleEncoder(TOKENIZER), [Pair("x", "neutral")], NUMBERS, 9).examples[0].targets == IGNORE
 
 
 def test_a_padded_batch_has_one_of_few_shapes_and_the_same_loss():
     task = prepared()
-    model = TableEncoder(len(VOCABULARY), LABELS, "classifier")
+    model = TableEncoder(len(TOKENIZER), LABELS, "classifier")
     for rows in ([0, 1], [1], [2, 3]):
         plain, padded = task.batch(rows), task.batch(rows, padded_to_shape=True)
         width = padded.token_ids.shape[1]

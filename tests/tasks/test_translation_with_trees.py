@@ -11,14 +11,12 @@ from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import save_model
-from qkv.models.transformer import Config, Transformer
-from qkv.pipelines.parsed_source import ParsedBatch, parsed_ids, parsed_tokens
-from qkv.pipelines.translator import Search, Translator
-from qkv.pipelines.tree_inputs import ParsedSentence
+from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.pipelines.translator import Translator
+from qkv.pipelines.tree_inputs import ParsedBatch, ParsedSentence, parsed_encoding, parsed_ids
 from qkv.tasks.translation import TranslationTask, encode
-from qkv.tokenizers.vocabulary import Vocabulary
-from qkv.tokenizers.wordpiece import learn_wordpieces
-from qkv.training.recipe import TrainConfig
+from qkv.tokenizers import BPETokenizer, CharTokenizer, TrainedTokenizer, WordPieceTokenizer, WordTokenizer
+from tests.tasks.settings import prepare, tokenizer_of
 
 HEADS = [(0, 1, 1), (0, 1, 2), (0, 3, 1), (2, 0, 2), (2, 0, 1), (3, 0, 2), (3, 3, 0), (3, 1, 0)]
 
@@ -31,17 +29,16 @@ def pair(heads: tuple[int, ...], words: tuple[str, ...] = ("a", "b", "c")) -> Pa
 
 PAIRS = [pair(heads) for heads in HEADS]
 MIXED = [*PAIRS, pair((2, 0), ("a", "b")), pair((0,), ("c",)), pair((2, 3, 4, 5, 0), tuple("abcab"))]
-VOCABULARY = Vocabulary.train(["a b c -"], "word")
+TOKENIZER = WordTokenizer.train(["a b c -"])
 
 
-def build(pairs: list[Pair] = PAIRS, vocabulary: Vocabulary = VOCABULARY, **changes: Any) -> Any:
+def build(pairs: list[Pair] = PAIRS, tokenizer: TrainedTokenizer = TOKENIZER, **changes: Any) -> Any:
     torch.manual_seed(0)
-    sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32, "max_length": 32}
-    config = Config(
-        len(vocabulary), len(vocabulary), **{**sizes, "dropout": 0.0, "tree": "both", **changes}, tie_embeddings=False
-    )
+    sizes = {"dim": 16, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 32, "max_length": 32}
+    sizes |= dict.fromkeys(("source_vocab_size", "target_vocab_size"), len(tokenizer))
+    config = TransformerConfig(**{**sizes, "dropout": 0.0, "tree": "both", "tie_embeddings": False, **changes})
     data = PairDataset({"train": pairs, "valid": pairs})
-    task = TranslationTask.prepare(data, vocabulary, config, TrainConfig(batch_size=64), 0)
+    task = prepare(TranslationTask, data, tokenizer, config, batch_size=64)
     return task, Transformer(config).eval()
 
 
@@ -60,36 +57,36 @@ SENTENCES = [  # with spaces, special characters, accents and unknown words
 ]
 
 
-@pytest.mark.parametrize("kind", ["char", "word", "word:12", "bpe:50", "bpe:120"])
+@pytest.mark.parametrize("kind", [("char",), ("word",), ("word", 12), ("bpe", 50), ("bpe", 120)], ids=str)
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_encoding_word_by_word_equals_encoding_the_text(kind, lowercase):
-    vocabulary = Vocabulary.train(TEXTS, kind, lowercase=lowercase)
+    tokenizer = tokenizer_of(TEXTS, *kind, lowercase=lowercase)
     texts = [" ".join(sentence.words) for sentence in SENTENCES]
-    assert [sentence.ids for sentence in parsed_ids(vocabulary, SENTENCES)] == vocabulary.encode_ids(texts)
+    assert [ids for ids, _ in parsed_ids(tokenizer, SENTENCES)] == tokenizer.encode(texts)
     for sentence, text in zip(SENTENCES, texts, strict=True):
-        tokens, whole = parsed_tokens(vocabulary, sentence), vocabulary.encode(text)
-        assert (tokens.ids, tokens.pieces) == (whole.ids, whole.pieces)
+        (tokens, tree), (whole,) = parsed_encoding(tokenizer, sentence), tokenizer.encode_with_offsets([text])
+        assert tokens == whole
         words = [
-            "".join(piece for piece, word in zip(tokens.pieces, tokens.tree.words, strict=True) if word == number)
+            "".join(piece for piece, word in zip(tokens.pieces, tree.words, strict=True) if word == number)
             for number in range(1, len(sentence.words) + 1)
         ]
         assert [word.removeprefix(" ") for word in words] == list(sentence.words)
 
 
 def test_the_space_before_a_word_belongs_to_it():
-    (encoded,) = parsed_ids(Vocabulary.train(["ab c"], "char"), [ParsedSentence(("ab", "c"), (2, 0))])
-    assert encoded.tree.words == [1, 1, 2, 2]
-    assert encoded.tree.heads == (2, 0)
+    ((_, tree),) = parsed_ids(CharTokenizer.train(["ab c"]), [ParsedSentence(("ab", "c"), (2, 0))])
+    assert tree.words == [1, 1, 2, 2]
+    assert tree.heads == (2, 0)
 
 
 def test_bpe_dropout_equals_that_of_the_text():
-    vocabulary = Vocabulary.train(TEXTS, "bpe:120")
-    texts = [" ".join(encoded.words) for encoded in SENTENCES]
-    sampled = [encoded.ids for encoded in parsed_ids(vocabulary, SENTENCES, dropout=0.5, seed=(1, 2))]
-    assert sampled == vocabulary.encode_ids(texts, dropout=0.5, seed=(1, 2))
-    assert sampled != vocabulary.encode_ids(texts)
+    tokenizer = BPETokenizer.train(TEXTS, vocab_size=120)
+    texts = [" ".join(sentence.words) for sentence in SENTENCES]
+    sampled = [ids for ids, _ in parsed_ids(tokenizer, SENTENCES, dropout=0.5, seed=(1, 2))]
+    assert sampled == tokenizer.encode(texts, dropout=0.5, seed=(1, 2))
+    assert sampled != tokenizer.encode(texts)
     pairs = [pair((2, 0), ("the cat", "of")), pair((0,), ("hat",))]
-    for encoded in encode(vocabulary, pairs, dropout=0.9, seed=(0, 1), trees=True):
+    for encoded in encode(tokenizer, pairs, dropout=0.9, seed=(0, 1), trees=True):
         assert len(encoded.tree.words) == len(encoded.source)
 
 
@@ -109,7 +106,7 @@ def test_batches_have_the_trees_of_their_rows_and_padding_has_none():
 def test_models_without_trees_use_the_text_of_a_sentence():
     task, model = build(tree="none")
     assert not isinstance(task.batch([0]), ParsedBatch)
-    translator = Translator(spread(model), VOCABULARY)
+    translator = Translator(spread(model), TOKENIZER)
     assert translator(PAIRS[0].parsed).text == translator("a b c").text
 
 
@@ -137,36 +134,36 @@ def test_a_model_without_trees_cannot_learn_them():
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_answers_depend_on_the_tree_but_not_on_the_batch(beam):
-    translator = Translator(spread(build()[1]), VOCABULARY)
+    translator = Translator(spread(build()[1]), TOKENIZER)
     sources = [example.source_input for example in MIXED]
-    together = translator.translate(sources, Search(beam, max_length=6))
-    assert [answers[0].source for answers in together] == [example.source for example in MIXED]
-    assert len({round(answers[0].score, 4) for answers in together[: len(PAIRS)]}) > 1  # for the same text
-    for example, (best,) in zip(sources, together, strict=True):
-        alone = translator(example, beam=beam, max_length=6)
+    together = translator(sources, num_beams=beam, max_new_tokens=6)
+    assert [answer.source for answer in together] == [example.source for example in MIXED]
+    assert len({round(answer.score, 4) for answer in together[: len(PAIRS)]}) > 1  # for the same text
+    for example, best in zip(sources, together, strict=True):
+        alone = translator(example, num_beams=beam, max_new_tokens=6)
         assert alone.text == best.text
         assert alone.score == pytest.approx(best.score, abs=1e-5)
-        assert [attention_map.layer for attention_map in alone.maps] == [
+        assert [attention_map.layer for attention_map in alone.attention] == [
             "decoder.0.cross",
             "decoder.0.self",
             "encoder.0",
         ]
-        assert alone.maps[2].columns == VOCABULARY.encode(alone.source).pieces
+        assert alone.attention[2].columns == TOKENIZER.encode_with_offsets([alone.source])[0].pieces
 
 
 def test_a_saved_translator_gives_the_same_answers(tmp_path: Path):
     model = spread(build()[1])
-    save_model(model, VOCABULARY, tmp_path)
+    save_model(model, TOKENIZER, tmp_path)
     sources = [example.source_input for example in MIXED]
-    expected = Translator(model, VOCABULARY).translate(sources, Search(max_length=6))
-    assert Translator(tmp_path, device="cpu").translate(sources, Search(max_length=6)) == expected
+    expected = Translator(model, TOKENIZER)(sources, max_new_tokens=6)
+    assert Translator(tmp_path, device="cpu")(sources, max_new_tokens=6) == expected
 
 
 def test_a_source_without_a_tree_is_an_error():
     words = "has no head for each of its words"
     with pytest.raises(InputError, match=f"train: pair 9 {words}"):
         build([*PAIRS, Pair("a b", "c")])
-    translator = Translator(build()[1], VOCABULARY)
+    translator = Translator(build()[1], TOKENIZER)
     with pytest.raises(InputError, match=f"input 2 {words}"):
         translator.check([PAIRS[0].parsed, "a b c"])
     with pytest.raises(InputError, match=f"input 1 {words}"):
@@ -175,9 +172,9 @@ def test_a_source_without_a_tree_is_an_error():
 
 def test_an_invalid_tree_is_an_error():
     with pytest.raises(InputError, match="word 3 of sentence 1 is a second root"):
-        Translator(build()[1], VOCABULARY)(Tagged(("a", "b", "c"), ("",) * 3, (0, 1, 0)))
+        Translator(build()[1], TOKENIZER)(Tagged(("a", "b", "c"), ("",) * 3, (0, 1, 0)))
 
 
 def test_a_released_tokenizer_is_an_error():
-    with pytest.raises(InputError, match="learned vocabulary"):
-        parsed_ids(learn_wordpieces(["a b"], 60), [ParsedSentence(("a", "b"), (2, 0))])
+    with pytest.raises(InputError, match="tokenizer trained by qkv"):
+        parsed_ids(WordPieceTokenizer.train(["a b"], vocab_size=60), [ParsedSentence(("a", "b"), (2, 0))])

@@ -9,11 +9,11 @@ from qkv.nn.interfaces import TextEncoder
 
 
 class TableEncoder(TextEncoder):
-    def __init__(self, vocabulary_size: int, labels: tuple[str, ...], head: str, max_length: int = 64) -> None:
+    def __init__(self, vocab_size: int, labels: tuple[str, ...], head: str, max_length: int = 64) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.config = SimpleNamespace(label_names=labels, labels=len(labels), max_length=max_length, head=head)
-        self.table = nn.Embedding(vocabulary_size, len(labels))
+        self.table = nn.Embedding(vocab_size, len(labels))
 
     def forward(self, tokens, segments=None, lengths=None):
         hidden = self.table(tokens)

@@ -6,25 +6,30 @@ from typing import Any
 import torch
 
 from qkv.hub import save_model
-from qkv.models.bert import Bert, Config
-from qkv.tokenizers.pretrained import PretrainedTokenizer, read_tokenizer
+from qkv.models.bert import Bert, BertConfig
+from qkv.tokenizers import Tokenizer
+from qkv.tokenizers.pretrained import read_tokenizer
 
-WORDS = [
+WORD_LIST = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "dog", "sat", "on", "mat", "play", "##ing", "##s",
     "film", "good", "bad", ".", ",", "!", "ada", "paris", "in", "lives",
 ]  # fmt: skip
 
 
-def tiny_tokenizer(folder: Path) -> PretrainedTokenizer:
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+def tiny_tokenizer(folder: Path) -> Tokenizer:
+    (folder / "vocab.txt").write_text("\n".join(WORD_LIST) + "\n")
     tokenizer = read_tokenizer(folder, "bert")
-    assert isinstance(tokenizer, PretrainedTokenizer)
+    assert tokenizer is not None
     return tokenizer
 
 
-def tiny_bert(head: str | None, *, vocabulary_size: int = len(WORDS), **config: Any) -> Bert:
+def tiny_bert(head: str | None, *, vocab_size: int = len(WORD_LIST), **config: Any) -> Bert:
     torch.manual_seed(0)
-    model = Bert(Config(vocabulary_size, head, dim=16, heads=2, layers=2, **{"max_length": 32, **config}))
+    model = Bert(
+        BertConfig(
+            vocab_size=vocab_size, head=head, dim=16, heads=2, layers=2, ffn_dim=64, **{"max_length": 32, **config}
+        )
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

@@ -5,17 +5,19 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.errors import InputError
-from qkv.tokenizers.vocabulary import UNKNOWN, Vocabulary
+from qkv.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer
+from qkv.tokenizers.trained import UNK
 
 TEXTS = ["the cat sat on the mat with the hat", "that is what the cats at the theatre ate", "a<s>b Café ☃"] * 5
-VOCABULARY = Vocabulary.train(TEXTS, "bpe:60")
-MERGES = {tuple(merge): rank for rank, merge in enumerate(json.loads(VOCABULARY.to_json())["model"]["merges"])}
+TOKENIZER = BPETokenizer.train(TEXTS, vocab_size=60)
+MERGES = {tuple(merge): rank for rank, merge in enumerate(json.loads(TOKENIZER.to_json())["model"]["merges"])}
 NO_DROPOUT = 1e-30  # taken by the same path, but nothing is ever left out
 
 
@@ -36,7 +38,7 @@ def ways(tokens: tuple[str, ...], dropout: float) -> Iterator[tuple[tuple[str, .
 
 @given(st.lists(st.text(st.sampled_from("theca smo<>☃漢é\u0301\t▁"), max_size=25), max_size=6))
 def test_without_dropout_the_tokens_equal_those_of_the_library(texts: list[str]) -> None:
-    assert VOCABULARY.encode_ids(texts, dropout=NO_DROPOUT) == VOCABULARY.encode_ids(texts)
+    assert TOKENIZER.encode(texts, dropout=NO_DROPOUT) == TOKENIZER.encode(texts)
 
 
 @given(
@@ -45,16 +47,14 @@ def test_without_dropout_the_tokens_equal_those_of_the_library(texts: list[str])
     st.integers(0, 9),
 )
 def test_dropout_preserves_the_text(texts: list[str], dropout: float, seed: int) -> None:
-    for plain, cut in zip(
-        VOCABULARY.encode_ids(texts), VOCABULARY.encode_ids(texts, dropout=dropout, seed=seed), strict=True
-    ):
-        assert VOCABULARY.decode(cut) == VOCABULARY.decode(plain)
+    for plain, cut in zip(TOKENIZER.encode(texts), TOKENIZER.encode(texts, dropout=dropout, seed=seed), strict=True):
+        assert TOKENIZER.decode(cut) == TOKENIZER.decode(plain)
         assert len(cut) >= len(plain)
 
 
 def test_with_full_dropout_words_are_split_into_characters() -> None:
-    (cut,) = VOCABULARY.encode_ids(["the cat"], dropout=1.0)
-    assert [VOCABULARY.piece(number) for number in cut] == [" ", *"the", " ", *"cat"]
+    (cut,) = TOKENIZER.encode(["the cat"], dropout=1.0)
+    assert [TOKENIZER.piece(number) for number in cut] == [" ", *"the", " ", *"cat"]
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
@@ -65,8 +65,8 @@ def test_segmentations_have_the_probabilities_of_the_paper(dropout: float) -> No
         expected[cut] += probability
     assert sum(expected.values()) == pytest.approx(1)
     assert len(expected) > 5
-    drawn = VOCABULARY.encode_ids(["that"] * draws, dropout=dropout, seed=3)
-    seen = Counter(tuple(VOCABULARY.tokenizer.id_to_token(number) for number in ids) for ids in drawn)
+    drawn = TOKENIZER.encode(["that"] * draws, dropout=dropout, seed=3)
+    seen = Counter(tuple(TOKENIZER.id_to_token(number) for number in ids) for ids in drawn)
     assert set(seen) <= set(expected)
     chi_square = sum(
         (seen[cut] - draws * probability) ** 2 / (draws * probability) for cut, probability in expected.items()
@@ -76,39 +76,39 @@ def test_segmentations_have_the_probabilities_of_the_paper(dropout: float) -> No
 
 def test_tokens_depend_on_the_seed_only() -> None:
     texts = random.Random(0).choices(TEXTS, k=50)
-    drawn = [VOCABULARY.encode_ids(texts, dropout=0.3, seed=seed) for seed in (1, 1, 2, (1, 7), (1, 7), (1, 8))]
+    drawn = [TOKENIZER.encode(texts, dropout=0.3, seed=seed) for seed in (1, 1, 2, (1, 7), (1, 7), (1, 8))]
     assert drawn[0] == drawn[1]
     assert drawn[3] == drawn[4]
     assert len({str(tokens) for tokens in drawn}) == 4
-    fresh = Vocabulary.from_json(VOCABULARY.to_json(), "here")  # which has met no word yet
-    assert fresh.encode_ids(texts, dropout=0.3, seed=1) == drawn[0]
+    fresh = BPETokenizer.from_json(TOKENIZER.to_json(), "here")  # which has met no word yet
+    assert fresh.encode(texts, dropout=0.3, seed=1) == drawn[0]
 
 
 def test_equal_texts_are_segmented_independently() -> None:
-    drawn = VOCABULARY.encode_ids(["the cat sat on the mat"] * 20, dropout=0.5)
+    drawn = TOKENIZER.encode(["the cat sat on the mat"] * 20, dropout=0.5)
     assert len({tuple(ids) for ids in drawn}) > 10
 
 
 def test_no_texts_and_empty_texts_have_no_tokens() -> None:
-    assert VOCABULARY.encode_ids([], dropout=0.5) == []
-    assert VOCABULARY.encode_ids(["", "a", ""], dropout=0.5)[::2] == [[], []]
-    assert VOCABULARY.encode_ids([""], dropout=0.5) == [[]]
+    assert TOKENIZER.encode([], dropout=0.5) == []
+    assert TOKENIZER.encode(["", "a", ""], dropout=0.5)[::2] == [[], []]
+    assert TOKENIZER.encode([""], dropout=0.5) == [[]]
 
 
 def test_unseen_characters_are_one_unknown_token_and_never_merge() -> None:
-    (cut,) = VOCABULARY.encode_ids(["漢字cat漢"], dropout=1.0)
-    assert [number == UNKNOWN for number in cut] == [False, True, False, False, False, True]
+    (cut,) = TOKENIZER.encode(["漢字cat漢"], dropout=1.0)
+    assert [number == UNK for number in cut] == [False, True, False, False, False, True]
 
 
-@pytest.mark.parametrize("kind", ["char", "word"])
-def test_dropout_needs_a_bpe_vocabulary(kind: str) -> None:
-    vocabulary = Vocabulary.train(TEXTS, kind)
-    assert vocabulary.encode_ids(["the cat"], dropout=0.0) == vocabulary.encode_ids(["the cat"])
-    with pytest.raises(InputError, match="needs a bpe vocabulary"):
-        vocabulary.encode_ids(["the cat"], dropout=0.1)
+@pytest.mark.parametrize("cls", [CharTokenizer, WordTokenizer, WordPieceTokenizer])
+def test_dropout_requires_a_bpe_tokenizer(cls: type[Any]) -> None:
+    tokenizer = cls.train(TEXTS)
+    assert tokenizer.encode(["the cat"], dropout=0.0) == tokenizer.encode(["the cat"])
+    with pytest.raises(InputError, match="BPE"):
+        tokenizer.encode(["the cat"], dropout=0.1)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.1, float("nan")])
 def test_dropout_must_be_a_probability(dropout: float) -> None:
     with pytest.raises(InputError, match="between 0 and 1"):
-        VOCABULARY.encode_ids(["the cat"], dropout=dropout)
+        TOKENIZER.encode(["the cat"], dropout=dropout)

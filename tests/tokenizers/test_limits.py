@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from qkv.errors import CheckpointError, InputError
+from qkv.tokenizers import BPETokenizer, TrainedTokenizer
+from qkv.tokenizers.library import PretrainedTokenizer
 from qkv.tokenizers.limits import MAX_GROWTH, RELEASED_PATTERNS, check_tokenizer_json, encoding_growth
-from qkv.tokenizers.pretrained import PretrainedTokenizer, read_tokenizer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers.pretrained import read_tokenizer
 
 Json = dict[str, Any]
 
@@ -34,7 +35,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
             kind, *text = (folder / "kind").read_text().split(" ", 1)
             tokenizer = read_tokenizer(folder, kind)
             tokenizer = tokenizer.source
-            ids = tokenizer.encode_batch([text[0] if text else "the king of aaaa " * 8])[0].ids
+            ids = tokenizer.encode(text[0] if text else "the king of aaaa " * 8)
             tokenizer.decode(ids or [0])
             os._exit(0)
         except InputError as error:
@@ -327,7 +328,7 @@ def test_no_step_grows_more_than_is_assumed(name, text):
     ],
 )
 def test_replacements_grow_as_computed(step):
-    tokenizer = PretrainedTokenizer.from_json(tokenizer_json({"normalizer": step}), "here").tokenizer
+    tokenizer = PretrainedTokenizer.from_json(tokenizer_json({"normalizer": step}), "here").backend
     for text in ("a", "aaaa", "bab"):
         grown = len(tokenizer.normalizer.normalize_str(text).encode())
         assert grown <= encoding_growth(step, None) * len(text)
@@ -338,30 +339,29 @@ def test_long_texts_are_rejected_for_tokenizers_with_large_growth():
     tokenizer = PretrainedTokenizer.from_json(tokenizer_json({"normalizer": replace("a", LONG)}), "here")
     assert tokenizer.max_bytes is not None
     assert len(tokenizer.encode("b" * tokenizer.max_bytes)) == 1
-    for encode in (
-        tokenizer.encode,
-        lambda text: tokenizer.encode_ids([text]),
-        lambda text: tokenizer.encode("a", text),
-    ):
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_with_offsets(["a", text])):
         with pytest.raises(InputError, match="bytes"):
             encode("b" * (tokenizer.max_bytes + 1))
 
 
 def test_trained_vocabularies_take_any_length_and_crafted_ones_are_rejected():
-    vocabulary = Vocabulary.train(["a b c"], "bpe:20", lowercase=True)
-    read = Vocabulary.from_json(vocabulary.to_json(), "here")
-    assert read.encode("a b").ids == vocabulary.encode("a b").ids
-    crafted = json.loads(vocabulary.to_json()) | {"normalizer": replace("a", LONG)}
+    tokenizer = BPETokenizer.train(["a b c"], vocab_size=20, lowercase=True)
+    read = TrainedTokenizer.from_json(tokenizer.to_json(), "here")
+    assert read.encode("a b") == tokenizer.encode("a b")
+    crafted = json.loads(tokenizer.to_json()) | {"normalizer": replace("a", LONG)}
     with pytest.raises(CheckpointError, match="times"):
-        Vocabulary.from_json(json.dumps(crafted), "here")
+        TrainedTokenizer.from_json(json.dumps(crafted), "here")
 
 
 def test_a_run_of_spaces_takes_a_sentencepiece_tokenizer_linear_time(tmp_path):
-    from qkv.tokenizers.sentencepiece import Kind, SentencePieces
+    pb2 = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
+    from qkv.tokenizers.sentencepiece import sentencepiece_tokenizer
 
-    pieces = SentencePieces((("<unk>", 0.0, Kind.UNKNOWN), ("▁a", -1.0, Kind.NORMAL), ("▁", -2.0, Kind.NORMAL)))
-    tokenizer = PretrainedTokenizer(pieces.tokenizer("here"))
-    assert tokenizer.encode("  a" + " " * 100_000 + "a  ").ids == [1, 1]
+    model = pb2.ModelProto()
+    for text, score, kind in (("<unk>", 0.0, 2), ("▁a", -1.0, 1), ("▁", -2.0, 1)):
+        model.pieces.add(piece=text, score=score, type=kind)
+    tokenizer = PretrainedTokenizer(sentencepiece_tokenizer(model.SerializeToString(), "here"))
+    assert tokenizer.encode("  a" + " " * 100_000 + "a  ") == [1, 1]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import struct
+import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -19,8 +20,10 @@ from typing import Any
 import pytest
 
 from qkv.errors import CheckpointError, InputError
-from qkv.tokenizers.pretrained import PretrainedTokenizer, SpecialTokens, TwoTokenizers, read_tokenizer
-from qkv.tokenizers.sentencepiece import SentencePieces
+from qkv.tokenizers import Encoding, PairTokenizer, SpecialTokens, Tokenizer
+from qkv.tokenizers.library import PretrainedTokenizer
+from qkv.tokenizers.pretrained import read_tokenizer
+from qkv.tokenizers.sentencepiece import sentencepiece_tokenizer
 
 ODD = [
     "Καλημέρα κόσμε, τι κάνεις σήμερα;", "Ελληνικά: ΆΈΉΊ ϊΰ ς", "Привет, как дела? Ёжик в тумане.",
@@ -150,10 +153,18 @@ def marian(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def same(ours: PretrainedTokenizer, theirs: Any, lines: list[str]) -> list[str]:
+def encodings(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding]:
+    return tokenizer.encode_with_offsets(texts, add_special_tokens=True)
+
+
+def ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=True)
+
+
+def same(ours: Tokenizer, theirs: Any, lines: list[str]) -> list[str]:
     """Return the lines for which ids or decoded texts differ."""
     expected = theirs(lines, truncation=False, padding=False)["input_ids"]
-    found = ours.encode_batch(lines)
+    found = encodings(ours, lines)
     wrong = [line for line, one, other in zip(lines, found, expected, strict=True) if one.ids != other]
     back = [ours.decode(one.ids) for one in found]
     return wrong + [
@@ -167,9 +178,9 @@ def test_bert_from_tokenizer_json_matches_transformers(transformers, minilm):
     tokenizer, theirs = read_tokenizer(minilm, "bert"), transformers.BertTokenizer.from_pretrained(minilm)
     assert same(tokenizer, theirs, LINES) == []
     offsets = theirs(LINES, truncation=False, padding=False, return_offsets_mapping=True)["offset_mapping"]
-    assert [one.offsets for one in tokenizer.encode_batch(LINES)] == offsets
+    assert [one.offsets for one in encodings(tokenizer, LINES)] == offsets
     assert len(tokenizer) == 30522
-    assert tokenizer.special_tokens == SpecialTokens(pad=0, unknown=100, begin=101, end=102, mask=103)
+    assert tokenizer.special_tokens == SpecialTokens(pad=0, unk=100, cls=101, sep=102, mask=103)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +218,9 @@ def test_gpt2_matches_transformers_on_10000_lines_of_real_text(transformers, gpt
     tokenizer, lines = read_tokenizer(gpt2, "gpt2"), real_lines()
     theirs = transformers.GPT2Tokenizer(vocab=str(gpt2 / "encoder.json"), merges=str(gpt2 / "vocab.bpe"))
     assert same(tokenizer, theirs, lines) == []
-    assert [tokenizer.decode(one.ids) for one in tokenizer.encode_batch(lines)] == lines
+    assert [tokenizer.decode(one.ids) for one in encodings(tokenizer, lines)] == lines
     assert len(tokenizer) == 50257
-    assert tokenizer.special_tokens == SpecialTokens(unknown=50256, begin=50256, end=50256)
+    assert tokenizer.special_tokens == SpecialTokens(unk=50256, begin=50256, end=50256)
 
 
 @pytest.mark.parametrize("config", [{}, {"add_prefix_space": True}, {"add_bos_token": True}])
@@ -226,7 +237,7 @@ def test_bpe_from_two_files_matches_transformers(transformers, small_bpe, tmp_pa
 
 def test_byte_level_bpe_is_lossless_and_its_pieces_cover_the_text(small_bpe):
     tokenizer = read_tokenizer(small_bpe, "gpt2")
-    for line, found in zip(ODD, tokenizer.encode_batch(ODD), strict=True):
+    for line, found in zip(ODD, encodings(tokenizer, ODD), strict=True):
         assert tokenizer.decode(found.ids) == line
         offsets = {offset for start, stop in found.offsets for offset in range(start, stop)}
         assert offsets == set(range(len(line)))
@@ -248,26 +259,31 @@ def tied(model: Path, line: str) -> bool:
     return first == pytest.approx(second, rel=1e-6)
 
 
+def without_ties(lines: list[str]) -> list[str]:
+    """Leave out lines that have several equally probable segmentations."""
+    return [line for line in lines if "x" * 250 not in line]
+
+
 def check_marian(transformers: Any, folder: Path, lines: list[str]) -> None:
-    lines = [line for line in lines if "x" * 250 not in line]  # a tie, which each library breaks in its own way
+    lines = without_ties(lines)  # each library breaks a tie in its own way
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sacremoses, which neither needs
         theirs = transformers.MarianTokenizer(
             str(folder / "source.spm"), str(folder / "target.spm"), str(folder / "vocab.json")
         )
     two = read_tokenizer(folder, "marian")
-    assert isinstance(two, TwoTokenizers)
+    assert isinstance(two, PairTokenizer)
     for ours, expected in ((two.source, theirs(lines)), (two.target, theirs(text_target=lines))):
-        found = ours.encode_batch(lines)
+        found = encodings(ours, lines)
         model = folder / ("source.spm" if ours is two.source else "target.spm")
         wrong = [line for line, one, ids in zip(lines, found, expected["input_ids"], strict=True) if one.ids != ids]
         assert [line for line in wrong if not tied(model, line)] == []
         assert len(wrong) < 5
-        assert any(ours.special_tokens.unknown in one.ids for one in found)
+        assert any(ours.special_tokens.unk in one.ids for one in found)
         for ids in expected["input_ids"]:
             again = theirs.decode(ids, skip_special_tokens=True, use_source_tokenizer=ours is two.source)
             assert ours.decode(ids) == again
-    assert two.target.special_tokens == SpecialTokens(pad=len(two.target) - 1, unknown=1, end=0)
+    assert two.target.special_tokens == SpecialTokens(pad=len(two.target) - 1, unk=1, end=0)
 
 
 def test_marian_may_have_a_vocabulary_for_each_side(marian, tmp_path):
@@ -277,9 +293,9 @@ def test_marian_may_have_a_vocabulary_for_each_side(marian, tmp_path):
     (tmp_path / "target_vocab.json").write_text(json.dumps(turned))
     (tmp_path / "tokenizer_config.json").write_text('{"separate_vocabs": true}')
     one, two = read_tokenizer(marian, "marian"), read_tokenizer(tmp_path, "marian")
-    assert two.source.encode("The lines").ids == one.source.encode("The lines").ids
-    expected = [len(numbers) - 1 - number for number in one.target.encode("The lines").ids]
-    assert two.target.encode("The lines").ids == expected
+    assert ids(two.source, "The lines") == ids(one.source, "The lines")
+    expected = [len(numbers) - 1 - number for number in ids(one.target, "The lines")]
+    assert ids(two.target, "The lines") == expected
 
 
 def test_a_tokenizer_round_trips_through_json(marian, small_bpe):
@@ -288,51 +304,33 @@ def test_a_tokenizer_round_trips_through_json(marian, small_bpe):
         again = PretrainedTokenizer.from_json(tokenizer.to_json(), "tokenizer.json")
         assert again.special_tokens == tokenizer.special_tokens
         assert len(again) == len(tokenizer)
-        assert again.encode_batch(LINES) == tokenizer.encode_batch(LINES)
+        assert encodings(again, LINES) == encodings(tokenizer, LINES)
 
 
 def test_other_libraries_load_files_without_separate_ids_only(transformers, marian, small_bpe, tmp_path):
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer as Backend
 
     plain = read_tokenizer(small_bpe, "gpt2")
-    assert Tokenizer.from_str(plain.to_json()).encode("The lines").ids == plain.encode("The lines").ids
+    assert Backend.from_str(plain.to_json()).encode("The lines").ids == ids(plain, "The lines")
     with pytest.raises(Exception, match="expected"):  # its numbers would not be the model's
-        Tokenizer.from_str(read_tokenizer(marian, "marian").source.to_json())
+        Backend.from_str(read_tokenizer(marian, "marian").source.to_json())
 
 
-def test_pairs_have_segments_and_offsets_into_their_own_text(vocab_only):
+def test_special_tokens_have_no_offsets_and_other_pieces_are_their_text(vocab_only):
     tokenizer = read_tokenizer(vocab_only, "bert")
-    question, answer = "Who  ate it?", "Zoë's dög, [MASK]!"
-    found = tokenizer.encode(question, answer)
-    assert found.pieces == (
-        "[CLS]",
-        "Who",
-        "ate",
-        "it",
-        "?",
-        "[SEP]",
-        "Zoë",
-        "'",
-        "s",
-        "dög",
-        ",",
-        "[MASK]",
-        "!",
-        "[SEP]",
-    )
-    assert found.segments == [0] * 6 + [1] * 8
-    assert found.texts == [None, 0, 0, 0, 0, None, 1, 1, 1, 1, 1, 1, 1, None]
-    for piece, side, (start, stop) in zip(found.pieces, found.texts, found.offsets, strict=True):
-        assert side is None or (question, answer)[side][start:stop] == piece
-    assert len(found) == 14
-    bare = tokenizer.encode(question, answer, specials=False)
-    assert bare.ids == [number for number, side in zip(found.ids, found.texts, strict=True) if side is not None]
+    text = "Zoë's  dög, [MASK]!"
+    (found,) = encodings(tokenizer, [text])
+    assert found.pieces == ("[CLS]", "Zoë", "'", "s", "dög", ",", "[MASK]", "!", "[SEP]")
+    for piece, (start, end) in zip(found.pieces[1:-1], found.offsets[1:-1], strict=True):
+        assert text[start:end] == piece
+    assert (found.offsets[0], found.offsets[-1], len(found)) == ((0, 0), (0, 0), 9)
+    assert tokenizer.encode(text) == found.ids[1:-1]
 
 
 def test_sentencepiece_pieces_equal_their_text(marian):
     source = read_tokenizer(marian, "marian").source
     text = "The lines of Xq"
-    found = source.encode(text)
+    (found,) = encodings(source, [text])
     assert found.pieces[-1] == "</s>"
     assert "".join(found.pieces[:-1]).replace(" ", "") == text.replace(" ", "")
     for piece, (start, stop) in zip(found.pieces[:-1], found.offsets[:-1], strict=True):
@@ -341,28 +339,28 @@ def test_sentencepiece_pieces_equal_their_text(marian):
 
 def test_a_token_can_be_displayed_by_id(vocab_only, small_bpe, marian):
     bert, bpe = read_tokenizer(vocab_only, "bert"), read_tokenizer(small_bpe, "gpt2")
-    assert [bert.piece(number) for number in bert.encode("Unbelievable").ids] == ["[CLS]", "unbelievable", "[SEP]"]
-    assert bert.piece(bert.encode("xqz").ids[2]).isalpha()
-    assert "".join(map(bpe.piece, bpe.encode("The lines of it").ids)) == "The lines of it"
+    assert [bert.piece(number) for number in ids(bert, "Unbelievable")] == ["[CLS]", "unbelievable", "[SEP]"]
+    assert bert.piece(ids(bert, "xqz")[2]).isalpha()
+    assert "".join(map(bpe.piece, ids(bpe, "The lines of it"))) == "The lines of it"
     source = read_tokenizer(marian, "marian").source
-    assert "".join(map(source.piece, source.encode("the lines", specials=False).ids)) == " the lines"
+    assert "".join(map(source.piece, source.encode("the lines"))) == " the lines"
     with pytest.raises(InputError, match="no token with id 99999999"):
         bert.piece(99999999)
 
 
 @pytest.mark.parametrize("specials", [True, False])
-def test_encode_ids_equals_encode(vocab_only, small_bpe, marian, specials):
+def test_encode_equals_encode_with_offsets(vocab_only, small_bpe, marian, specials):
     both = read_tokenizer(marian, "marian")
     for tokenizer in (read_tokenizer(vocab_only, "bert"), read_tokenizer(small_bpe, "gpt2"), both.source, both.target):
-        placed = [one.ids for one in tokenizer.encode_batch(ODD, specials=specials)]
-        assert tokenizer.encode_ids(ODD, specials=specials) == placed
+        found = tokenizer.encode_with_offsets(ODD, add_special_tokens=specials)
+        assert tokenizer.encode(ODD, add_special_tokens=specials) == [one.ids for one in found]
 
 
 def test_lone_surrogates_are_an_input_error(small_bpe):
     with pytest.raises(InputError, match="surrogate"):
-        read_tokenizer(small_bpe, "gpt2").encode("a\ud800b")
+        read_tokenizer(small_bpe, "gpt2").encode_with_offsets(["a\ud800b"])
     with pytest.raises(InputError, match="surrogate"):
-        read_tokenizer(small_bpe, "gpt2").encode_ids(["a\ud800b"])
+        read_tokenizer(small_bpe, "gpt2").encode(["a\ud800b"])
 
 
 def test_special_tokens_are_read_from_the_folder(vocab_only):
@@ -372,14 +370,14 @@ def test_special_tokens_are_read_from_the_folder(vocab_only):
     (vocab_only / "tokenizer_config.json").write_text('{"pad_token": "[PAD]", "mask_token": "[unused1]"}')
     (vocab_only / "special_tokens_map.json").write_text('{"pad_token": {"content": "<nothing>", "lstrip": false}}')
     tokenizer = read_tokenizer(vocab_only, "bert")
-    assert tokenizer.special_tokens == SpecialTokens(pad=1, unknown=100, begin=101, end=102, mask=2)
-    assert tokenizer.encode("a <nothing> b", specials=False).ids[1] == 1
+    assert tokenizer.special_tokens == SpecialTokens(pad=1, unk=100, cls=101, sep=102, mask=2)
+    assert tokenizer.encode("a <nothing> b")[1] == 1
 
 
 def test_added_tokens_must_have_the_next_ids(vocab_only):
     (vocab_only / "added_tokens.json").write_text('{"<new>": 30522, "<newer>": 30523}')
     tokenizer = read_tokenizer(vocab_only, "bert")
-    assert tokenizer.encode("a<newer>b<new>", specials=False).ids[1::2] == [30523, 30522]
+    assert tokenizer.encode("a<newer>b<new>")[1::2] == [30523, 30522]
     assert len(tokenizer) == 30524
     (vocab_only / "added_tokens.json").write_text('{"<new>": 40000}')
     with pytest.raises(CheckpointError, match="the next free id"):
@@ -428,12 +426,12 @@ def test_a_crafted_tokenizer_json_is_rejected(tmp_path, text, words):
 
 def test_separate_token_ids_need_an_unknown_token_and_a_decoder(tmp_path, marian):
     whole = json.loads(read_tokenizer(marian, "marian").source.to_json())
-    without = {name: number for name, number in whole["numbers"].items() if name != "<unk>"}
-    for changed in (whole | {"decoder": None}, whole | {"numbers": without}):
+    without = {name: number for name, number in whole["token_ids"].items() if name != "<unk>"}
+    for changed in (whole | {"decoder": None}, whole | {"token_ids": without}):
         with pytest.raises(CheckpointError, match=r"here: needs an unknown token"):
             PretrainedTokenizer.from_json(json.dumps(changed), "here")
     with pytest.raises(CheckpointError, match="here: must map each token to its id"):
-        PretrainedTokenizer.from_json(json.dumps(whole | {"numbers": []}), "here")
+        PretrainedTokenizer.from_json(json.dumps(whole | {"token_ids": []}), "here")
 
 
 def test_a_panic_of_the_library_becomes_a_checkpoint_error(tmp_path, small_bpe):
@@ -515,11 +513,15 @@ UNKNOWN = piece("<unk>", 0.0, 2)
 def test_a_sentencepiece_file_has_pieces_and_whitespace_options():
     spec = field(1, "name") + field(2, b"") + field(3, 0) + field(4, 1)
     data = UNKNOWN + piece("▁a", -0.5) + piece("</s>", 0.0, 3) + field(2, field(3, 1)) + field(3, spec) + field(77, 12)
-    read = SentencePieces.parse(data, "here")
-    assert [(text, score, int(kind)) for text, score, kind in read.pieces] == [
-        ("<unk>", 0.0, 2), ("▁a", -0.5, 1), ("</s>", 0.0, 3),
-    ]  # fmt: skip
-    assert (read.add_dummy_prefix, read.remove_extra_whitespaces, read.escape_whitespaces) == (False, True, True)
+    tokenizer = sentencepiece_tokenizer(data, "here")
+    assert tokenizer.get_vocab() == {"<unk>": 0, "▁a": 1}
+    assert tokenizer.encode("  a  a ").tokens == ["a", "▁a"]  # trimmed, without a dummy prefix
+
+
+def test_without_sentencepiece_the_error_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(InputError, match=r"here: .* pip install 'qkv\[marian\]'"):
+        sentencepiece_tokenizer(b"", "here")
 
 
 @pytest.mark.parametrize(
@@ -532,15 +534,14 @@ def test_a_sentencepiece_file_has_pieces_and_whitespace_options():
         (UNKNOWN + piece(""), "a piece of 0 bytes"),
         (UNKNOWN + piece("x" * 2000), "a piece of 2000 bytes"),
         (UNKNOWN + piece("a", float("nan")), "not finite"),
-        (UNKNOWN + piece("a", kind=9), "9 is not a valid Kind"),
         (UNKNOWN + piece("a", kind=4), "user-defined"),
         (UNKNOWN + piece("<0x00>", kind=6), "byte pieces"),
-        (UNKNOWN + field(1, field(1, b"\xff")), "decode"),
-        (UNKNOWN + field(1, 5), "expected bytes"),
-        (UNKNOWN + piece("a")[:-3], "truncated"),
-        (UNKNOWN + b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "truncated"),
-        (b"\xff" * 30, "more than ten bytes"),
-        (b"\x0f", "wire type 7"),
+        (UNKNOWN + field(1, field(1, b"\xff")), "UTF-8"),
+        (UNKNOWN + field(1, 5), "at least one normal piece"),
+        (UNKNOWN + piece("a")[:-3], "not a valid"),
+        (UNKNOWN + b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "not a valid"),
+        (b"\xff" * 30, "not a valid"),
+        (b"\x0f", "not a valid"),
         (UNKNOWN + piece("a") + field(2, field(3, 2)), "only unigram"),
         (UNKNOWN + piece("a") + field(2, field(24, 1)), "only unigram"),
         (UNKNOWN + piece("a") + field(3, field(5, 0)), "unescaped"),

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from qkv.registry import lookup
-from qkv.tasks.train_tokenizer import learn_vocabulary
+from qkv.tasks.train_tokenizer import train_tokenizer
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
 from qkv.training.recipe import Recipe
@@ -21,7 +21,7 @@ MAX_LENGTH = 24
 def subwords(tiny: Recipe) -> Recipe:
     return replace(
         tiny,
-        data=replace(tiny.data, vocabulary="bpe:200"),
+        data=replace(tiny.data, tokenizer="bpe:200"),
         model=tiny.model | {"max_length": MAX_LENGTH},
         train=replace(tiny.train, bpe_dropout=0.3, epochs=2, validate_every=1000),
     )
@@ -29,10 +29,10 @@ def subwords(tiny: Recipe) -> Recipe:
 
 def prepare(recipe: Recipe) -> TranslationTask:
     data = recipe.data.load()
-    vocabulary = learn_vocabulary(data, recipe.data)
+    tokenizer = train_tokenizer(data, recipe.data)
     config = lookup("model", recipe.model["name"]).config_class
-    model = config(**TranslationTask.sizes(data, vocabulary), max_length=MAX_LENGTH)
-    return TranslationTask.prepare(data, vocabulary, model, recipe.train, recipe.seed)
+    model = config(**TranslationTask.sizes(data, tokenizer), max_length=MAX_LENGTH)
+    return TranslationTask.prepare(data, tokenizer, model, recipe.train, recipe.seed)
 
 
 def segmentation(task: TranslationTask, epoch: int) -> list[tuple[list[int], list[int]]]:
@@ -45,8 +45,8 @@ def test_every_epoch_segments_the_same_texts_differently(subwords):
     first, second = segmentation(task, 0), segmentation(task, 1)
     assert sum(left != right for left, right in zip(first, second, strict=True)) > len(first) / 2
     for pair, (source, target) in zip(task.train.pairs, first, strict=True):
-        assert task.vocabulary.decode(source) == task.vocabulary.normalize(pair.source)
-        assert task.vocabulary.decode(target) == task.vocabulary.normalize(pair.target)
+        assert task.tokenizer.decode(source) == task.tokenizer.normalize(pair.source)
+        assert task.tokenizer.decode(target) == task.tokenizer.normalize(pair.target)
 
 
 def test_seed_and_epoch_determine_the_segmentation(subwords):

@@ -49,9 +49,9 @@ RECIPES = {
     "imdb-linformer": [*BERT, PIECES, "model.max_length=16", "model.rank=4"],
     "copy-ntm": ["model.hidden_dim=8", "model.locations=8", "model.location_dim=4", "data.size=200"],
     "shakespeare-gpt": [*BERT, "train.length=16", "model.max_length=16"],
-    "fashion-vit": [*BERT[:-1], "model.feedforward=16", "model.stem=[4]", "train.cover=2"],
+    "fashion-vit": [*BERT[:-1], "model.ffn_dim=16", "model.stem=[4]", "train.cover=2"],
     "multi30k-transformer": [
-        "model.dim=16", "model.heads=2", "model.feedforward=16", "model.dropout=0.0", "model.attention_dropout=0.0",
+        "model.dim=16", "model.heads=2", "model.ffn_dim=16", "model.dropout=0.0", "model.attention_dropout=0.0",
         "model.activation_dropout=0.0", "data.vocabulary=bpe:60",
     ],
 }  # fmt: skip
@@ -80,7 +80,7 @@ def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
         "fashion_mnist": ImageDataset({"train": pictures, "valid": pictures}),
     }
     for name, loaded in datasets.items():
-        monkeypatch.setattr(lookup("dataset", name), "read", lambda _: loaded)
+        monkeypatch.setattr(lookup("dataset", name), "read", lambda _, loaded=loaded: loaded)
 
 
 def train(name: str, folder: Path, *changes: str) -> tuple[list[float], Path]:

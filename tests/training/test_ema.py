@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import qkv
+from qkv.registry import lookup
 from qkv.training import job, loop
 from qkv.training.ema import EMA
 from qkv.training.recipe import Recipe
@@ -25,24 +26,30 @@ def test_ema_matches_its_formula():
         with torch.no_grad():
             model.weight += torch.randn_like(model.weight)
         raw = model.weight.detach().clone()
-        ema.update(model, step)
+        ema.update(step)
         assert model.weight.equal(raw)
         decay = min(0.8, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * raw
     torch.testing.assert_close(ema.module.weight.detach(), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_buffers_follow_the_model():
-    model = nn.BatchNorm1d(2)
+def test_saved_averages_are_restored():
+    model = nn.Linear(2, 1)
+    ema, raw = EMA(model, 0.5), model.weight.detach().clone()
+    ema.restore({"weight": torch.full((1, 2), 5.0), "bias": torch.zeros(1)})
+    assert ema.module.weight.tolist() == [[5.0, 5.0]]
+    assert model.weight.equal(raw)
+
+
+def test_position_tables_may_grow():
+    network = lookup("model", "transformer")
+    model = network(network.config_class(9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, ffn_dim=8))
     ema = EMA(model, 0.5)
-    model.running_mean.fill_(3.0)
-    ema.update(model, 1)
-    assert ema.module.running_mean.equal(model.running_mean)
-    model.running_mean.fill_(4.0)
-    ema.restore(model, {"weight": torch.full((2,), 5.0), "bias": torch.zeros(2)})
-    assert ema.module.running_mean.equal(model.running_mean)
-    assert ema.module.weight.tolist() == [5.0, 5.0]
-    assert model.weight.tolist() == [1.0, 1.0]
+    for step, length in enumerate((2, 5, 3), start=1):
+        tokens = torch.zeros(1, length, dtype=torch.long)
+        model(tokens, tokens, torch.tensor([length]))
+        ema.update(step)
+        ema.module(tokens, tokens, torch.tensor([length]))
 
 
 def with_ema(recipe: Recipe) -> Recipe:
@@ -70,9 +77,11 @@ def test_averaged_weights_are_validated_saved_and_loaded(tiny_text, tmp_path):
 
 
 def load_task(recipe: Recipe, model: qkv.hub.Network) -> loop.Task:
-        from qkv.training.recipe import TASKS
+    from qkv.datasets.registry import load_data
 
-    return TASKS[recipe.task].prepare(recipe.data.load(), model.tokenizer, model.config, recipe.train, recipe.seed)
+    from qkv.training.recipe import TASKS
+
+    return TASKS[recipe.task].prepare(load_data(recipe.data), model.tokenizer, model.config, recipe.train, recipe.seed)
 
 
 def test_ema_does_not_change_training(tiny_text, tmp_path):

@@ -10,23 +10,21 @@ from qkv.datasets.dataset import TaggedDataset
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.hub import load, save_model
-from qkv.models.bert import Bert, Config
+from qkv.models.bert import Bert, BertConfig
 from qkv.models.elmo import Elmo, ElmoConfig
-from qkv.models.linformer import Config as LinformerConfig
-from qkv.models.linformer import Linformer
+from qkv.models.linformer import Linformer, LinformerConfig
 from qkv.models.ntm import NTM, NTMConfig
 from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.models.show_attend_tell import ShowAttendTellConfig as CaptionerConfig
 from qkv.models.snail import SNAIL, SNAILConfig, SNAILPolicy, SNAILPolicyConfig
-from qkv.models.vit import Config as ViTConfig
-from qkv.models.vit import ViT
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.models.vit import ViT, ViTConfig
+from qkv.tokenizers import CharTokenizer
 from qkv.training import job
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
 from qkv.training.recipe import read_recipe
 
 SENTENCES = [Tagged(("a", "b", "c"), ("X", "Y", "X")), Tagged(("c", "a"), ("X", "X")), Tagged(("b",), ("Y",))] * 5
-VOCABULARY = Vocabulary.train(["a b c"], "char")
+TOKENIZER = CharTokenizer.train(["a b c"])
 SIZES = {"dim": 8, "heads": 2, "layers": 1, "max_length": 12, "dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -39,7 +37,7 @@ def pretrained_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     torch.manual_seed(5)
     folder = tmp_path / "pretrained"
     folder.mkdir()
-    save_model(Bert(Config(len(VOCABULARY) + 3, head="masked_lm", **SIZES)), VOCABULARY, folder)
+    save_model(Bert(Config(len(TOKENIZER) + 3, head="masked_lm", **SIZES)), TOKENIZER, folder)
     return folder
 
 
@@ -54,7 +52,7 @@ def test_the_body_is_copied_and_the_head_is_new(pretrained_folder: Path, tmp_pat
     before, after = load(pretrained_folder), load(tmp_path / "run")
     assert after.config.head == "tagger"
     assert after.config.label_names == ("X", "Y")
-    assert after.config.vocabulary_size == len(VOCABULARY) + 3
+    assert after.config.vocabulary_size == len(TOKENIZER) + 3
     assert {name: after.config.__getattribute__(name) for name in SIZES} == SIZES
     old = dict(before.named_parameters())
     for name, weight in after.named_parameters():
@@ -88,7 +86,7 @@ def test_an_invalid_init_is_rejected_before_the_run_is_created(pretrained_folder
 def test_model_name_must_match_init(tmp_path: Path, pretrained_folder: Path):
     folder = tmp_path / "vit"
     folder.mkdir()
-    vit = ViT(ViTConfig(height=8, width=8, patch=4, dim=8, layers=1, heads=2, feedforward=8))
+    vit = ViT(ViTConfig(height=8, width=8, patch=4, dim=8, layers=1, heads=2, ffn_dim=8))
     save_model(vit, None, folder)
     with pytest.raises(InputError, match=r"holds a ViT, but model\.name is 'bert'"):
         job.begin(recipe(folder), tmp_path / "run", "cpu")
@@ -118,7 +116,7 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(("length", "fresh"), [(7, []), (12, []), (20, ["embed.positions.weight from position 12 on"])])
 def test_learned_positions_are_copied_up_to_the_shorter_length(pretrained_folder: Path, length: int, fresh: list[str]):
     pretrained = load(pretrained_folder)
-    model = Bert(replace(pretrained.config, max_length=length))
+    model = Bert(pretrained.config.replace(max_length=length))
     initial = weights(model)["embed.positions.weight"]
     assert copy_matching_weights(model, pretrained) == fresh
     after, before, shared = weights(model), weights(pretrained), min(length, 12)
@@ -128,7 +126,7 @@ def test_learned_positions_are_copied_up_to_the_shorter_length(pretrained_folder
 
 
 def test_vit_positions_are_interpolated_to_another_image_size():
-    sizes = {"patch": 4, "dim": 8, "layers": 1, "heads": 2, "feedforward": 8, "channels": 1}
+    sizes = {"patch": 4, "dim": 8, "layers": 1, "heads": 2, "ffn_dim": 8, "channels": 1}
     pretrained, model = (
         ViT(ViTConfig(height=12, width=8, **sizes)).eval(),
         ViT(ViTConfig(height=8, width=20, **sizes)).eval(),
@@ -140,7 +138,7 @@ def test_vit_positions_are_interpolated_to_another_image_size():
 
 def test_other_embeddings_are_copied_entirely_or_not_at_all(pretrained_folder: Path):
     pretrained = load(pretrained_folder)
-    model = Bert(replace(pretrained.config, segments=5))
+    model = Bert(pretrained.config.replace(segments=5))
     initial = weights(model)["embed.segments.weight"]
     assert copy_matching_weights(model, pretrained) == ["embed.segments.weight"]
     assert torch.equal(weights(model)["embed.segments.weight"], initial)
@@ -157,8 +155,8 @@ def test_vocabulary_keys_are_ignored_with_a_note_if_init_has_a_tokenizer(pretrai
 @pytest.mark.parametrize(("head", "names", "new"), [("pretraining", (), True), ("classifier", ("a", "b"), True),
                                                     ("classifier", ("a", "c"), False)])  # fmt: skip
 def test_a_head_is_copied_only_if_its_labels_match(head: str, names: tuple[str, ...], new: bool):
-    pretrained = Bert(Config(9, head, label_names=names, **SIZES))
-    model = Bert(Config(9, "classifier", label_names=("a", "c"), **SIZES))
+    pretrained = Bert(BertConfig(vocab_size=9, head=head, label_names=names, **SIZES))
+    model = Bert(BertConfig(vocab_size=9, head="classifier", label_names=("a", "c"), **SIZES))
     assert copy_matching_weights(model, pretrained) == (["label.weight", "label.bias"] if new else [])
     assert torch.equal(model.label.weight, pretrained.label.weight) == (not new)
 
@@ -188,7 +186,7 @@ def test_architecture_keys_of_the_checkpoint_override_the_recipe(normalize_words
 def test_linformer_projections_are_copied_up_to_the_shorter_length(longer: bool, names: list[str]):
     sizes = {"dim": 8, "heads": 2, "layers": 1, "rank": 3, "sharing": "headwise", "position": "sinusoidal"}
     lengths = (8, 12) if longer else (12, 8)
-    pretrained, model = (Linformer(LinformerConfig(9, max_length=length, **sizes)) for length in lengths)
+    pretrained, model = (Linformer(LinformerConfig(vocab_size=9, max_length=length, **sizes)) for length in lengths)
     for weight in pretrained.parameters():
         torch.nn.init.normal_(weight)
     fresh = copy_matching_weights(model.eval(), pretrained.eval())

@@ -39,7 +39,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def begin(folder: Path) -> subprocess.Popen[str]:
-    return start("dates-gru", *(f"--set={assignment}" for assignment in RECIPE), "--out", folder)
+    return start("dates-gru", *(f"--set={assignment}" for assignment in RECIPE), "--output", folder)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

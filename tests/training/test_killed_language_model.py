@@ -22,7 +22,7 @@ RECIPE = [
 
 
 def begin(folder: Path) -> object:
-    return start("shakespeare-rnn", *(f"--set={assignment}" for assignment in RECIPE), "--out", folder)
+    return start("shakespeare-rnn", *(f"--set={assignment}" for assignment in RECIPE), "--output", folder)
 
 
 def test_training_killed_three_times_ends_bit_for_bit_like_uninterrupted_training(tmp_path):

@@ -35,7 +35,7 @@ def resident(key):
 torch.set_num_threads(1)
 recipe = read_recipe(sys.argv[1], sys.argv[2:])
 kind, data = TASKS[recipe.task], recipe.data.load()
-vocabulary = kind.learn_vocabulary(data, recipe.data, recipe.model_config())
+vocabulary = kind.train_tokenizer(data, recipe.data, recipe.model_config())
 config = recipe.model_config(kind.sizes(data, vocabulary))
 task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
 network = lookup("model", recipe.model["name"])
@@ -71,7 +71,7 @@ def test_the_estimate_of_activations_is_within_a_factor_of_two(recipe: str, assi
 def test_the_state_of_training_is_counted_without_allocating_it() -> None:
     network = lookup("model", "transformer")
     config = network.config_class
-    sizes = config(source_vocab_size=50, target_vocab_size=50, dim=32, heads=2, feedforward=64)
+    sizes = config(source_vocab_size=50, target_vocab_size=50, dim=32, heads=2, ffn_dim=64)
     model = network(sizes)
     optimizer, ema = adamw(model, TrainConfig()), EMA(model, 0.9)
     for parameter in model.parameters():

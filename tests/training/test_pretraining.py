@@ -11,7 +11,7 @@ from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.hub import load
 from qkv.pipelines.classifier import Classifier
-from qkv.pipelines.mask_filler import Filler
+from qkv.pipelines.mask_filler import MaskFiller
 from qkv.registry import lookup
 from qkv.tokenizers.tokenizer import PretrainedTokenizer
 from qkv.training import job
@@ -63,7 +63,7 @@ def test_a_pretrained_bert_fills_masks_and_can_be_fine_tuned(tiny, tmp_path, cap
     assert valid["perplexity"] < 3  # unigram perplexity is 8.2
     assert records[0]["loss"] > 4
 
-    filled = Filler(run)("This film is superb. This [MASK] is great.")
+    filled = MaskFiller(run)("This film is superb. This [MASK] is great.")
     assert filled.guesses[0][0].word in ("film", "plot")
 
     changes = ["task=classify", "data.name=imdb", "data.vocabulary=bpe:50", "model.max_length=24", f'init="{run}"']

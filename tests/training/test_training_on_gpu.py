@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from qkv.pipelines.translator import Search, Translator
+from qkv.pipelines.translator import Translator
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 
@@ -27,7 +27,7 @@ def test_a_model_trained_on_gpu_gives_the_same_scores_on_both_devices(name, prec
     assert done.state.best.value < 1.2  # nats a character; chance is 2.4 among ten digits, a dash and the end
     texts = ["Donnerstag, 5. März 2026", "5 mars 2026", "12.03.1999"]
     answers = [
-        [answer[0].score for answer in Translator(tmp_path / "run", device=device).translate(texts, Search(beam=3))]
+        [answer.score for answer in Translator(tmp_path / "run", device=device)(texts, num_beams=3)]
         for device in ("cpu", "cuda")
     ]
     assert answers[0] == pytest.approx(answers[1], abs=2e-2)

@@ -31,7 +31,7 @@ def shown(page: str) -> list[tuple[int, str]]:
 def test_sentences_and_words_are_shaded_by_weight(tmp_path):
     page = save_document_page([document("It", " is")], tmp_path / "a.html").read_text(encoding="utf-8")
     top = SHADES - 1
-    part = round(top * 0.25 / 3 / 0.6)  # a word of the first sentence, beside the one that counts most
+    part = round(top * 0.25 / 3 / 0.6)  # a word of the first sentence, next to the one with the largest weight
     assert shown(page) == [
         (round(top / 3), "25.0%"), (part, "A"), (part, "film"), (part, "."),
         (top, "75.0%"), (round(top * 0.075 / 0.6), "It"), (round(top * 0.075 / 0.6), "is"), (top, "fine"),

@@ -19,7 +19,7 @@ from qkv.visualize.episode_page import save_episode_page, save_episode_png
 def seen(weights: list[float], guess: int = 1, labels: tuple[int, ...] = (2, 1, 0, 1)) -> EpisodeAnswer:
     """Three support images and a query, each of one grey level, and one layer with the given weights."""
     columns = (*(str(label + 1) for label in labels[:-1]), "?")
-    pixels = np.stack([np.full((7, 7, 3), 60 * place, dtype=np.uint8) for place in range(len(labels))])
+    pixels = np.stack([np.full((7, 7, 3), 60 * index, dtype=np.uint8) for index in range(len(labels))])
     shares = AttentionMap("trunk.<0>", ("?",), columns, np.array([[weights]], dtype=np.float32))
     return EpisodeAnswer("episode <3>", str(guess + 1), -0.1, (shares,), pixels=pixels, labels=labels, guess=guess)
 
@@ -55,7 +55,7 @@ def test_the_cell_with_the_largest_weight_is_darkest(tmp_path: Path):
     image = np.asarray(Image.open(save_episode_png(seen([0.1, 0.7, 0.2, 0.0]), tmp_path / "a.png"))).astype(int)
     height, width, _ = image.shape
     assert width == 12 + 4 * 124
-    cells = [int(image[height - 24, 12 + 124 * place + 50].sum()) for place in range(4)]  # asked for, then those shown
+    cells = [int(image[height - 24, 12 + 124 * index + 50].sum()) for index in range(4)]  # asked for, then those shown
     assert cells[2] < cells[3] < cells[1] < cells[0]
     assert image[40, 60].tolist() == [180] * 3  # the picture that is asked for comes first
 
@@ -88,11 +88,11 @@ def test_recorded_attention_and_prediction_equal_the_model():
     assert first.labels == (*drawn.labels[0], drawn.query_label[0])
     query = drawn.queries[0, drawn.query_label[0]]
     assert np.array_equal(first.pixels[-1, :, :, 0], data.pixels[query // 4, query % 4, 0])
-    assert [one.layer for one in first.maps] == ["trunk.0", "trunk.2"]
+    assert [one.layer for one in first.attention] == ["trunk.0", "trunk.2"]
     assert first.by_layer.weights.shape == (1, 2, 7)
     assert first.by_layer.weights.sum(axis=-1) == pytest.approx(1.0, abs=1e-5)
     assert first.by_layer.columns == (*(str(label + 1) for label in drawn.labels[0]), "?")
-    assert [one.layer for one in observer.probe([4], "trunk.2")[0].maps] == ["trunk.2"]
+    assert [one.layer for one in observer.probe([4], "trunk.2")[0].attention] == ["trunk.2"]
 
 
 def test_mismatched_episodes_and_unknown_layers_are_errors():

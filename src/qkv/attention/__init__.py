@@ -4,7 +4,7 @@ from qkv.attention.ablate import ablate
 from qkv.attention.addressing import Addressing
 from qkv.attention.align import Align, AlignInput, LocalMonotonic, LocalPredictive, Softmax, Uniform
 from qkv.attention.cache import Cache, KeyValue, StaticKeyValue
-from qkv.attention.encoding import Encoding, Learned, Sinusoidal
+from qkv.attention.encoding import Learned, PositionalEncoding, Sinusoidal
 from qkv.attention.hard import Hard
 from qkv.attention.mask import Causal, Dense, Documents, Mask, Padding, Prefix, Window
 from qkv.attention.operator import Attend, Plan, attend, explain, plan
@@ -56,7 +56,6 @@ __all__ = [
     "Dense",
     "Documents",
     "Dot",
-    "Encoding",
     "Entmax",
     "Hard",
     "KeyValue",
@@ -70,6 +69,7 @@ __all__ = [
     "Padding",
     "Plan",
     "Position",
+    "PositionalEncoding",
     "Prefix",
     "Relative",
     "Rotary",

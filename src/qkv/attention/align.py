@@ -12,6 +12,7 @@ from qkv.attention.mask import Mask
 from qkv.attention.precision import at_least_float32
 from qkv.attention.score import Sizes
 from qkv.attention.score_shape import CellIndex, Index, ScoreShape
+from qkv.config import NonNegativeInt, PositiveFloat, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
 from qkv.types import Bool, Float, Int, Tensor
@@ -56,7 +57,7 @@ class Softmax(Align):
 
     zeroes_masked = True
 
-    def __init__(self, temperature: float = 1.0) -> None:
+    def __init__(self, temperature: PositiveFloat = 1.0) -> None:  # of the softmax
         if not temperature > 0:
             raise InputError(f"temperature must be positive, not {temperature}")
         self.temperature = temperature
@@ -101,7 +102,7 @@ class LocalMonotonic(Align):
     The first query is at time step `start` (see `attend`), or 0. If no key is left in the window, the output is zero.
     """
 
-    def __init__(self, window: int = WINDOW) -> None:
+    def __init__(self, window: NonNegativeInt = WINDOW) -> None:  # D, keys on each side of t
         if window < 0:
             raise InputError(f"window must be 0 or more, not {window}")
         self.window = window
@@ -140,7 +141,7 @@ class LocalPredictive(nn.Module, Align):
             nn.init.uniform_(parameter, -bound, bound)
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, window: int = WINDOW) -> "LocalPredictive":
+    def from_sizes(cls, sizes: Sizes, *, window: Size = WINDOW) -> "LocalPredictive":  # D, keys on each side of p_t
         return cls(sizes.query, window)
 
     def centre(

@@ -40,7 +40,7 @@ class Cache(ABC):
         return self.length - queries
 
     def mask_unfilled(self, mask: Mask | None) -> Mask | None:
-        """Combine a mask with one that hides the empty_model part of the cache."""
+        """Combine a mask with one that hides the empty part of the cache."""
         return mask
 
 
@@ -74,11 +74,11 @@ class StaticKeyValue(Cache):
     """A cache of fixed capacity, allocated once; `append` writes new tokens in place.
 
     With an integer length, queries attend to the filled part only. With a tensor as length, they attend to the whole
-    buffer, its empty_model part masked, so that no shape depends on the length. Exceeding the capacity is detected only
+    buffer, its empty part masked, so that no shape depends on the length. Exceeding the capacity is detected only
     if the length is an integer.
     """
 
-    key: Float[Tensor, "batch kv_heads capacity features"]  # zero where empty_model, because masked
+    key: Float[Tensor, "batch kv_heads capacity features"]  # zero where empty, because masked
     value: Float[Tensor, "batch kv_heads capacity value_dim"]  # keys and values must be finite
     length: int | Int[Tensor, ""] = 0
 

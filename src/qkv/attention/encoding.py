@@ -15,7 +15,7 @@ from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
 
-class Encoding(nn.Module, ABC):
+class PositionalEncoding(nn.Module, ABC):
     """Positional encoding: one vector per position."""
 
     extrapolates: bool  # whether it is defined at positions beyond those seen in training
@@ -39,7 +39,7 @@ class Encoding(nn.Module, ABC):
 
 @final
 @register("position", "sinusoidal")
-class Sinusoidal(Encoding):
+class Sinusoidal(PositionalEncoding):
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(same), added to embeddings (Vaswani et al. 2017).
 
     It is defined at any position, but Press et al. (2022) found that models extrapolate by a few dozen positions at
@@ -83,7 +83,7 @@ class Sinusoidal(Encoding):
 
 @final
 @register("position", "sinusoidal_halves")
-class SinusoidalHalves(Encoding):
+class SinusoidalHalves(PositionalEncoding):
     """`Sinusoidal` with all sines first and then all cosines, as in released Marian models."""
 
     extrapolates = True
@@ -110,7 +110,7 @@ def _sines_first(encoding: Float[Tensor, "*shape dim"]) -> Float[Tensor, "*shape
 
 @final
 @register("position", "learned")
-class Learned(Encoding):
+class Learned(PositionalEncoding):
     """A learned vector for each position below `max_length`."""
 
     extrapolates = False

@@ -23,6 +23,7 @@ from qkv.attention.align import Align, AlignInput, apply_temperature
 from qkv.attention.precision import at_least_float32
 from qkv.attention.replay import in_backward
 from qkv.attention.score import Sizes
+from qkv.config import NonNegativeFloat, PositiveFloat, Probability, Rate
 from qkv.errors import InputError, ShapeError
 from qkv.registry import nearest, register
 from qkv.types import Bool, Float, Tensor
@@ -94,12 +95,12 @@ class Hard(nn.Module, Align):
         cls,
         sizes: Sizes,
         *,
-        estimator: Literal["straight-through", "gumbel", "reinforce"] = "straight-through",
-        temperature: float = 1.0,
-        baseline: Literal["moving-average", "learned", "none"] = "moving-average",
-        decay: float = 0.9,
-        entropy: float = 0.0,
-        discount: float = 1.0,
+        estimator: Literal["straight-through", "gumbel", "reinforce"] = "straight-through",  # gradient estimator
+        temperature: PositiveFloat = 1.0,  # gumbel: temperature of the softmax
+        baseline: Literal["moving-average", "learned", "none"] = "moving-average",  # reinforce: baseline of the reward
+        decay: Rate = 0.9,  # reinforce: decay of the moving average
+        entropy: NonNegativeFloat = 0.0,  # reinforce: weight of an entropy bonus
+        discount: Probability = 1.0,  # reinforce: discount factor of future rewards
     ) -> "Hard":
         if estimator != "reinforce" and (baseline != "moving-average" or entropy or discount != 1.0):
             raise InputError("baseline, entropy and discount apply to estimator = 'reinforce' only")

@@ -14,6 +14,7 @@ from qkv.attention.encoding import angles
 from qkv.attention.precision import upcast_dtype
 from qkv.attention.score import Sizes
 from qkv.attention.score_shape import Index, ScoreShape
+from qkv.config import PositiveFloat
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -81,7 +82,7 @@ class Rotary(Position):
             raise InputError(f"the base of Rotary must be positive, not {self.base}")
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, base: float = 10000.0) -> "Rotary":
+    def from_sizes(cls, sizes: Sizes, *, base: PositiveFloat = 10000.0) -> "Rotary":  # of the angles
         return cls(sizes.query, base)
 
     def apply_to_qk(

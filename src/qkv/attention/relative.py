@@ -11,6 +11,7 @@ from qkv.attention.position import Bias, Position
 from qkv.attention.precision import upcast_dtype
 from qkv.attention.score import Sizes
 from qkv.attention.score_shape import CellIndex, Index, ScoreShape
+from qkv.config import Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
@@ -74,7 +75,7 @@ class Relative(RelativeEmbeddings):
     """Vectors for the distance j - i between a query at position i and a key at position j (Shaw et al. 2018)."""
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, max_distance: int = 16) -> "Relative":
+    def from_sizes(cls, sizes: Sizes, *, max_distance: Size = 16) -> "Relative":  # D; larger distances are clipped
         return cls(sizes.query, max_distance)
 
     def bias(self, query: Float[Tensor, "batch heads query dim"], shape: ScoreShape) -> Bias:

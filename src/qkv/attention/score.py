@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from qkv.attention.precision import at_least_float32
 from qkv.attention.score_shape import select_along
+from qkv.config import FiniteFloat, PositiveFloat, Size
 from qkv.errors import InputError, ShapeError
 from qkv.registry import register
 from qkv.types import Float, Tensor
@@ -149,7 +150,7 @@ class ScaledDot(DotProduct):
     With d = 0 features 1 / sqrt(d) is undefined, so a `ShapeError` is raised unless a scale is given.
     """
 
-    def __init__(self, scale: float | None = None) -> None:
+    def __init__(self, scale: FiniteFloat | None = None) -> None:  # factor of q . k; unset: 1 / sqrt(d)
         super().__init__()
         self.scale = scale
 
@@ -205,7 +206,7 @@ class LowRankBilinear(DotProduct):
         return 1.0
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, rank: int | None = None) -> "LowRankBilinear":
+    def from_sizes(cls, sizes: Sizes, *, rank: Size | None = None) -> "LowRankBilinear":  # of U^T V; unset: hidden size
         return cls(sizes.query, sizes.key, sizes.hidden if rank is None else rank, sizes.heads)
 
 
@@ -231,7 +232,7 @@ class Cosine(DotProduct):
         return 1.0
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, sharpness: float = 1.0) -> "Cosine":
+    def from_sizes(cls, sizes: Sizes, *, sharpness: PositiveFloat = 1.0) -> "Cosine":  # initial factor of the cosine
         return cls(sharpness, sizes.heads)
 
 
@@ -280,7 +281,7 @@ class Additive(HiddenLayer):
         self.vector = _uniform((heads, hidden_dim), inputs=hidden_dim)
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, hidden_dim: int | None = None) -> "Additive":
+    def from_sizes(cls, sizes: Sizes, *, hidden_dim: Size | None = None) -> "Additive":  # size of the tanh layer
         return cls(sizes.query, sizes.key, sizes.hidden if hidden_dim is None else hidden_dim, sizes.heads)
 
 
@@ -304,7 +305,7 @@ class Concat(HiddenLayer):
         return self.weight[:, self.query_dim :]
 
     @classmethod
-    def from_sizes(cls, sizes: Sizes, *, hidden_dim: int | None = None) -> "Concat":
+    def from_sizes(cls, sizes: Sizes, *, hidden_dim: Size | None = None) -> "Concat":  # size of the tanh layer
         return cls(sizes.query, sizes.key, sizes.hidden if hidden_dim is None else hidden_dim, sizes.heads)
 
 

@@ -11,9 +11,10 @@ softmax. Whatever a is, the gradient is
 """
 
 import math
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
+from pydantic import Field
 
 from qkv.attention.align import Align, AlignInput
 from qkv.attention.precision import at_least_float32
@@ -36,7 +37,9 @@ class Sparsemax(Align):
 class Entmax(Align):
     """Between softmax (alpha near 1) and sparsemax (alpha = 2), or beyond it (Peters, Niculae and Martins 2019)."""
 
-    def __init__(self, alpha: float = 1.5) -> None:
+    def __init__(
+        self, alpha: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.5
+    ) -> None:  # 1: softmax, 2: sparsemax
         if not 1.0 < alpha < math.inf:
             raise InputError(f"alpha must be above 1, not {alpha} (use Softmax for alpha = 1)")
         self.alpha = alpha

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.console import note, progress_bar, result_json, result_line
+from qkv.cli.console import note, progress_bar, result_json, result_line, results_to
 from qkv.errors import InputError
 
 if TYPE_CHECKING:
     from qkv.datasets.squad import Question
-    from qkv.pipelines.question_answerer import Answered, Candidate
+    from qkv.pipelines.question_answerer import AnswerSpan, ExtractedAnswer
 
 
 def answer(
@@ -24,62 +24,62 @@ def answer(
         Path | None,
         typer.Option(
             "--input",
-            "--file",
             metavar="FILE",
             help='JSON Lines file (- for stdin) with {"question": "...", "text": "..."} per line.',
         ),
     ] = None,
-    top: Annotated[
-        int, typer.Option("--top", min=1, max=options.MAX_COUNT, help="Number of answers per question.")
-    ] = 1,
-    longest: Annotated[
-        int, typer.Option("--longest", min=1, max=options.MAX_COUNT, help="Maximum number of tokens in an answer.")
+    top_k: Annotated[int, typer.Option("--top-k", help="Number of answers per question.")] = 1,
+    max_answer_tokens: Annotated[
+        int, typer.Option("--max-answer-tokens", help="Maximum number of tokens in an answer.")
     ] = 30,
     stride: Annotated[
-        int | None,
-        typer.Option(
-            "--stride",
-            min=1,
-            max=options.MAX_COUNT,
-            help="Stride between windows over a long text, in tokens [half a window].",
-        ),
+        int | None, typer.Option("--stride", help="Stride between windows over a long text, in tokens [half a window].")
     ] = None,
-    batch_tokens: texts.BatchTokens = 8192,
+    batch_size: options.BatchSize = None,
+    output: options.Output = None,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
     """Answer questions with a span of a text.
 
-    Prints one line per answer: question number, probability, start and end character offsets, and the answer span. If
-    "no answer" is more likely than any span, an empty answer comes first.
+    The questions are --question and --text, or the lines of a file or of standard input in JSON Lines format. Prints
+    one line per answer: question number, probability, start and end character offsets, and the answer span. If "no
+    answer" is more likely than any span, an empty answer comes first.
     """
     questions = _read_questions(question, text, file)
 
-    from qkv.pipelines.question_answerer import Answerer
+    from qkv.pipelines.question_answerer import QuestionAnswerer
 
-    answerer = Answerer(run, device=device)
-    if cut := answerer.truncated_questions(questions):
+    answerer = QuestionAnswerer(run, device=device)
+    if cut := answerer.truncated_questions([question.question for question in questions]):
         note(f"{len(cut)} question(s) are too long and truncated, first: input {cut[0]}")
-    with progress_bar("answering", len(questions), streaming=True) as progress:
+    with results_to(output), progress_bar("answering", len(questions), streaming=True) as progress:
         for begin in range(0, len(questions), texts.CHUNK):
             chunk = questions[begin : begin + texts.CHUNK]
-            answers = answerer.answer(chunk, top, max_answer_tokens=longest, stride=stride, batch_tokens=batch_tokens)
+            answers = answerer(
+                [question.question for question in chunk],
+                [question.text for question in chunk],
+                top_k=top_k,
+                max_answer_tokens=max_answer_tokens,
+                stride=stride,
+                batch_size=batch_size,
+            )
             for number, answer in enumerate(answers, start=begin + 1):
                 if json:
                     result_json({"input": number, **as_dict(answer)})
                 else:
-                    _print(number, answer, top)
+                    _print(number, answer, top_k)
             progress(begin + len(chunk))
 
 
 def _read_questions(question: str | None, text: str | None, file: Path | None) -> "list[Question]":
-    if file is not None:
-        if question is not None or text is not None:
-            raise InputError("--file cannot be combined with --question and --text")
+    if question is None and text is None:
         lines = [(number, line) for number, line in enumerate(texts.read_lines(file), start=1) if line.strip()]
-        return [_parse_question(line, f"{file}: line {number}") for number, line in lines]
+        return [_parse_question(line, f"{file or texts.STDIN}: line {number}") for number, line in lines]
+    if file is not None:
+        raise InputError("--input cannot be combined with --question and --text")
     if question is None or text is None:
-        raise InputError("missing input: pass --question and --text, or --file")
+        raise InputError("missing input: pass both --question and --text, or --input")
     for name, value in (("--question", question), ("--text", text)):
         if not value.strip():
             raise InputError(f"{name} is empty")
@@ -98,14 +98,14 @@ def _parse_question(line: str, where: str) -> "Question":
     raise InputError(f'{where}: expected {{"question": "...", "text": "..."}} with non-empty values')
 
 
-def _print(number: int, answer: "Answered", top: int) -> None:
+def _print(number: int, answer: "ExtractedAnswer", top_k: int) -> None:
     rows = [
-        (f"{candidate.probability:.4f}", str(candidate.begin), str(candidate.end), _one_line(candidate.text))
+        (f"{candidate.probability:.4f}", str(candidate.start), str(candidate.end), _one_line(candidate.text))
         for candidate in answer.candidates
     ]
-    if answer.answer is None:
+    if answer.span is None:
         rows.insert(0, (f"{answer.no_answer:.4f}", "", "", ""))
-    for row in rows[:top]:
+    for row in rows[:top_k]:
         result_line(str(number), *row)
 
 
@@ -113,21 +113,21 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def as_dict(answer: "Answered") -> dict[str, Any]:
+def as_dict(answer: "ExtractedAnswer") -> dict[str, Any]:
     """Return an answer as a JSON object; the best spans are listed even if "no answer" wins."""
     return {
         "question": answer.question,
-        "text": answer.text,
-        "answer": answer.answer and _candidate(answer.answer),
+        "text": answer.context,
+        "answer": answer.span and _candidate(answer.span),
         "no_answer": round(answer.no_answer, 6),
         "candidates": [_candidate(candidate) for candidate in answer.candidates],
     }
 
 
-def _candidate(candidate: "Candidate") -> dict[str, Any]:
+def _candidate(candidate: "AnswerSpan") -> dict[str, Any]:
     return {
         "text": candidate.text,
-        "begin": candidate.begin,
+        "begin": candidate.start,
         "end": candidate.end,
         "probability": round(candidate.probability, 6),
     }

@@ -10,21 +10,13 @@ from typing import Annotated
 import typer
 
 from qkv.cli import options
-from qkv.cli.console import info, note, result, result_json
+from qkv.cli.console import info, note, result, result_json, results_to
 from qkv.errors import InputError
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Training runs scored by `qkv evaluate`.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            callback=options.check_output,
-            metavar="PAGE.md",
-            help="Write the tables to a Markdown file.",
-        ),
-    ] = None,
+    output: options.Output = None,
     by_length: Annotated[
         Path | None,
         typer.Option(
@@ -39,7 +31,7 @@ def compare(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Compare runs in one table per dataset.
+    """Compare runs in one table per dataset, in Markdown.
 
     Reads only RUN/results.jsonl of each run; weights are not needed. The seeds of a recipe are merged into one row.
     """
@@ -60,19 +52,14 @@ def compare(
         info(f"figure: {save_by_length(lengths.by_length(records, split), by_length)}")
     elif split is not None:
         raise InputError("--split requires --by-length")
-    if json:
-        for record in records:
-            result_json(asdict(record))
-        return
-    figure = None if by_length is None else os.path.relpath(by_length, out.parent if out is not None else Path())
-    page = markdown(tables(records), _command(runs), figure)
-    if out is None:
-        result(page.removesuffix("\n"))
-        return
-    from qkv.runtime.files import write_atomically
-
-    write_atomically(out, page.encode())
-    result(str(out))
+    with results_to(output):
+        if json:
+            for record in records:
+                result_json(asdict(record))
+            return
+        folder = Path() if output is None else output.parent
+        figure = None if by_length is None else os.path.relpath(by_length, folder)
+        result(markdown(tables(records), _command(runs), figure).removesuffix("\n"))
 
 
 def _command(runs: list[Path]) -> str:

@@ -3,14 +3,17 @@
 import json
 import math
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
 
 from qkv.runtime.bars import Bars, print_message
 from qkv.runtime.download import Progress
+from qkv.runtime.files import write_atomically
 from qkv.runtime.text import BIDI, escape_controls, escape_controls_in_json, message_line
 
 
@@ -62,6 +65,25 @@ def result_rich(renderable: RenderableType) -> None:
     _print(capture.get().removesuffix("\n"))
 
 
+_redirected: list[list[str]] = []  # lines of the results that go to a file instead of stdout
+
+
+@contextmanager
+def results_to(path: Path | None) -> Iterator[None]:
+    """Write the results printed inside to a file, complete or not at all, and print its path; None keeps stdout."""
+    if path is None:
+        yield
+        return
+    _redirected.append([])
+    try:
+        yield
+        lines = _redirected[-1]
+    finally:
+        _redirected.pop()
+    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+    result(str(path))
+
+
 def progress_bar(what: str, total: int, *, streaming: bool = False) -> AbstractContextManager[Progress]:
     """Return a context manager that shows a progress bar if stderr is a terminal.
 
@@ -71,6 +93,9 @@ def progress_bar(what: str, total: int, *, streaming: bool = False) -> AbstractC
 
 
 def _print(text: str) -> None:
+    if _redirected:
+        _redirected[-1].append(text)
+        return
     try:
         print(text)  # noqa: T201  (rich would wrap or colour it)
     except BrokenPipeError:
@@ -78,7 +103,7 @@ def _print(text: str) -> None:
 
 
 def _on_terminal() -> bool:
-    return sys.stdout.isatty()
+    return not _redirected and sys.stdout.isatty()
 
 
 def _without_nan(value: Any) -> Any:

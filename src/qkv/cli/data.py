@@ -13,8 +13,8 @@ from qkv.errors import InputError
 from qkv.registry import nearest
 
 if TYPE_CHECKING:
-    from qkv.datasets.cache import DatasetCache, DatasetInfo
     from qkv.datasets.dataset import Dataset
+    from qkv.datasets.dataset_cache import DatasetCache, DatasetInfo
 
 YOURS = "yours"  # license of datasets that the user provides
 OWN = "own"  # split name for a user's file
@@ -35,8 +35,8 @@ app = typer.Typer(
 
 @app.command(name="list")
 def list_sets(data_dir: options.DataDir = None, json: options.Json = False) -> None:
-    """List the available datasets and the location of their files."""
-    from qkv.datasets.cache import DatasetCache
+    """List the datasets and the location of their files."""
+    from qkv.datasets.dataset_cache import DatasetCache
     from qkv.registry import registered
 
     store = DatasetCache.with_folder(data_dir)
@@ -69,14 +69,16 @@ def _where(store: "DatasetCache", corpus: "DatasetInfo") -> str:
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset name.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=options.complete_datasets, help="Dataset name.")
+    ],
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Download directory [the cache].")
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Download the missing files of a dataset."""
-    from qkv.datasets.cache import DatasetCache
+    from qkv.datasets.dataset_cache import DatasetCache
     from qkv.datasets.user_files import user_dataset
     from qkv.registry import lookup
 
@@ -100,7 +102,12 @@ def fetch(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset name, or your own file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", autocompletion=options.complete_datasets, help="Dataset name, or your own file."
+        ),
+    ],
     target: Annotated[
         Path | None, typer.Argument(metavar="TARGET", help="Target file, if NAME is a source file.")
     ] = None,

@@ -22,8 +22,8 @@ EXAMPLES = (
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Output directory; a finished demo there is reused.")
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FOLDER", help="Output directory; a finished demo there is reused.")
     ] = Path("runs/demo"),
     device: options.Device = "auto",
     json: options.Json = False,
@@ -41,22 +41,22 @@ def demo(
 
     recipe = read_recipe(RECIPE)
     info("1. Train a GRU with additive attention to normalize dates in ten languages")
-    if (out / MANIFEST).exists():
-        if Run.open(out).recipe != recipe:
-            raise InputError(f"{out}: contains a different run; choose another --out")
-        info(f"   {out} already contains a demo: resuming it (delete the directory to start over)")
-        done = job.resume(out, device)
+    if (output / MANIFEST).exists():
+        if Run.open(output).recipe != recipe:
+            raise InputError(f"{output}: contains a different run; choose another --output")
+        info(f"   {output} already contains a demo: resuming it (delete the directory to start over)")
+        done = job.resume(output, device)
     else:
-        done = job.begin(recipe, out, device)
+        done = job.begin(recipe, output, device)
     if not done.state.finished:
-        info(f"stopped: saved {done.run.checkpoints[-1]}   resume with: qkv demo --out {out}")
+        info(f"stopped: saved {done.run.checkpoints[-1]}   resume with: qkv demo --output {output}")
         raise typer.Exit(options.INTERRUPTED)
     info(f"   {done.state.step:,} steps in {done.state.seconds:.0f} s")
 
     data = done.run.data()
     pairs = data.splits["test"]
     info(f"2. Evaluate on {len(pairs):,} held-out dates")
-    translator = Translator(out, device=device)
+    translator = Translator(output, device=device)
     with progress_bar("testing", len(pairs)) as progress:
         began = time.monotonic()
         task: Any = recipe.task_class.for_evaluation(data, translator.model, recipe.task, recipe.train, recipe.seed)
@@ -64,10 +64,10 @@ def demo(
         seconds = time.monotonic() - began
 
     info("3. Translate and show the attention weights")
-    answers = [outputs[0] for outputs in translator.translate(EXAMPLES, attention=True)]
-    extra = [outputs[0] for outputs in translator.translate([pair.source for pair in pairs[:45]], attention=True)]
-    page = save_page([*answers, *extra], out / "attention.html", title="qkv demo: attention of a date normalizer")
-    picture = save_png(answers[0], out / "attention.png")
+    answers = translator(EXAMPLES, attention=True)
+    extra = translator([pair.source for pair in pairs[:45]], attention=True)
+    page = save_page([*answers, *extra], output / "attention.html", title="qkv demo: attention of a date normalizer")
+    picture = save_png(answers[0], output / "attention.png")
     if json:
         result_json({"seconds": done.state.seconds, **evaluation.scores, "page": str(page), "picture": str(picture)})
         return
@@ -76,6 +76,6 @@ def demo(
     for answer in answers:
         result(f"{answer.source:28} {answer.text}")
     result("")
-    result_rich(heat_map(answers[0].maps[0]))
+    result_rich(heat_map(answers[0].attention[0]))
     result(f"figure: {picture}")
     result(f"page:   {page}   (open it in a browser and hover over a character)")

@@ -15,6 +15,7 @@ from qkv.runtime.text import printable
 
 if TYPE_CHECKING:
     from qkv.datasets.dataset import Dataset
+    from qkv.generation import GenerationConfig
     from qkv.tasks.task import Evaluation, Task
     from qkv.training.run import Run
 
@@ -31,13 +32,13 @@ def evaluate(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Evaluate only the first N pairs.")
     ] = None,
-    beam: options.Beam = 1,
-    length_penalty: Annotated[
-        float, typer.Option("--length-penalty", help="Length penalty ALPHA: score = log p / length^ALPHA.")
-    ] = 1.0,
-    out: Annotated[
+    num_beams: options.NumBeams = 1,
+    length_penalty: options.LengthPenalty = 1.0,
+    output: Annotated[
         Path | None,
-        typer.Option("--out", callback=options.check_output, metavar="FILE", help="Write the outputs, one per line."),
+        typer.Option(
+            "--output", callback=options.check_output, metavar="FILE", help="Write the outputs, one per line."
+        ),
     ] = None,
     no_record: Annotated[
         bool, typer.Option("--no-record", help="Do not append the result to RUN/results.jsonl.")
@@ -51,54 +52,87 @@ def evaluate(
     Reports the metrics of the task, e.g. BLEU and chrF (sacrebleu) for translation. Results on a whole split are
     appended to RUN/results.jsonl for `qkv compare`.
     """
-    from qkv.experiments.results import record_evaluation
+    from qkv.generation import GenerationConfig
     from qkv.hub import load
-    from qkv.pipelines.translator import Search
-    from qkv.registry import lookup
-    from qkv.tasks.train_config import TrainConfig
 
+    search = GenerationConfig(num_beams=num_beams, length_penalty=length_penalty)
     if data and split is not None:
         raise InputError("--split cannot be combined with --data")
     own, loaded = (find_run(run), None) if data else open_run(run)
-    # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
-    complete = not data and own is not None and run == own.folder and limit is None
-    task_class = lookup("task", "translate") if own is None else own.recipe.task_class
-    search: dict[str, Any] = {}
-    if task_class.searches:
-        search = {"search": Search(beam, length_penalty=length_penalty), "limit": limit}
-    elif (beam, length_penalty, limit, out) != (1, 1.0, None, None):
-        raise InputError(
-            f"{run}: --beam, --length-penalty, --limit and --out require a translation model, but this is a run of "
-            f"{task_class.title}"
-        )
+    task_class = _task_class(run, own, search, limit, output)
     if loaded is None:
         names = [display_name(data or [])]
         loaded = read_files(run, own, task_class, data or [], names[0], strict=strict)
     else:
         names = select_splits(run, split, task_class.splits(loaded))
-    if out is not None and len(names) > 1:
-        raise InputError(f"--out requires a single split, not {len(names)}: {', '.join(names)}")
+    if output is not None and len(names) > 1:
+        raise InputError(f"--output requires a single split, not {len(names)}: {', '.join(names)}")
     model = load(run, device=device)
-    settings = (task_class.config_class(), TrainConfig(), 0)
-    if own is not None:
-        settings = (own.recipe.task, own.recipe.train, own.recipe.seed)
-    task = task_class.for_evaluation(loaded, model, *settings)
+    task = _build_task(task_class, own, loaded, model)
+    # Results on part of a split or for a single checkpoint must not be recorded as results of the run.
+    complete = own is not None and not data and run == own.folder and limit is None
     for name in names:
         for message in task.notes_on(loaded, name):
             note(message)
-        began = time.monotonic()
-        with progress_bar("evaluating", len(loaded.splits[name][:limit]) if search else 0) as progress:
-            evaluation = task.evaluate(model, loaded, name, **search, **({"progress": progress} if search else {}))
-        seconds = time.monotonic() - began
+        evaluation, seconds = _evaluate_split(task, model, loaded, name, search, limit)
         _print_evaluation(run, name, task, evaluation, seconds, json=json)
-        if out is not None:
+        if output is not None:
             lines = (" ".join(text.splitlines()) for text in evaluation.outputs)
-            write_atomically(out, "".join(f"{line}\n" for line in lines).encode())
+            write_atomically(output, "".join(f"{line}\n" for line in lines).encode())
         if own is not None and complete and not no_record:
-            penalty = {"beam": beam, "length_penalty": length_penalty}
-            record = record_evaluation(own, model, loaded, name, evaluation, seconds=seconds, **penalty)
-            suffix = "" if record.finished else f" (training is not finished: step {record.steps:,})"
-            info(f"recorded in {own.folder / 'results.jsonl'}{suffix}")
+            _record(own, model, loaded, name, evaluation, seconds, search)
+
+
+def _task_class(
+    run: Path, own: "Run | None", search: "GenerationConfig", limit: int | None, output: Path | None
+) -> type["Task"]:
+    """Return the task of a model; raise if it does not generate and thus does not support the options of generation."""
+    from qkv.generation import GenerationConfig
+    from qkv.registry import lookup
+
+    task_class: type[Task] = lookup("task", "translate") if own is None else own.recipe.task_class
+    if not task_class.searches and (search, limit, output) != (GenerationConfig(), None, None):
+        raise InputError(
+            f"{run}: --num-beams, --length-penalty, --limit and --output require a translation model, but this is a "
+            f"run of {task_class.title}"
+        )
+    return task_class
+
+
+def _build_task(task_class: type["Task"], own: "Run | None", data: "Dataset[Any]", model: Any) -> "Task":
+    from qkv.tasks.train_config import TrainConfig
+
+    if own is None:
+        return task_class.for_evaluation(data, model, task_class.config_class(), TrainConfig(), 0)
+    return task_class.for_evaluation(data, model, own.recipe.task, own.recipe.train, own.recipe.seed)
+
+
+def _evaluate_split(
+    task: "Task", model: Any, data: "Dataset[Any]", split: str, search: "GenerationConfig", limit: int | None
+) -> tuple["Evaluation", float]:
+    """Evaluate a model on a split and return the result and the seconds it took."""
+    began = time.monotonic()
+    with progress_bar("evaluating", len(data.splits[split][:limit]) if task.searches else 0) as progress:
+        arguments = {"search": search, "limit": limit, "progress": progress} if task.searches else {}
+        evaluation = task.evaluate(model, data, split, **arguments)
+    return evaluation, time.monotonic() - began
+
+
+def _record(
+    own: "Run",
+    model: Any,
+    data: "Dataset[Any]",
+    split: str,
+    evaluation: "Evaluation",
+    seconds: float,
+    search: "GenerationConfig",
+) -> None:
+    from qkv.experiments.results import record_evaluation
+
+    options = {"beam": search.num_beams, "length_penalty": search.length_penalty}
+    record = record_evaluation(own, model, data, split, evaluation, seconds=seconds, **options)
+    suffix = "" if record.finished else f" (training is not finished: step {record.steps:,})"
+    info(f"recorded in {own.folder / 'results.jsonl'}{suffix}")
 
 
 def _print_evaluation(

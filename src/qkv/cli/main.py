@@ -11,28 +11,32 @@ from qkv import __version__
 from qkv.cli import (
     answer,
     caption,
-    classify,
     compare,
     console,
     convert,
     data,
     demo,
-    embed,
+    encoders,
     evaluate,
-    fill,
     generate,
-    tag,
+    models,
+    recipes,
     train,
     translate,
     view,
 )
-from qkv.cli.options import INTERRUPTED
+from qkv.cli.options import INTERRUPTED, add_plugin_option
 from qkv.errors import InputError, QkvError, Unsupported
 from qkv.runtime.native import reserve_standard_descriptors
 from qkv.runtime.text import message_line, printable
 
 BAD_INPUT = 2
-MEMORY_OPTIONS = ("--batch-tokens", "--beam", "--n-best", "--n", "--tokens")  # options whose values scale memory use
+MEMORY_OPTIONS = (
+    "--batch-size",
+    "--num-beams",
+    "--num-return-sequences",
+    "--max-new-tokens",
+)  # options whose values scale memory use
 # Click's UsageError; some versions of typer depend on click, others vendor it.
 UsageError: Any = typer.BadParameter.__base__
 
@@ -40,7 +44,6 @@ app = typer.Typer(
     name="qkv",
     help="Train, run and inspect attention models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -51,15 +54,18 @@ app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="compare")(compare.compare)
 app.command(name="translate")(translate.translate)
 app.command(name="generate")(generate.generate)
-app.command(name="classify")(classify.classify)
-app.command(name="tag")(tag.tag)
+app.command(name="classify")(encoders.classify)
+app.command(name="tag")(encoders.tag)
 app.command(name="answer")(answer.answer)
 app.command(name="caption")(caption.caption)
-app.command(name="fill")(fill.fill)
-app.command(name="embed")(embed.embed)
+app.command(name="fill")(encoders.fill)
+app.command(name="embed")(encoders.embed)
 app.command(name="view")(view.view)
 app.command(name="convert")(convert.convert)
 app.add_typer(data.app, name="data")
+app.add_typer(recipes.app, name="recipes")
+app.add_typer(models.app, name="models")
+add_plugin_option(app)
 
 
 def _version(requested: bool) -> bool:

@@ -1,11 +1,69 @@
-"""Options shared by several commands."""
+"""Options shared by several commands.
 
+An option has the name, the meaning and the default of the parameter of the pipelines, which check its value. Results go
+to stdout or to --output, an attention page to --page.
+"""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from glob import escape, glob
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
+from qkv.errors import ConfigError, InputError, QkvError
+from qkv.registry import load_plugin
 from qkv.runtime.files import check_output_file
+
+
+def complete_recipes(incomplete: str) -> list[str]:
+    """Return the names of built-in recipes and the .toml files that begin with `incomplete`."""
+    names = [path.name.removesuffix(".toml") for path in (files("qkv") / "recipes").iterdir()]
+    return _matching([*sorted(names), *map(str, sorted(Path().glob("*.toml")))], incomplete)
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Return the runs under runs/ that begin with `incomplete`; other folders if there is none."""
+    runs = _matching([str(path.parent) for path in sorted(RUNS.glob(f"*/{MANIFEST}"))], incomplete)
+    folders = [f"{path}/" for path in sorted(glob(f"{escape(incomplete)}*")) if Path(path).is_dir()]
+    return runs or folders
+
+
+def complete_datasets(incomplete: str) -> list[str]:
+    """Return the names of datasets that begin with `incomplete`."""
+    from qkv.registry import registered
+
+    return _matching(sorted(registered("dataset")), incomplete)
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Return the names of models that begin with `incomplete`."""
+    from qkv.registry import registered
+
+    return _matching(sorted(registered("model")), incomplete)
+
+
+def complete_keys(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return the keys of the recipe of a command that begin with `incomplete`, with their meanings."""
+    from qkv.cli.keys import FROM_DATA, recipe_keys
+    from qkv.training.recipe import read_recipe
+
+    # After an option without a value, here --set, the arguments have not been parsed.
+    name = ctx.params.get("recipe") or next(iter(ctx.args), "")
+    try:
+        tables = recipe_keys(read_recipe(name))
+    except QkvError:
+        return []
+    keys = (key for table in tables for key in table.keys if key.value != FROM_DATA)
+    return [(f"{key.name}=", key.meaning) for key in keys if key.name.startswith(incomplete)]
+
+
+def _matching(names: list[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def check_output(path: Path | None) -> Path | None:
@@ -15,14 +73,85 @@ def check_output(path: Path | None) -> Path | None:
     return path
 
 
+def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
+    for path in paths or ():
+        load_plugin(path)
+    return paths
+
+
+RUNS = Path("runs")  # default folder of runs
+MANIFEST = "manifest.json"  # of a run; qkv.training.run_manifest imports torch, which is slow
 MAX_COUNT = 2**30  # upper bound of count options that have no other limit
+NUMERIC = ((int,), (float,), (bool,), (int | None,), (float | None,))  # types of options that a config checks
 INTERRUPTED = 130  # exit code after Ctrl-C
 
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        is_eager=True,
+        callback=_load_plugins,
+        help="Python file that registers scores, models, tasks, datasets, ...; repeatable.",
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        autocompletion=complete_keys,
+        help="Override a key, e.g. train.lr=3e-4; repeatable.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Device: auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
-Folder = Annotated[Path, typer.Argument(metavar="RUN", help="Training run or saved model.")]
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", autocompletion=complete_runs, help="Training run or saved model."),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Treat empty lines and header rows as errors.")]
-Beam = Annotated[int, typer.Option("--beam", min=1, max=1000, help="Beam size; 1 is greedy decoding.")]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Input text.")]
+Input = Annotated[
+    Path | None, typer.Option("--input", metavar="FILE", help="Input file, one text per line (- for stdin).")
+]
+ParsedInput = Annotated[
+    Path | None,
+    typer.Option("--input", metavar="FILE", help="Input file, one text per line (- for stdin), or *.conllu."),
+]
+Documents = Annotated[
+    list[Path] | None,
+    typer.Option("--document", metavar="FILE", help="File to read as a single text (- for stdin); repeatable."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", callback=check_output, metavar="FILE", help="Write the results to a file instead of stdout."
+    ),
+]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--page", callback=check_output, metavar="PAGE.html", help="Write an HTML page with the attention weights."
+    ),
+]
+BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Inputs per batch [as many as fit in memory].")]
+NumBeams = Annotated[int, typer.Option("--num-beams", help="Beam size; 1 is greedy search.")]
+NumReturnSequences = Annotated[
+    int, typer.Option("--num-return-sequences", help="Number of results per input, best first.")
+]
+LengthPenalty = Annotated[
+    float, typer.Option("--length-penalty", help="Length penalty ALPHA: score = log p / length^ALPHA.")
+]
+MinNewTokens = Annotated[int, typer.Option("--min-new-tokens", help="Minimum number of new tokens.")]
+MaxNewTokens = Annotated[int | None, typer.Option("--max-new-tokens", help="Maximum number of new tokens.")]
+Temperature = Annotated[float, typer.Option("--temperature", help="Softmax temperature; 0 is greedy search.")]
+TopK = Annotated[int | None, typer.Option("--top-k", help="Sample from the K most likely tokens.")]
+TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", help="Sample from the smallest set of tokens with total probability P (nucleus sampling)."),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 Data = Annotated[
     list[Path] | None,
     typer.Option(
@@ -41,3 +170,45 @@ DataDir = Annotated[
         help="Directory searched first for dataset files [then QKV_DATA, the cache, a download].",
     ),
 ]
+
+
+def add_plugin_option(app: typer.Typer) -> None:
+    """Add `--plugin FILE` to every command of an app."""
+    for command in app.registered_commands:
+        assert command.callback is not None
+        command.callback = _with_plugins(command.callback)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        add_plugin_option(group.typer_instance)
+
+
+def _with_plugins(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a command with the option `--plugin`, which loads files, and options named in errors."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def run(*args: Any, plugin: list[Path] | None = None, **values: Any) -> Any:
+        try:
+            return command(*args, **values)
+        except InputError as error:
+            error.args = (_name_options(error, signature),)
+            raise
+
+    option = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Plugin)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    return run
+
+
+def _name_options(error: InputError, signature: inspect.Signature) -> str:
+    """Return the message of an error with options in place of parameters: `--num-beams` for `num_beams`.
+
+    A parameter named by an English word, such as `seed`, is replaced only where it is the subject of a config error.
+    """
+    message = str(error)
+    for name, parameter in signature.parameters.items():
+        option = f"--{name.replace('_', '-')}"
+        if "_" in name:
+            message = re.sub(rf"(?<![\w./-]){name}\b", option, message)
+        elif isinstance(error, ConfigError) and get_args(parameter.annotation)[:1] in NUMERIC:
+            message = re.sub(rf"^{name}(?= )", option, message)
+    return message

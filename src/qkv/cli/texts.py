@@ -7,11 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import typer
-
-from qkv.cli import options
 from qkv.cli.console import info, note, progress_bar
 from qkv.errors import InputError
 from qkv.runtime.files import file_kind
@@ -20,33 +17,25 @@ from qkv.runtime.text import printable
 if TYPE_CHECKING:
     from qkv.datasets.tagged import Tagged
     from qkv.interpret.attention_probe import AttentionProbe
-    from qkv.pipelines.text_pipeline import TextPipeline
+    from qkv.pipelines.pipeline import TextPipeline
 
 STDIN = "standard input"
 DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")  # path of a pipe made by shell process substitution
 MAX_UNKNOWN_SHOWN = 10  # unknown tokens listed in one note
 CHUNK = 1024  # texts processed at a time
 
-Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Input text.")]
-Input = Annotated[
-    Path | None,
-    typer.Option("--input", "--file", metavar="FILE", help="Input file, one text per line (- for stdin)."),
-]
-Documents = Annotated[
-    list[Path] | None,
-    typer.Option("--document", metavar="FILE", help="File to read as a single text; repeatable."),
-]
-BatchTokens = Annotated[
-    int, typer.Option("--batch-tokens", min=1, max=options.MAX_COUNT, help="Maximum number of tokens per batch.")
-]
-
 T = TypeVar("T")
 
 
-def read_texts(texts: list[str] | None, file: Path | None, *, strict: bool, option: str = "--input") -> list[str]:
-    """Return the texts given as arguments, else the lines of `file`, else the lines of standard input."""
-    if texts and file:
-        raise InputError(f"texts and {option} cannot be combined")
+def read_texts(
+    texts: list[str] | None, file: Path | None, documents: list[Path] | None = None, *, strict: bool
+) -> list[str]:
+    """Return the texts of a command: its arguments, the lines of `file`, whole documents, or the lines of stdin."""
+    if sum(map(bool, (texts, file, documents))) > 1:
+        options = "--input and --document" if documents else "--input"
+        raise InputError(f"arguments, {options} are mutually exclusive: pass one of them")
+    if documents:
+        return read_documents(documents)
     lines = texts or read_lines(file)
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty and (strict or texts):

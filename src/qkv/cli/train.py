@@ -1,9 +1,11 @@
 """`qkv train`: train a model from a recipe."""
 
+import os
 import shlex
+from itertools import count
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,15 +13,25 @@ from qkv.cli import options
 from qkv.cli.console import info, result, result_json
 from qkv.errors import InputError
 
+if TYPE_CHECKING:
+    from qkv.training.job import DryRun, Job
+    from qkv.training.recipe import Recipe
+
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="Recipe name, or path to a .toml file.")
+        str | None,
+        typer.Argument(
+            metavar="RECIPE", autocompletion=options.complete_recipes, help="Recipe name, or path to a .toml file."
+        ),
     ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a key, e.g. train.lr=3e-4 (with --resume: train keys only)."
+            "--set",
+            metavar="KEY=VALUE",
+            autocompletion=options.complete_keys,
+            help="Override a key, e.g. train.lr=3e-4 (with --resume: train keys only); repeatable.",
         ),
     ] = None,
     data: options.Data = None,
@@ -29,13 +41,25 @@ def train(
     test: Annotated[
         list[Path] | None, typer.Option("--test", metavar="FILE", help="Test data for `qkv evaluate`.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Output directory [runs/RECIPE-SEED].")
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FOLDER", help="Output directory [runs/RECIPE-N, N from the seed on]."),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the run in the output directory first, if there is one.")
+    ] = False,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN", help="Resume training from a run directory.")
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            autocompletion=options.complete_runs,
+            help="Resume a run; train a finished one longer with --set train.epochs=N.",
+        ),
     ] = None,
-    list_recipes: Annotated[bool, typer.Option("--list", help="List recipes and exit.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show config, data, model size and estimated time; write nothing.")
+    ] = False,
     data_dir: options.DataDir = None,
     strict: options.Strict = False,
     force: Annotated[
@@ -46,28 +70,23 @@ def train(
 ) -> None:
     """Train a model from a recipe.
 
-    Ctrl-C saves a checkpoint and prints the command that resumes training. With --data a recipe trains on your own
-    files: pairs-gru on pairs, polarity-bert on labelled texts, ewt-bert on tagged words, questions-bert on questions,
-    shakespeare-gpt and imdb-bert on plain text.
+    `qkv recipes` lists the recipes. Ctrl-C saves a checkpoint and prints the command that resumes training. With --data
+    a recipe trains on your own files: pairs-gru on pairs, polarity-bert on labelled texts, ewt-bert on tagged words,
+    questions-bert on questions, shakespeare-gpt and imdb-bert on plain text.
     """
     from qkv.training import job
-    from qkv.training.recipe import read_recipe, recipe_names
+    from qkv.training.recipe import read_recipe
 
-    if list_recipes:
-        for name in recipe_names():
-            result(name)
-        return
-    if recipe is None and resume is None:
-        raise InputError("missing recipe: pass a recipe name (see qkv train --list) or the path to a .toml file")
     changes = [
         *_data_overrides(recipe, data, valid, test),
         *(assignments or []),
         *(["data.strict=true"] if strict else []),
+        *([f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []),
     ]
-    changes += [f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []
     if resume is not None:
-        if out is not None:
-            raise InputError("--out cannot be combined with --resume")
+        for option, value in {"--output": output, "--overwrite": overwrite, "--dry-run": dry_run}.items():
+            if value:
+                raise InputError(f"{option} cannot be combined with --resume")
         if len(changes) > len(assignments or []):
             raise InputError(
                 "--data, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed run "
@@ -75,12 +94,22 @@ def train(
             )
         _check_same_recipe(recipe, resume)
         done = job.resume(resume, device, assignments=assignments or [], force=force)
+    elif recipe is None:
+        raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")
     else:
-        assert recipe is not None
         config = read_recipe(recipe, changes)
-        folder = out or Path("runs") / f"{Path(recipe).stem}-{config.seed}"
-        done = job.begin(config, folder, device, force=force)
+        if dry_run:
+            _report_dry_run(job.dry_run(config, device, force=force), json)
+            return
+        folder = output or _default_folder(config, overwrite=overwrite)
+        done = job.begin(config, folder, device, force=force, overwrite=overwrite)
     _report(done, recipe, json)
+
+
+def _default_folder(recipe: "Recipe", *, overwrite: bool) -> Path:
+    """Return runs/RECIPE-N with the first free N, from the seed on; with `overwrite`, N is the seed."""
+    numbered = (options.RUNS / f"{Path(recipe.name).stem}-{number}" for number in count(recipe.seed))
+    return next(folder for folder in numbered if overwrite or not os.path.lexists(folder))
 
 
 def _check_same_recipe(recipe: str | None, folder: Path) -> None:
@@ -124,7 +153,35 @@ def _data_overrides(
     return [*overrides, f'data.name="{kind}"']
 
 
-def _report(done: Any, recipe: str | None, json: bool) -> None:
+def _report_dry_run(plan: "DryRun", json: bool) -> None:
+    """Print the resolved recipe as TOML, and what it would train as comments below it."""
+    from dataclasses import asdict
+
+    from qkv.config import write_toml
+
+    if json:
+        result_json(asdict(plan))
+        return
+    sizes = ", ".join(f"{size:,} {split}" for split, size in plan.data.items())
+    epochs = plan.recipe["train"]["epochs"]
+    lines = {
+        "data": f"{plan.recipe['data']['name']}: {sizes} {plan.unit}" if sizes else plan.recipe["data"]["name"],
+        "tokenizer": plan.tokenizer,
+        "model": f"{plan.recipe['model']['name']}: {plan.parameters:,} parameters",
+        "training": f"{epochs:,} epoch(s) of {plan.steps_per_epoch:,} steps: {plan.steps:,} steps",
+        "time": f"about {_duration(plan.seconds)} on {plan.device} (estimated from a few steps, without validation)",
+    }
+    result(write_toml(plan.recipe))
+    result("\n".join(f"# {name:9}  {text}" for name, text in lines.items() if text))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _report(done: "Job", recipe: str | None, json: bool) -> None:
     """Print the outcome of the run and the next commands."""
     run, state = done.run, done.state
     if json:
@@ -142,10 +199,8 @@ def _report(done: Any, recipe: str | None, json: bool) -> None:
     if state.best is not None and not json:
         folder = shlex.quote(str(run.folder))
         task = run.recipe.task_class
-        parsed = " --file parsed.conllu" if getattr(run.recipe.model, "tree", "none") != "none" else ""
+        parsed = " --input parsed.conllu" if getattr(run.recipe.model, "tree", "none") != "none" else ""
         metric = task.metrics[run.recipe.train.best_by]
         best_value = f"best valid {metric.name} {metric.shown(state.best.value)}"
-        info(
-            f"done: {state.step:,} steps in {state.seconds:.0f} s, {best_value}   "
-            f"next: qkv evaluate {folder}, then qkv {task.cli_command} {folder}{parsed}"
-        )
+        use = f", then qkv {task.cli_command} {folder}{parsed}" if task.cli_command else ""
+        info(f"done: {state.step:,} steps in {state.seconds:.0f} s, {best_value}   next: qkv evaluate {folder}{use}")

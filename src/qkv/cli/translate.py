@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
-from qkv.cli.console import info, progress_bar, result, result_json, result_line
+from qkv.cli.console import info, progress_bar, result, result_json, result_line, results_to
 from qkv.cli.texts import CHUNK, note_unknown_tokens, read_conllu, read_texts
 from qkv.errors import InputError
 from qkv.registry import nearest
@@ -17,81 +17,55 @@ from qkv.registry import nearest
 if TYPE_CHECKING:
     from qkv.datasets.tagged import Tagged
     from qkv.pipelines.output import Answer, AttentionMap
-    from qkv.pipelines.translator import Search, Translator
+    from qkv.pipelines.translator import Translator
 
-MAX_PENALTY = 10.0
 ALIGNMENTS = ("pharaoh", "json", "none")
 LEVELS = ("word", "token")
 
 
+Align = Annotated[
+    str | None,
+    typer.Option("--align", metavar="FORM", help="Alignment format: pharaoh, json or none [json with --json]."),
+]
+AlignLevel = Annotated[
+    str | None,
+    typer.Option("--align-level", metavar="LEVEL", help="Alignment unit: word or token [pharaoh: word, json: token]."),
+]
+AlignmentThreshold = Annotated[
+    float | None,
+    typer.Option("--alignment-threshold", help="Print all pairs with at least this weight, with --align pharaoh."),
+]
+CoveragePenalty = Annotated[
+    float, typer.Option("--coverage-penalty", help="Weight of the coverage penalty (Wu et al. 2016).")
+]
+Exact = Annotated[bool, typer.Option("--exact", help="Stop beam search only when no open hypothesis can still win.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Force every output to start with TEXT.")]
+DoSample = Annotated[bool, typer.Option("--do-sample", help="Sample instead of searching.")]
+
+
 def translate(
     run: options.Folder,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Text to translate.")] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            "--file",
-            metavar="FILE",
-            help="Input file, one text per line (- for stdin), or *.conllu.",
-        ),
-    ] = None,
-    beam: options.Beam = 1,
-    n_best: Annotated[
-        int, typer.Option("--n-best", min=1, max=1000, help="Number of hypotheses to return per text.")
-    ] = 1,
-    length_penalty: Annotated[
-        float, typer.Option("--length-penalty", help="Length penalty ALPHA: score = log p / length^ALPHA.")
-    ] = 1.0,
-    coverage_penalty: Annotated[
-        float, typer.Option("--coverage-penalty", help="Weight of the coverage penalty (Wu et al. 2016).")
-    ] = 0.0,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Stop beam search only when no open hypothesis can still win.")
-    ] = False,
-    min_length: Annotated[
-        int, typer.Option("--min-length", min=0, max=options.MAX_COUNT, help="Minimum number of new tokens.")
-    ] = 0,
-    max_length: Annotated[
-        int | None, typer.Option("--max-length", min=1, max=options.MAX_COUNT, help="Maximum number of new tokens.")
-    ] = None,
-    prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", help="Force every output to start with TEXT.")
-    ] = "",
-    sample: Annotated[bool, typer.Option("--sample", help="Sample --n-best outputs instead of searching.")] = False,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Softmax temperature, with --sample.")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", max=options.MAX_COUNT, help="Sample from the K most likely tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Sample from the smallest set of tokens with total probability P.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Random seed, with --sample.")] = None,
-    align: Annotated[
-        str | None,
-        typer.Option("--align", metavar="FORM", help="Alignment format: pharaoh, json or none [json with --json]."),
-    ] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            "--align-level", metavar="LEVEL", help="Alignment unit: word or token [pharaoh: word, json: token]."
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option("--alignment-threshold", help="Print all pairs with at least this weight, with --align pharaoh."),
-    ] = None,
-    attention: Annotated[
-        Path | None,
-        typer.Option(
-            "--attention",
-            callback=options.check_output,
-            metavar="PAGE.html",
-            help="Write an HTML page with the attention weights.",
-        ),
-    ] = None,
+    text: options.Texts = None,
+    file: options.ParsedInput = None,
+    num_beams: options.NumBeams = 1,
+    num_return_sequences: options.NumReturnSequences = 1,
+    length_penalty: options.LengthPenalty = 1.0,
+    coverage_penalty: CoveragePenalty = 0.0,
+    exact: Exact = False,
+    min_new_tokens: options.MinNewTokens = 0,
+    max_new_tokens: options.MaxNewTokens = None,
+    prefix: Prefix = "",
+    do_sample: DoSample = False,
+    temperature: options.Temperature = 1.0,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    seed: options.Seed = 0,
+    batch_size: options.BatchSize = None,
+    align: Align = None,
+    align_level: AlignLevel = None,
+    alignment_threshold: AlignmentThreshold = None,
+    output: options.Output = None,
+    page: options.Page = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -103,57 +77,66 @@ def translate(
     a row of weights over the source tokens. --align pharaoh appends a tab and pairs of source and target word
     indices such as 0-0 2-1.
     """
-    if n_best > beam and not sample:
-        raise InputError(f"--n-best {n_best} requires --beam {n_best} or more")
-    for name, penalty in (("--length-penalty", length_penalty), ("--coverage-penalty", coverage_penalty)):
-        if not 0 <= penalty <= MAX_PENALTY:
-            raise InputError(f"{name} must be between 0 and {MAX_PENALTY}, not {penalty}")
-    if coverage_penalty and beam < 2:
-        raise InputError("--coverage-penalty requires --beam 2 or more")
-    if exact and beam < 2:
-        raise InputError("--exact requires --beam 2 or more")
-    if max_length is not None and min_length > max_length:
-        raise InputError(f"--min-length {min_length} is greater than --max-length {max_length}")
-    sampling_options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    sampling: dict[str, Any] = {name: value for name, value in sampling_options.items() if value is not None}
-    if sampling and not sample:
-        raise InputError(f"--{next(iter(sampling)).replace('_', '-')} requires --sample")
-    if sample and beam > 1:
-        raise InputError("--sample and --beam are mutually exclusive; use --n-best for the number of samples")
-    alignment = _parse_alignment(align, level, threshold, json=json)
-    sentences = read_conllu(texts, file)
-    lines = [sentence.text for sentence in sentences] or read_texts(texts, file, strict=strict, option="--file")
-    sources = sentences or lines
+    from qkv.generation import GenerationConfig, Sampling
 
-    from qkv.generation import Sampling
-    from qkv.pipelines.translator import Search, Translator
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if not do_sample and sampling != Sampling():
+        raise InputError("--temperature, --top-k, --top-p and --seed require --do-sample")
+    config = GenerationConfig(
+        num_beams=num_beams,
+        num_return_sequences=num_return_sequences,
+        length_penalty=length_penalty,
+        coverage_penalty=coverage_penalty,
+        exact=exact,
+        min_new_tokens=min_new_tokens,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling if do_sample else None,
+    )
+    alignment = _parse_alignment(align, align_level, alignment_threshold, json=json)
+    sources: list[Any] = read_conllu(text, file) or read_texts(text, file, strict=strict)
+    search: dict[str, Any] = {"config": config, "prefix": prefix, "batch_size": batch_size}
+    with results_to(output):
+        _translate_all(run, device, sources, search, alignment, page, require_alignment=align is not None, json=json)
 
-    search = Search(
-        beam, n_best, length_penalty, coverage_penalty, min_length, max_length, prefix,
-        Sampling(**sampling) if sample else None, exact,
-    )  # fmt: skip
+
+def _translate_all(
+    run: Path,
+    device: str,
+    sources: list["str | Tagged"],
+    search: dict[str, Any],
+    alignment: "Alignment",
+    page: Path | None,
+    *,
+    require_alignment: bool,
+    json: bool,
+) -> None:
+    """Translate and print the sources, and write the attention page."""
+    from qkv.datasets.tagged import text_of
+    from qkv.pipelines.translator import Translator
+
     translator = Translator(run, device=device)
-    if align is not None and alignment.form != "none":
+    if require_alignment and alignment.form != "none":
         translator.check_alignment()
     translator.check(sources)
     shown: list[Answer] = []
     unknown: dict[int, Sequence[str]] = {}
-    with progress_bar("translating", len(lines), streaming=True) as progress:
-        for begin in range(0, len(lines), CHUNK):
-            chunk = slice(begin, begin + CHUNK)
-            with_attention = alignment.form != "none" or attention is not None
-            outputs = _translate(translator, sources[chunk], search, with_attention, begin)
-            for number, (line, answers) in enumerate(zip(lines[chunk], outputs, strict=True), start=begin + 1):
-                _print(number, line, answers, alignment, json=json, n_best=n_best)
-                shown += answers if attention is not None else []
+    search["attention"] = alignment.form != "none" or page is not None
+    ranked = search["config"].num_return_sequences > 1
+    with progress_bar("translating", len(sources), streaming=True) as progress:
+        for begin in range(0, len(sources), CHUNK):
+            chunk = sources[begin : begin + CHUNK]
+            outputs = _translate(translator, chunk, begin, search)
+            for number, (source, answers) in enumerate(zip(chunk, outputs, strict=True), start=begin + 1):
+                _print(number, text_of(source), answers, alignment, json=json, ranked=ranked)
+                shown += answers if page is not None else []
                 if answers and answers[0].unknown:
                     unknown[number] = answers[0].unknown
             progress(begin + len(outputs))
     note_unknown_tokens(unknown)
-    if attention is not None:
+    if page is not None:
         from qkv.visualize import save_page
 
-        info(f"attention: {save_page(shown, attention)}")
+        info(f"attention: {save_page(shown, page)}")
 
 
 @dataclass(frozen=True)
@@ -165,9 +148,9 @@ class Alignment:
     threshold: float | None
 
     def attention_map(self, answer: "Answer") -> "AttentionMap | None":
-        if self.form == "none" or not answer.maps:
+        if self.form == "none" or not answer.attention:
             return None
-        return answer.words() if self.level == "word" else answer.maps[0]
+        return answer.words() if self.level == "word" else answer.attention[0]
 
     def format(self, answer: "Answer") -> Any:
         """Return Pharaoh pairs, or weights rounded to five decimals, or None if there is no alignment."""
@@ -189,33 +172,33 @@ def _parse_alignment(form: str | None, level: str | None, threshold: float | Non
         raise InputError("--align-level requires --align pharaoh or --align json")
     if threshold is not None and form != "pharaoh":
         raise InputError("--alignment-threshold requires --align pharaoh")
-    if threshold is not None and not 0 < threshold <= 1:
-        raise InputError(f"--alignment-threshold must be in (0, 1], not {threshold}")
     return Alignment(form, level or ("word" if form == "pharaoh" else "token"), threshold)
 
 
 def _translate(
-    translator: "Translator", sources: Sequence["str | Tagged"], search: "Search", attention: bool, begin: int
+    translator: "Translator", sources: Sequence["str | Tagged"], begin: int, search: dict[str, Any]
 ) -> list[list["Answer"]]:
     """Return the outputs for each source (numbered from `begin`); an empty source has none."""
     from qkv.datasets.tagged import text_of
 
     nonempty = {number: source for number, source in enumerate(sources, start=begin) if text_of(source).strip()}
-    outputs = translator.translate([*nonempty.values()], search, attention=attention, numbers=[*nonempty])
-    answers = dict(zip(nonempty, outputs, strict=True))
+    numbers = [*nonempty]
+    answers = {
+        numbers[index]: answers for index, answers in translator.stream([*nonempty.values()], row_ids=numbers, **search)
+    }
     return [answers.get(number, []) for number in range(begin, begin + len(sources))]
 
 
-def _print(number: int, line: str, answers: list["Answer"], alignment: Alignment, *, json: bool, n_best: int) -> None:
+def _print(number: int, line: str, answers: list["Answer"], alignment: Alignment, *, json: bool, ranked: bool) -> None:
     if not answers and json:  # empty input line: keep one output line per input line
         result_json({"input": number, "rank": 1, "source": line, "text": "", "score": None})
-    elif not answers and n_best == 1:
+    elif not answers and not ranked:
         result("" if alignment.form == "none" else "\t")
     for rank, answer in enumerate(answers, start=1):
         if json:
             result_json({"input": number, "rank": rank, **as_dict(answer, alignment)})
             continue
-        columns = [answer.text] if n_best == 1 else [str(number), str(rank), f"{answer.score:.4f}", answer.text]
+        columns = [str(number), str(rank), f"{answer.score:.4f}", answer.text] if ranked else [answer.text]
         if alignment.form != "none":
             formatted = alignment.format(answer)
             columns.append(formatted if alignment.form == "pharaoh" else dumps(formatted))

@@ -12,10 +12,10 @@ from typing import Literal
 import torch
 
 from qkv.datasets.tensor_batch import TensorBatch
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD
 from qkv.types import Int, Tensor
 
 POOL = 50  # batches per pool of shuffled examples that is sorted by length
+PAD_ID = 0  # padding is masked: any id of the vocabulary will do
 IGNORE = -1  # target that does not contribute to the loss
 WIDTH_MULTIPLE = 4  # batch widths are rounded up to a multiple of this
 
@@ -50,7 +50,7 @@ class EncodedPair:
 
 
 @dataclass(frozen=True)
-class Batch(TensorBatch):
+class PairBatch(TensorBatch):
     """Padded tensors; `target_in` starts with <s>, `target_out` ends with </s> and is padded with IGNORE."""
 
     source: Int[Tensor, "batch source"]
@@ -60,16 +60,14 @@ class Batch(TensorBatch):
     tokens: int  # number of target tokens, without padding
 
 
-def collate(
-    pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begin: int = BEGIN, end: int = END
-) -> Batch:
+def collate(pairs: Sequence[EncodedPair], rows: int = 0, width: int = 0, *, begin: int, end: int) -> PairBatch:
     """Pad the pairs into a batch of at least `rows` rows and `width` columns.
 
     Extra rows have a source of one padding token and only ignored targets.
     """
     missing = max(0, rows - len(pairs))
     empty: list[Sequence[int]] = [()] * missing
-    return Batch(
+    return PairBatch(
         source=_pad([*(pair.source for pair in pairs), *empty], width),
         source_lengths=torch.tensor([*(len(pair.source) for pair in pairs), *[1] * missing]),
         target_in=_pad([*([begin, *pair.target] for pair in pairs), *empty], width),
@@ -79,8 +77,8 @@ def collate(
 
 
 def collate_to_shape(
-    pairs: Sequence[EncodedPair], batch_size: BatchSize, longest: int, *, begin: int = BEGIN, end: int = END
-) -> Batch:
+    pairs: Sequence[EncodedPair], batch_size: BatchSize, longest: int, *, begin: int, end: int
+) -> PairBatch:
     """Pad the pairs to the fixed shape of their width, which is at most `longest`."""
     width = min(round_up(max(pair.length for pair in pairs)), longest)
     return collate(pairs, batch_size.rows(width), width, begin=begin, end=end)
@@ -91,7 +89,7 @@ def round_up(length: int, multiple: int = WIDTH_MULTIPLE) -> int:
     return -(-length // multiple) * multiple
 
 
-def _pad(rows: Sequence[Sequence[int]], width: int, value: int = PAD) -> Int[Tensor, "rows width"]:
+def _pad(rows: Sequence[Sequence[int]], width: int, value: int = PAD_ID) -> Int[Tensor, "rows width"]:
     """Pad the rows into one tensor; padding lists is ten times faster than padding small tensors."""
     width = max(width, *map(len, rows))
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.long)
@@ -120,8 +118,7 @@ def shuffled_batches(lengths: Sequence[int], batch_size: BatchSize, seed: int, e
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))
     order = torch.randperm(len(lengths), generator=generator).tolist()
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
-    rows = batch_size.size / mean if batch_size.by == "tokens" else batch_size.size
-    pool = max(1, int(POOL * rows))
+    pool = max(1, int(POOL * batch_size.size / (mean if batch_size.by == "tokens" else 1)))
     pools = (order[start : start + pool] for start in range(0, len(order), pool))
     batches = [batch for indices in pools for batch in batch_by_length(lengths, batch_size, indices, WIDTH_MULTIPLE)]
     return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]

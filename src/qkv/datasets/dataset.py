@@ -15,14 +15,15 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import AfterValidator, Field
 
 from qkv.config import Config, Term, TokenizerTerm
-from qkv.datasets.cache import DatasetCache, DatasetInfo
 from qkv.datasets.captions import Captions
 from qkv.datasets.columns import PAIRS, Column
+from qkv.datasets.dataset_cache import DatasetCache, DatasetInfo
 from qkv.datasets.episodes import FewShotDataset
 from qkv.datasets.images import LabeledImages
 from qkv.datasets.pair import Pair
 from qkv.datasets.squad import Question
 from qkv.datasets.tagged import Tagged
+from qkv.registry import describe
 from qkv.runtime.files import absolute_path
 
 MAX_SIZE = 10_000_000  # examples, all held in memory
@@ -41,6 +42,7 @@ class Dataset(Generic[Examples]):
     notes: tuple[str, ...] = ()
 
     kind: ClassVar[str]  # name of the type of examples in messages
+    unit: ClassVar[str] = "examples"  # of `size`
 
     @property
     def fingerprint(self) -> str:
@@ -60,6 +62,10 @@ class Dataset(Generic[Examples]):
         if size is None or "train" not in self.splits:
             return self
         return replace(self, splits={**self.splits, "train": self.splits["train"][:size]})
+
+    def size(self, split: str) -> int | None:
+        """Return the number of examples of a split; None if they are generated without end."""
+        return len(self.splits[split])  # type: ignore[arg-type]
 
     def training_texts(self) -> Iterator[str]:
         """Yield the texts that a tokenizer is trained on; none for data without text."""
@@ -120,6 +126,7 @@ class TextDataset(Dataset[str]):
     """Running text: a split is one string."""
 
     kind = "text"
+    unit = "characters"
 
     def training_texts(self) -> Iterator[str]:
         return iter([self.splits["train"]])
@@ -195,7 +202,14 @@ class EpisodeDataset(Dataset[FewShotDataset]):
         yield f"{examples.pixels.shape}".encode() + examples.pixels.tobytes()
 
 
-class SequenceDataset(Dataset[Any]):
+class GeneratedDataset(Dataset[Any]):
+    """Examples that are generated on demand; they are not truncated."""
+
+    def truncated(self: AnyDataset, size: int | None) -> AnyDataset:
+        return self
+
+
+class SequenceDataset(GeneratedDataset):
     """Sequences of bit vectors; a split is a `Stream`."""
 
     kind = "sequences"
@@ -203,11 +217,20 @@ class SequenceDataset(Dataset[Any]):
     def hashed_bytes(self, split: str, examples: Any) -> Iterator[bytes]:
         yield f"sequences {split} {examples.fingerprint}\n".encode()
 
+    def size(self, split: str) -> int:
+        return int(self.splits[split].count)
 
-class BanditDataset(Dataset[Any]):
+    def truncated(self, size: int | None) -> "SequenceDataset":
+        return self  # generated with `size` sequences
+
+
+class BanditDataset(GeneratedDataset):
     """Bandit games; a split is a `Bandits`."""
 
     kind = "bandits"
+
+    def size(self, split: str) -> None:
+        return None
 
 
 class DatasetConfig(Config):
@@ -216,12 +239,17 @@ class DatasetConfig(Config):
     folder: FilePath | None = None  # searched first for the files of the dataset
     size: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None  # maximum number of training examples
 
-    summary: ClassVar[str]
-    license: ClassVar[str] = GENERATED
+    summary: ClassVar[str]  # in `qkv data list`; default: the first line of the docstring
+    license: ClassVar[str] = "unknown"
     info: ClassVar[DatasetInfo | None] = None  # None: generated, or files of the user
     dataset_class: ClassVar[type[Dataset[Any]]]
     columns: ClassVar[tuple[Column, ...]] = PAIRS  # of its result tables
     remarks: ClassVar[Mapping[str, str]] = {}  # below its result tables, by language pair ("" if it has none)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        if "summary" not in vars(cls):
+            cls.summary = describe(cls)
 
     @property
     def languages(self) -> str:

@@ -1,7 +1,7 @@
 """Base class of the batches of all tasks."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import torch
@@ -28,3 +28,24 @@ class TensorBatch:
     def with_tensors(self: AnyBatch, tensors: Mapping[str, Tensor]) -> AnyBatch:
         """Return a copy of the batch with these tensors replaced."""
         return replace(self, **tensors)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class NamedTensors(TensorBatch):
+    """Tensors by name, with the examples of the batch first: `batch["tokens"]`."""
+
+    values: Mapping[str, Tensor]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.values)
+
+    @property
+    def tokens(self) -> int:
+        return len(next(iter(self.values.values())))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "NamedTensors":
+        return NamedTensors({**self.values, **tensors})

@@ -20,7 +20,7 @@ TableKey = tuple[str, str, str, str]  # data, languages, task, data hash
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """The newest record of each seed, fold and split of one recipe."""
 
     label: str
@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Rows that can be compared: they have the same data, hash and folds."""
 
     data: str
@@ -55,7 +55,7 @@ class Table:
     data_hash: str
     splits: tuple[str, ...]
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
 
     @property
     def title(self) -> str:
@@ -64,7 +64,7 @@ class Table:
         return f"{name}, {self.task.replace('_', ' ')}" if self.task else name
 
 
-def tables(records: Iterable[Record]) -> list[Table]:
+def tables(records: Iterable[Record]) -> list[ResultTable]:
     """Group records into tables, with the best row of each first."""
     kept = newest(records)
     over_folds = _over_folds(kept)
@@ -83,7 +83,7 @@ def newest(records: Iterable[Record]) -> list[Record]:
     )
 
 
-def markdown(tables: Sequence[Table], command: str, figure: str | None = None) -> str:
+def markdown(tables: Sequence[ResultTable], command: str, figure: str | None = None) -> str:
     """Return the tables as a Markdown page, with the commands that reproduce each row."""
     parts = [
         "# Results",
@@ -134,24 +134,24 @@ def _over_folds(records: Iterable[Record]) -> dict[tuple[TableKey, str], TableKe
     return keys
 
 
-def _table(key: TableKey, records: list[Record]) -> Table:
+def _table(key: TableKey, records: list[Record]) -> ResultTable:
     data, languages, task, data_hash = key
     dataset = registered("dataset").get(data)
     columns = _task_columns(task) or (PAIRS if dataset is None else dataset.columns)
     splits = tuple(sorted({record.split for record in records}))
     labels = sorted({row_label(record) for record in records})
-    rows = [Row(label, tuple(record for record in records if row_label(record) == label)) for label in labels]
+    rows = [ResultRow(label, tuple(record for record in records if row_label(record) == label)) for label in labels]
 
-    def rank(row: Row) -> tuple[bool, float]:
+    def rank(row: ResultRow) -> tuple[bool, float]:
         values = next((row.values(split, columns[0]) for split in splits if row.values(split, columns[0])), [])
         mean = statistics.fmean(values) if values else 0.0
         return not values, -mean if columns[0].higher_is_better else mean
 
     shown = tuple(column for column in columns if any(row.values(split, column) for row in rows for split in splits))
-    return Table(data, languages, task, data_hash, splits, shown, tuple(sorted(rows, key=rank)))
+    return ResultTable(data, languages, task, data_hash, splits, shown, tuple(sorted(rows, key=rank)))
 
 
-def _section(table: Table, *, same_title: bool) -> list[str]:
+def _section(table: ResultTable, *, same_title: bool) -> list[str]:
     title = plain(table.title)
     parts = [f"## {title}"]
     if same_title:
@@ -176,7 +176,7 @@ def _section(table: Table, *, same_title: bool) -> list[str]:
     return parts
 
 
-def _grid(table: Table) -> str:
+def _grid(table: ResultTable) -> str:
     headers = [f"{split}: {column.title}" for split in table.splits for column in table.columns]
     lines = [["recipe", "parameters", "seeds", *headers, "minutes of training"]]
     lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
@@ -189,7 +189,7 @@ def _grid(table: Table) -> str:
     return "\n".join(f"| {' | '.join(map(plain, line))} |" for line in lines)
 
 
-def _caveats(row: Row) -> str:
+def _caveats(row: ResultRow) -> str:
     """Return notes on unfinished training and skipped pairs."""
     notes = []
     if not all(record.finished for record in row.records):
@@ -207,7 +207,7 @@ def spread(values: Sequence[float], digits: int) -> str:
     return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def _signatures(table: Table) -> list[str]:
+def _signatures(table: ResultTable) -> list[str]:
     lines = []
     for column in table.columns:
         measured = (record.score(column.metric) for row in table.rows for record in row.records)

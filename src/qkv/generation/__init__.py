@@ -2,18 +2,21 @@
 
 from qkv.generation.back_pointers import Hypothesis
 from qkv.generation.beam import beam_search
-from qkv.generation.constraints import MAX_HYPOTHESES, DecodingConstraints
+from qkv.generation.constraints import DecodingConstraints
 from qkv.generation.coverage import Coverage
-from qkv.generation.sampling import Sampling, sample
+from qkv.generation.decode import GenerationConfig, generate
+from qkv.generation.sampling import Sampling, sample, stream
 from qkv.generation.search import greedy_search
 
 __all__ = [
-    "MAX_HYPOTHESES",
     "Coverage",
     "DecodingConstraints",
+    "GenerationConfig",
     "Hypothesis",
     "Sampling",
     "beam_search",
+    "generate",
     "greedy_search",
     "sample",
+    "stream",
 ]

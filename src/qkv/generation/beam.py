@@ -12,7 +12,7 @@ import torch
 from qkv.attention.watch import begin_passes
 from qkv.errors import InputError
 from qkv.generation.back_pointers import BackPointers, Hypothesis
-from qkv.generation.constraints import MAX_HYPOTHESES, ConstraintState, DecodingConstraints
+from qkv.generation.constraints import ConstraintState, DecodingConstraints
 from qkv.generation.coverage import Coverage, track_coverage
 from qkv.generation.search import State, StepModel
 from qkv.nn.interfaces import select
@@ -25,47 +25,45 @@ def beam_search(
     state: State,
     constraints: DecodingConstraints,
     *,
-    beam: int,
+    num_beams: int,
     length_penalty: float = 1.0,
     coverage: Coverage | None = None,
     exact: bool = False,
 ) -> list[list[Hypothesis]]:
-    """Return the `beam` best hypotheses of each row of the state, best first.
+    """Return the `num_beams` best hypotheses of each row of the state, best first.
 
     A hypothesis of n tokens, the end token counted, scores log p / n ** length_penalty, plus its coverage penalty if
-    `coverage` is given. A row is finished when it has `beam` finished hypotheses and no running one would score better
-    than the worst of them if it ended now; with `exact`, if no continuation could score better.
+    `coverage` is given. A row is finished when it has `num_beams` finished hypotheses and no running one would score
+    better than the worst of them if it ended now; with `exact`, if no continuation could score better.
     """
-    if not 1 <= beam <= MAX_HYPOTHESES:
-        raise InputError(f"beam must lie between 1 and {MAX_HYPOTHESES:,}, not {beam}")
     if constraints.end is None:
-        raise InputError("beam search needs an end token")
-    if not 0 <= length_penalty < torch.inf:
-        raise InputError(f"length penalty must be finite and not negative, not {length_penalty}")
+        raise InputError("beam search requires an end token")
     constraint_state, back_pointers = ConstraintState(constraints, model.device), BackPointers()
     begin_passes(model)
     active = torch.arange(constraints.batch, device=model.device)  # the unfinished rows
-    parents = active.repeat_interleave(beam)
+    parents = active.repeat_interleave(num_beams)
     state = shared = select(state, parents)
     token = torch.tensor(constraints.per_row("begin"), device=model.device)[parents]
     # All beams of a row start out equal: disable all but one, or each would find the same hypotheses.
-    running = torch.full((constraints.batch, beam), -torch.inf, device=model.device)
+    running = torch.full((constraints.batch, num_beams), -torch.inf, device=model.device)
     running[:, 0] = 0.0
-    finished = FinishedHypotheses.empty(constraints.batch, beam, model.device)
+    finished = FinishedHypotheses.empty(constraints.batch, num_beams, model.device)
     results: dict[int, list[End]] = {}
     with track_coverage(model, coverage) as tracker:
         for step in range(constraint_state.steps):
             back_pointers.add(token, parents)
             logits, state = model.step(token, state)
-            row_ids = active.repeat_interleave(beam)
+            row_ids = active.repeat_interleave(num_beams)
             penalty = tracker.step(row_ids)
             candidates = expand(running, constraint_state.apply(logits.float().log_softmax(dim=-1), step, row_ids))
             is_end = candidates.tokens.eq(constraints.end)
-            # A hypothesis ends only if the end token is among the `beam` best candidates.
-            end_scores = candidates.scores.masked_fill(~is_end, -torch.inf)[:, :beam] / (step + 1) ** length_penalty
-            end_rows = candidates.rows[:, :beam]
+            # A hypothesis ends only if the end token is among the `num_beams` best candidates.
+            end_scores = (
+                candidates.scores.masked_fill(~is_end, -torch.inf)[:, :num_beams] / (step + 1) ** length_penalty
+            )
+            end_rows = candidates.rows[:, :num_beams]
             finished = finished.merge(end_scores + penalty[end_rows], step, end_rows)
-            running, rank = candidates.scores.masked_fill(is_end, -torch.inf).topk(beam)
+            running, rank = candidates.scores.masked_fill(is_end, -torch.inf).topk(num_beams)
             rows, tokens = candidates.rows.gather(1, rank), candidates.tokens.gather(1, rank)
             if exact:  # upper bound: log p can only fall, the length grow to its maximum, and the coverage be complete
                 bound = running / (constraint_state.max_lengths(active)[:, None] + 1) ** length_penalty

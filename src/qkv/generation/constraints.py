@@ -1,4 +1,4 @@
-"""Decoding constraints: begin and end tokens, length limits, suppressed tokens and forced prefixes."""
+"""Constraints on decoded sequences: begin and end tokens, length limits, suppressed tokens and forced prefixes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ import torch
 from qkv.errors import InputError
 from qkv.types import Bool, Float, Int, Tensor
 
-MAX_HYPOTHESES = 1000  # per row, in a beam or as samples
 UNCONSTRAINED = -1  # padding of the forced prefixes
 
 
@@ -17,34 +16,34 @@ class DecodingConstraints:
     """Constraints on each of the `batch` rows of a state. Lengths do not count the end token.
 
     A single value applies to all rows, a sequence has one value per row. Without an end token, a row is decoded until
-    it has `max_length` tokens. Prefixes are forced even where they contain suppressed tokens.
+    it has `max_new_tokens` tokens. Prefixes are forced even where they contain suppressed tokens.
     """
 
     batch: int
     begin: int | Sequence[int]  # input token of the first step
     end: int | None
-    max_length: int | Sequence[int]
-    min_length: int | Sequence[int] = 0
+    max_new_tokens: int | Sequence[int]
+    min_new_tokens: int | Sequence[int] = 0
     suppress_tokens: Sequence[int] = ()  # tokens that are never generated
+    vocab_size: int | None = None  # larger ids, which the model may have but not its tokenizer, are never generated
     prefix_tokens: Sequence[Sequence[int]] = ()  # forced first tokens of each row
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise InputError(f"batch must be at least 1, not {self.batch}")
-        for name in ("begin", "max_length", "min_length"):
+        for name in ("begin", "max_new_tokens", "min_new_tokens"):
             self.per_row(name)
         if self.prefix_tokens and len(self.prefix_tokens) != self.batch:
             raise InputError(f"prefix_tokens has {len(self.prefix_tokens)} rows, but the batch has {self.batch}")
-        for row, (minimum, maximum) in enumerate(
-            zip(self.per_row("min_length"), self.per_row("max_length"), strict=True)
-        ):
-            prefix = self.prefix_tokens[row] if self.prefix_tokens else ()
+        prefixes = self.prefix_tokens or [()] * self.batch
+        limits = zip(self.per_row("min_new_tokens"), self.per_row("max_new_tokens"), prefixes, strict=True)
+        for minimum, maximum, prefix in limits:
             if not 0 <= minimum <= maximum:
-                raise InputError(f"row {row}: min_length {minimum} and max_length {maximum} are not a valid range")
+                raise InputError(f"min_new_tokens must be between 0 and max_new_tokens = {maximum}, not {minimum}")
             if len(prefix) > maximum:
-                raise InputError(f"row {row}: the prefix has {len(prefix)} tokens, but max_length is {maximum}")
+                raise InputError(f"the prefix has {len(prefix)} tokens, but max_new_tokens is {maximum}")
             if self.end in prefix:
-                raise InputError(f"row {row}: the prefix contains the end token; remove it")
+                raise InputError("the prefix contains the end token; remove it")
         if self.end is not None and self.end in self.suppress_tokens:
             raise InputError("suppress_tokens contains the end token; set end to None to decode without one")
 
@@ -61,9 +60,10 @@ class ConstraintState:
     """Applies constraints to log-probabilities on the device, without synchronizing with it."""
 
     def __init__(self, constraints: DecodingConstraints, device: torch.device) -> None:
-        max_lengths, min_lengths = constraints.per_row("max_length"), constraints.per_row("min_length")
+        max_lengths, min_lengths = constraints.per_row("max_new_tokens"), constraints.per_row("min_new_tokens")
         prefixes = constraints.prefix_tokens or [()] * constraints.batch
         self.end = constraints.end
+        self.vocab_size = constraints.vocab_size
         self.longest = max(max_lengths)
         self._smallest_max_length = min(max_lengths)
         self._largest_min_length = max(min_lengths)
@@ -89,6 +89,8 @@ class ConstraintState:
         """Set the log-probabilities of tokens that may not follow the first `step` tokens to -inf; changes `log_p`."""
         free = log_p.clone() if step < self._longest_prefix else log_p
         free.index_fill_(1, self._suppressed, -torch.inf)
+        if self.vocab_size is not None:
+            free[:, self.vocab_size :] = -torch.inf
         if self.end is not None:
             if step < self._largest_min_length:
                 free[:, self.end].masked_fill_(step < self._min_lengths[row_ids], -torch.inf)

@@ -14,7 +14,6 @@ from torch import nn
 
 from qkv.attention import watch
 from qkv.attention.watch import AttentionRecord
-from qkv.errors import InputError
 from qkv.types import Float, Int, Tensor
 
 MIN_COVERAGE = 1e-6  # hard and local attention can give a token weight 0; avoids log 0
@@ -27,10 +26,6 @@ class Coverage:
     beta: float
     layer: str  # whose weights count, averaged over heads
     lengths: Int[Tensor, "batch"]  # source lengths: padding is ignored
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.beta < float("inf"):
-            raise InputError(f"coverage penalty must be finite and not negative, not {self.beta}")
 
     def penalty(self, coverage: Float[Tensor, "rows source"], row_ids: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
         """Return the penalty of hypotheses, given the total weight on each token of their sources."""

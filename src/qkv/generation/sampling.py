@@ -5,35 +5,30 @@ top-k                    the k most likely tokens (Fan et al. 2018)
 top-p                    the smallest set of most likely tokens with total probability p (Holtzman et al. 2020)
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 
-from qkv.config import require
+from qkv.config import Config, NonNegativeFloat, PositiveInt, require
 from qkv.generation.back_pointers import Hypothesis
 from qkv.generation.constraints import DecodingConstraints
-from qkv.generation.search import State, StepModel, decode
+from qkv.generation.search import Choose, State, StepModel, decode, decode_steps
 from qkv.types import Float, Int, Tensor
 
 MIN_TEMPERATURE = 1e-300  # already greedy; avoids overflow of 1 / T
+MAX_TOKENS = 10_000_000  # sampled for one row: the random numbers of all of them are held in memory
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Sampling settings, applied in the order temperature, top-k, top-p."""
+class Sampling(Config):
+    """Sampling options, applied in the order temperature, top-k, top-p."""
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(0 < self.temperature < float("inf"), f"temperature must be positive, not {self.temperature}")
-        require(self.top_k is None or 1 <= self.top_k <= 2**30, f"top-k must lie between 1 and 2^30, not {self.top_k}")
-        require(self.top_p is None or 0 < self.top_p <= 1, f"top-p must be above 0 and at most 1, not {self.top_p}")
-        require(0 <= self.seed < 2**64, f"seed must lie between 0 and 2^64, not {self.seed}")
+    temperature: NonNegativeFloat = 1.0  # 0 is greedy search
+    top_k: PositiveInt | None = None  # sample from the k most likely tokens
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None  # sample from the most likely tokens of this probability
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
 
     def filter_probs(self, log_p: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows vocabulary"]:
         """Return the probabilities to sample from; filtered tokens have exactly 0. They need not sum to 1."""
@@ -59,27 +54,52 @@ def sample(
     constraints: DecodingConstraints,
     sampling: Sampling = DEFAULT_SAMPLING,
     *,
-    samples: int = 1,
+    num_return_sequences: int = 1,
     length_penalty: float = 1.0,
     row_ids: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Sample `samples` hypotheses for each row of the state, in sampling order.
+    """Sample `num_return_sequences` hypotheses for each row of the state, in sampling order.
 
     Scores are the model's own log-probabilities, without temperature. The random numbers of a sample depend on the
     seed, the id of its row (its index in the batch, unless `row_ids` are given) and the index of the sample only, not
     on the rest of the batch.
     """
-    require(samples >= 1, f"samples must be at least 1, not {samples}")
     row_ids = range(constraints.batch) if row_ids is None else row_ids
     require(len(row_ids) == constraints.batch, f"{len(row_ids)} row_ids for a batch of {constraints.batch} row(s)")
-    steps = max(constraints.per_row("max_length")) + 1
-    uniform = _uniform(sampling.seed, row_ids, samples, steps).to(model.device)
+    choose = _choose_samples(constraints, sampling, row_ids, num_return_sequences, model.device)
+    hypotheses = decode(model, state, constraints, choose, length_penalty=length_penalty, copies=num_return_sequences)
+    return [hypotheses[row : row + num_return_sequences] for row in range(0, len(hypotheses), num_return_sequences)]
 
-    def choose(log_p: Float[Tensor, "rows vocabulary"], step: int, rows: Int[Tensor, "rows"]) -> Int[Tensor, "rows"]:
-        return sample_from(sampling.filter_probs(log_p), uniform[rows, step])
 
-    hypotheses = decode(model, state, constraints, choose, length_penalty=length_penalty, copies=samples)
-    return [hypotheses[row : row + samples] for row in range(0, len(hypotheses), samples)]
+def stream(
+    model: StepModel[State], state: State, constraints: DecodingConstraints, sampling: Sampling = DEFAULT_SAMPLING
+) -> Iterator[int]:
+    """Yield the tokens of one sample for a state of one row as they are generated; equal to those of `sample`."""
+    choose = _choose_samples(constraints, sampling, [0], 1, model.device)
+    steps = decode_steps(model, state, constraints, choose)
+    while True:
+        with torch.inference_mode():  # not while the generator is suspended
+            token = next(steps, None)
+        if token is None:
+            return
+        if int(token) != constraints.end:
+            yield int(token)
+
+
+def _choose_samples(
+    constraints: DecodingConstraints, sampling: Sampling, row_ids: Sequence[int], copies: int, device: torch.device
+) -> Choose:
+    """Return a function that samples the next tokens, with the random numbers of all steps drawn in advance."""
+    if sampling.temperature == 0:
+        return lambda log_p, step, rows: log_p.argmax(dim=-1)
+    steps = max(constraints.per_row("max_new_tokens")) + 1
+    require(
+        copies * steps <= MAX_TOKENS,
+        f"num_return_sequences = {copies:,} samples of up to max_new_tokens = {steps - 1:,} tokens exceed the limit of "
+        f"{MAX_TOKENS:,} tokens",
+    )
+    uniform = _uniform(sampling.seed, row_ids, copies, steps).to(device)
+    return lambda log_p, step, rows: sample_from(sampling.filter_probs(log_p), uniform[rows, step])
 
 
 def sample_from(p: Float[Tensor, "rows vocabulary"], uniform: Float[Tensor, "rows"]) -> Int[Tensor, "rows"]:

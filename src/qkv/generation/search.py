@@ -4,7 +4,7 @@ Finished rows are removed from the batch to speed up the others; this affects me
 for the device once per step, to learn which rows are finished.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,6 +48,28 @@ def decode(
     `choose` gets the log-probabilities (-inf for tokens that the constraints forbid), the step, and the indices of the
     hypotheses, counted row by row.
     """
+    steps = decode_steps(model, state, constraints, choose, length_penalty=length_penalty, copies=copies)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            hypotheses: list[Hypothesis] = end.value
+            return hypotheses
+
+
+def decode_steps(
+    model: StepModel[State],
+    state: State,
+    constraints: DecodingConstraints,
+    choose: Choose,
+    *,
+    length_penalty: float = 1.0,
+    copies: int = 1,
+) -> Generator[Int[Tensor, "rows"], None, list[Hypothesis]]:
+    """Yield the next token of each unfinished hypothesis, step by step, and return what `decode` returns.
+
+    Each step must run in inference mode.
+    """
     constraint_state = ConstraintState(constraints, model.device)
     back_pointers = BackPointers()
     begin_passes(model)
@@ -63,6 +85,7 @@ def decode(
         logits, state = model.step(token, state)
         log_p = constraint_state.apply(logits.float().log_softmax(dim=-1), step, active // copies)
         token = choose(log_p, step, active)
+        yield token
         total = total + log_p.gather(1, token[:, None])[:, 0]
         stopped = constraint_state.is_finished(token, step, active // copies).tolist()
         if any(stopped):

@@ -14,12 +14,14 @@ from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import write_elmo
 from qkv.hub.model_folder import ModelFolder, locate, save_model
 from qkv.hub.released import released_dtype, write_released
-from qkv.hub.tensors import WEIGHTS, Progress
-from qkv.hub.tokenizer_files import SPECIAL, TARGET_TOKENIZER, TOKENIZER
+from qkv.hub.tensors import WEIGHTS
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
+from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
-from qkv.tokenizers.pretrained import MAX_FILE_BYTES
+from qkv.tokenizers.library import MAX_FILE_BYTES, SPECIAL
+from qkv.tokenizers.pair_tokenizer import TARGET
+from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER
 
 # Hugging Face transformers, qkv, or the two files of the original ELMo release.
 Kind = Literal["hf", "qkv", "elmo"]
@@ -28,9 +30,9 @@ IMAGE_FILES = ("preprocessor_config.json",)  # image preprocessing
 EXTRA_FILES = (  # tokenizer files of the various libraries and generation settings
     *IMAGE_FILES,
     TOKENIZER,
-    TARGET_TOKENIZER,
+    CONFIG,
     SPECIAL,
-    "tokenizer_config.json",
+    *(f"{TARGET}{name}" for name in (TOKENIZER, CONFIG, SPECIAL)),
     "added_tokens.json",
     "vocab.json",
     "target_vocab.json",

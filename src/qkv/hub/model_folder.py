@@ -22,8 +22,8 @@ from qkv.hub.families.elmo import elmo_files, load_elmo
 from qkv.hub.huggingface import fetch, is_hub_name, is_shadowed
 from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
 from qkv.hub.released import CONFIG, load_released
-from qkv.hub.tensors import WEIGHTS, Progress, checked_header, pickle_hint, write_tensors
-from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer, check_vocab_size, read_vocabulary, write_vocabulary
+from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
+from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.models.vit import ViT
@@ -31,9 +31,10 @@ from qkv.nn.interfaces import Model
 from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
+from qkv.runtime.download import Progress
 from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers import Tokenizer, load_tokenizer
 
 Network = Model | ViT
 
@@ -44,14 +45,11 @@ CHECKPOINT = re.compile(r"step-\d{8,}")
 
 def save_model(
     model: Network,
-    vocabulary: AnyTokenizer | Characters | None,
+    tokenizer: Tokenizer | None,
     folder: str | Path,
     progress: Progress = lambda done: None,
 ) -> None:
-    """Write the model's files into the existing `folder`; the caller makes the write atomic.
-
-    The character vocabulary is fixed and not saved; tokenizer.json of a character model has its output vocabulary.
-    """
+    """Write the model's files into the existing `folder`; the caller makes the write atomic."""
     name = getattr(type(model), "registered_name", None)
     if name is None:
         raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
@@ -61,9 +59,8 @@ def save_model(
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
     write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
-    tokenizer = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
     if tokenizer is not None:
-        write_vocabulary(tokenizer, folder)
+        tokenizer.save(folder)
 
 
 def _to_dict(config: Any) -> dict[str, Any]:
@@ -125,11 +122,10 @@ class ModelFolder:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 stored[name].copy_into(parameter)
-        if os.path.lexists(self.path / TOKENIZER):
-            model.tokenizer = read_vocabulary(self.path)
+        with reading(self.path):
+            model.tokenizer = load_tokenizer(self.path)
+        if model.tokenizer is not None:
             check_vocab_size(self.path, model.tokenizer, self.config)
-        if isinstance(model, Elmo):
-            model.tokenizer = Characters(self.config.max_characters, model.tokenizer)
         return model.to(device=device)
 
     def _of_model_type(self, choices: Mapping[str, T]) -> T:

@@ -19,10 +19,11 @@ import torch
 
 from qkv.errors import CheckpointError
 from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
-from qkv.hub.tensors import WEIGHT_DTYPES, WEIGHTS, Progress, StoredTensor, read_headers, write_tensors
+from qkv.hub.tensors import WEIGHT_DTYPES, WEIGHTS, StoredTensor, read_headers, write_tensors
 from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family, WeightMap
 from qkv.runtime.documents import reading
+from qkv.runtime.download import Progress
 from qkv.runtime.text import printable
 from qkv.types import Tensor
 

@@ -7,7 +7,7 @@ neither overlap nor leave gaps. Reading therefore never needs more memory than t
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from qkv.errors import CheckpointError
 from qkv.runtime.documents import open_bytes, read_object
+from qkv.runtime.download import Progress
 from qkv.runtime.text import printable
 from qkv.types import Tensor
 
@@ -27,8 +28,6 @@ SHARD = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)  # file name, not a path
 WEIGHT_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 MAX_HEADER_BYTES = 2**24  # the library accepts 100 MB
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-
-Progress = Callable[[int], None]  # called with the number of bytes done
 
 
 @dataclass(frozen=True)

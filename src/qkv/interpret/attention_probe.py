@@ -15,15 +15,10 @@ from qkv.hub import load
 from qkv.nn.interfaces import LanguageModel, TextEncoder
 from qkv.pipelines.output import Answer, AttentionMap
 from qkv.pipelines.tagger import encode_sentences
-from qkv.pipelines.text_inputs import (
-    AnyExampleEncoder,
-    SentenceExampleEncoder,
-    WordExampleEncoder,
-    build_example_encoder,
-)
+from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
 from qkv.pipelines.tree_inputs import ParsedSentence, Tree, reads_trees, require_heads, tree_positions
 from qkv.runtime.device import pick_device
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.words import split_words
 from qkv.types import Float, Int, Tensor
 
@@ -47,7 +42,7 @@ class ModelInput(NamedTuple):
 
 
 class AttentionProbe:
-    """A text model: `AttentionProbe("folders/bert-base-uncased")("The cat sat.").maps`.
+    """A text model: `AttentionProbe("folders/bert-base-uncased")("The cat sat.").attention`.
 
     A text encoder sees a text with its special tokens, a language model the text alone, both truncated to the model's
     maximum length. The answer is a classifier's label with its log-probability; for a language model, the score is the
@@ -55,24 +50,28 @@ class AttentionProbe:
     """
 
     def __init__(
-        self, model: str | Path | TextEncoder | LanguageModel[Any], tokenizer: Any = None, device: str = "auto"
+        self,
+        model: str | Path | TextEncoder | LanguageModel[Any],
+        tokenizer: Tokenizer | None = None,
+        device: str = "auto",
     ) -> None:
         loaded: Any = load(model, pick_device(device)) if isinstance(model, str | Path) else model
         self.name = str(model) if isinstance(model, str | Path) else type(model).__name__
         if not isinstance(loaded, TextEncoder | LanguageModel):
             raise InputError(f"{self.name}: is a {type(loaded).__name__}, not a text encoder or language model")
         self.model: TextEncoder | LanguageModel[Any] = loaded.eval()
-        self.tokenizer: Any = tokenizer or self.model.tokenizer  # Vocabulary or PretrainedTokenizer
+        self.tokenizer: Tokenizer | None = loaded.tokenizer if tokenizer is None else tokenizer
         self.layers = attention_layers(self.model)
         if not self.layers:
             raise InputError(f"{self.name}: {type(self.model).__name__} has no attention layers")
-        if self.tokenizer is None:
-            raise InputError(f"{self.name}: no tokenizer was found next to the weights; pass one")
         self.encoder: AnyExampleEncoder | None = None  # language models take plain token ids
         if isinstance(self.model, TextEncoder):
             self.encoder = build_example_encoder(self.tokenizer, self.model.config)
-        if isinstance(self.encoder, SentenceExampleEncoder):
-            raise InputError(f"{self.name}: is a hierarchical model of sentences: use a DocumentProbe")
+            self.tokenizer = self.encoder.tokenizer
+            if self.encoder.unit == "sentences":
+                raise InputError(f"{self.name}: is a hierarchical model of sentences: use a DocumentProbe")
+        elif self.tokenizer is None:
+            raise InputError(f"{self.name}: no tokenizer was found next to the weights; pass one")
 
     def __call__(self, text: str | Tagged) -> Answer:
         """Return the attention maps of one text."""
@@ -148,7 +147,7 @@ class AttentionProbe:
         if self.encoder is None:
             return ModelInput(ids, tuple(pieces))
         all_ids, start = self.encoder.add_special_tokens(ids), self.encoder.first_position
-        special = [str(self.tokenizer.piece(token)) for token in (*all_ids[:start], *all_ids[start + len(ids) :])]
+        special = self._pieces([*all_ids[:start], *all_ids[start + len(ids) :]])
         return ModelInput(all_ids, (*special[:start], *pieces, *special[start:]))
 
     def _encode_parsed(self, sentence: ParsedSentence) -> "ModelInput":
@@ -158,16 +157,18 @@ class AttentionProbe:
         example = encode_sentences(
             self.encoder.fresh_copy(), [untagged], {}, self.model.config.max_length, trees=True
         ).examples[0]
-        return ModelInput(example.ids, tuple(str(self.tokenizer.piece(token)) for token in example.ids), example.tree)
+        return ModelInput(example.ids, self._pieces(example.ids), example.tree)
 
     def _encode(self, text: str) -> tuple[list[int], Sequence[str]]:
-        if isinstance(self.encoder, WordExampleEncoder):
+        if self.tokenizer is None:  # a model of characters
+            assert self.encoder is not None
             return self.encoder.encode([text])[0], [text[begin:end] for begin, end in split_words(text)]
-        if isinstance(self.tokenizer, Vocabulary):
-            tokens: Any = self.tokenizer.encode(text)
-        else:
-            tokens = self.tokenizer.encode(text, specials=self.encoder is None)
-        return tokens.ids, tokens.pieces
+        (encoding,) = self.tokenizer.encode_with_offsets([text], add_special_tokens=self.encoder is None)
+        return encoding.ids, encoding.pieces
+
+    def _pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """Display text of special tokens, and of tokens whose text is not known."""
+        return tuple(self.tokenizer.piece(token) for token in ids) if self.tokenizer is not None else ()
 
 
 def _to_device(device: torch.device, positions: TreePositions) -> TreePositions:

@@ -4,21 +4,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import nn
 
 from qkv.attention import watch
 from qkv.errors import InputError
 from qkv.models.han import HAN
-from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.classifier import Classified, Classifier
+from qkv.pipelines.classifier import Classification
+from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
 from qkv.pipelines.text_inputs import split_evenly
-from qkv.pipelines.text_pipeline import require_text
+from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -40,31 +40,32 @@ class WeightedSentence:
 
 
 @dataclass(frozen=True)
-class WeightedDocument(Classified):
+class WeightedDocument(Classification):
     """The predicted label of a document, with the attention weights of its sentences and words."""
 
     sentences: tuple[WeightedSentence, ...]
     left_out: int  # number of sentences cut off at the model's maximum length
 
 
-class DocumentProbe(Classifier):
+class DocumentProbe(TextPipeline):
     """A hierarchical attention network: `DocumentProbe("runs/imdb-han-0")("A long review ...").sentences`."""
 
+    task_description: ClassVar = "attention of documents"
+    heads: ClassVar = ("classifier",)
     model: HAN
 
-    def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
+    def __init__(
+        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
+    ) -> None:
         super().__init__(model, tokenizer, device)
         if not isinstance(self.model, HAN):
             raise InputError(f"{self.name}: is a {type(self.model).__name__}, not a hierarchical attention network")
         if (pooling := self.model.config.pooling) != "attention":
             raise InputError(f"{self.name}: pooling = {pooling!r} has no attention weights")
 
-    def __call__(self, text: str) -> WeightedDocument:
-        """Return the attention weights of one document."""
-        return self.probe([text])[0]
-
-    def probe(self, texts: Sequence[str]) -> list[WeightedDocument]:
-        """Return the attention weights of each document."""
+    @one_or_many
+    def __call__(self, texts: Sequence[str]) -> list[WeightedDocument]:
+        """Return the attention weights of one document or several."""
         require_text(texts)
         return [self._probe(text) for text in texts]
 
@@ -83,7 +84,8 @@ class DocumentProbe(Classifier):
             WeightedSentence(weight, pieces, weights[: len(pieces)])
             for weight, pieces, weights in zip(sentence_weights, self._rows(text), word_weights, strict=False)
         )
-        classified = self._classified(text, logits[0].float().softmax(dim=-1).tolist())
+        probabilities = logits[0].float().softmax(dim=-1).tolist()
+        classified = Classification.from_probabilities(text, self.model.labels, probabilities)
         return WeightedDocument(text, classified.label, classified.probabilities, sentences, len(ids) - len(sentences))
 
     def _rows(self, text: str) -> Iterator[tuple[str, ...]]:
@@ -93,8 +95,7 @@ class DocumentProbe(Classifier):
                 yield tuple(part)
 
     def _pieces(self, sentence: str) -> tuple[str, ...]:
-        tokenizer: Any = self.encoder.tokenizer
-        if isinstance(tokenizer, Vocabulary):
-            return tokenizer.encode(sentence).pieces
-        starts = [start for start, _ in tokenizer.encode(sentence, specials=False).offsets]
+        """Return the text of each token up to the start of the next."""
+        (encoding,) = self.tokenizer.encode_with_offsets([sentence])
+        starts = [start for start, _ in encoding.offsets]
         return tuple(sentence[begin:end] for begin, end in pairwise([*starts, len(sentence)]))

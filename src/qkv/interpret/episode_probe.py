@@ -41,9 +41,9 @@ class EpisodeAnswer(Answer):
     @property
     def by_layer(self) -> AttentionMap:
         """All layers in one map, a row for each."""
-        weights = np.concatenate([layer.weights.mean(axis=0, keepdims=True) for layer in self.maps], axis=1)
-        layers = tuple(layer.layer for layer in self.maps)
-        return AttentionMap(f"what {QUERY} reads", layers, self.maps[0].columns, weights)
+        weights = np.concatenate([layer.weights.mean(axis=0, keepdims=True) for layer in self.attention], axis=1)
+        layers = tuple(layer.layer for layer in self.attention)
+        return AttentionMap(f"what {QUERY} reads", layers, self.attention[0].columns, weights)
 
 
 class EpisodeProbe:

@@ -21,7 +21,7 @@ WIN, LOSS = "+", "-"
 
 
 class GameProbe:
-    """A bandit policy: `GameProbe("runs/bandit-snail-0", Bandits(5, 10))(3).maps`.
+    """A bandit policy: `GameProbe("runs/bandit-snail-0", Bandits(5, 10))(3).attention`.
 
     The rows of each map are the pulls of a game, named by the arms chosen; the columns are the inputs so far: the
     start, then each pull except the last with its reward.

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from torch import nn
 
 from qkv.attention import watch
 from qkv.attention.layers import attention_layers
 from qkv.datasets.image_files import read_image
 from qkv.interpret.attention_probe import MAX_WEIGHTS, Prediction, layers_that_fit
 from qkv.models.vit import ViT
-from qkv.pipelines.image_preprocessing import model_and_scale
+from qkv.pipelines.image_preprocessing import pixel_scale
 from qkv.pipelines.output import Answer, AttentionMap
+from qkv.pipelines.pipeline import Pipeline
 from qkv.types import Float, Tensor
 
 CLASS, MEAN = "[class]", "[mean]"
@@ -32,12 +35,16 @@ class PictureAnswer(Answer):
     grid: tuple[int, int]  # rows and columns of patches
 
 
-class PictureProbe:
-    """A vision Transformer: `PictureProbe("runs/fashion-vit-0")("boot.png").maps`."""
+class PictureProbe(Pipeline):
+    """A vision Transformer: `PictureProbe("runs/fashion-vit-0")("boot.png").attention`."""
 
-    def __init__(self, model: str | Path | ViT, device: str = "auto") -> None:
-        loaded, self.scale = model_and_scale(model, device)
-        self.model: ViT = loaded.eval()
+    task_description: ClassVar = "attention over an image"
+    model_class: ClassVar = ViT
+    model: ViT
+
+    def __init__(self, model: str | Path | nn.Module, *, device: str | torch.device = "auto") -> None:
+        super().__init__(model, device=device)
+        self.scale = pixel_scale(model, self.model.config.channels)
         self.layers = attention_layers(self.model)
 
     def __call__(self, path: str | Path) -> PictureAnswer:
@@ -57,10 +64,10 @@ class PictureProbe:
     def _probe(
         self, name: str, pixels: UInt8[np.ndarray, "channels height width"], layer: str | None, budget: int
     ) -> PictureAnswer:
-        tokens = 1 + self.model.config.patches
+        rows, columns = self.model.config.grid
+        tokens = 1 + rows * columns
         with watch(self.model, layers=layers_that_fit(self.layers, (tokens + 1) * tokens, layer, budget)) as records:
             output = self.model(self.scale(torch.from_numpy(pixels.copy())[None]).to(self.model.device))[0]
-        rows, columns = self.model.config.grid
         patches = [f"{row},{column}" for row in range(1, rows + 1) for column in range(1, columns + 1)]
         maps = tuple(
             AttentionMap(name, (CLASS, *patches, MEAN), (CLASS, *patches), _with_mean(record.weights[0]).numpy())

@@ -34,6 +34,11 @@ class MemoryTrace:
         """Number of wrong bits in the answer."""
         return int((((self.predicted > 0.5) != (self.targets > 0.5)) * self.answer_mask[:, None]).sum())
 
+    @property
+    def bits(self) -> int:
+        """Number of bits in the answer."""
+        return int(self.answer_mask.sum()) * self.targets.shape[1]
+
 
 class MemoryProbe:
     """A neural Turing machine: `MemoryProbe("runs/copy-ntm-0", Copy())((20,))`."""

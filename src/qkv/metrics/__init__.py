@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from qkv.metrics.alignment_metrics import alignment_accuracy
 from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
 from qkv.metrics.text_metrics import (
-    Score,
+    MetricValue,
     bleu,
     character_error_rate,
     chrf,
@@ -20,7 +20,7 @@ from qkv.metrics.text_metrics import (
 __all__ = [
     "ROUGE_SIGNATURE",
     "Metric",
-    "Score",
+    "MetricValue",
     "alignment_accuracy",
     "bleu",
     "character_error_rate",

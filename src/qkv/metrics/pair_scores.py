@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from qkv.metrics import (
     ROUGE_SIGNATURE,
-    Score,
+    MetricValue,
     bleu,
     character_error_rate,
     chrf,
@@ -30,25 +30,27 @@ class Bucket:
     bleu: float
 
 
-def pair_scores(texts: Sequence[str], references: Sequence[str], language: str = "") -> dict[str, Score]:
+def pair_scores(texts: Sequence[str], references: Sequence[str], language: str = "") -> dict[str, MetricValue]:
     """Score texts against references; tokenized BLEU needs the language of the references."""
     scores = {
-        "exact": Score(exact_match(texts, references)),
-        "cer": Score(character_error_rate(texts, references)),
+        "exact": MetricValue(exact_match(texts, references)),
+        "cer": MetricValue(character_error_rate(texts, references)),
         "bleu": bleu(texts, references),
         "bleu_lowercased": bleu(texts, references, lowercase=True),
         "chrf": chrf(texts, references),
     }
     if language:
         scores["bleu_tokenised"] = tokenised_bleu(texts, references, language)
-    return scores | {name: Score(value, ROUGE_SIGNATURE) for name, value in rouge_scores(texts, references).items()}
+    return scores | {
+        name: MetricValue(value, ROUGE_SIGNATURE) for name, value in rouge_scores(texts, references).items()
+    }
 
 
-def pronunciation_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
+def pronunciation_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, MetricValue]:
     """Score one prediction per word against all listed pronunciations of the word."""
     return {
-        "per": Score(phoneme_error_rate(predictions, references)),
-        "wer": Score(word_error_rate(predictions, references)),
+        "per": MetricValue(phoneme_error_rate(predictions, references)),
+        "wer": MetricValue(word_error_rate(predictions, references)),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Score:
+class MetricValue:
     """A metric value, and the signature of its settings."""
 
     value: float
@@ -91,22 +91,22 @@ def corpus_scores(texts: Sequence[str], references: Sequence[str]) -> dict[str, 
     return scores
 
 
-def bleu(texts: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
+def bleu(texts: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> MetricValue:
     """Return BLEU (Papineni et al. 2002) from sacrebleu (Post 2018) on raw text with its 13a tokenizer."""
     from sacrebleu import BLEU  # takes a quarter of a second to import
 
     metric = BLEU(lowercase=lowercase)
-    return Score(metric.corpus_score(texts, [references]).score, str(metric.get_signature()))
+    return MetricValue(metric.corpus_score(texts, [references]).score, str(metric.get_signature()))
 
 
-def tokenised_bleu(texts: Sequence[str], references: Sequence[str], language: str) -> Score:
+def tokenised_bleu(texts: Sequence[str], references: Sequence[str], language: str) -> MetricValue:
     """Return BLEU of lowercased texts tokenized by Moses, as reported in papers on Multi30k."""
     from sacrebleu import BLEU
 
     metric = BLEU(lowercase=True, tokenize="none", force=True)
     tokenized = [[" ".join(moses_tokens(text.lower(), language)) for text in side] for side in (texts, references)]
     score = metric.corpus_score(tokenized[0], [tokenized[1]]).score
-    return Score(score, f"{metric.get_signature()}|words:moses-{language}")
+    return MetricValue(score, f"{metric.get_signature()}|words:moses-{language}")
 
 
 def moses_tokens(text: str, language: str) -> list[str]:
@@ -122,7 +122,7 @@ def _moses(language: str) -> tuple[Any, Any]:
     return MosesPunctNormalizer(language), MosesTokenizer(language)
 
 
-def caption_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+def caption_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> MetricValue:
     """Return sacreBLEU against all references of each text; their number may vary."""
     from sacrebleu import BLEU
 
@@ -131,12 +131,12 @@ def caption_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> S
     columns: Any = [  # None for a missing reference
         [captions[index] if index < len(captions) else None for captions in references] for index in range(most)
     ]
-    return Score(metric.corpus_score(texts, columns).score, str(metric.get_signature()))
+    return MetricValue(metric.corpus_score(texts, columns).score, str(metric.get_signature()))
 
 
-def chrf(texts: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(texts: Sequence[str], references: Sequence[str]) -> MetricValue:
     """Return chrF (Popovic 2015) from sacrebleu."""
     from sacrebleu import CHRF
 
     metric = CHRF()
-    return Score(metric.corpus_score(texts, [references]).score, str(metric.get_signature()))
+    return MetricValue(metric.corpus_score(texts, [references]).score, str(metric.get_signature()))

@@ -73,7 +73,6 @@ class BertConfig(Config):
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes of an attention head."""
         return head_sizes(self.dim, self.heads, self.max_length)
 
     @model_validator(mode="after")

@@ -8,7 +8,6 @@ The output layer is tied to the embedding (Press and Wolf 2017). Weights are ini
 residual projections, W_O and W_2, with deviation 0.02 / sqrt(2L), which keeps the scale of the residual stream.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -61,7 +60,6 @@ class GPT2Config(Config):
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes of an attention head."""
         return head_sizes(self.dim, self.heads, self.max_length)
 
     @model_validator(mode="after")
@@ -113,7 +111,7 @@ class GPT2(LanguageModel[State]):
                 nn.init.zeros_(module.bias)
         for name, weight in self.named_parameters():
             if name.endswith(("out_proj.weight", "down_proj.weight")):
-                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * self.config.layers))
+                nn.init.normal_(weight, std=0.02 / (2 * self.config.layers) ** 0.5)
 
     def forward(
         self,
@@ -134,21 +132,19 @@ class GPT2(LanguageModel[State]):
         return self._run(tokens, positions_within(documents), Causal() & Documents(documents))[0]
 
     def init_state(self, batch: int, padding: Int[Tensor, "batch"] | None = None) -> State:
-        """Return the state before the first token; `padding` is the number of left-padding positions per row."""
         return State(None, 0, padding)
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        end = state.position + tokens.shape[1]
         mask: Mask = Causal()
         positions: int | Tensor = state.position
         if state.padding is not None:
-            position = torch.arange(state.position, end, device=tokens.device)
+            position = state.position + torch.arange(tokens.shape[1], device=tokens.device)
             positions = (position - state.padding[:, None]).clamp(min=0)  # counted from each row's first token
             mask &= Not(Prefix(state.padding))  # not ~Prefix, which torch.compile cannot trace
         logits, past = self._run(tokens, positions, mask, state.past)
-        return logits, State(past, end, state.padding)
+        return logits, State(past, state.position + tokens.shape[1], state.padding)
 
     def _run(
         self,

@@ -80,7 +80,8 @@ class RNNSeq2SeqConfig(Config):
         self.encoder.cls.check_options(self.encoder_dim, self.encoder.options)
         same_shape = self.encoder.cls.has_final_states and self.encoder_dim == self.hidden_dim
         require(
-            self.bridge != "none" or (same_shape and self.encoder.options.get("layers", self.layers) == self.layers),
+            self.bridge != "none"
+            or (same_shape and (self.encoder.options.get("layers") or self.layers) == self.layers),
             "bridge = 'none' copies the final states of an encoder with the layers and hidden_dim of the decoder: "
             "set bridge to linear or tanh",
         )

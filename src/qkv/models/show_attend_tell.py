@@ -88,6 +88,8 @@ class ShowAttendTellConfig(Config):
     def _check_grid(self) -> None:
         """Raise if the image cannot be divided into a grid, or if the grid or a matrix is too large."""
         for key in ("height", "width"):
+            if key not in self.model_fields_set:
+                continue  # not yet set by the data
             side = getattr(self, key)
             require(side % self.stride == 0, f"{key} {side} must be a multiple of {self.stride}, the encoder's stride")
         require(

@@ -12,7 +12,7 @@ Each block concatenates its output to its input, so that every later block sees 
 Few-shot classification: x_t = [norm(f(image_t) - mean f) ; one-hot label], with f a CNN trained jointly. The last image
 has zeros for a label, and y there are the logits of its class. The mean is over the labelled images: whatever all
 images of an episode share is uninformative, and as long as it outweighs their differences, attention cannot distinguish
-them. (The paper's batch normalisation removes it; see `ImageEncoder`.)
+them. (The paper's batch normalisation removes it; see `ImageEmbedding`.)
 
 Reinforcement learning: x_t = [one-hot last action ; its reward ; whether there was one], and y_t are the logits of the
 next action and the expected return.
@@ -65,8 +65,9 @@ class SNAILConfig(TrunkConfig):
 
     @model_validator(mode="after")
     def check_image(self) -> "SNAILConfig":
+        sides = [getattr(self, key) for key in ("height", "width") if key in self.model_fields_set]  # set by the data
         require(
-            min(self.height, self.width) >> self.conv_layers > 0,
+            all(side >> self.conv_layers > 0 for side in sides),
             f"conv_layers = {self.conv_layers} is too large for images of {self.height} x {self.width} pixels",
         )
         return self
@@ -97,7 +98,7 @@ class SNAIL(Model):
     def __init__(self, config: SNAILConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = ImageEncoder(config)  # f
+        self.embed = ImageEmbedding(config)  # f
         self.norm = nn.LayerNorm(config.image_dim)
         self.trunk = Trunk(config, config.image_dim + config.ways, config.length)
         self.output = nn.Linear(self.trunk.out_features, config.ways)  # W and b
@@ -232,7 +233,7 @@ def dilated_layers(length: int) -> int:
     return (length - 1).bit_length()
 
 
-class ImageEncoder(nn.Module):
+class ImageEmbedding(nn.Module):
     """f: stages of maxpool(relu(norm(C * image))) over 2 x 2 pixels each, and a linear layer.
 
     The paper uses batch normalisation. Here group normalisation (Wu and He 2018) makes the output depend on its episode

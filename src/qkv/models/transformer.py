@@ -11,7 +11,7 @@ The encoder can also use positions in the dependency trees of its sentences (`qk
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import model_validator
@@ -68,12 +68,10 @@ class TransformerConfig(Config):
 
     @property
     def attention_dropout_p(self) -> float:
-        """Dropout rate of the attention weights."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
     def activation_dropout_p(self) -> float:
-        """Dropout rate inside the feed-forward networks."""
         return self.dropout if self.activation_dropout is None else self.activation_dropout
 
     @property
@@ -161,7 +159,7 @@ class Transformer(EncoderDecoder[Memory, State]):
         return Memory(self.encoder_norm(x), source_lengths)
 
     def init_state(self, memory: Memory) -> State:
-        sources = tuple(block.cross_attention.keys_values(memory.hidden) for block in self.decoder)
+        sources = tuple(cast(DecoderBlock, block).cross_attention.keys_values(memory.hidden) for block in self.decoder)
         return State(sources, memory.lengths, past=None, position=0)
 
     def advance(

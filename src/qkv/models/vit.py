@@ -70,7 +70,6 @@ class ViTConfig(Config):
 
     @property
     def attention_dropout_p(self) -> float:
-        """Dropout rate of the attention weights."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
     @property
@@ -91,7 +90,8 @@ class ViTConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> "ViTConfig":
         for name, side in (("height", self.height), ("width", self.width)):
-            require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
+            fits = side % self.patch == 0 or name not in self.model_fields_set  # not yet set by the data
+            require(fits, f"{name} {side} must be a multiple of patch {self.patch}")
         pixels = self.features * self.patch**2
         widest = max(3 * self.dim, self.ffn_dim, self.sizes.max_keys, pixels, self.classes or 1)
         require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")
@@ -139,10 +139,9 @@ class ViT(Model):
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             channels = self.config.channels
             raise ShapeError(f"images must be [batch, {channels} channels, height, width], not {list(images.shape)}")
-        x = images
         for convolution in self.stem:
-            x = convolution(x)
-        patches, grid = self.patch_embed(x)
+            images = convolution(images)
+        patches, grid = self.patch_embed(images)
         z = torch.cat((self.class_token.expand(len(images), -1, -1), patches), dim=1)
         if isinstance(self.positions, Learned):
             z = z + self.interpolate_positions(self.positions.weight, grid)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from qkv.attention import Encoding, Position, Sizes
+from qkv.attention import Position, PositionalEncoding, Sizes
 from qkv.config import Term
 from qkv.types import Float, Int, Tensor
 
@@ -24,10 +24,10 @@ class ScaledEmbedding(nn.Embedding):
 
 def is_encoding(term: Term) -> bool:
     """Return whether a position is added to the embeddings; otherwise it acts inside self-attention."""
-    return issubclass(term.cls, Encoding)
+    return issubclass(term.cls, PositionalEncoding)
 
 
-def build_encoding(term: Term, sizes: Sizes) -> Encoding | None:
+def build_encoding(term: Term, sizes: Sizes) -> PositionalEncoding | None:
     """Build a position that is added to the embeddings; None for one that acts inside self-attention."""
     return term.build(sizes) if is_encoding(term) else None
 

@@ -76,12 +76,12 @@ class RNNEncoder(SourceEncoder):
         cls,
         sizes: EncoderSizes,
         *,
-        dim: Size | None = None,  # of h_i, both directions together
-        layers: Count | None = None,
-        cell: Cell | None = None,
-        bidirectional: bool = True,
+        dim: Size | None = None,  # size of h_i, both directions together; unset: hidden size of the model
+        layers: Count | None = None,  # unset: layers of the model
+        cell: Cell | None = None,  # unset: cell of the model
+        bidirectional: bool = True,  # run in both directions
         reverse: bool = False,  # reverse the source (Sutskever, Vinyals and Le 2014)
-        dropout: Rate | None = None,  # of embeddings, and between layers
+        dropout: Rate | None = None,  # dropout of embeddings, and between layers; unset: that of the model
     ) -> "RNNEncoder":
         return cls(
             sizes.vocab_size,
@@ -146,11 +146,11 @@ class ConvEncoder(SourceEncoder):
         cls,
         sizes: EncoderSizes,
         *,
-        dim: Size | None = None,  # of z_i
-        hidden_dim: Size | None = None,  # of the convolutions
-        layers: Count | None = None,
-        kernel: Count | None = None,
-        dropout: Rate | None = None,
+        dim: Size | None = None,  # size of z_i; unset: size of the model
+        hidden_dim: Size | None = None,  # size of the convolutions
+        layers: Count | None = None,  # unset: layers of the model
+        kernel: Count | None = None,  # kernel width
+        dropout: Rate | None = None,  # unset: dropout of the model
     ) -> "ConvEncoder":
         return cls(
             sizes.vocab_size,
@@ -196,11 +196,11 @@ class TransformerEncoder(SourceEncoder):
         cls,
         sizes: EncoderSizes,
         *,
-        dim: Size | None = None,  # of h_i
-        layers: Count | None = None,
-        heads: Count = 4,
-        ffn_dim: Size | None = None,  # of the feed-forward networks; None: 4 dim
-        dropout: Rate | None = None,
+        dim: Size | None = None,  # size of h_i; unset: size of the model
+        layers: Count | None = None,  # unset: layers of the model
+        heads: Count = 4,  # attention heads per layer
+        ffn_dim: Size | None = None,  # size of the feed-forward networks; unset: 4 dim
+        dropout: Rate | None = None,  # unset: dropout of the model
     ) -> "TransformerEncoder":
         dim = dim or sizes.dim
         dropout = sizes.dropout if dropout is None else dropout

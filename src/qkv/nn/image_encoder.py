@@ -99,7 +99,7 @@ class Convolutions(Backbone):
         )
 
     @classmethod
-    def from_sizes(cls, sizes: ImageSizes, *, filters: Filters = FILTERS) -> "Convolutions":
+    def from_sizes(cls, sizes: ImageSizes, *, filters: Filters = FILTERS) -> "Convolutions":  # channels of each layer
         return cls(sizes.channels, filters)
 
     @classmethod
@@ -125,7 +125,12 @@ class PatchTransformer(Backbone):
 
     @classmethod
     def from_sizes(
-        cls, sizes: ImageSizes, *, patch: Size = PATCH, layers: Count = 4, heads: Count = 4
+        cls,
+        sizes: ImageSizes,
+        *,
+        patch: Size = PATCH,  # side of a patch in pixels
+        layers: Count = 4,  # number of blocks
+        heads: Count = 4,  # attention heads per layer
     ) -> "PatchTransformer":
         grid = sizes.height // patch, sizes.width // patch
         return cls(sizes.channels, patch, grid, sizes.dim, layers, heads)

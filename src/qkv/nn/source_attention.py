@@ -89,5 +89,5 @@ def check_attention(score: Term, align: Term, sizes: Sizes) -> None:
                 module = term.build(sizes)
                 if isinstance(module, Score):
                     module(torch.empty(1, 1, 1, sizes.query), torch.empty(1, 1, 1, sizes.key))
-        except (InputError, ShapeError) as error:
-            raise ConfigError(f"{key}: {error}") from None
+        except (InputError, ShapeError, RuntimeError) as error:  # RuntimeError of torch: sizes that do not match
+            raise ConfigError(f"{key} {term.name!r}: {error}") from None

@@ -9,18 +9,28 @@ import torch
 from qkv.datasets.batching import BatchSize
 from qkv.datasets.pair import Pair
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, iter_batches
-from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
+from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, inference_batch_size, iter_batches
 from qkv.types import Float, Tensor
 
 
 @dataclass(frozen=True)
-class Classified:
-    """A text with its predicted label."""
+class Classification:
+    """An input with its predicted label."""
 
-    text: str
+    text: str  # or the path of an image
     label: str
     probabilities: dict[str, float]  # of all labels, most probable first
+
+    @classmethod
+    def from_probabilities(cls, text: str, labels: Sequence[str], probabilities: Sequence[float]) -> "Classification":
+        ranked = sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1])
+        return cls(text, ranked[0][0], dict(ranked))
+
+    @property
+    def score(self) -> float:
+        """Probability of the predicted label."""
+        return self.probabilities[self.label]
 
 
 class Classifier(TextPipeline):
@@ -29,22 +39,19 @@ class Classifier(TextPipeline):
     Texts are truncated to the model's max_length tokens.
     """
 
+    task_description: ClassVar = "text classification"
     heads: ClassVar = ("classifier",)
 
-    def __call__(self, text: str) -> Classified:
-        """Classify one text."""
-        return self.classify([text])[0]
-
-    def classify(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> list[Classified]:
-        """Classify each text."""
+    @one_or_many
+    def __call__(self, texts: Sequence[str], *, batch_size: int | None = None) -> list[Classification]:
+        """Classify one text or several."""
         require_text(texts)
         pairs = [Pair(text, "") for text in texts]
-        probabilities = label_log_probabilities(self.model, self.encoder, pairs, BatchSize(batch_tokens)).exp()
-        return [self._classified(text, row) for text, row in zip(texts, probabilities.tolist(), strict=True)]
-
-    def _classified(self, text: str, probabilities: Sequence[float]) -> Classified:
-        ranked = sorted(zip(self.labels, probabilities, strict=True), key=lambda pair: -pair[1])
-        return Classified(text, ranked[0][0], dict(ranked))
+        log_p = label_log_probabilities(self.model, self.encoder, pairs, inference_batch_size(batch_size))
+        return [
+            Classification.from_probabilities(text, self.labels, row)
+            for text, row in zip(texts, log_p.exp().tolist(), strict=True)
+        ]
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -1,16 +1,16 @@
 """Text embedding: one vector per text, close for texts of similar meaning."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch.nn import functional as F
 
-from qkv.datasets.batching import BatchSize
 from qkv.errors import InputError
 from qkv.models.bert import Bert
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
-from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
+from qkv.pipelines.pipeline import TextPipeline, require_text
+from qkv.pipelines.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
 from qkv.registry import nearest
 from qkv.types import Float, Int, Tensor
 
@@ -21,21 +21,24 @@ class Embedder(TextPipeline):
     Texts are truncated to the model's max_length tokens.
     """
 
-    @torch.no_grad()  # not inference_mode, so that the vectors can be used in training
+    task_description: ClassVar = "text embedding"
+
     def __call__(
         self,
         texts: str | Sequence[str],
         *,
         pooling: str = "mean",
-        normalise: bool = True,
-        batch_tokens: int = BATCH_TOKENS,
-    ) -> Float[Tensor, "texts dim"]:
-        """Return one row per text, of unit length if `normalise`, so that dot products are cosine similarities.
+        normalize: bool = True,
+        batch_size: int | None = None,
+    ) -> Float[Tensor, "*texts dim"]:
+        """Embed one text as a vector [dim], or several as a matrix [texts, dim].
 
         `pooling` reduces the hidden states to one vector: their "mean" (Reimers and Gurevych 2019; special tokens
-        included), the first one ("cls"), or the output of BERT's "pooler".
+        included), the first one ("cls"), or the output of BERT's "pooler". With `normalize` the vectors have unit
+        length, so that dot products are cosine similarities.
         """
-        texts = [texts] if isinstance(texts, str) else texts
+        if isinstance(texts, str):
+            return self([texts], pooling=pooling, normalize=normalize, batch_size=batch_size)[0]
         require_text(texts)
         self.check_pooling(pooling)
         encoder = self.encoder.fresh_copy()
@@ -43,11 +46,13 @@ class Embedder(TextPipeline):
             Example(encoder.add_special_tokens(ids[: self.max_tokens]), [IGNORE]) for ids in encoder.encode(texts)
         ]
         vectors = torch.zeros(len(texts), self.dim)
-        for rows, batch in iter_batches(examples, encoder.max_batch(BatchSize(batch_tokens)), encoder.pad):
-            batch = batch.to(self.model.device)
-            hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
-            vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()
-        return F.normalize(vectors, dim=-1) if normalise else vectors
+        max_batch = encoder.max_batch(inference_batch_size(batch_size))
+        with torch.no_grad():  # not inference_mode, so that the vectors can be used in training
+            for rows, batch in iter_batches(examples, max_batch, encoder.pad):
+                batch = batch.to(self.model.device)
+                hidden = self.model(encoder.lookup(batch.token_ids), lengths=batch.lengths)
+                vectors[rows] = POOLINGS[pooling](self.model, hidden, batch.lengths).float().cpu()
+        return F.normalize(vectors, dim=-1) if normalize else vectors
 
     @property
     def dim(self) -> int:

@@ -3,26 +3,24 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
-from qkv.config import require
+from qkv.datasets.batching import batch_by_length
 from qkv.errors import InputError
-from qkv.generation import DecodingConstraints, Sampling, sample
-from qkv.hub import load_as
+from qkv.generation import DecodingConstraints, GenerationConfig, Sampling, generate, stream
 from qkv.nn.interfaces import LanguageModel
-from qkv.pipelines.special_tokens import suppressed_tokens
-from qkv.runtime.device import pick_device
-from qkv.tokenizers.tokenizer import Encoded, PretrainedTokenizer
-from qkv.tokenizers.vocabulary import END, Tokens, Vocabulary
+from qkv.pipelines.pipeline import Pipeline, one_or_many
+from qkv.pipelines.text_inputs import inference_batch_size
+from qkv.tokenizers import Encoding, Tokenizer
 
-MAX_TOKENS = 10_000_000  # per call: the random numbers of all of them are held in memory
-DEFAULT_SAMPLING = Sampling()
+INCOMPLETE = "\ufffd"  # decoded from a part of the bytes of a character
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedText:
     """A generated continuation of a prompt."""
 
     prompt: str
@@ -36,94 +34,144 @@ class Generated:
         return self.prompt + self.continuation
 
 
-class Generator:
-    """A language model with its vocabulary: `Generator("runs/shakespeare-lstm-0")("To be", tokens=100).text`."""
+class Generator(Pipeline):
+    """A language model with its tokenizer: `Generator("runs/shakespeare-lstm-0")("To be", max_new_tokens=100).text`."""
+
+    task_description: ClassVar = "text generation"
+    model_class: ClassVar = LanguageModel
+    model: LanguageModel[Any]
 
     def __init__(
-        self,
-        model: str | Path | LanguageModel[Any],
-        vocabulary: Vocabulary | PretrainedTokenizer | None = None,
-        device: str = "auto",
+        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
     ) -> None:
-        loaded = model if isinstance(model, LanguageModel) else load_as(LanguageModel, model, pick_device(device))
-        self.model: LanguageModel[Any] = loaded.eval()
-        tokenizer = vocabulary or self.model.tokenizer
-        if tokenizer is None:
-            name = type(model).__name__ if isinstance(model, LanguageModel) else model
-            raise InputError(f"{name}: no vocabulary was found next to the weights; pass one")
-        self.vocabulary: Any = tokenizer.target  # Vocabulary or PretrainedTokenizer
+        super().__init__(model, tokenizer, device)
+        self._tokenizer = self.tokenizer.target
+        special_tokens = self.tokenizer.special_tokens
         # Models of one running text have no end token; released models and models of documents do.
-        ends = getattr(self.model.config, "ends", False)
-        self.end = (
-            self.vocabulary.special_tokens.end if not isinstance(self.vocabulary, Vocabulary) else END if ends else None
-        )
+        self.end = special_tokens.end if getattr(self.model.config, "ends", False) else None
+        unused = [] if self.end is not None or special_tokens.end is None else [special_tokens.end]
+        self.suppressed = [*special_tokens.suppressed, *unused]
 
+    @one_or_many
     def __call__(
         self,
-        prompt: str,
+        prompts: Sequence[str],
         *,
-        tokens: int = 100,
+        max_new_tokens: int = 100,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
-    ) -> Generated:
-        """Sample one continuation of at most `tokens` tokens; it depends on the seed."""
-        return next(self.generate([prompt], tokens, Sampling(temperature, top_k, top_p, seed)))[0]
+        num_return_sequences: int = 1,
+        batch_size: int | None = None,
+    ) -> list[GeneratedText]:
+        """Continue one prompt or several with up to `max_new_tokens` sampled tokens; a temperature of 0 is greedy.
 
-    def generate(
-        self, prompts: Sequence[str], tokens: int, sampling: Sampling = DEFAULT_SAMPLING, *, samples: int = 1
-    ) -> Iterator[list[Generated]]:
-        """Sample continuations of each prompt; they depend on the seed, the prompt's index and the sample's."""
-        require(tokens >= 1, f"tokens must be at least 1, not {tokens}")
-        require(samples >= 1, f"samples must be at least 1, not {samples}")
-        require(
-            tokens * samples <= MAX_TOKENS,
-            f"{samples} sample(s) of {tokens} tokens exceed the limit of {MAX_TOKENS:,} tokens per call",
+        With `num_return_sequences` > 1 the result for each prompt is a list of samples. They depend on the seed and on
+        the index of the prompt and of the sample.
+        """
+        config = GenerationConfig(
+            max_new_tokens=max_new_tokens,
+            num_return_sequences=num_return_sequences,
+            sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
         )
-        encoded = [self._tokens(number, prompt) for number, prompt in enumerate(prompts, start=1)]
-        for number, context in enumerate(encoded, start=1):
-            self._check_context(number, len(context.ids), tokens)
-        for number, (prompt, context) in enumerate(zip(prompts, encoded, strict=True)):
-            yield self._continue(number, prompt, context, tokens, sampling, samples)
+        contexts = self._encode(prompts, max_new_tokens)
+        results: dict[int, list[GeneratedText]] = {}
+        for rows in self._batches(contexts, config, batch_size):
+            texts = self._generate([prompts[row] for row in rows], [contexts[row] for row in rows], config, rows)
+            results |= zip(rows, texts, strict=True)
+        answers: list[Any] = [results[row] for row in range(len(prompts))]
+        return answers if num_return_sequences > 1 else [answer for (answer,) in answers]
 
-    def _check_context(self, number: int, prompt_length: int, tokens: int) -> None:
-        """Raise if the prompt and its continuation exceed the model's context."""
-        context_length = self.model.max_length
-        if context_length is not None and prompt_length + tokens - 1 > context_length:
-            raise InputError(
-                f"prompt {number} has {prompt_length} token(s); {tokens} new ones exceed the model's context of "
-                f"{context_length}: request at most {max(0, context_length + 1 - prompt_length)}, or shorten the prompt"
-            )
+    def stream(
+        self,
+        prompt: str,
+        *,
+        max_new_tokens: int = 100,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """Yield the continuation of a prompt piece by piece, as it is generated."""
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling)
+        (context,) = self._encode([prompt], max_new_tokens)
+        ids, text = [*context.ids], self.tokenizer.decode(context.ids)
+        for token in stream(self.model, self._state([context]), self._constraints([context], config), sampling):
+            ids.append(token)
+            decoded = self.tokenizer.decode(ids)
+            if not decoded.endswith(INCOMPLETE):
+                yield decoded.removeprefix(text)
+                text = decoded
+        if rest := self.tokenizer.decode(ids).removeprefix(text):
+            yield rest
+
+    def _batches(
+        self, contexts: Sequence[Encoding], config: GenerationConfig, batch_size: int | None
+    ) -> Iterator[list[int]]:
+        """Yield the indices of prompts in batches of equal length, which need no padding."""
+        by_length: dict[int, list[int]] = {}
+        for index, context in enumerate(contexts):
+            by_length.setdefault(len(context), []).append(index)
+        for length, indices in by_length.items():
+            longest = (length + (config.max_new_tokens or 0)) * config.num_return_sequences
+            for rows in batch_by_length([longest] * len(indices), inference_batch_size(batch_size)):
+                yield [indices[row] for row in rows]
 
     @torch.inference_mode()
-    def _continue(
-        self, number: int, prompt: str, context: Tokens | Encoded, tokens: int, sampling: Sampling, samples: int
-    ) -> list[Generated]:
-        *first, last = context.ids
-        state = self.model.init_state(1)
-        if first:
-            _, state = self.model.forward_from(torch.tensor([first], device=self.model.device), state)
-        suppress = [
-            token for token in suppressed_tokens(self.vocabulary, self.model.config.vocab_size) if token != self.end
-        ]
-        rules = DecodingConstraints(batch=1, begin=last, end=self.end, max_length=tokens, suppress_tokens=suppress)
-        (hypotheses,) = sample(self.model, state, rules, sampling, samples=samples, row_ids=[number])
-        # Decode together with the prompt: the text of a subword, e.g. its leading space, can depend on its context.
-        prompt_text, unknown = self.vocabulary.decode(context.ids), self.vocabulary.unknown_pieces(context)
+    def _generate(
+        self, prompts: Sequence[str], contexts: Sequence[Encoding], config: GenerationConfig, row_ids: Sequence[int]
+    ) -> list[list[GeneratedText]]:
+        state, constraints = self._state(contexts), self._constraints(contexts, config)
+        hypotheses = generate(self.model, state, constraints, config, row_ids=row_ids)
         return [
-            Generated(
-                prompt,
-                self.vocabulary.decode([*context.ids, *hypothesis.tokens]).removeprefix(prompt_text),
-                hypothesis.score,
-                unknown,
-            )
-            for hypothesis in hypotheses
+            [
+                GeneratedText(
+                    prompt,
+                    # Decoded with the prompt: the text of a subword, e.g. its leading space, can depend on its context.
+                    self.tokenizer.decode([*context.ids, *best.tokens]).removeprefix(
+                        self.tokenizer.decode(context.ids)
+                    ),
+                    best.score,
+                    self.tokenizer.unknown_pieces(context),
+                )
+                for best in row
+            ]
+            for prompt, context, row in zip(prompts, contexts, hypotheses, strict=True)
         ]
 
-    def _tokens(self, number: int, prompt: str) -> Tokens | Encoded:
-        """Encode a prompt, or raise an error that names it."""
-        tokens = self.vocabulary.encode(prompt)
-        if not tokens.ids:
-            raise InputError(f"prompt {number} is empty: a language model needs at least one token of context")
-        return tokens
+    @torch.inference_mode()
+    def _state(self, contexts: Sequence[Encoding]) -> Any:
+        """State after all tokens but the last of contexts of equal length."""
+        state = self.model.init_state(len(contexts))
+        if len(contexts[0]) == 1:
+            return state
+        tokens = torch.tensor([context.ids[:-1] for context in contexts], device=self.model.device)
+        return self.model.forward_from(tokens, state)[1]
+
+    def _constraints(self, contexts: Sequence[Encoding], config: GenerationConfig) -> DecodingConstraints:
+        assert config.max_new_tokens is not None
+        return DecodingConstraints(
+            batch=len(contexts),
+            begin=[context.ids[-1] for context in contexts],
+            end=self.end,
+            max_new_tokens=config.max_new_tokens,
+            suppress_tokens=self.suppressed,
+            vocab_size=len(self.tokenizer),
+        )
+
+    def _encode(self, prompts: Sequence[str], max_new_tokens: int) -> list[Encoding]:
+        """Tokenize prompts, or raise an error that names the first one that is empty or too long."""
+        contexts = self.tokenizer.encode_with_offsets(prompts, add_special_tokens=True)
+        limit = self.model.max_length
+        for number, context in enumerate(contexts, start=1):
+            if not context.ids:
+                raise InputError(f"prompt {number} is empty: a language model needs at least one token of context")
+            if limit is not None and len(context) + max_new_tokens - 1 > limit:
+                most = max(0, limit + 1 - len(context))
+                raise InputError(
+                    f"prompt {number} has {len(context)} token(s) and the model a context of {limit}: "
+                    f"max_new_tokens = {max_new_tokens} must be at most {most}; lower it or shorten the prompt"
+                )
+        return contexts

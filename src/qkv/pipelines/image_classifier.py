@@ -1,49 +1,53 @@
-"""Image classification: the label of a picture file, with the probability of each label."""
+"""Image classification: the label of an image file, with the probability of each label."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import nn
 
+from qkv.datasets.batching import batch_by_length
 from qkv.datasets.image_files import read_image
 from qkv.errors import InputError
 from qkv.models.vit import ViT
-from qkv.pipelines.classifier import Classified
-from qkv.pipelines.image_preprocessing import model_and_scale
+from qkv.pipelines.classifier import Classification
+from qkv.pipelines.image_preprocessing import pixel_scale
+from qkv.pipelines.pipeline import Pipeline, one_or_many
+from qkv.pipelines.text_inputs import inference_batch_size
 
-MAX_BATCH = 64  # pictures per forward pass
+BATCH_SIZE = 64  # if none is given
 
 
-class PictureClassifier:
-    """A vision Transformer: `PictureClassifier("runs/fashion-vit-0")("boot.png").label`.
+class ImageClassifier(Pipeline):
+    """A vision Transformer: `ImageClassifier("runs/fashion-vit-0")("boot.png").label`.
 
-    LabeledImages are resized to the model's input size.
+    Images are resized to the model's input size.
     """
 
-    def __init__(self, model: str | Path | ViT, device: str = "auto") -> None:
-        loaded, self.scale = model_and_scale(model, device)
-        if loaded.config.classes is None:
-            name = "the ViT" if isinstance(model, ViT) else str(model)
-            raise InputError(f"{name} has no classification head")
-        self.model: ViT = loaded.eval()
+    task_description: ClassVar = "image classification"
+    model_class: ClassVar = ViT
+    model: ViT
 
-    def __call__(self, path: str | Path) -> Classified:
-        """Classify one picture."""
-        return self.classify([path])[0]
+    def __init__(self, model: str | Path | nn.Module, *, device: str | torch.device = "auto") -> None:
+        super().__init__(model, device=device)
+        if self.model.config.classes is None:
+            raise InputError(f"{self.name}: has no classification head")
+        self.scale = pixel_scale(model, self.model.config.channels)
 
+    @one_or_many
     @torch.inference_mode()
-    def classify(self, paths: Sequence[str | Path]) -> list[Classified]:
-        """Classify each picture; `Classified.text` is its path."""
-        config, results = self.model.config, []
-        for begin in range(0, len(paths), MAX_BATCH):
-            chunk = paths[begin : begin + MAX_BATCH]
+    def __call__(self, paths: Sequence[str | Path], *, batch_size: int | None = None) -> list[Classification]:
+        """Classify one image or several, given by their paths."""
+        config, answers = self.model.config, []
+        for rows in batch_by_length([1] * len(paths), inference_batch_size(batch_size, BATCH_SIZE)):
+            chunk = [paths[row] for row in rows]
             pixels = [read_image(Path(path), config.channels, config.height, config.width) for path in chunk]
             logits = self.model(self.scale(torch.from_numpy(np.stack(pixels))).to(self.model.device))
-            rows = logits.float().softmax(dim=-1).tolist()
-            results += [self._classified(str(path), row) for path, row in zip(chunk, rows, strict=True)]
-        return results
-
-    def _classified(self, path: str, probabilities: Sequence[float]) -> Classified:
-        ranked = sorted(zip(self.model.labels, probabilities, strict=True), key=lambda pair: -pair[1])
-        return Classified(path, ranked[0][0], dict(ranked))
+            probabilities = logits.float().softmax(dim=-1).tolist()
+            answers += [
+                Classification.from_probabilities(str(path), self.model.labels, row)
+                for path, row in zip(chunk, probabilities, strict=True)
+            ]
+        return answers

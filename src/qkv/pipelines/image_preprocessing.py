@@ -1,4 +1,4 @@
-"""Normalization of pictures as in a model's training, read from a released folder."""
+"""Normalization of images as in a model's training, read from a released folder."""
 
 import math
 import os
@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from qkv.errors import InputError
-from qkv.hub import load_as
 from qkv.hub.model_folder import locate
-from qkv.models.vit import ViT
-from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object
 from qkv.types import Float, Shaped, Tensor
 
@@ -38,16 +36,13 @@ class Scale:
         return (pixels.float() / MAX_PIXEL - mean) / std
 
 
-def model_and_scale(model: str | Path | ViT, device: str) -> tuple[ViT, Scale]:
-    """Return the model, loaded if given by its folder, and its pixel normalization."""
-    if isinstance(model, ViT):
-        return model, Scale()
-    loaded = load_as(ViT, model, pick_device(device))
-    return loaded, scale_of(locate(model), loaded.config.channels)
+def pixel_scale(model: str | Path | nn.Module, channels: int) -> Scale:
+    """Return the normalization of a model by name or folder, or the default if it has none."""
+    return Scale() if isinstance(model, nn.Module) else read_scale(locate(model), channels)
 
 
-def scale_of(folder: Path, channels: int) -> Scale:
-    """Normalization from the folder of a model, or the default if it has none."""
+def read_scale(folder: Path, channels: int) -> Scale:
+    """Read the normalization from the folder of a model; the default if it has none."""
     path = folder / PREPROCESSOR
     if not os.path.lexists(path):
         return Scale()

@@ -5,18 +5,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import nn
 
 from qkv.config import require
-from qkv.datasets.batching import BatchSize
 from qkv.errors import InputError
 from qkv.models.bert import MLM_HEADS, Bert
-from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.text_inputs import IGNORE, Example, iter_batches
-from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
+from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.pipelines.text_inputs import IGNORE, Example, inference_batch_size, iter_batches
+from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.wordpiece import CONTINUATION
 
 MASKS = ("[MASK]", "<mask>")  # accepted in addition to the tokenizer's own spelling
@@ -31,7 +30,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledText:
     """A text with masks and its predictions."""
 
     text: str
@@ -39,41 +38,41 @@ class Filled:
     filled: str  # the text with the best guess for each mask
 
 
-class Filler(TextPipeline):
-    """A model with a masked-LM head: `Filler("folders/bert-base-uncased")("The [MASK] sat on the mat.").filled`.
+class MaskFiller(TextPipeline):
+    """A model with a masked-LM head: `MaskFiller("folders/bert-base-uncased")("The [MASK] sat on the mat.").filled`.
 
     Masks are written [MASK], <mask>, or as the model's tokenizer spells them. Several masks in a text are predicted
     independently, p(x_i | all unmasked tokens), so the guesses need not fit together.
     """
 
+    task_description: ClassVar = "mask filling"
     heads: ClassVar = MLM_HEADS
     model: Bert
 
-    def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
+    def __init__(
+        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
+    ) -> None:
         super().__init__(model, tokenizer, device)
-        tokenizer = self.encoder.tokenizer
-        if not isinstance(tokenizer, PretrainedTokenizer) or tokenizer.special_tokens.mask is None:
+        mask = self.tokenizer.special_tokens.mask
+        if mask is None:
             raise InputError(f"{self.name}: its tokenizer has no mask token such as [MASK]")
-        self.tokenizer, self.mask = tokenizer, tokenizer.special_tokens.mask
+        self.mask, self.mask_token, self.unk = mask, self.tokenizer.id_to_token(mask), self.tokenizer.special_tokens.unk
 
-    def __call__(self, text: str, top: int = 5) -> Filled:
-        """Return the `top` most probable tokens for each mask of one text."""
-        return self.fill([text], top)[0]
-
+    @one_or_many
     @torch.inference_mode()
-    def fill(self, texts: Sequence[str], top: int = 5, *, batch_tokens: int = BATCH_TOKENS) -> list[Filled]:
-        """Return the `top` most probable tokens for each mask of each text."""
-        require(top >= 1, f"top must be at least 1, not {top}")
+    def __call__(self, texts: Sequence[str], *, top_k: int = 5, batch_size: int | None = None) -> list[FilledText]:
+        """Return the `top_k` most probable tokens for each mask of one text or several."""
+        require(top_k >= 1, f"top_k must be at least 1, not {top_k}")
         require_text(texts)
         examples = [self._example(number, text) for number, text in enumerate(texts, start=1)]
-        results: dict[int, Filled] = {}
-        for rows, batch in iter_batches(examples, BatchSize(batch_tokens), self.encoder.pad):
+        results: dict[int, FilledText] = {}
+        for rows, batch in iter_batches(examples, inference_batch_size(batch_size), self.encoder.pad):
             batch = batch.to(self.model.device)
             hidden = self.model(batch.token_ids, lengths=batch.lengths)
             masked = hidden[batch.token_ids == self.mask]
             # The model may have more outputs than the tokenizer has tokens; the rest are never predicted.
             probabilities = self.model.mlm_logits(masked).float().softmax(dim=-1)[:, : len(self.tokenizer)]
-            best = probabilities.topk(min(top, len(self.tokenizer)), dim=-1)
+            best = probabilities.topk(min(top_k, len(self.tokenizer)), dim=-1)
             predictions = iter(zip(best.indices.tolist(), best.values.tolist(), strict=True))
             for row in rows:
                 results[row] = self._filled(texts[row], [next(predictions) for _ in self._masks.findall(texts[row])])
@@ -89,7 +88,7 @@ class Filler(TextPipeline):
         """Encode an input, or raise an error that names it."""
         first, *others = self._masks.split(text)
         if not others:
-            raise InputError(f"input {number} has no mask to fill: write {self.tokenizer.names['mask']} for a word")
+            raise InputError(f"input {number} has no mask to fill: write {self.mask_token} for a word")
         ids = [*self._tokens(first)]
         for part in others:
             ids += [self.mask, *self._tokens(part)]
@@ -101,19 +100,22 @@ class Filler(TextPipeline):
         """Tokens of the text between two masks; a mask token in there becomes unknown."""
         if part.strip():
             tokens = self.encoder.encode([part])[0]
-            yield from (self.encoder.unknown if token == self.mask else token for token in tokens)
+            yield from (self.unk or 0 if token == self.mask else token for token in tokens)
 
-    def _filled(self, text: str, predictions: Sequence[tuple[list[int], list[float]]]) -> Filled:
+    def _filled(self, text: str, predictions: Sequence[tuple[list[int], list[float]]]) -> FilledText:
         guesses = tuple(
-            tuple(Guess(self.tokenizer.decode([token], specials=True), p) for token, p in zip(*prediction, strict=True))
+            tuple(
+                Guess(self.tokenizer.decode([token], skip_special_tokens=False), p)
+                for token, p in zip(*prediction, strict=True)
+            )
             for prediction in predictions
         )
         filled, *others = self._masks.split(text)
         for (best, *_), part in zip(guesses, others, strict=True):
             inside = best.word.startswith(CONTINUATION)
             filled = (filled.rstrip() if inside else filled) + best.word.removeprefix(CONTINUATION) + part
-        return Filled(text, guesses, filled)
+        return FilledText(text, guesses, filled)
 
     @cached_property
     def _masks(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, sorted({*MASKS, self.tokenizer.names["mask"]}))))
+        return re.compile("|".join(map(re.escape, sorted({*MASKS, self.mask_token}))))

@@ -2,8 +2,9 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
 
 import numpy as np
@@ -60,6 +61,9 @@ class AttentionMap:
         return " ".join(f"{column}-{row}" for row, column in np.argwhere(links))
 
 
+AttentionMaps = tuple[AttentionMap, ...]  # of the layers; the first one is the alignment to show by default
+
+
 @dataclass(frozen=True)
 class Answer:
     """One answer to one input."""
@@ -67,26 +71,31 @@ class Answer:
     source: str
     text: str
     score: float  # log-probability, divided by length ** length_penalty, plus any coverage penalty
-    maps: tuple[AttentionMap, ...] = ()  # the first one is the alignment to show by default
+    maps: AttentionMaps | Callable[[], AttentionMaps] = field(default=(), repr=False, compare=False)
     unknown: tuple[str, ...] = ()  # characters of the source that are not in the vocabulary
+
+    @cached_property
+    def attention(self) -> AttentionMaps:
+        """The attention maps of all layers, computed on first access; empty for a model without attention."""
+        return self.maps() if callable(self.maps) else self.maps
 
     @property
     def alignment(self) -> Float[np.ndarray, "rows columns"] | None:
         """The first map averaged over heads: [output tokens, input tokens]."""
-        return self.maps[0].average if self.maps else None
+        return self.attention[0].average if self.attention else None
 
     def words(self) -> AttentionMap:
         """The first map between words: `answer.words().pharaoh()`, `answer.words().average`."""
-        if not self.maps:
-            raise InputError("this answer has no attention: request it from a model with attention")
-        return self.maps[0].by_words(self.text, self.source)
+        if not self.attention:
+            raise InputError("this answer has no attention: use a model with attention")
+        return self.attention[0].by_words(self.text, self.source)
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the text and, if there is attention, its alignment as a shaded table."""
         header = f"<p>{escape(self.source)} → <b>{escape(self.text)}</b></p>"
-        if not self.maps:
+        if not self.attention:
             return header
-        first = self.maps[0]
+        first = self.attention[0]
         shown = first if first.average.size <= MAX_CELLS else self.words()
         heading = "".join(f"<th>{_visible(column)}</th>" for column in shown.columns)
         rows = (

@@ -6,86 +6,109 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qkv.config import require
-from qkv.datasets.batching import BatchSize
 from qkv.datasets.squad import Question
 from qkv.errors import InputError
 from qkv.models.bert import Bert
-from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline
+from qkv.pipelines.pipeline import TextPipeline, one_or_many
+from qkv.pipelines.text_inputs import ExampleEncoder, inference_batch_size
 from qkv.pipelines.windows import MAX_ANSWER_TOKENS, SpanPredictions, make_windows, max_question_tokens, predict_spans
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A candidate answer span."""
+class AnswerSpan:
+    """A candidate answer: a span of the context."""
 
     text: str
-    begin: int  # index of its first character
+    start: int  # index of its first character
     end: int  # index after its last character
     probability: float
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A question about a text with its candidate answers."""
+class ExtractedAnswer:
+    """A question about a context with its candidate answers."""
 
     question: str
-    text: str
-    candidates: tuple[Candidate, ...]  # most probable first
-    no_answer: float  # probability that the text has no answer
+    context: str
+    candidates: tuple[AnswerSpan, ...]  # most probable first
+    no_answer: float  # probability that the context has no answer
 
     @property
-    def answer(self) -> Candidate | None:
+    def span(self) -> AnswerSpan | None:
         """The most probable candidate, or None if "no answer" is more probable."""
         return next((candidate for candidate in self.candidates[:1] if candidate.probability >= self.no_answer), None)
 
+    @property
+    def text(self) -> str:
+        """The answer; empty if there is none."""
+        return "" if self.span is None else self.span.text
 
-class Answerer(TextPipeline):
-    """A BERT with a span head: `Answerer("folders/bert-squad")("Who sat?", "The cat sat on the mat.").answer`.
+    @property
+    def score(self) -> float:
+        """Probability of the answer, or of there being none."""
+        return self.no_answer if self.span is None else self.span.probability
 
-    Long texts are processed in overlapping windows, and the best span of all is the answer; questions are truncated to
-    half of the model's maximum length.
+
+class QuestionAnswerer(TextPipeline):
+    """A BERT with a span head: `QuestionAnswerer("folders/bert-squad")("Who sat?", "The cat sat on the mat.").text`.
+
+    Long contexts are processed in overlapping windows, and the best span of all is the answer; questions are truncated
+    to half of the model's maximum length.
     """
 
+    task_description: ClassVar = "question answering"
     heads: ClassVar = ("span",)
     model: Bert
 
-    def __call__(self, question: str, text: str, top: int = 1) -> Answered:
-        """Answer one question."""
-        return self.answer([Question(question, text)], top)[0]
-
-    def answer(
+    @one_or_many
+    def __call__(
         self,
-        questions: Sequence[Question],
-        top: int = 1,
+        questions: Sequence[str],
+        context: str | Sequence[str],
         *,
+        top_k: int = 1,
         max_answer_tokens: int = MAX_ANSWER_TOKENS,
         stride: int | None = None,
-        batch_tokens: int = BATCH_TOKENS,
-    ) -> list[Answered]:
-        """The `top` best spans of at most `max_answer_tokens` tokens per question; windows start `stride` apart."""
-        require(top >= 1, f"top must be at least 1, not {top}")
+        batch_size: int | None = None,
+    ) -> list[ExtractedAnswer]:
+        """Answer one question about a context, or several about one context or a context each.
+
+        Each answer has the `top_k` best spans of at most `max_answer_tokens` tokens. The windows of a long context
+        start `stride` tokens apart, by default half of a window; `batch_size` counts windows.
+        """
+        require(top_k >= 1, f"top_k must be at least 1, not {top_k}")
         require(max_answer_tokens >= 1, f"max_answer_tokens must be at least 1, not {max_answer_tokens}")
         require(stride is None or stride >= 1, f"stride must be at least 1, not {stride}")
-        for number, question in enumerate(questions, start=1):
-            for what, words in (("question", question.question), ("text", question.text)):
-                if not words.strip():
-                    raise InputError(f"input {number}: the {what} is empty")
-        windows = make_windows(self.encoder, questions, self.model.config.max_length, stride)
-        predictions = predict_spans(
-            self.model, windows, self.encoder.pad, BatchSize(batch_tokens), top=top, max_answer_tokens=max_answer_tokens
+        contexts = [context] * len(questions) if isinstance(context, str) else context
+        require(
+            len(contexts) == len(questions), f"{len(questions)} question(s) but {len(contexts)} contexts: pass one each"
         )
-        return [_answered(question, spans) for question, spans in zip(questions, predictions, strict=True)]
+        pairs = [Question(*pair) for pair in zip(questions, contexts, strict=True)]
+        for number, pair in enumerate(pairs, start=1):
+            for what, text in (("question", pair.question), ("context", pair.text)):
+                if not text.strip():
+                    raise InputError(f"input {number}: the {what} is empty")
+        windows = make_windows(ExampleEncoder(self.tokenizer), pairs, self.model.config.max_length, stride)
+        predictions = predict_spans(
+            self.model,
+            windows,
+            self.encoder.pad,
+            inference_batch_size(batch_size),
+            top_k=top_k,
+            max_answer_tokens=max_answer_tokens,
+        )
+        return [_extracted(pair, spans) for pair, spans in zip(pairs, predictions, strict=True)]
 
-    def truncated_questions(self, questions: Sequence[Question]) -> list[int]:
+    def truncated_questions(self, questions: Sequence[str]) -> list[int]:
         """The 1-based numbers of the questions that are truncated."""
         max_tokens = max_question_tokens(self.model.config.max_length)
-        encoded = self.encoder.encode([question.question for question in questions])
+        encoded = self.encoder.encode(questions)
         return [number for number, ids in enumerate(encoded, start=1) if len(ids) > max_tokens]
 
 
-def _answered(question: Question, predictions: SpanPredictions) -> Answered:
+def _extracted(question: Question, predictions: SpanPredictions) -> ExtractedAnswer:
     candidates = (
-        Candidate(question.text[passage.begin : passage.end], passage.begin, passage.end, math.exp(log_p))
+        AnswerSpan(question.text[passage.begin : passage.end], passage.begin, passage.end, math.exp(log_p))
         for passage, log_p in predictions.best
     )
-    return Answered(question.question, question.text, tuple(candidates), math.exp(predictions.no_answer))
+    return ExtractedAnswer(question.question, question.text, tuple(candidates), math.exp(predictions.no_answer))

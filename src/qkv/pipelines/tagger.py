@@ -4,20 +4,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
+from torch import nn
 
 from qkv.datasets.batching import BatchSize
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
 from qkv.metrics.tag_metrics import are_entity_tags, entities
 from qkv.nn.interfaces import TextEncoder
-from qkv.pipelines.text_inputs import IGNORE, AnyExampleEncoder, Example, TextBatch, iter_batches
-from qkv.pipelines.text_pipeline import BATCH_TOKENS, TextPipeline, require_text
+from qkv.pipelines.pipeline import TextPipeline, one_or_many, require_text
+from qkv.pipelines.text_inputs import (
+    IGNORE,
+    AnyExampleEncoder,
+    Example,
+    TextBatch,
+    inference_batch_size,
+    iter_batches,
+)
 from qkv.pipelines.tree_inputs import Tree, reads_trees, require_heads
 from qkv.runtime.text import printable
-from qkv.tokenizers.words import Span, split_words
+from qkv.tokenizers import Tokenizer
+from qkv.tokenizers.tokenizer import Span
+from qkv.tokenizers.words import split_words
 from qkv.types import Float, Tensor
 
 
@@ -45,31 +55,35 @@ class TaggedText:
 class Tagger(TextPipeline):
     """A text encoder with a tagging head: `Tagger("runs/ewt-bert-0")("She reads.").tags`.
 
-    Texts are split by `split_words`; a sequence of words is used as it is, joined by spaces. Models with dependency
-    trees take sentences with heads (`qkv.datasets.tagged.Tagged`), whose tags are ignored. Texts too long for the
-    model are tagged in several parts.
+    Texts are split by `split_words`; a tuple of words is used as it is, joined by spaces. Models with dependency trees
+    take sentences with heads (`qkv.datasets.tagged.Tagged`), whose tags are ignored. Texts too long for the model are
+    tagged in several parts.
     """
 
+    task_description: ClassVar = "tagging"
     heads: ClassVar = ("tagger",)
+    input_types: ClassVar = (str, tuple, Tagged)
 
-    def __init__(self, model: str | Path | TextEncoder, tokenizer: Any = None, device: str = "auto") -> None:
+    def __init__(
+        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
+    ) -> None:
         super().__init__(model, tokenizer, device)
         if not self.model.config.label_names:
             raise InputError(f"{self.name}: the tags have no names: set label_names in config.json")
 
-    def __call__(self, text: str | Sequence[str] | Tagged) -> TaggedText:
-        """Tag one text, or one sequence of words."""
-        return self.tag([text])[0]
-
-    def tag(
-        self, texts: Sequence[str | Sequence[str] | Tagged], *, batch_tokens: int = BATCH_TOKENS
+    @one_or_many
+    def __call__(
+        self, texts: Sequence[str | tuple[str, ...] | Tagged], *, batch_size: int | None = None
     ) -> list[TaggedText]:
-        """Tag each text."""
+        """Tag the words of one text or several."""
         inputs = [_Words.of(text) for text in texts]
         require_text([words.text for words in inputs])
-        heads = [words.heads for words in inputs]
         predictions = predict_tags(
-            self.model, self.encoder, [words.words for words in inputs], BatchSize(batch_tokens), heads
+            self.model,
+            self.encoder,
+            [words.words for words in inputs],
+            inference_batch_size(batch_size),
+            [words.heads for words in inputs],
         )
         has_entities = are_entity_tags(self.model.config.label_names)
         return [
@@ -93,7 +107,7 @@ class _Words:
     heads: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, text: str | Sequence[str] | Tagged) -> "_Words":
+    def of(cls, text: str | tuple[str, ...] | Tagged) -> "_Words":
         if isinstance(text, str):
             return cls(text, split_words(text))
         if isinstance(text, Tagged):

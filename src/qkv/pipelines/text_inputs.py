@@ -11,26 +11,28 @@ import numpy as np
 import torch
 
 from qkv.attention import TreePositions
+from qkv.config import require
 from qkv.datasets.batching import BatchSize, batch_by_length, round_up, shuffled_batches
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.pipelines.tree_inputs import EMPTY_TREE, Tree, tree_positions
-from qkv.tokenizers.characters import Characters, WordTable
+from qkv.tokenizers import Tokenizer
+from qkv.tokenizers.characters import CharacterIds, WordTable
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
 from qkv.tokenizers.words import split_words
 from qkv.types import Int, Tensor
 
 T = TypeVar("T")
 IGNORE = -1  # target of tokens that do not count in the loss
+PAD = 0  # word id of the padding of a sentence
+MAX_BATCH_TOKENS = 8192  # per batch, including padding, if no batch size is given
 
 
 @dataclass(frozen=True)
 class ExampleEncoder:
-    """Encodes texts as token ids, with a vocabulary learned here or a released tokenizer."""
+    """Encodes texts as token ids."""
 
-    tokenizer: Vocabulary | PretrainedTokenizer
+    tokenizer: Tokenizer
 
     first_position: ClassVar[int] = 1  # index of a text's first token, after the begin token
     unit: ClassVar[str] = "tokens"  # what texts are split into
@@ -38,24 +40,22 @@ class ExampleEncoder:
     @cached_property
     def special_tokens(self) -> tuple[int, int]:
         """Ids of the tokens before and after every text."""
-        if isinstance(self.tokenizer, Vocabulary):
-            return BEGIN, END
-        begin, end = self.tokenizer.special_tokens.begin, self.tokenizer.special_tokens.end
-        if begin is None or end is None:
+        cls, sep = self.tokenizer.special_tokens.cls, self.tokenizer.special_tokens.sep
+        if cls is None or sep is None:
             raise InputError("the tokenizer has no begin and end tokens ([CLS] and [SEP])")
-        return begin, end
+        return cls, sep
 
     @cached_property
     def pad(self) -> int:
-        return PAD if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.special_tokens.pad or 0
+        return self.tokenizer.special_tokens.pad or 0
 
     @cached_property
-    def unknown(self) -> int:
-        return UNKNOWN if isinstance(self.tokenizer, Vocabulary) else self.tokenizer.special_tokens.unknown or 0
+    def unk(self) -> int:
+        return self.tokenizer.special_tokens.unk or 0
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, at least one: a text that encodes to nothing becomes the unknown token."""
-        return [ids or [self.unknown] for ids in self.tokenizer.encode_ids(texts)]
+        return [ids or [self.unk] for ids in self.tokenizer.encode(texts)]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Token ids of each word, at least one."""
@@ -95,9 +95,10 @@ class WordExampleEncoder:
     pad = 0
     unit = "tokens"
 
-    def __init__(self, tokenizer: Characters) -> None:
-        self.tokenizer = tokenizer
-        self.table = WordTable(tokenizer)
+    tokenizer = None  # the characters of a word are its bytes
+
+    def __init__(self, max_characters: int) -> None:
+        self.table = WordTable(CharacterIds(max_characters))
         self._cache: dict[str, list[int]] = {}  # word ids of each whitespace-separated chunk
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -120,7 +121,7 @@ class WordExampleEncoder:
         return self.table.rows(ids)
 
     def fresh_copy(self) -> "WordExampleEncoder":
-        return WordExampleEncoder(self.tokenizer)
+        return WordExampleEncoder(self.table.characters.max_characters)
 
     def _encode(self, text: str) -> list[int]:
         """Split each whitespace-separated chunk once: no word crosses a space."""
@@ -144,7 +145,7 @@ class SentenceExampleEncoder:
     pad = 0
     unit = "sentences"
 
-    def __init__(self, tokenizer: Vocabulary | PretrainedTokenizer, max_words: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_words: int) -> None:
         self.tokenizer = tokenizer
         self.max_words = max_words
         self._words = ExampleEncoder(tokenizer)
@@ -167,11 +168,9 @@ class SentenceExampleEncoder:
         return max_length
 
     def max_batch(self, batch_size: BatchSize) -> BatchSize:
-        return (
-            replace(batch_size, size=max(1, batch_size.size // self.max_words))
-            if batch_size.by == "tokens"
-            else batch_size
-        )
+        if batch_size.by == "examples":
+            return batch_size
+        return replace(batch_size, size=max(1, batch_size.size // self.max_words))
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         return list(ids)
@@ -193,7 +192,7 @@ class SentenceExampleEncoder:
         first = len(self)
         for ids in sentences:
             for part in split_evenly(ids, self.max_words):
-                words = [word or self._words.unknown for word in part]  # "[PAD]" in a text is not padding
+                words = [word or self._words.unk for word in part]  # "[PAD]" in a text is not padding
                 self._rows.extend([*words, *[PAD] * (self.max_words - len(part))])
         self._tables = {}
         return [*range(first, len(self))]
@@ -209,14 +208,18 @@ def split_evenly(words: Sequence[T], max_length: int) -> list[Sequence[T]]:
 AnyExampleEncoder = ExampleEncoder | WordExampleEncoder | SentenceExampleEncoder
 
 
-def build_example_encoder(tokenizer: Any, config: Any = None) -> AnyExampleEncoder:
-    """Return the example encoder for a model: character-level models (`max_characters` in the config) use words
-    whatever the tokenizer, hierarchical ones (`max_words`) sentences, and all others tokens.
+def build_example_encoder(tokenizer: Tokenizer | None, config: Any = None) -> AnyExampleEncoder:
+    """Return the example encoder for a model.
+
+    Character-level models (`max_characters` in the config) take words and need no tokenizer, hierarchical ones
+    (`max_words`) sentences, and all others tokens.
     """
-    characters, words = (getattr(config, name, None) for name in ("max_characters", "max_words"))
-    if characters is not None:
-        return WordExampleEncoder(Characters(characters))
-    return ExampleEncoder(tokenizer) if words is None else SentenceExampleEncoder(tokenizer, words)
+    max_characters, max_words = (getattr(config, name, None) for name in ("max_characters", "max_words"))
+    if max_characters is not None:
+        return WordExampleEncoder(max_characters)
+    if tokenizer is None:
+        raise InputError("no tokenizer was found next to the weights; pass one")
+    return ExampleEncoder(tokenizer) if max_words is None else SentenceExampleEncoder(tokenizer, max_words)
 
 
 @dataclass(frozen=True)
@@ -281,3 +284,11 @@ def iter_batches(examples: Sequence[Example], batch_size: BatchSize, pad: int) -
     """Yield all examples in batches of similar length, each with the indices of its examples."""
     for rows in batch_by_length([len(example.ids) for example in examples], batch_size):
         yield rows, collate([examples[row] for row in rows], pad)
+
+
+def inference_batch_size(batch_size: int | None, max_tokens: int = MAX_BATCH_TOKENS) -> BatchSize:
+    """Return batches of `batch_size` inputs, or of up to `max_tokens` tokens if it is None."""
+    if batch_size is None:
+        return BatchSize(max(1, max_tokens))
+    require(batch_size >= 1, f"batch_size must be at least 1, not {batch_size}")
+    return BatchSize(batch_size, by="examples")

@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
 import torch
 
 from qkv.attention import TreePositions, Trees
+from qkv.datasets.batching import EncodedPair, PairBatch
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
+from qkv.tokenizers import Encoding, Tokenizer
+from qkv.tokenizers.tokenizer import Seed
+from qkv.types import Int, Tensor
 
 
 @dataclass(frozen=True)
@@ -61,3 +66,77 @@ def tree_positions(trees: Sequence[Tree], width: int) -> TreePositions:
     words = torch.tensor([tree.words + [0] * (width - len(tree.words)) for tree in trees])
     lengths = torch.tensor([len(tree.heads) for tree in trees])
     return TreePositions.from_tokens(Trees.from_heads(heads, lengths), words)
+
+
+@dataclass(frozen=True)
+class ParsedPair(EncodedPair):
+    """Token ids of a pair, and the tree of its source."""
+
+    tree: Tree
+
+
+@dataclass(frozen=True)
+class ParsedBatch(PairBatch):
+    """Pairs, and the tree positions of their source tokens."""
+
+    depth: Int[Tensor, "batch source"]
+    distance: Int[Tensor, "batch source source"]
+
+
+def parsed_ids(
+    tokenizer: Tokenizer, sentences: Sequence[ParsedSentence], *, dropout: float = 0.0, seed: Seed = 0
+) -> list[tuple[list[int], Tree]]:
+    """Token ids and trees of sentences; the ids equal `tokenizer.encode` of their texts."""
+    parts = [_parts(tokenizer, sentence) for sentence in sentences]
+    encoded = iter(tokenizer.encode([*chain.from_iterable(parts)], dropout=dropout, seed=seed))
+    words_of = [[*islice(encoded, len(words))] for words in parts]
+    return [
+        ([*chain.from_iterable(words)], _tree(sentence, words))
+        for sentence, words in zip(sentences, words_of, strict=True)
+    ]
+
+
+def parsed_encoding(tokenizer: Tokenizer, sentence: ParsedSentence) -> tuple[Encoding, Tree]:
+    """Tokens and tree of a sentence; the tokens equal `tokenizer.encode_with_offsets` of its text."""
+    parts = _parts(tokenizer, sentence)
+    words = tokenizer.encode_with_offsets(parts)
+    encoding = Encoding(
+        [*chain.from_iterable(word.ids for word in words)],
+        [
+            (begin + start, begin + end)
+            for word, begin in zip(words, accumulate(map(len, parts), initial=0), strict=False)
+            for start, end in word.offsets
+        ],
+        tuple(chain.from_iterable(word.pieces for word in words)),
+    )
+    return encoding, _tree(sentence, [word.ids for word in words])
+
+
+def with_trees(batch: PairBatch, pairs: Sequence[EncodedPair]) -> PairBatch:
+    """Add the trees of the pairs to a batch, if they have any; padding rows have none."""
+    trees = [pair.tree for pair in pairs if isinstance(pair, ParsedPair)]
+    if not trees:
+        return batch
+    rows, width = batch.source.shape
+    positions = tree_positions([*trees, *[EMPTY_TREE] * (rows - len(trees))], width)
+    return ParsedBatch(**batch.tensors, tokens=batch.tokens, depth=positions.depth, distance=positions.distance)
+
+
+def tree_arguments(batch: PairBatch) -> dict[str, TreePositions]:
+    """Keyword arguments of the model other than the tokens: the tree positions, if any."""
+    return {"tree": TreePositions(batch.depth, batch.distance)} if isinstance(batch, ParsedBatch) else {}
+
+
+def _parts(tokenizer: Tokenizer, sentence: ParsedSentence) -> list[str]:
+    """The words of a sentence, each with the space before it: encoding them separately equals encoding the text."""
+    if not tokenizer.encodes_words_separately:
+        raise InputError(
+            "a model with dependency trees (model.tree) requires a tokenizer trained by qkv: a token of a released one "
+            "can span several words"
+        )
+    return [f" {word}" if number else word for number, word in enumerate(sentence.words)]
+
+
+def _tree(sentence: ParsedSentence, words: Sequence[Sequence[int]]) -> Tree:
+    """The tree of a sentence whose words were encoded one by one."""
+    return Tree(sentence.heads, [number for number, ids in enumerate(words, start=1) for _ in ids])

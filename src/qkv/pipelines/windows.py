@@ -9,7 +9,6 @@ p(CLS, CLS) is the probability that the window has no answer (Devlin et al. 2019
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -21,8 +20,7 @@ from qkv.datasets.squad import Passage, Question
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.models.bert import Bert
 from qkv.pipelines.text_inputs import IGNORE, ExampleEncoder
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import Tokenizer
 from qkv.types import Bool, Float, Int, Tensor
 
 MAX_ANSWER_TOKENS = 30  # tokens
@@ -37,7 +35,7 @@ class TokenizedText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
+class QuestionWindow:
     """One row of a batch: a question and a part of its text."""
 
     question: int  # index of its question
@@ -54,19 +52,11 @@ class Window:
         return [True, *[False] * (self.first - 1), *is_text, *[False] * (len(self.ids) - self.first - len(is_text))]
 
 
-def tokenize_with_offsets(tokenizer: Vocabulary | PretrainedTokenizer, texts: Sequence[str]) -> list[TokenizedText]:
+def tokenize_with_offsets(tokenizer: Tokenizer, texts: Sequence[str]) -> list[TokenizedText]:
     """Tokenize texts, with the character span of each token."""
-    if isinstance(tokenizer, Vocabulary):
-        encoded = [tokenizer.encode(text) for text in texts]
-        ends = [
-            accumulate(map(len, tokens.pieces), initial=0) for tokens in encoded
-        ]  # the pieces concatenate to the text
-        tokenized = [(tokens.ids, list(pairwise(bounds))) for tokens, bounds in zip(encoded, ends, strict=True)]
-    else:
-        tokenized = [(encoded.ids, encoded.offsets) for encoded in tokenizer.encode_batch(texts, specials=False)]
     return [
-        TokenizedText(ids, [_trimmed(text, begin, end) for begin, end in spans])
-        for text, (ids, spans) in zip(texts, tokenized, strict=True)
+        TokenizedText(encoding.ids, [_trimmed(text, begin, end) for begin, end in encoding.offsets])
+        for text, encoding in zip(texts, tokenizer.encode_with_offsets(texts), strict=True)
     ]
 
 
@@ -81,7 +71,7 @@ def _trimmed(text: str, begin: int, end: int) -> Passage:
 
 def make_windows(
     encoder: ExampleEncoder, questions: Sequence[Question], max_length: int, stride: int | None = None
-) -> list[Window]:
+) -> list[QuestionWindow]:
     """Windows of at most `max_length` tokens for each question and its text.
 
     Questions are truncated to half of the length. Windows start `stride` tokens apart, by default half of the text they
@@ -102,7 +92,7 @@ def make_windows(
         answer = _token_span(question.answers[0], passages) if question.answers else None
         for start in range(0, max(1, len(ids) - max_text + step), step):
             stop = min(start + max_text, len(ids))
-            window = Window(number, [*prefix, *ids[start:stop], end], first, passages[start:stop])
+            window = QuestionWindow(number, [*prefix, *ids[start:stop], end], first, passages[start:stop])
             if answer is not None and start <= answer[0] and answer[1] < stop:
                 window = replace(window, begin=first + answer[0] - start, end=first + answer[1] - start)
             windows.append(window)
@@ -137,11 +127,11 @@ class WindowBatch(TensorBatch):
     tokens: int  # number of windows
 
 
-def collate(windows: Sequence[Window], pad: int, rows: int = 0, width: int = 0) -> WindowBatch:
+def collate(windows: Sequence[QuestionWindow], pad: int, rows: int = 0, width: int = 0) -> WindowBatch:
     """Collate windows into a batch of at least `rows` x `width`."""
     missing = max(0, rows - len(windows))
     width = max(width, *(len(window.ids) for window in windows))
-    empty = Window(0, [pad], 1, [], IGNORE, IGNORE)
+    empty = QuestionWindow(0, [pad], 1, [], IGNORE, IGNORE)
     padded = [*windows, *[empty] * missing]
     return WindowBatch(
         torch.tensor([[*window.ids, *[pad] * (width - len(window.ids))] for window in padded]),
@@ -192,34 +182,38 @@ class SpanPredictions:
 @torch.inference_mode()
 def predict_spans(
     model: Bert,
-    windows: Sequence[Window],
+    windows: Sequence[QuestionWindow],
     pad: int,
     batch_size: BatchSize,
     *,
-    top: int = 1,
+    top_k: int = 1,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
 ) -> list[SpanPredictions]:
     """The best spans for each question over all of its windows, in batches."""
-    by_question: dict[int, list[tuple[Window, Tensor]]] = {}
+    by_question: dict[int, list[tuple[QuestionWindow, Tensor]]] = {}
     for rows in batch_by_length([len(window.ids) for window in windows], batch_size):
         batch = collate([windows[row] for row in rows], pad).to(model.device)
         for row, log_p in zip(rows, log_probabilities(model, batch).cpu(), strict=True):
             by_question.setdefault(windows[row].question, []).append((windows[row], log_p))
-    return [_merge_windows(by_question[question], top, max_answer_tokens) for question in sorted(by_question)]
+    return [_merge_windows(by_question[question], top_k, max_answer_tokens) for question in sorted(by_question)]
 
 
-def _merge_windows(scored: Sequence[tuple[Window, Tensor]], top: int, max_answer_tokens: int) -> SpanPredictions:
+def _merge_windows(
+    scored: Sequence[tuple[QuestionWindow, Tensor]], top_k: int, max_answer_tokens: int
+) -> SpanPredictions:
     best: dict[Passage, float] = {}
     for window, log_p in scored:
-        for passage, score in _best_spans(window, log_p, top, max_answer_tokens):
+        for passage, score in _best_spans(window, log_p, top_k, max_answer_tokens):
             best[passage] = max(score, best.get(passage, score))
-    ranked = sorted(best.items(), key=lambda item: -item[1])[:top]
+    ranked = sorted(best.items(), key=lambda item: -item[1])[:top_k]
     no_answer = min(float(log_p[:, CLS].sum()) for _, log_p in scored)
     loss = -sum(float(log_p[0, window.begin] + log_p[1, window.end]) / 2 for window, log_p in scored)
     return SpanPredictions([ScoredPassage(*item) for item in ranked], no_answer, loss)
 
 
-def _best_spans(window: Window, log_p: Float[Tensor, "2 length"], top: int, max_tokens: int) -> Iterator[ScoredPassage]:
+def _best_spans(
+    window: QuestionWindow, log_p: Float[Tensor, "2 length"], top_k: int, max_tokens: int
+) -> Iterator[ScoredPassage]:
     """The best spans of a window, each of at most `max_tokens` tokens."""
     tokens = len(window.passages)
     if tokens == 0:
@@ -228,7 +222,7 @@ def _best_spans(window: Window, log_p: Float[Tensor, "2 length"], top: int, max_
     max_tokens = min(max_tokens, tokens)
     # scores[b, k] of the span from token b to token b + k
     scores = begins[:, None] + F.pad(ends, (0, max_tokens - 1), value=-torch.inf).unfold(0, max_tokens, 1)
-    values, cells = scores.flatten().topk(min(top, scores.numel()))
+    values, cells = scores.flatten().topk(min(top_k, scores.numel()))
     for score, cell in zip(values.tolist(), cells.tolist(), strict=True):
         if score > -torch.inf:
             first, extra = divmod(cell, max_tokens)

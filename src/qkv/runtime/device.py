@@ -1,10 +1,11 @@
-"""Device selection and autocast."""
+"""Device selection, autocast, and the state of the random number generators."""
 
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from qkv.errors import InputError
+from qkv.types import Tensor
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
@@ -30,3 +31,18 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the RNG states of the CPU and, if used, of the CUDA device."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Restore the RNG states returned by `random_state`."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

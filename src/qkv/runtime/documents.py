@@ -17,18 +17,14 @@ MAX_DEPTH = 32  # nesting depth of a JSON object
 
 def open_bytes(path: Path) -> io.BufferedReader:
     """Open a regular file for reading."""
-    try:
+    with reading(path):
         return open_regular(path)
-    except InputError as error:
-        raise CheckpointError(str(error)) from None
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
     """Read a regular file of at most `max_bytes` bytes."""
-    try:
+    with reading(path):
         return read_regular(path, max_bytes)
-    except InputError as error:
-        raise CheckpointError(str(error)) from None
 
 
 def read_text(path: Path, max_bytes: int) -> str:

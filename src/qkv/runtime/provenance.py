@@ -3,47 +3,26 @@
 import hashlib
 import platform
 import re
+import subprocess
 from pathlib import Path
 
 import torch
 
 PACKAGE = Path(__file__).parent.parent
-COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+GIT_TIMEOUT = 10.0  # seconds
 
 
 def commit(package: Path = PACKAGE) -> str:
-    """Return the commit of the checkout that contains the package, or "" if there is none.
-
-    Reads git's files directly, so that git need not be installed.
-    """
+    """Return the commit of the checkout that contains the package, or "" if there is none or git is missing."""
     checkout = package.parent.parent  # of src/qkv
-    git = checkout / ".git"
-    if not (checkout / "pyproject.toml").exists() or not git.exists():
+    if not (checkout / "pyproject.toml").exists() or not (checkout / ".git").exists():
         return ""
-    if git.is_file():  # a linked work tree: the file points to its git directory
-        git = checkout / _line(git).removeprefix("gitdir: ")
-    shared = git / _line(git / "commondir")  # shared by all work trees
-    head = _line(git / "HEAD")
-    if head.startswith("ref: "):
-        name = head.removeprefix("ref: ")
-        head = _line(git / name) or _line(shared / name) or _packed(shared / "packed-refs", name)
-    return head if COMMIT.fullmatch(head) else ""
-
-
-def _line(path: Path) -> str:
-    """Return the first line of a small file, or "" if it cannot be read."""
+    command = ["git", "-C", str(checkout), "--git-dir=.git", "rev-parse", "HEAD"]  # also if GIT_DIR is set
     try:
-        return path.read_text(encoding="utf-8").partition("\n")[0].strip()
-    except (OSError, UnicodeDecodeError):
+        done = subprocess.run(command, capture_output=True, check=True, timeout=GIT_TIMEOUT)
+    except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _packed(path: Path, name: str) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return ""
-    return next((line.split()[0] for line in lines if line.split()[1:] == [name]), "")
+    return done.stdout.decode("ascii", errors="replace").strip()
 
 
 def source_hash(package: Path = PACKAGE) -> str:

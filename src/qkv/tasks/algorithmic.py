@@ -88,18 +88,18 @@ class AlgorithmicTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
         metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)]
         best_by = self.train_config.best_by
         if best_by not in metrics:
             raise InputError(f"unknown metric train.best_by {best_by!r}{nearest(best_by, metrics)}")
 
     @classmethod
-    def learn_vocabulary(cls, data: Any, config: DatasetConfig, model: Any) -> None:
+    def train_tokenizer(cls, data: Any, config: DatasetConfig, model: Any) -> None:
         return None
 
     @classmethod
-    def sizes(cls, data: SequenceDataset, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: SequenceDataset, tokenizer: None) -> dict[str, Any]:
         puzzle = data.splits["train"].puzzle
         return {"input_dim": puzzle.channels, "output_dim": puzzle.outputs}
 
@@ -107,7 +107,7 @@ class AlgorithmicTask(Task):
     def prepare(
         cls,
         data: SequenceDataset,
-        vocabulary: None,
+        tokenizer: None,
         model: Any,
         options: AlgorithmicConfig,
         train: TrainConfig,

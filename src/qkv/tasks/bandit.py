@@ -73,15 +73,15 @@ class BanditTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
 
     @classmethod
-    def sizes(cls, data: BanditDataset, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: BanditDataset, tokenizer: None) -> dict[str, Any]:
         return {"actions": data.splits["train"].arms, "length": data.splits["train"].pulls}
 
     @classmethod
     def prepare(
-        cls, data: BanditDataset, vocabulary: None, model: Any, options: BanditConfig, train: TrainConfig, seed: int
+        cls, data: BanditDataset, tokenizer: None, model: Any, options: BanditConfig, train: TrainConfig, seed: int
     ) -> "BanditTask":
         return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
 

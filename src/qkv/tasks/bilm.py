@@ -29,11 +29,9 @@ from qkv.pipelines.text_inputs import WordExampleEncoder
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
-from qkv.tasks.train_tokenizer import kind_of
-from qkv.tokenizers.characters import Characters
-from qkv.tokenizers.frequent_words import frequent_words
+from qkv.tokenizers import Tokenizer, WordTokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary
+from qkv.tokenizers.trained import BEGIN, END, PAD, UNK
 from qkv.types import Float, Int, Tensor
 
 
@@ -52,7 +50,7 @@ class SentenceSet:
     """The sentences of texts as word ids, split at `max_length` words."""
 
     def __init__(
-        self, texts: Iterable[str], encoder: WordExampleEncoder, predicted: Vocabulary, max_length: int
+        self, texts: Iterable[str], encoder: WordExampleEncoder, tokenizer: Tokenizer, max_length: int
     ) -> None:
         self.encoder = encoder
         words, lengths = array("i"), array("i")
@@ -64,7 +62,7 @@ class SentenceSet:
         self.words = torch.from_numpy(np.array(words, dtype=np.int64))
         self.lengths = torch.from_numpy(np.array(lengths, dtype=np.int64))
         self.starts = self.lengths.cumsum(0) - self.lengths
-        self.predicted = _target_ids(predicted, encoder)
+        self.targets = _target_ids(tokenizer, encoder)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -77,7 +75,7 @@ class SentenceSet:
         position = torch.arange(width)
         inside = position < lengths[:, None]
         words = self.words[(self.starts[indices, None] + position).clamp_(max=len(self.words) - 1)].where(inside, 0)
-        targets = self.predicted[words]
+        targets = self.targets[words]
         forward_targets = F.pad(targets, (0, 1), value=PAD).scatter_(1, lengths[:, None], END)
         backward_targets = F.pad(targets, (1, 0), value=BEGIN)
         missing = (0, 0, 0, max(0, count - len(rows)))
@@ -124,7 +122,7 @@ class BiLMTask(Task):
     from_data = ("vocab_size",)
     capturable = True
 
-    vocabulary: Vocabulary
+    tokenizer: Tokenizer  # of the words that are predicted
     train: SentenceSet
     valid: SentenceSet
     train_config: TrainConfig
@@ -137,41 +135,41 @@ class BiLMTask(Task):
         return name == "word"
 
     @classmethod
-    def learn_vocabulary(cls, data: Dataset[Any], config: Any, model: Any) -> Vocabulary:
+    def train_tokenizer(cls, data: Dataset[Any], config: Any, model: Any) -> Tokenizer:
         """Return the most frequent words of the training texts."""
-        encoder = WordExampleEncoder(Characters())
+        encoder = WordExampleEncoder(model.max_characters)
         word_ids = array("i")
         for text in data.documents("train"):
             word_ids.extend(encoder.encode([text])[0])
         counts = np.bincount(np.array(word_ids, dtype=np.int64), minlength=len(encoder.table)).tolist()
         words = {word: counts[number] for word, number in encoder.table.ids.items()}
-        return frequent_words(words, kind_of(config.tokenizer), lowercase=config.lowercase)
+        return WordTokenizer.from_counts(words, lowercase=config.lowercase, **config.tokenizer.options)
 
     @classmethod
-    def sizes(cls, data: Dataset[Any], vocabulary: Vocabulary | Characters) -> dict[str, Any]:
-        return {"vocab_size": len(_output_vocabulary(vocabulary))}
+    def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
+        return {"vocab_size": len(_require(tokenizer))}
 
     @classmethod
     def prepare(
         cls,
         data: Dataset[Any],
-        vocabulary: Vocabulary | Characters,
+        tokenizer: Tokenizer | None,
         model: Any,
         options: BiLMConfig,
         train: TrainConfig,
         seed: int,
     ) -> "BiLMTask":
-        predicted = _output_vocabulary(vocabulary)
+        words = _require(tokenizer)
 
         def sentences(texts: Sequence[str]) -> SentenceSet:
-            encoder = WordExampleEncoder(Characters(model.max_characters))
-            sentence_set = SentenceSet(texts, encoder, predicted, options.length)
+            encoder = WordExampleEncoder(model.max_characters)
+            sentence_set = SentenceSet(texts, encoder, words, options.length)
             if not len(sentence_set):
                 raise InputError("there are no sentences to train or to validate on")
             return sentence_set
 
         valid = sentences(data.documents("valid")[: train.valid_size])
-        return cls(predicted, sentences(data.documents("train")), valid, train, options, seed, data.notes)
+        return cls(words, sentences(data.documents("train")), valid, train, options, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} sentences, {len(self.train.words):,} words"
@@ -198,7 +196,7 @@ class BiLMTask(Task):
 
     def evaluate(self, model: Elmo, data: Dataset[Any], split: str) -> Evaluation:
         sentences = SentenceSet(
-            data.documents(split), self.train.encoder.fresh_copy(), self.vocabulary, self.options.length
+            data.documents(split), self.train.encoder.fresh_copy(), self.tokenizer, self.options.length
         )
         return Evaluation(len(sentences), "sentences", self._scores(model, sentences))
 
@@ -216,15 +214,14 @@ class BiLMTask(Task):
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
 
 
-def _output_vocabulary(vocabulary: Vocabulary | Characters) -> Vocabulary:
-    """The output vocabulary: learned from the data, or that of the pretrained model."""
-    words = vocabulary.predicted if isinstance(vocabulary, Characters) else vocabulary
-    if words is None:
+def _require(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer of the predicted words; a released ELMo has none."""
+    if tokenizer is None:
         raise InputError("init: this ELMo was released without its output vocabulary, so it cannot be trained further")
-    return words
+    return tokenizer
 
 
-def _target_ids(predicted: Vocabulary, encoder: WordExampleEncoder) -> Int[Tensor, "words"]:
+def _target_ids(tokenizer: Tokenizer, encoder: WordExampleEncoder) -> Int[Tensor, "words"]:
     """The target id of each row of the word table: padding for row 0, unknown for words not predicted."""
-    encoded = predicted.encode_ids(list(encoder.table.ids))
-    return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNKNOWN for ids in encoded)])
+    encoded = tokenizer.encode(list(encoder.table.ids))
+    return torch.tensor([PAD, *(ids[0] if len(ids) == 1 else UNK for ids in encoded)])

@@ -21,11 +21,12 @@ from qkv.models.show_attend_tell import ShowAttendTell
 from qkv.nn.losses import alignment_loss, doubly_stochastic_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.captioner import Captioner
 from qkv.pipelines.image_preprocessing import scale_pixels
-from qkv.pipelines.special_tokens import SpecialTokenIds
+from qkv.pipelines.pipeline import DecoderTokens
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Pixels, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers.vocabulary import PAD, Vocabulary
+from qkv.tokenizers import Tokenizer
+from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Shaped, Tensor
 
 
@@ -45,7 +46,7 @@ class CaptionBatch(TensorBatch):
 
 
 @dataclass(frozen=True)
-class Example:
+class CaptionExample:
     """One caption, and the index of its picture."""
 
     picture: int
@@ -79,14 +80,14 @@ class CaptioningTask(Task):
     from_data = ("vocab_size", "channels", "height", "width")
     capturable = True
 
-    vocabulary: Vocabulary
+    tokenizer: Tokenizer
     train: Captions
-    examples: list[Example]
+    examples: list[CaptionExample]
     valid: Captions
     train_config: TrainConfig
     options: CaptioningConfig
     max_length: int  # of a caption in tokens, including its end
-    special_tokens: SpecialTokenIds  # of the captions
+    special_tokens: DecoderTokens  # of the captions
     seed: int
     notes: tuple[str, ...]
 
@@ -94,15 +95,15 @@ class CaptioningTask(Task):
         self.number = 0  # of the current epoch
 
     @classmethod
-    def sizes(cls, data: CaptionDataset, vocabulary: Vocabulary) -> dict[str, Any]:
+    def sizes(cls, data: CaptionDataset, tokenizer: Tokenizer) -> dict[str, Any]:
         _, channels, height, width = data.splits["train"].images.shape
-        return {"vocab_size": len(vocabulary), "channels": channels, "height": height, "width": width}
+        return {"vocab_size": len(tokenizer), "channels": channels, "height": height, "width": width}
 
     @classmethod
     def prepare(
         cls,
         data: CaptionDataset,
-        vocabulary: Vocabulary,
+        tokenizer: Tokenizer,
         model: Any,
         options: CaptioningConfig,
         train: TrainConfig,
@@ -111,11 +112,11 @@ class CaptioningTask(Task):
         """Encode the captions, skipping those longer than the model allows with a note."""
         pictures = data.splits["train"]
         notes = (*data.notes, *chain.from_iterable(captions.notes for captions in data.splits.values()))
-        examples = encode_captions(vocabulary, pictures)
+        examples = encode_captions(tokenizer, pictures)
         kept = [example for example in examples if len(example.tokens) < model.max_length]
         if not kept:
             raise InputError(f"every caption is longer than model.max_length = {model.max_length} tokens")
-        if train.best_by == "pointing" and not (data.splits["valid"].objects and model.attention != "none"):
+        if train.best_by == "pointing" and not (data.splits["valid"].objects and model.decoder == "attend"):
             raise InputError(
                 "train.best_by 'pointing' requires a model with attention and data with object boxes: shapes"
             )
@@ -123,9 +124,9 @@ class CaptioningTask(Task):
             notes += (f"skipped {skipped} caption(s) longer than {model.max_length - 1} tokens",)
         valid, special_tokens = (
             data.splits["valid"][: train.valid_size],
-            SpecialTokenIds.from_tokenizer(vocabulary, model),
+            DecoderTokens.from_tokenizer(tokenizer, model),
         )
-        return cls(vocabulary, pictures, kept, valid, train, options, model.max_length, special_tokens, seed, notes)
+        return cls(tokenizer, pictures, kept, valid, train, options, model.max_length, special_tokens, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.examples):,} captions of {len(self.train):,} pictures"
@@ -174,17 +175,17 @@ class CaptioningTask(Task):
     def _scores(self, model: ShowAttendTell, captions: Captions) -> dict[str, float]:
         """Loss of all captions, metrics of greedy search, and pointing accuracy where objects are known."""
         total, tokens = 0.0, 0
-        for chunk in self._chunks(encode_captions(self.vocabulary, captions)):
+        for chunk in self._chunks(encode_captions(self.tokenizer, captions)):
             batch = self._collate(captions, chunk).to(model.device)
             logits = model(batch.images, batch.target_in)
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        captioner, texts = Captioner(model, self.vocabulary), []
-        for chunk in self._chunks([Example(number, []) for number in range(len(captions))]):
+        captioner, texts = Captioner(model, self.tokenizer), []
+        for chunk in self._chunks([CaptionExample(number, []) for number in range(len(captions))]):
             images = self._collate(captions, chunk).to(model.device).images
-            texts += [self.vocabulary.decode(best.tokens) for best in captioner.decode(images)]
+            texts += [self.tokenizer.decode(best.tokens) for (best,) in captioner.decode(images)]
         references = [
-            [self.vocabulary.normalize(text) for text in texts_of_picture] for texts_of_picture in captions.texts
+            [self.tokenizer.normalize(text) for text in texts_of_picture] for texts_of_picture in captions.texts
         ]
         scores = {
             "loss": total / tokens,
@@ -203,7 +204,7 @@ class CaptioningTask(Task):
         size, grid = (model.config.height, model.config.width), model.config.grid
         first = Captions(captions.images, tuple(texts[:1] for texts in captions.texts), captions.objects)
         hits: list[bool] = []
-        for chunk in self._chunks(encode_captions(self.vocabulary, first)):
+        for chunk in self._chunks(encode_captions(self.tokenizer, first)):
             batch = self._collate(first, chunk).to(model.device)
             _, weights = model.forward_with_weights(batch.images, batch.target_in)
             for example, peaks in zip(chunk, weights.argmax(dim=-1).tolist(), strict=True):
@@ -216,16 +217,18 @@ class CaptioningTask(Task):
     def _word_indices(self, text: str) -> list[int]:
         """Index of the word each token of a caption belongs to; a space belongs to the word after it."""
         words, end = [], 0
-        for piece in self.vocabulary.encode(text).pieces:
+        for piece in self.tokenizer.encode_with_offsets([text])[0].pieces:
             end += len(piece)
             words.append(text[:end].count(" "))
         return words
 
-    def _chunks(self, examples: list[Example]) -> Iterator[list[Example]]:
+    def _chunks(self, examples: list[CaptionExample]) -> Iterator[list[CaptionExample]]:
         for begin in range(0, len(examples), self.size):
             yield examples[begin : begin + self.size]
 
-    def _collate(self, captions: Captions, examples: list[Example], rows: int = 0, width: int = 0) -> CaptionBatch:
+    def _collate(
+        self, captions: Captions, examples: list[CaptionExample], rows: int = 0, width: int = 0
+    ) -> CaptionBatch:
         """Collate examples into a batch of at least `rows` x `width`; padding rows repeat the first picture."""
         missing = max(0, rows - len(examples))
         width = max(width, *(len(example.tokens) + 1 for example in examples))
@@ -240,11 +243,11 @@ class CaptioningTask(Task):
         )
 
 
-def encode_captions(vocabulary: Vocabulary, captions: Captions) -> list[Example]:
+def encode_captions(tokenizer: Tokenizer, captions: Captions) -> list[CaptionExample]:
     """Token ids of every caption of every picture."""
     captioned = [(picture, text) for picture, texts in enumerate(captions.texts) for text in texts]
-    ids = vocabulary.encode_ids([text for _, text in captioned])
-    return [Example(picture, tokens) for (picture, _), tokens in zip(captioned, ids, strict=True)]
+    ids = tokenizer.encode([text for _, text in captioned])
+    return [CaptionExample(picture, tokens) for (picture, _), tokens in zip(captioned, ids, strict=True)]
 
 
 def shift_with_edge(

@@ -81,18 +81,18 @@ class FewShotTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
         self.pixel_cache = PixelCache(self.train)
 
     @classmethod
-    def sizes(cls, data: EpisodeDataset, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: EpisodeDataset, tokenizer: None) -> dict[str, Any]:
         train = data.splits["train"]
         channels, height, width = train.pixels.shape[2:]
         return {"ways": train.ways, "shots": train.shots, "channels": channels, "height": height, "width": width}
 
     @classmethod
     def prepare(
-        cls, data: EpisodeDataset, vocabulary: None, model: Any, options: FewShotConfig, train: TrainConfig, seed: int
+        cls, data: EpisodeDataset, tokenizer: None, model: Any, options: FewShotConfig, train: TrainConfig, seed: int
     ) -> "FewShotTask":
         return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
 

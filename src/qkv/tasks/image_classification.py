@@ -74,12 +74,12 @@ class ImageClassificationTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = None
+        self.tokenizer = None
         self.number = 0  # of the current epoch
         self.pixels: dict[torch.device, Tensor] = {}  # of all training pictures
 
     @classmethod
-    def sizes(cls, data: ImageDataset, vocabulary: None) -> dict[str, Any]:
+    def sizes(cls, data: ImageDataset, tokenizer: None) -> dict[str, Any]:
         train = data.splits["train"]
         _, channels, height, width = train.pixels.shape
         return {
@@ -91,7 +91,7 @@ class ImageClassificationTask(Task):
     def prepare(
         cls,
         data: ImageDataset,
-        vocabulary: None,
+        tokenizer: None,
         model: Any,
         options: ImageClassificationConfig,
         train: TrainConfig,

@@ -13,15 +13,13 @@ from qkv.datasets.batching import IGNORE
 from qkv.datasets.dataset import TextDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import CheckpointError, InputError
-from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric
 from qkv.nn.interfaces import LanguageModel, detach_state, replace_tensors, select, state_tensors
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Int, Tensor
 
 PARTS = 16  # the validation text is split into, evaluated side by side
@@ -70,7 +68,7 @@ class LanguageModelingTask(Task):
     config_class = LanguageModelingConfig
     from_data = ("vocab_size",)
 
-    vocabulary: AnyTokenizer
+    tokenizer: Tokenizer
     text: Int[Tensor, "tokens"]
     valid: "EncodedText"
     train_config: TrainConfig
@@ -85,22 +83,22 @@ class LanguageModelingTask(Task):
         self.state: Any = None  # model state at the end of the last chunk
 
     @classmethod
-    def sizes(cls, data: TextDataset, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocab_size": len(vocabulary.target)}
+    def sizes(cls, data: TextDataset, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocab_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
         cls,
         data: TextDataset,
-        vocabulary: AnyTokenizer,
+        tokenizer: Tokenizer,
         model: Any,
         options: LanguageModelingConfig,
         train: TrainConfig,
         seed: int,
     ) -> "LanguageModelingTask":
         """Encode the texts."""
-        text = EncodedText.from_text(vocabulary.target, data.splits["train"]).tokens
-        valid = EncodedText.from_text(vocabulary.target, data.splits["valid"])
+        text = EncodedText.from_text(tokenizer.target, data.splits["train"]).tokens
+        valid = EncodedText.from_text(tokenizer.target, data.splits["valid"])
         if train.batching.rows(options.length) < 1:
             raise InputError(
                 f"train.batch_size = {train.batch_size} is less than one chunk of task.length = {options.length} tokens"
@@ -108,7 +106,7 @@ class LanguageModelingTask(Task):
         max_length = getattr(model, "max_length", None)
         if max_length is not None and options.length > max_length:
             raise InputError(f"task.length = {options.length} exceeds the model's context of {max_length} tokens")
-        task = cls(vocabulary, text, valid, train, options, seed, data.notes, max_length)
+        task = cls(tokenizer, text, valid, train, options, seed, data.notes, max_length)
         if len(text) <= task.streams * options.length:
             raise InputError(
                 f"the training text has {len(text):,} tokens, too few for {task.streams} streams of "
@@ -162,7 +160,7 @@ class LanguageModelingTask(Task):
         return [split for split in data.splits if split != "train"]
 
     def evaluate(self, model: LanguageModel[Any], data: TextDataset, split: str) -> Evaluation:
-        text = EncodedText.from_text(self.vocabulary.target, data.splits[split])
+        text = EncodedText.from_text(self.tokenizer.target, data.splits[split])
         scores = text.scores(model, self.train_config.batching.size, length=self.options.length)
         return Evaluation(len(data.splits[split]), "characters", scores)
 
@@ -186,10 +184,10 @@ class EncodedText:
     characters: int  # number of predicted characters: all but those of the first token
 
     @classmethod
-    def from_text(cls, vocabulary: Vocabulary | PretrainedTokenizer, text: str) -> "EncodedText":
-        (ids,) = vocabulary.encode_ids([text])
-        first = len(vocabulary.decode(ids[:1]))
-        return cls(torch.tensor(ids, dtype=torch.long), len(vocabulary.normalize(text)) - first)
+    def from_text(cls, tokenizer: Tokenizer, text: str) -> "EncodedText":
+        ids = tokenizer.encode(text)
+        first = len(tokenizer.decode(ids[:1]))
+        return cls(torch.tensor(ids, dtype=torch.long), len(tokenizer.normalize(text)) - first)
 
     @torch.inference_mode()
     def scores(

@@ -11,7 +11,7 @@ import math
 import random
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -29,12 +29,11 @@ from qkv.metrics import Metric
 from qkv.models.bert import MLM_HEADS, Bert, Pretraining
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
-from qkv.tasks.masking import IGNORE, mask_tokens
-from qkv.tasks.next_sentence import sentence_pairs
+from qkv.tasks.masking import IGNORE, mask_tokens, sentence_pairs
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
+from qkv.tokenizers import Tokenizer
 from qkv.tokenizers.sentences import split_sentences
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
 from qkv.tokenizers.wordpiece import CONTINUATION
 from qkv.types import Float, Int, Tensor
 
@@ -82,7 +81,7 @@ class TokenizedCorpus:
     documents: list[list[int]]
 
     @classmethod
-    def from_texts(cls, texts: Sequence[str], tokenizer: PretrainedTokenizer) -> "TokenizedCorpus":
+    def from_texts(cls, texts: Sequence[str], tokenizer: Tokenizer) -> "TokenizedCorpus":
         split = [split_sentences(text) for text in texts]
         sentences = _encode_sentences([sentence for text in split for sentence in text], tokenizer)
         tokens, documents = array("i"), []
@@ -132,7 +131,7 @@ class MaskedLMTask(Task):
     from_data = ("vocab_size",)
     capturable = True
 
-    vocabulary: PretrainedTokenizer
+    tokenizer: Tokenizer
     train: list[str]
     valid: list[str]
     train_config: TrainConfig
@@ -152,17 +151,23 @@ class MaskedLMTask(Task):
         )
 
     @classmethod
-    def sizes(cls, data: Dataset[Any], vocabulary: PretrainedTokenizer) -> dict[str, Any]:
-        return {"vocab_size": len(vocabulary)}
+    def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocab_size": len(tokenizer)}
 
     @classmethod
     def prepare(
-        cls, data: Dataset[Any], vocabulary: Any, model: Any, options: MaskedLMConfig, train: TrainConfig, seed: int
+        cls,
+        data: Dataset[Any],
+        tokenizer: Tokenizer,
+        model: Any,
+        options: MaskedLMConfig,
+        train: TrainConfig,
+        seed: int,
     ) -> "MaskedLMTask":
         """Validate the settings; the documents are tokenized when the first epoch needs them."""
         pairs = model.head == "pretraining"
-        roles = vocabulary.special_tokens if isinstance(vocabulary, PretrainedTokenizer) else None
-        if roles is None or None in (roles.mask, roles.begin, roles.end):
+        special_tokens = tokenizer.special_tokens
+        if None in (special_tokens.mask, special_tokens.cls, special_tokens.sep):
             raise InputError(
                 "masked_lm needs a tokenizer with [MASK], [CLS] and [SEP]: set data.tokenizer.name=wordpiece"
             )
@@ -182,28 +187,27 @@ class MaskedLMTask(Task):
                     f"{split}: sentence pairs need two documents, one of them with several sentences; add some "
                     "(blank lines separate the documents of a text), or set model.head to masked_lm"
                 )
-        return cls(vocabulary, documents["train"], documents["valid"], train, options, pairs, seed, data.notes)
+        return cls(tokenizer, documents["train"], documents["valid"], train, options, pairs, seed, data.notes)
 
     def __post_init__(self) -> None:
         self.number = 0  # of the current epoch
         self.spans = torch.empty(0, 5, dtype=torch.long)  # rows of the current epoch, see `_spans`
-        roles = self.vocabulary.special_tokens
+        tokens = self.tokenizer.special_tokens
         self.begin, self.end, self.mask, self.pad = (
-            token or 0 for token in (roles.begin, roles.end, roles.mask, roles.pad)
+            token or 0 for token in (tokens.cls, tokens.sep, tokens.mask, tokens.pad)
         )
-        special = [number for number in asdict(roles).values() if number is not None]
-        names = {number: token for token, number in self.vocabulary.tokenizer.get_vocab().items()}
-        self.ordinary = torch.ones(len(self.vocabulary), dtype=torch.bool)
-        self.ordinary[special] = False
-        self.inside = torch.tensor([names.get(n, "").startswith(CONTINUATION) for n in range(len(self.vocabulary))])
+        names = {number: token for token, number in self.tokenizer.vocab.items()}
+        self.ordinary = torch.ones(len(self.tokenizer), dtype=torch.bool)
+        self.ordinary[list(tokens.ids)] = False
+        self.inside = torch.tensor([names.get(n, "").startswith(CONTINUATION) for n in range(len(self.tokenizer))])
 
     @cached_property
     def corpus(self) -> TokenizedCorpus:
-        return TokenizedCorpus.from_texts(self.train, self.vocabulary)
+        return TokenizedCorpus.from_texts(self.train, self.tokenizer)
 
     @cached_property
     def valid_corpus(self) -> TokenizedCorpus:
-        return TokenizedCorpus.from_texts(self.valid, self.vocabulary)
+        return TokenizedCorpus.from_texts(self.valid, self.tokenizer)
 
     @property
     def rows(self) -> int:
@@ -243,7 +247,7 @@ class MaskedLMTask(Task):
         return self._scores(model, self.valid_corpus)
 
     def evaluate(self, model: Bert, data: Dataset[Any], split: str) -> Evaluation:
-        corpus = TokenizedCorpus.from_texts(data.documents(split), self.vocabulary)
+        corpus = TokenizedCorpus.from_texts(data.documents(split), self.tokenizer)
         return Evaluation(len(corpus.documents), "documents", self._scores(model, corpus))
 
     def _spans(self, corpus: TokenizedCorpus, rng: random.Random) -> Int[Tensor, "rows 5"]:
@@ -332,11 +336,9 @@ class MaskedLMTask(Task):
             yield from self._mask(corpus, spans[begin : begin + MASK_BATCH], f"{VALID_SEED} {begin}").split(self.rows)
 
 
-def _encode_sentences(sentences: Sequence[str], tokenizer: PretrainedTokenizer) -> Iterator[list[int]]:
+def _encode_sentences(sentences: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     for begin in range(0, len(sentences), ENCODE_BATCH):
-        chunk = list(sentences[begin : begin + ENCODE_BATCH])
-        for encoded in tokenizer.tokenizer.encode_batch_fast(chunk, add_special_tokens=False):
-            yield encoded.ids
+        yield from tokenizer.encode(sentences[begin : begin + ENCODE_BATCH])
 
 
 def _passages(begin: int, end: int, length: int, rng: random.Random) -> Iterator[range]:

@@ -21,15 +21,14 @@ from qkv.datasets.dataset import Dataset, LabeledTextDataset, TextDataset
 from qkv.datasets.packing import IGNORE_INDEX, Packed, pack
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
-from qkv.hub.tokenizer_files import AnyTokenizer
 from qkv.metrics import Metric
 from qkv.models.gpt2 import GPT2
 from qkv.nn.losses import mean_cross_entropy, token_cross_entropy
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import END, PAD, Vocabulary
+from qkv.tokenizers import Tokenizer
+from qkv.tokenizers.trained import PAD
 from qkv.types import Float, Int, Tensor
 
 Document = Sequence[int]  # token ids
@@ -78,7 +77,7 @@ class PackedLMTask(Task):
     from_data = ("vocab_size",)
     capturable = True
 
-    vocabulary: AnyTokenizer
+    tokenizer: Tokenizer
     train: list[Document]
     valid: list[Document]
     train_config: TrainConfig
@@ -90,14 +89,14 @@ class PackedLMTask(Task):
         self.rows: Packed | None = None  # of the current epoch
 
     @classmethod
-    def sizes(cls, data: Dataset[Any], vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"vocab_size": len(vocabulary.target)}
+    def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocab_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
         cls,
         data: Dataset[Any],
-        vocabulary: AnyTokenizer,
+        tokenizer: Tokenizer,
         model: Any,
         options: PackedLMConfig,
         train: TrainConfig,
@@ -109,11 +108,11 @@ class PackedLMTask(Task):
             )
         if options.length > model.max_length:
             raise InputError(f"task.length = {options.length} exceeds the model's context of {model.max_length} tokens")
-        texts = encode_documents(vocabulary.target, data.documents("train"))
-        valid = encode_documents(vocabulary.target, data.documents("valid")[: train.valid_size])
+        texts = encode_documents(tokenizer.target, data.documents("train"))
+        valid = encode_documents(tokenizer.target, data.documents("valid")[: train.valid_size])
         if not any(len(text) > 1 for text in texts) or not any(len(text) > 1 for text in valid):
             raise InputError("there are no documents with two tokens or more to train or to validate on")
-        return cls(vocabulary, texts, valid, train, options, seed, data.notes)
+        return cls(tokenizer, texts, valid, train, options, seed, data.notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} documents, {sum(map(len, self.train)):,} tokens"
@@ -145,7 +144,7 @@ class PackedLMTask(Task):
         return [split for split in data.splits if split != "train"]
 
     def evaluate(self, model: GPT2, data: Dataset[Any], split: str) -> Evaluation:
-        texts = encode_documents(self.vocabulary.target, data.documents(split))
+        texts = encode_documents(self.tokenizer.target, data.documents(split))
         return Evaluation(len(texts), "documents", self._scores(model, texts))
 
     @torch.inference_mode()
@@ -161,11 +160,11 @@ class PackedLMTask(Task):
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}  # avoid overflow
 
 
-def encode_documents(vocabulary: Vocabulary | PretrainedTokenizer, texts: Sequence[str]) -> list[Document]:
+def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Document]:
     """Token ids of each document, with an end token if the vocabulary has one."""
-    end = END if isinstance(vocabulary, Vocabulary) else vocabulary.special_tokens.end
+    end = tokenizer.special_tokens.end
     suffix = [] if end is None else [end]
-    return [array("i", [*ids, *suffix]) for ids in vocabulary.encode_ids(texts)]
+    return [array("i", [*ids, *suffix]) for ids in tokenizer.encode(texts)]
 
 
 def _consecutive(count: int, size: int) -> Iterator[list[int]]:

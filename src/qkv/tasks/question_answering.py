@@ -12,7 +12,7 @@ from qkv.metrics.squad_metrics import answer_f1, exact_answers
 from qkv.models.bert import Bert
 from qkv.pipelines.text_inputs import ExampleEncoder
 from qkv.pipelines.windows import (
-    Window,
+    QuestionWindow,
     WindowBatch,
     collate,
     log_probabilities,
@@ -23,6 +23,7 @@ from qkv.pipelines.windows import (
 from qkv.registry import register
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 
@@ -49,8 +50,8 @@ class QuestionAnsweringTask(Task):
     from_data = ("vocab_size",)
     capturable = True
 
-    vocabulary: Any
-    train: list[Window]
+    tokenizer: Tokenizer
+    train: list[QuestionWindow]
     valid: list[Question]
     questions: int  # number of training questions
     train_config: TrainConfig
@@ -60,26 +61,26 @@ class QuestionAnsweringTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.encoder = ExampleEncoder(self.vocabulary)
+        self.encoder = ExampleEncoder(self.tokenizer)
 
     @classmethod
-    def sizes(cls, data: QuestionDataset, vocabulary: Any) -> dict[str, Any]:
-        return {"vocab_size": len(vocabulary)}
+    def sizes(cls, data: QuestionDataset, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"vocab_size": len(tokenizer)}
 
     @classmethod
     def prepare(
         cls,
         data: QuestionDataset,
-        vocabulary: Any,
+        tokenizer: Tokenizer,
         model: Any,
         options: QuestionAnsweringConfig,
         train: TrainConfig,
         seed: int,
     ) -> "QuestionAnsweringTask":
         questions = data.splits["train"]
-        windows = make_windows(ExampleEncoder(vocabulary), questions, model.max_length)
+        windows = make_windows(ExampleEncoder(tokenizer), questions, model.max_length)
         valid = data.splits["valid"][: train.valid_size]
-        return cls(vocabulary, windows, valid, len(questions), train, options, model.max_length, seed, data.notes)
+        return cls(tokenizer, windows, valid, len(questions), train, options, model.max_length, seed, data.notes)
 
     def describe(self) -> str:
         return f"{self.questions:,} questions, {len(self.train):,} windows"

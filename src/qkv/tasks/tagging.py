@@ -27,8 +27,9 @@ from qkv.pipelines.text_inputs import (
 )
 from qkv.pipelines.tree_inputs import reads_trees, require_heads
 from qkv.registry import register
-from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.task import Evaluation, Task, TaskConfig, vocab_sizes
 from qkv.tasks.train_config import TrainConfig
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 
@@ -69,17 +70,23 @@ class TaggingTask(Task):
     notes: tuple[str, ...]
 
     @classmethod
-    def sizes(cls, data: TaggedDataset, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: TaggedDataset, tokenizer: Tokenizer | None) -> dict[str, Any]:
         names = tuple(sorted({tag for sentence in data.splits["train"] for tag in sentence.tags}))
-        return {"vocab_size": len(vocabulary), "labels": len(names), "label_names": names}
+        return {**vocab_sizes(tokenizer), "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(
-        cls, data: TaggedDataset, vocabulary: Any, model: Any, options: TaggingConfig, train: TrainConfig, seed: int
+        cls,
+        data: TaggedDataset,
+        tokenizer: Tokenizer | None,
+        model: Any,
+        options: TaggingConfig,
+        train: TrainConfig,
+        seed: int,
     ) -> "TaggingTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
-        encoder = build_example_encoder(vocabulary, model)
+        encoder = build_example_encoder(tokenizer, model)
         if reads_trees(model):  # check all splits before training
             for split, sentences in data.splits.items():
                 for number, sentence in enumerate(sentences, start=1):
@@ -89,7 +96,7 @@ class TaggingTask(Task):
         return cls(encoder, examples, valid, names, train, options, model.max_length, seed, data.notes)
 
     def __post_init__(self) -> None:
-        self.vocabulary = self.encoder.tokenizer
+        self.tokenizer = self.encoder.tokenizer
 
     def describe(self) -> str:
         return f"{1 + self.train.words[-1][-1].sentence:,} sentences"

@@ -1,5 +1,6 @@
 """The interface between tasks and the training loop: tokenizer, batches, loss and metrics."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from qkv.metrics import Metric
 from qkv.metrics.pair_scores import Bucket
 from qkv.nn.interfaces import TextEncoder
 from qkv.tasks.train_config import TrainConfig
-from qkv.tasks.train_tokenizer import learn_vocabulary
-from qkv.tokenizers.characters import Characters
+from qkv.tasks.train_tokenizer import train_tokenizer
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 Pixels = Annotated[int, Field(ge=0, le=1024)]
@@ -57,26 +58,34 @@ class Evaluation:
 
 
 class Task(ABC):
-    """Data, loss and metrics of a task; all that the training loop and `qkv evaluate` use."""
+    """Data, loss and metrics of a task; all that the training loop and `qkv evaluate` use.
 
-    title: ClassVar[str]  # name used in messages
-    cli_command: ClassVar[str]  # CLI command that runs models trained on this task
-    metrics: ClassVar[dict[str, Metric]]  # returned by `validate`; `train.best_by` names one of them
+    `qkv.tasks.example_task.ExampleTask` is a simpler base class, for tasks on independent examples.
+    """
+
+    title: ClassVar[str]  # name used in messages; default: the name of the class in lower case
+    cli_command: ClassVar[str] = ""  # CLI command that runs models trained on this task; "": none
+    metrics: ClassVar[Mapping[str, Metric]] = {"loss": Metric("loss", higher_is_better=False)}  # of `validate`
     test_metrics: ClassVar[Mapping[str, Metric]] = {}  # returned by `evaluate` only
     searches: ClassVar[bool] = False  # whether `evaluate` takes search settings
     columns: ClassVar[tuple[Column, ...]] = ()  # of its result tables; empty: those of the dataset
     model: ClassVar[type[Any]]  # base class of the models that can be trained on it
     model_options: ClassVar[Mapping[str, Any]] = {}  # model config keys that the task fixes
-    from_data: ClassVar[tuple[str, ...]]  # model config keys that are set from the data
+    from_data: ClassVar[tuple[str, ...]] = ()  # model config keys that are set from the data
     datasets: ClassVar[tuple[type[Dataset[Any]], ...]]  # types of dataset it can be trained on
-    config_class: ClassVar[type[TaskConfig]]
+    config_class: ClassVar[type[TaskConfig]] = TaskConfig
     batch_units: ClassVar[tuple[str, ...]] = ("tokens", "examples")  # valid values of train.batch_by
 
     unit: ClassVar[str] = "tok"  # unit of `Batch.tokens` in the progress display
     capturable: bool = False  # whether the loss can be captured in a CUDA graph
 
-    vocabulary: Any  # AnyVocabulary, or None where there is no text
-    notes: tuple[str, ...]  # messages for the user, e.g. about skipped examples
+    tokenizer: Tokenizer | None  # None without text, and for models of characters
+    notes: tuple[str, ...] = ()  # messages for the user, e.g. about skipped examples
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not hasattr(cls, "title"):
+            cls.title = re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__.removesuffix("Task")).lower()
 
     @classmethod
     def accepts_tokenizer(cls, name: str) -> bool:
@@ -89,19 +98,18 @@ class Task(ABC):
         return
 
     @classmethod
-    def learn_vocabulary(cls, data: Dataset[Any], config: DatasetConfig, model: Any) -> Any:
-        """Train a tokenizer on the training texts if the model needs one; None for data without text."""
-        characters = getattr(model, "max_characters", None)  # character-level models need no vocabulary
-        return learn_vocabulary(data, config) if characters is None else Characters(characters)
+    def train_tokenizer(cls, data: Dataset[Any], config: DatasetConfig, model: Any) -> Tokenizer | None:
+        """Train a tokenizer on the training texts; None for data without text and for models of characters."""
+        return train_tokenizer(data, config) if getattr(model, "max_characters", None) is None else None
+
+    @classmethod
+    def sizes(cls, data: Any, tokenizer: Any) -> dict[str, Any]:
+        """Values of the model config keys in `from_data`; by default the size of the vocabulary."""
+        return {key: len(tokenizer) for key in cls.from_data}
 
     @classmethod
     @abstractmethod
-    def sizes(cls, data: Any, vocabulary: Any) -> dict[str, Any]:
-        """Values of the model config keys in `from_data`."""
-
-    @classmethod
-    @abstractmethod
-    def prepare(cls, data: Any, vocabulary: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "Task":
+    def prepare(cls, data: Any, tokenizer: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "Task":
         """Encode the data for a model with the config `model`."""
 
     @abstractmethod
@@ -152,3 +160,8 @@ class Task(ABC):
 
     def load_carried_state(self, model: Any, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027  (most tasks are stateless)
         """Restore what `carried_state` returned when the checkpoint was saved."""
+
+
+def vocab_sizes(tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The model config key of the vocabulary size; empty for models of characters, which have no tokenizer."""
+    return {} if tokenizer is None else {"vocab_size": len(tokenizer)}

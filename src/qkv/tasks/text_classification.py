@@ -27,8 +27,9 @@ from qkv.pipelines.text_inputs import (
 )
 from qkv.registry import register
 from qkv.runtime.text import printable
-from qkv.tasks.task import Evaluation, Task, TaskConfig
+from qkv.tasks.task import Evaluation, Task, TaskConfig, vocab_sizes
 from qkv.tasks.train_config import TrainConfig
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 MAX_LABEL = 40  # characters of a label in a message
@@ -70,21 +71,21 @@ class TextClassificationTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.vocabulary = self.encoder.tokenizer
+        self.tokenizer = self.encoder.tokenizer
 
     @classmethod
-    def sizes(cls, data: LabeledTextDataset, vocabulary: Any) -> dict[str, Any]:
+    def sizes(cls, data: LabeledTextDataset, tokenizer: Tokenizer | None) -> dict[str, Any]:
         names = tuple(sorted({pair.target for pair in data.splits["train"]}))
         if len(names) < 2:
             label = printable(repr(names[0]), MAX_LABEL)
             raise InputError(f"all training texts have one label, {label}: at least two labels are required")
-        return {"vocab_size": len(vocabulary), "labels": len(names), "label_names": names}
+        return {**vocab_sizes(tokenizer), "labels": len(names), "label_names": names}
 
     @classmethod
     def prepare(
         cls,
         data: LabeledTextDataset,
-        vocabulary: Any,
+        tokenizer: Tokenizer | None,
         model: Any,
         options: TextClassificationConfig,
         train: TrainConfig,
@@ -92,7 +93,7 @@ class TextClassificationTask(Task):
     ) -> "TextClassificationTask":
         names = tuple(model.label_names)
         numbers = {name: number for number, name in enumerate(names)}
-        encoder = build_example_encoder(vocabulary, model)
+        encoder = build_example_encoder(tokenizer, model)
         texts = encode_texts(encoder, data.splits["train"], numbers, model.max_length)
         notes = data.notes
         if texts.too_long:

@@ -1,27 +1,25 @@
 """Train the tokenizer of a recipe on the training texts of its dataset."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from qkv.config import Term
 from qkv.datasets.dataset import Dataset, DatasetConfig, PairConfig, PairDataset, TextDatasetConfig
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import AnyVocabulary, TwoVocabularies, Vocabulary
-from qkv.tokenizers.wordpiece import learn_wordpieces
+from qkv.tokenizers import PairTokenizer, Tokenizer
 
 
-def learn_vocabulary(data: Dataset, config: DatasetConfig) -> AnyVocabulary | PretrainedTokenizer | None:  # type: ignore[type-arg]
+def train_tokenizer(data: Dataset[Any], config: DatasetConfig) -> Tokenizer | None:
     """Train the tokenizer on the training texts (one per side with `target_tokenizer`); None for data without text."""
     if not isinstance(config, TextDatasetConfig):
         return None
     if isinstance(config, PairConfig) and config.target_tokenizer is not None and isinstance(data, PairDataset):
-        return TwoVocabularies(
-            Vocabulary.train(data.source_texts(), kind_of(config.tokenizer), lowercase=config.lowercase),
-            Vocabulary.train(data.target_texts(), kind_of(config.target_tokenizer), lowercase=config.lowercase),
+        return PairTokenizer(
+            _train(config.tokenizer, data.source_texts(), config.lowercase),
+            _train(config.target_tokenizer, data.target_texts(), config.lowercase),
         )
-    if config.tokenizer.name == "wordpiece":
-        size = config.tokenizer.options["vocab_size"]
-        return learn_wordpieces(data.training_texts(), size, lowercase=config.lowercase)
-    return Vocabulary.train(data.training_texts(), kind_of(config.tokenizer), lowercase=config.lowercase)
+    return _train(config.tokenizer, data.training_texts(), config.lowercase)
 
 
-def kind_of(term: Term) -> str:
-    size = term.options.get("vocab_size")
-    return term.name if size is None else f"{term.name}:{size}"
+def _train(term: Term, texts: Iterable[str], lowercase: bool) -> Tokenizer:
+    tokenizer: Tokenizer = term.cls.train(texts, lowercase=lowercase, **term.options)
+    return tokenizer

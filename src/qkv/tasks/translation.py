@@ -10,9 +10,9 @@ import torch
 from qkv.config import Rate, require
 from qkv.datasets.batching import (
     IGNORE,
-    Batch,
     BatchSize,
     EncodedPair,
+    PairBatch,
     batch_by_length,
     collate,
     collate_to_shape,
@@ -21,22 +21,27 @@ from qkv.datasets.batching import (
 from qkv.datasets.dataset import PairConfig, PairDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
-from qkv.hub.tokenizer_files import AnyTokenizer
-from qkv.metrics import Metric, Score, alignment_accuracy, corpus_scores, exact_match, rouge_scores
+from qkv.generation import GenerationConfig
+from qkv.metrics import Metric, MetricValue, alignment_accuracy, corpus_scores, exact_match, rouge_scores
 from qkv.metrics.pair_scores import bleu_by_length, pair_scores, pronunciation_scores
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.output import Answer
-from qkv.pipelines.parsed_source import ParsedPair, parsed_ids, tree_inputs, with_trees
-from qkv.pipelines.special_tokens import SpecialTokenIds
-from qkv.pipelines.translator import GREEDY, Search, Translator
-from qkv.pipelines.tree_inputs import reads_trees, require_heads
+from qkv.pipelines.pipeline import DecoderTokens
+from qkv.pipelines.translator import GREEDY, Translator
+from qkv.pipelines.tree_inputs import (
+    ParsedPair,
+    parsed_ids,
+    reads_trees,
+    require_heads,
+    tree_arguments,
+    with_trees,
+)
 from qkv.registry import register
 from qkv.runtime.text import printable
 from qkv.tasks.task import Evaluation, Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
-from qkv.tokenizers.vocabulary import Vocabulary
+from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 MAX_TOKEN_SHOWN = 40  # characters of an unknown token in a note
@@ -54,10 +59,10 @@ class EncodedPairs:
 
     @classmethod
     def fitting(
-        cls, vocabulary: AnyTokenizer, pairs: list[Pair], max_length: int, *, trees: bool = False
+        cls, tokenizer: Tokenizer, pairs: list[Pair], max_length: int, *, trees: bool = False
     ) -> "EncodedPairs":
         """Encode the pairs and keep those of at most `max_length` tokens."""
-        encoded = zip(pairs, encode(vocabulary, pairs, trees=trees), strict=True)
+        encoded = zip(pairs, encode(tokenizer, pairs, trees=trees), strict=True)
         kept = [(pair, tokens) for pair, tokens in encoded if tokens.length <= max_length]
         return cls([pair for pair, _ in kept], [tokens for _, tokens in kept], trees)
 
@@ -65,10 +70,10 @@ class EncodedPairs:
         return len(self.pairs)
 
     def retokenize(
-        self, vocabulary: AnyTokenizer, dropout: float, seed: tuple[int, ...], max_length: int
+        self, tokenizer: Tokenizer, dropout: float, seed: tuple[int, ...], max_length: int
     ) -> list[EncodedPair]:
         """Retokenize the pairs with BPE dropout; those that become too long keep their plain tokens."""
-        retokenized = encode(vocabulary, self.pairs, dropout=dropout, seed=seed, trees=self.trees)
+        retokenized = encode(tokenizer, self.pairs, dropout=dropout, seed=seed, trees=self.trees)
         return [
             pair if pair.length <= max_length else plain for pair, plain in zip(retokenized, self.tokens, strict=True)
         ]
@@ -76,7 +81,7 @@ class EncodedPairs:
     def first(self, count: int) -> "EncodedPairs":
         return EncodedPairs(self.pairs[:count], self.tokens[:count], self.trees)
 
-    def batches(self, batch_size: BatchSize, special_tokens: SpecialTokenIds) -> Iterator[Batch]:
+    def batches(self, batch_size: BatchSize, special_tokens: DecoderTokens) -> Iterator[PairBatch]:
         """Yield all pairs in batches of similar length."""
         for rows in batch_by_length([pair.length for pair in self.tokens], batch_size):
             pairs = [self.tokens[row] for row in rows]
@@ -124,13 +129,13 @@ class TranslationTask(Task):
     from_data = ("source_vocab_size", "target_vocab_size")
     capturable = True
 
-    vocabulary: AnyTokenizer
+    tokenizer: Tokenizer
     train: EncodedPairs
     valid: EncodedPairs
     train_config: TrainConfig
     options: TranslationConfig
     max_length: int  # of a pair in tokens
-    special_tokens: SpecialTokenIds  # of the targets
+    special_tokens: DecoderTokens  # of the targets
     seed: int
     notes: tuple[str, ...]
 
@@ -146,14 +151,14 @@ class TranslationTask(Task):
         )
 
     @classmethod
-    def sizes(cls, data: PairDataset, vocabulary: AnyTokenizer) -> dict[str, Any]:
-        return {"source_vocab_size": len(vocabulary.source), "target_vocab_size": len(vocabulary.target)}
+    def sizes(cls, data: PairDataset, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"source_vocab_size": len(tokenizer.source), "target_vocab_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
         cls,
         data: PairDataset,
-        vocabulary: AnyTokenizer,
+        tokenizer: Tokenizer,
         model: Any,
         options: TranslationConfig,
         train: TrainConfig,
@@ -167,14 +172,14 @@ class TranslationTask(Task):
                     require_heads(pair.source_input, f"{split}: pair {number}")
         for split, name in (("train", "training"), ("valid", "validation")):
             pairs = data.splits[split]
-            kept[split] = EncodedPairs.fitting(vocabulary, pairs, model.max_length, trees=trees)
+            kept[split] = EncodedPairs.fitting(tokenizer, pairs, model.max_length, trees=trees)
             if pairs and not kept[split]:
                 raise InputError(f"every {name} pair is longer than model.max_length = {model.max_length} tokens")
             if skipped := len(pairs) - len(kept[split]):
                 notes += (f"skipped {skipped} {name} pair(s) longer than {model.max_length} tokens",)
         valid = kept["valid"].first(train.valid_size)
-        special_tokens = SpecialTokenIds.from_tokenizer(vocabulary.target, model)
-        return cls(vocabulary, kept["train"], valid, train, options, model.max_length, special_tokens, seed, notes)
+        special_tokens = DecoderTokens.from_tokenizer(tokenizer.target, model)
+        return cls(tokenizer, kept["train"], valid, train, options, model.max_length, special_tokens, seed, notes)
 
     def describe(self) -> str:
         return f"{len(self.train):,} pairs"
@@ -186,12 +191,12 @@ class TranslationTask(Task):
 
     def epoch(self, number: int) -> list[list[int]]:
         if dropout := self.options.bpe_dropout:
-            self.epoch_pairs = self.train.retokenize(self.vocabulary, dropout, (self.seed, number), self.max_length)
+            self.epoch_pairs = self.train.retokenize(self.tokenizer, dropout, (self.seed, number), self.max_length)
         return shuffled_batches(
             [pair.length for pair in self.epoch_pairs], self.train_config.batching, self.seed, number
         )
 
-    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> Batch:
+    def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> PairBatch:
         pairs, begin, end = [self.epoch_pairs[row] for row in rows], self.special_tokens.begin, self.special_tokens.end
         if padded_to_shape:
             batch = collate_to_shape(pairs, self.train_config.batching, self.max_length, begin=begin, end=end)
@@ -199,32 +204,33 @@ class TranslationTask(Task):
             batch = collate(pairs, begin=begin, end=end)
         return with_trees(batch, pairs)
 
-    def loss(self, model: EncoderDecoder[Any, Any], batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, model: EncoderDecoder[Any, Any], batch: PairBatch) -> Float[Tensor, ""]:
         """Mean cross-entropy of the target tokens in nats, plus the REINFORCE term of hard attention."""
-        logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_inputs(batch))
+        logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.options.label_smoothing, consume=True)
         return loss if reward is None else loss + reward
 
     @torch.inference_mode()
     def validate(self, model: EncoderDecoder[Any, Any]) -> dict[str, float]:
-        """Loss, exact match, BLEU, chrF and ROUGE of greedy decoding on the validation pairs."""
+        """Loss, exact match, BLEU and chrF of greedy decoding on the validation pairs."""
         total, tokens = 0.0, 0
         for batch in self.valid.batches(self.train_config.batching, self.special_tokens):
             batch = batch.to(model.device)
-            logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_inputs(batch))
+            logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        translations = Translator(model, self.vocabulary).translate([pair.source_input for pair in self.valid.pairs])
-        texts = [hypotheses[0].text for hypotheses in translations]
-        references = [self.vocabulary.target.normalize(pair.target) for pair in self.valid.pairs]
+        translations = Translator(model, self.tokenizer)([pair.source_input for pair in self.valid.pairs])
+        texts = [translation.text for translation in translations]
+        references = [self.tokenizer.target.normalize(pair.target) for pair in self.valid.pairs]
         scores = corpus_scores(texts, references)
         return {
             "loss": total / tokens,
             "exact": exact_match(texts, references),
             "bleu": float(scores["bleu"]),
             "chrf": float(scores["chrf"]),
-            **rouge_scores(texts, references),
+            # ROUGE is slow: it is computed if it selects the best checkpoint, and by `evaluate`.
+            **(rouge_scores(texts, references) if self.train_config.best_by.startswith("rouge") else {}),
         }
 
     @classmethod
@@ -240,12 +246,12 @@ class TranslationTask(Task):
         model: EncoderDecoder[Any, Any],
         data: PairDataset,
         split: str,
-        search: Search = GREEDY,
+        search: GenerationConfig = GREEDY,
         limit: int | None = None,
         progress: Callable[[int], None] = lambda done: None,
     ) -> Evaluation:
         """Translate the sources of a split, of its first `limit` pairs if given, and score the translations."""
-        translator = Translator(model, self.vocabulary)
+        translator = Translator(model, self.tokenizer)
         pairs = data.splits[split][:limit]
         fitting = [pair for pair in pairs if translator.fits(pair.source)]
         if not fitting:
@@ -255,9 +261,9 @@ class TranslationTask(Task):
         return replace(evaluation, skipped=len(pairs) - len(fitting))
 
     def notes_on(self, data: PairDataset, split: str) -> tuple[str, ...]:
-        tokenizer: Any = self.vocabulary.source
-        sources = (tokenizer.encode(pair.source) for pair in data.splits[split])
-        unknown = [pieces for source in sources if (pieces := tokenizer.unknown_pieces(source))]
+        tokenizer = self.tokenizer.source
+        encodings = tokenizer.encode_with_offsets([pair.source for pair in data.splits[split]])
+        unknown = [pieces for encoding in encodings if (pieces := tokenizer.unknown_pieces(encoding))]
         if not unknown:
             return ()
         tokens = list(dict.fromkeys(chain.from_iterable(unknown)))[:10]
@@ -266,7 +272,11 @@ class TranslationTask(Task):
 
 
 def _score_pairs(
-    translator: Translator, pairs: Sequence[Pair], search: Search, language: str, progress: Callable[[int], None]
+    translator: Translator,
+    pairs: Sequence[Pair],
+    search: GenerationConfig,
+    language: str,
+    progress: Callable[[int], None],
 ) -> Evaluation:
     """Score one translation per pair; alignments are scored if all pairs have gold ones."""
     aligned = all(pair.gold is not None for pair in pairs)
@@ -274,7 +284,7 @@ def _score_pairs(
     texts, references = tuple(answer.text for answer in answers), [pair.target for pair in pairs]
     scores = pair_scores(texts, references, language)
     if aligned and (alignment := _alignment(answers, pairs)) is not None:
-        scores["alignment"] = Score(alignment)
+        scores["alignment"] = MetricValue(alignment)
     wrong = ((pair.source, text, pair.target) for pair, text in zip(pairs, texts, strict=True) if text != pair.target)
     return Evaluation(
         len(pairs),
@@ -288,7 +298,11 @@ def _score_pairs(
 
 
 def _score_pronunciations(
-    translator: Translator, pairs: Sequence[Pair], search: Search, language: str, progress: Callable[[int], None]
+    translator: Translator,
+    pairs: Sequence[Pair],
+    search: GenerationConfig,
+    language: str,
+    progress: Callable[[int], None],
 ) -> Evaluation:
     """Score one prediction per distinct word against all of its pronunciations."""
     variants: dict[str, list[str]] = {}
@@ -308,7 +322,7 @@ def _score_pronunciations(
 def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None:
     """Return the alignment accuracy; None unless tokens are characters, as in the gold alignments."""
     by_characters = all(
-        answer.maps and len(answer.maps[0].columns) == len(pair.source)
+        answer.attention and len(answer.attention[0].columns) == len(pair.source)
         for answer, pair in zip(answers, pairs, strict=True)
     )
     if not by_characters:
@@ -321,7 +335,7 @@ def _alignment(answers: Sequence[Answer], pairs: Sequence[Pair]) -> float | None
 
 
 def encode(
-    vocabulary: AnyTokenizer,
+    tokenizer: Tokenizer,
     pairs: Sequence[Pair],
     *,
     dropout: float = 0.0,
@@ -332,28 +346,12 @@ def encode(
 
     Sources include the special tokens a released model expects; those of the targets are added in each batch.
     """
-    targets = _ids(vocabulary.target, [pair.target for pair in pairs], dropout, (*seed, 1))
+    target_seed, source_seed = (*seed, 1), (*seed, 0)
+    targets = tokenizer.target.encode([pair.target for pair in pairs], dropout=dropout, seed=target_seed)
     if trees:
         sentences = [require_heads(pair.source_input, f"pair {number}") for number, pair in enumerate(pairs, start=1)]
-        parsed_sources = parsed_ids(vocabulary.source, sentences, dropout=dropout, seed=(*seed, 0))
-        return [
-            ParsedPair(source.ids, target, source.tree) for source, target in zip(parsed_sources, targets, strict=True)
-        ]
-    sources = _ids(vocabulary.source, [pair.source for pair in pairs], dropout, (*seed, 0), specials=True)
+        parsed_sources = parsed_ids(tokenizer.source, sentences, dropout=dropout, seed=source_seed)
+        return [ParsedPair(ids, target, tree) for (ids, tree), target in zip(parsed_sources, targets, strict=True)]
+    texts = [pair.source for pair in pairs]
+    sources = tokenizer.source.encode(texts, add_special_tokens=True, dropout=dropout, seed=source_seed)
     return [EncodedPair(source, target) for source, target in zip(sources, targets, strict=True)]
-
-
-def _ids(
-    tokenizer: Vocabulary | PretrainedTokenizer,
-    texts: Sequence[str],
-    dropout: float,
-    seed: tuple[int, ...],
-    *,
-    specials: bool = False,
-) -> list[list[int]]:
-    """Token ids of texts; `specials` adds the special tokens a released model expects."""
-    if isinstance(tokenizer, Vocabulary):
-        return tokenizer.encode_ids(texts, dropout=dropout, seed=seed)
-    if dropout:
-        raise InputError("task.bpe_dropout requires a trained tokenizer, not a released one")
-    return tokenizer.encode_ids(texts, specials=specials)

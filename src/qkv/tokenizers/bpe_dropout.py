@@ -13,25 +13,25 @@ from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer as Backend
 
 from qkv.errors import InputError
+from qkv.tokenizers.tokenizer import Seed
 
 Ids = npt.NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max  # rank of two tokens without a merge
-Seed = int | tuple[int, ...]
 
 
 class MergeDropout:
     """Vectorized merges of a byte-pair tokenizer, for many words at once."""
 
-    def __init__(self, tokenizer: Tokenizer, unknown: int) -> None:
-        model = json.loads(tokenizer.to_str())["model"]
+    def __init__(self, backend: Backend, unk: int) -> None:
+        model = json.loads(backend.to_str())["model"]
         if model["type"] != "BPE":
-            raise InputError("BPE-dropout needs a bpe vocabulary: use vocabulary bpe:N, or no dropout")
-        self._tokenizer = tokenizer
+            raise InputError("BPE-dropout requires a BPE tokenizer")
+        self._backend = backend
         self._vocab: dict[str, int] = model["vocab"]
-        self._unknown = unknown
+        self._unk = unk
         merges = [(self._vocab[a], self._vocab[b], self._vocab[a + b]) for a, b in model["merges"]]
         left, right, merged = np.array(merges, dtype=np.int64).reshape(-1, 3).T
         order = np.argsort(left * len(self._vocab) + right)
@@ -99,19 +99,19 @@ class MergeDropout:
     def _split_words(self, text: str) -> list[int]:
         """Return the indices of the words of a text."""
         if text not in self._texts:
-            normalizer = self._tokenizer.normalizer
+            normalizer = self._backend.normalizer
             normalized = text if normalizer is None else normalizer.normalize_str(text)
-            words = self._tokenizer.pre_tokenizer.pre_tokenize_str(normalized)
+            words = self._backend.pre_tokenizer.pre_tokenize_str(normalized)
             self._texts[text] = [self._word_index(word) for word, _ in words]
         return self._texts[text]
 
     def _word_index(self, word: str) -> int:
         if word not in self._words:
             self._words[word] = len(self._characters)
-            ids = [self._vocab.get(character, self._unknown) for character in word]
+            ids = [self._vocab.get(character, self._unk) for character in word]
             # Consecutive unknown characters are fused into one unknown token, as in the library.
             self._characters.append(
-                [i for i, previous in zip(ids, [-1, *ids], strict=False) if i != self._unknown or i != previous]
+                [i for i, previous in zip(ids, [-1, *ids], strict=False) if i != self._unk or i != previous]
             )
         return self._words[word]
 

@@ -2,20 +2,16 @@
 
     "cat"  ->  BEGIN_WORD c a t END_WORD WORD_PADDING WORD_PADDING ...     each id has 1 added: 0 is padding
 
-No vocabulary is needed, so there are no unknown words.
+There is no vocabulary to train, and there are no unknown words.
 """
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from qkv.types import Int, Tensor
-
-if TYPE_CHECKING:
-    from qkv.tokenizers.vocabulary import Vocabulary
 
 PADDING = 0  # every character of a padding word, up to the longest sentence of a batch
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, WORD_PADDING = range(257, 262)
@@ -23,33 +19,25 @@ CHARACTERS = 262  # number of ids
 SENTENCE = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}  # as in the released vocabularies
 
 
-class Characters:
-    """Encode words as `longest` character ids each, including boundaries; longer words are truncated.
+class CharacterIds:
+    """Encodes words as `max_characters` character ids each, including boundaries; longer words are truncated."""
 
-    A language model takes any word as input, but predicts only the words of the vocabulary `predicted`.
-    """
-
-    def __init__(self, longest: int = 50, predicted: "Vocabulary | None" = None) -> None:
-        self.longest = longest
-        self.predicted = predicted
-
-    def __len__(self) -> int:
-        return CHARACTERS
+    def __init__(self, max_characters: int = 50) -> None:
+        self.max_characters = max_characters
 
     def word(self, word: str) -> list[int]:
         """Return the character ids of a word; <S> and </S> have a special id each."""
         if word in SENTENCE:
-            return add_word_boundaries([SENTENCE[word]], self.longest)
-        return add_word_boundaries(
-            [1 + byte for byte in word.encode("utf-8", "ignore")[: self.longest - 2]], self.longest
-        )
+            return add_word_boundaries([SENTENCE[word]], self.max_characters)
+        characters = [1 + byte for byte in word.encode("utf-8", "ignore")[: self.max_characters - 2]]
+        return add_word_boundaries(characters, self.max_characters)
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> Int[Tensor, "sentences words characters"]:
         """Return the character ids of a batch of sentences, padded to the longest."""
         words = max(map(len, sentences), default=0)
-        padding = [PADDING] * self.longest
+        padding = [PADDING] * self.max_characters
         rows = [[*map(self.word, sentence), *[padding] * (words - len(sentence))] for sentence in sentences]
-        return torch.tensor(rows, dtype=torch.int64).view(len(sentences), words, self.longest)
+        return torch.tensor(rows, dtype=torch.int64).view(len(sentences), words, self.max_characters)
 
 
 class WordTable:
@@ -58,10 +46,10 @@ class WordTable:
     Texts are stored as word ids, and the character ids are gathered from the table on the model's device.
     """
 
-    def __init__(self, characters: Characters) -> None:
+    def __init__(self, characters: CharacterIds) -> None:
         self.characters = characters
         self.ids: dict[str, int] = {}
-        self._rows = array("h", [PADDING] * characters.longest)
+        self._rows = array("h", [PADDING] * characters.max_characters)
         self._tables: dict[torch.device, Int[Tensor, "words characters"]] = {}
 
     def __len__(self) -> int:
@@ -85,12 +73,12 @@ class WordTable:
         """
         device = ids.device
         if device not in self._tables:
-            table = torch.from_numpy(np.array(self._rows).reshape(len(self), self.characters.longest))
+            table = torch.from_numpy(np.array(self._rows).reshape(len(self), self.characters.max_characters))
             self._tables[device] = table.to(device)
         return self._tables[device][ids].long()
 
 
-def add_word_boundaries(characters: Sequence[int], longest: int) -> list[int]:
-    """Add the word boundaries to character ids, and pad to `longest`."""
+def add_word_boundaries(characters: Sequence[int], max_characters: int) -> list[int]:
+    """Add the word boundaries to character ids, and pad to `max_characters`."""
     word = [BEGIN_WORD, *characters, END_WORD]
-    return word + [WORD_PADDING] * (longest - len(word))
+    return word + [WORD_PADDING] * (max_characters - len(word))

@@ -30,7 +30,6 @@ MAX_UNIGRAM_BYTES = 2**22  # of all tokens: the library's trie takes 330 bytes f
 MAX_PATTERN_CHARS = 2**10
 
 TRIM = r"^ +|(?<! ) +$"
-OLD_TRIM = r"^ +| +$"  # in older files of qkv; takes quadratic time on long runs of spaces
 SPACES = r"\s+(?!\S)|\s+"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d"
 SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

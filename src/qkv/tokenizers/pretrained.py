@@ -5,53 +5,38 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
 
 from qkv.errors import CheckpointError
 from qkv.runtime.documents import read_bytes, read_text
 from qkv.runtime.text import printable
-from qkv.tokenizers.limits import MAX_TOKEN_CHARS, MAX_TOKENS
-from qkv.tokenizers.sentencepiece import SentencePieces
-from qkv.tokenizers.tokenizer import (
-    Encoded,
+from qkv.tokenizers.library import (
+    MAX_FILE_BYTES,
     PretrainedTokenizer,
-    SpecialTokens,
-    TwoTokenizers,
     check_token_ids,
     parse_large_json,
+    read_names,
+    read_object,
     tokenizer_errors,
 )
+from qkv.tokenizers.limits import MAX_TOKEN_CHARS, MAX_TOKENS
+from qkv.tokenizers.pair_tokenizer import PairTokenizer
+from qkv.tokenizers.sentencepiece import sentencepiece_tokenizer
+from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER, Tokenizer
+from qkv.tokenizers.wordpiece import NAMES, wordpiece_backend
 
-__all__ = ["Encoded", "PretrainedTokenizer", "SpecialTokens", "TwoTokenizers", "read_tokenizer"]
-
-TOKENIZER, CONFIG, SPECIAL, ADDED = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
+ADDED = "added_tokens.json"
+MAX_SPM_BYTES = 2**23  # parsed, a file can take 30 times as much; XLM-R has 5 million
 T = TypeVar("T", bound=bool | None)
 
-MAX_FILE_BYTES = 2**26  # Gemma's tokenizer.json, with 262,144 tokens, has 33 million
-MAX_SPM_BYTES = 2**24
-SPECIAL_TOKEN_KEYS = {  # in the files, with the fields of SpecialTokens
-    "pad_token": "pad",
-    "unk_token": "unknown",
-    "bos_token": "begin",
-    "cls_token": "begin",
-    "eos_token": "end",
-    "sep_token": "end",
-    "mask_token": "mask",
-}
 
-
-def read_tokenizer(folder: Path, model_type: str) -> PretrainedTokenizer | TwoTokenizers | None:
+def read_tokenizer(folder: Path, model_type: str) -> Tokenizer | None:
     """Load the tokenizer of a released model, or both of a translator; None if there are no tokenizer files."""
     if model_type == "marian" and os.path.lexists(folder / "source.spm"):
         return _marian(folder)
     if os.path.lexists(folder / TOKENIZER):
-        path = folder / TOKENIZER
-        return PretrainedTokenizer.from_json(read_text(path, MAX_FILE_BYTES), str(path), _names(folder))
+        return PretrainedTokenizer.load(folder)
     for files, read in READERS.get(model_type, ()):
         if all(os.path.lexists(folder / name) for name in files):
             return read(folder, *(folder / name for name in files))
@@ -62,27 +47,19 @@ def _wordpiece(folder: Path, path: Path) -> PretrainedTokenizer:
     """Load a WordPiece tokenizer of BERT (Devlin et al. 2019)."""
     tokens = _lines(path)
     token_ids = check_token_ids({token: index for index, token in enumerate(tokens)}, str(path))
-    names = {"pad": "[PAD]", "unknown": "[UNK]", "begin": "[CLS]", "end": "[SEP]", "mask": "[MASK]"} | _names(folder)
-    for field in ("unknown", "begin", "end"):
+    names = NAMES | read_names(folder)
+    for field in ("unk", "cls", "sep"):
         if names[field] not in token_ids:
             raise CheckpointError(f"{path}: has no {names[field]}")
-    config = _object(folder / CONFIG)
-    begin, end = names["begin"], names["end"]
+    config = read_object(folder / CONFIG)
     with tokenizer_errors(str(path)):
-        tokenizer = Tokenizer(models.WordPiece(token_ids, unk_token=names["unknown"]))
-        tokenizer.normalizer = normalizers.BertNormalizer(
+        normalizer = normalizers.BertNormalizer(
             lowercase=_flag(config, "do_lower_case", True, folder),
             strip_accents=_flag(config, "strip_accents", None, folder),  # None: same as lowercase
             handle_chinese_chars=_flag(config, "tokenize_chinese_chars", True, folder),
         )
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[f"{begin}:0", "$A:0", f"{end}:0"],
-            pair=[f"{begin}:0", "$A:0", f"{end}:0", "$B:1", f"{end}:1"],
-            special_tokens=[(begin, token_ids[begin]), (end, token_ids[end])],
-        )
-        return PretrainedTokenizer(_with_special(tokenizer, names, folder), names)
+        backend = wordpiece_backend(token_ids, normalizer, names)
+        return PretrainedTokenizer(_with_special(backend, names, folder), names)
 
 
 def _bytes_bpe(folder: Path, vocabulary: Path, merges: Path) -> PretrainedTokenizer:
@@ -95,41 +72,41 @@ def _bytes_bpe(folder: Path, vocabulary: Path, merges: Path) -> PretrainedTokeni
         if not first or not second or " " in second:
             raise CheckpointError(f"{merges}: {line[:100]!r} must be two tokens separated by a space")
         pairs.append((first, second))
-    config, names = _object(folder / CONFIG), _names(folder)
+    config, names = read_object(folder / CONFIG), read_names(folder)
     with tokenizer_errors(str(vocabulary)):
-        tokenizer = Tokenizer(models.BPE(token_ids, pairs))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(_flag(config, "add_prefix_space", False, folder))
-        tokenizer.decoder = decoders.ByteLevel()
-        _with_special(tokenizer, {"end": "<|endoftext|>"} | names, folder)
+        backend = Backend(models.BPE(token_ids, pairs))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(_flag(config, "add_prefix_space", False, folder))
+        backend.decoder = decoders.ByteLevel()
+        _with_special(backend, {"end": "<|endoftext|>"} | names, folder)
     if _flag(config, "add_bos_token", False, folder):
-        pretrained = PretrainedTokenizer(tokenizer, names)
+        pretrained = PretrainedTokenizer(backend, names)
         if pretrained.special_tokens.begin is None:
             raise CheckpointError(f"{folder / CONFIG}: add_bos_token is set, but the vocabulary has no such token")
-        begin = pretrained.names["begin"]
-        tokenizer.post_processor = processors.TemplateProcessing(
+        begin = pretrained.id_to_token(pretrained.special_tokens.begin)
+        backend.post_processor = processors.TemplateProcessing(
             single=[begin, "$A"],
             pair=[begin, "$A", begin, "$B:1"],
             special_tokens=[(begin, pretrained.special_tokens.begin)],
         )
-    return PretrainedTokenizer(tokenizer, names)
+    return PretrainedTokenizer(backend, names)
 
 
-def _marian(folder: Path) -> TwoTokenizers:
+def _marian(folder: Path) -> PairTokenizer:
     """Load the tokenizers of Marian: a SentencePiece model per language, with one or two vocabulary files."""
-    separate = _flag(_object(folder / CONFIG), "separate_vocabs", False, folder)
+    separate = _flag(read_object(folder / CONFIG), "separate_vocabs", False, folder)
     source = folder / "vocab.json"
     target = folder / "target_vocab.json" if separate else source
-    return TwoTokenizers(_spm(folder, folder / "source.spm", source), _spm(folder, folder / "target.spm", target))
+    return PairTokenizer(_spm(folder, folder / "source.spm", source), _spm(folder, folder / "target.spm", target))
 
 
 def _spm(folder: Path, path: Path, vocabulary: Path) -> PretrainedTokenizer:
     token_ids = check_token_ids(_json(vocabulary), str(vocabulary))
-    names = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>"} | _names(folder)
-    for field in ("unknown", "end"):
+    names = {"pad": "<pad>", "unk": "<unk>", "end": "</s>"} | read_names(folder)
+    for field in ("unk", "end"):
         if names[field] not in token_ids:
             raise CheckpointError(f"{vocabulary}: has no {names[field]}")
     end = names["end"]
-    tokenizer = SentencePieces.parse(read_bytes(path, MAX_SPM_BYTES), str(path)).tokenizer(str(path))
+    tokenizer = sentencepiece_tokenizer(read_bytes(path, MAX_SPM_BYTES), str(path))
     languages = [token for token in token_ids if token.startswith(">>") and token.endswith("<<")]
     with tokenizer_errors(str(path)):
         tokenizer.add_special_tokens([name for name in names.values() if name in token_ids])
@@ -147,35 +124,18 @@ READERS: dict[str, tuple[tuple[tuple[str, ...], Callable[..., PretrainedTokenize
 }
 
 
-def _with_special(tokenizer: Tokenizer, names: Mapping[str, str], folder: Path) -> Tokenizer:
+def _with_special(backend: Backend, names: Mapping[str, str], folder: Path) -> Backend:
     """Register the special tokens, and the tokens of added_tokens.json."""
-    added = _object(folder / ADDED)
+    added = read_object(folder / ADDED)
     if added:
         token_ids = check_token_ids(added, str(folder / ADDED))
-        new = sorted((token_id, token) for token, token_id in token_ids.items() if tokenizer.token_to_id(token) is None)
+        new = sorted((token_id, token) for token, token_id in token_ids.items() if backend.token_to_id(token) is None)
         for token_id, token in new:
-            if token_id != tokenizer.get_vocab_size() or not 0 < len(token) <= MAX_TOKEN_CHARS:
+            if token_id != backend.get_vocab_size() or not 0 < len(token) <= MAX_TOKEN_CHARS:
                 raise CheckpointError(f"{folder / ADDED}: {token[:100]!r} must have the next free id")
-            tokenizer.add_tokens([AddedToken(token, special=token in names.values(), normalized=False)])
-    tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
-    return tokenizer
-
-
-def _names(folder: Path) -> dict[str, str]:
-    """Read the special tokens from the files of a folder."""
-    names = {}
-    for file in (CONFIG, SPECIAL):  # the second takes precedence
-        data = _object(folder / file)
-        for key, field in SPECIAL_TOKEN_KEYS.items():
-            value = data.get(key)
-            if isinstance(value, dict):
-                value = value.get("content")
-            if value is None:
-                continue
-            if not isinstance(value, str) or not 0 < len(value) <= MAX_TOKEN_CHARS:
-                raise CheckpointError(f"{folder / file}: {key} must be a token")
-            names[field] = value
-    return names
+            backend.add_tokens([AddedToken(token, special=token in names.values(), normalized=False)])
+    backend.add_special_tokens([name for name in names.values() if backend.token_to_id(name) is not None])
+    return backend
 
 
 def _flag(config: Mapping[str, Any], key: str, default: T, folder: Path) -> bool | T:
@@ -183,16 +143,6 @@ def _flag(config: Mapping[str, Any], key: str, default: T, folder: Path) -> bool
     if not isinstance(value, bool | None):
         raise CheckpointError(f"{folder / CONFIG}: {key} must be true or false, not {printable(repr(value))}")
     return default if value is None else value
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """Read the JSON object of a file; empty if the file does not exist."""
-    if not os.path.lexists(path):
-        return {}
-    data = _json(path)
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: must contain a JSON object")
-    return data
 
 
 def _json(path: Path) -> Any:

@@ -1,288 +1,174 @@
-"""Tokenizers of pretrained models: token ids with character offsets."""
+"""The interface of tokenizers: the map between texts and token ids."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, overload
 
-from tokenizers import Encoding, Tokenizer
+from qkv.errors import InputError
 
-from qkv.errors import CheckpointError, InputError, QkvError
-from qkv.runtime.documents import parse_json
-from qkv.runtime.native import silence_native_stderr
-from qkv.tokenizers.limits import (
-    MAX_GROWTH,
-    MAX_TOKEN_CHARS,
-    MAX_TOKENS,
-    OLD_TRIM,
-    TRIM,
-    check_tokenizer_json,
-    encoding_growth,
-    max_text_bytes,
-    steps,
-)
-
-MAX_TOKEN_ID = 2**24
-MAX_JSON_VALUES = 2**22  # about 70 bytes of memory each; Gemma's tokenizer.json has 1.8 million
-SPACE = "▁"  # in SentencePiece
-TOKEN_IDS_KEY = "numbers"  # qkv extension of tokenizer.json, which other libraries cannot read
-DEFAULT_NAMES = {  # common names of special tokens
-    "pad": ("<pad>", "[PAD]"),
-    "unknown": ("<unk>", "[UNK]", "<|endoftext|>"),
-    "begin": ("<s>", "[CLS]", "<|endoftext|>"),
-    "end": ("</s>", "[SEP]", "<|endoftext|>"),
-    "mask": ("<mask>", "[MASK]"),
-}
+TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
+CLASS_KEY = "qkv_tokenizer"  # in CONFIG: the registered name of the class
+Span = tuple[int, int]  # start and end offset in a text
+Seed = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """The tokens of a text or a pair of texts."""
+class SpecialTokens:
+    """Ids of the special tokens; None if the vocabulary has no such token.
+
+    A vocabulary with only one of begin and cls, or of end and sep, uses it for both.
+    """
+
+    pad: int | None = None
+    unk: int | None = None
+    begin: int | None = None
+    end: int | None = None
+    mask: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, other in (("begin", "cls"), ("cls", "begin"), ("end", "sep"), ("sep", "end")):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(self, other))
+
+    @property
+    def ids(self) -> set[int]:
+        """All ids."""
+        return set(astuple(self)) - {None}
+
+    def replace(self, **ids: int | None) -> "SpecialTokens":
+        """Return the tokens with some ids changed; None keeps an id."""
+        return replace(self, **{name: token_id for name, token_id in ids.items() if token_id is not None})
+
+    @property
+    def suppressed(self) -> list[int]:
+        """Tokens that a decoder must not generate: pad, unk and begin, unless they are also the end token."""
+        return sorted({token for token in (self.pad, self.unk, self.begin) if token is not None} - {self.end})
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The tokens of a text."""
 
     ids: list[int]
-    segments: list[int]  # per token: 0, or 1 for the second text
-    offsets: list[tuple[int, int]]  # [start, stop) in its text; empty if it has no characters there
-    texts: list[int | None]  # index of its text; None for special tokens such as [CLS]
+    offsets: list[Span]  # of the characters of each token; empty for special tokens such as [CLS]
     pieces: tuple[str, ...]  # for display: the characters, or the name of the special token
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Ids of the special tokens; None if the vocabulary has no such token."""
+class Tokenizer(ABC):
+    """A vocabulary and the rules that split a text into its tokens.
 
-    pad: int | None = None
-    unknown: int | None = None
-    begin: int | None = None  # bos or cls
-    end: int | None = None  # eos or sep
-    mask: int | None = None
-
-
-class PretrainedTokenizer:
-    """A tokenizer of the `tokenizers` library, with the token ids and special tokens of a model.
-
-    `names` maps the fields of SpecialTokens to tokens. `token_ids` is for vocabularies with ids separate from the
-    tokenizer model, as in Marian: pieces without an id become the unknown token, which must exist, and some ids belong
-    to pieces of the other language.
+    A class registered as a "tokenizer" also has a classmethod `train(texts, lowercase=False, *, ...)`, whose
+    keyword-only arguments are its options in a recipe: `tokenizer = { name = "bpe", vocab_size = 8000 }`.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, names: Mapping[str, str] | None = None, token_ids: Mapping[str, int] | None = None
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.token_ids = None if token_ids is None else dict(token_ids)
-        vocab = self._vocab
-        defaults = {
-            field: next((name for name in some if name in vocab), None) for field, some in DEFAULT_NAMES.items()
-        }
-        self.names = {field: name for field, name in (defaults | dict(names or {})).items() if name in vocab}
-        self.special_tokens = SpecialTokens(**{field: vocab[name] for field, name in self.names.items()})
-        self.max_bytes = max_text_bytes(encoding_growth(_state(tokenizer.normalizer), _state(tokenizer.pre_tokenizer)))
-
-    @classmethod
-    def from_json(cls, text: str, where: str, names: Mapping[str, str] | None = None) -> "PretrainedTokenizer":
-        """Load a tokenizer.json of qkv or another library; error messages start with `where`."""
-        tokenizer, token_ids = load_tokenizer(text, where)
-        pretrained = cls(tokenizer, names, token_ids)
-        if token_ids is not None and (pretrained.special_tokens.unknown is None or tokenizer.decoder is None):
-            raise CheckpointError(f"{where}: needs an unknown token and a decoder")
-        with tokenizer_errors(where):
-            pretrained._encoded("a", tokenizer.encode("a"))  # fail early
-        return pretrained
-
-    def to_json(self) -> str:
-        """Serialize to a tokenizer.json, which other libraries can read if there are no separate token ids."""
-        text = self.tokenizer.to_str(pretty=True)
-        return (
-            text if self.token_ids is None else json.dumps(json.loads(text) | {TOKEN_IDS_KEY: self.token_ids}, indent=2)
-        )
+    special_tokens: SpecialTokens
+    encodes_words_separately: ClassVar[bool] = False  # no token spans two words, so each can be encoded on its own
 
     @property
-    def source(self) -> "PretrainedTokenizer":
-        """The tokenizer of the source side, the same for both sides unlike in TwoTokenizers."""
+    def source(self) -> "Tokenizer":
+        """The tokenizer of the source side."""
         return self
 
     @property
-    def target(self) -> "PretrainedTokenizer":
+    def target(self) -> "Tokenizer":
         """The tokenizer of the target side."""
         return self
 
-    def __len__(self) -> int:
-        """Size of the embedding table that a model needs."""
-        return 1 + max(self._vocab.values(), default=-1)
+    @property
+    @abstractmethod
+    def vocab(self) -> dict[str, int]:
+        """The id of each token."""
 
-    def encode(self, text: str, pair: str | None = None, *, specials: bool = True) -> Encoded:
-        """Tokenize a text or a pair of texts, by default with the special tokens of the model."""
-        return self.encode_batch([text] if pair is None else [(text, pair)], specials=specials)[0]
+    @abstractmethod
+    def encode_with_offsets(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[Encoding]:
+        """Tokenize texts; `add_special_tokens` adds those that the model expects around a text."""
 
-    def encode_batch(self, texts: Sequence[str | tuple[str, str]], *, specials: bool = True) -> list[Encoded]:
-        """Tokenize many texts or pairs of texts."""
-        self._check_lengths(texts)
-        with tokenizer_errors("this tokenizer"), _unicode_errors():
-            encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=specials)
-            return [self._encoded(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+    @abstractmethod
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids."""
 
-    def encode_ids(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
-        """Return only the token ids of many texts, in half the time: offsets are not computed."""
-        self._check_lengths(texts)
-        with tokenizer_errors("this tokenizer"), _unicode_errors():
-            # encode_batch_fast does not return token strings, which are needed to look up separate token ids
-            encode = self.tokenizer.encode_batch_fast if self.token_ids is None else self.tokenizer.encode_batch
-            return [self._ids(encoding) for encoding in encode(list(texts), add_special_tokens=specials)]
+    def save(self, folder: Path, prefix: str = "") -> None:
+        """Write the tokenizer into a model folder, into files whose names begin with `prefix`.
+
+        This writes the registered name of the class; subclasses extend it.
+        """
+        if (name := getattr(self, "registered_name", None)) is not None:
+            write_object(folder / f"{prefix}{CONFIG}", {CLASS_KEY: name})
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, prefix: str = "") -> "Tokenizer":
+        """Load a saved tokenizer of this class; `load_tokenizer` finds the class."""
+
+    @overload
+    def encode(  # type: ignore[overload-overlap]  # a string is also a sequence of strings
+        self, texts: str, *, add_special_tokens: bool = False, dropout: float = 0.0, seed: Seed = 0
+    ) -> list[int]: ...
+
+    @overload
+    def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool = False, dropout: float = 0.0, seed: Seed = 0
+    ) -> list[list[int]]: ...
+
+    def encode(
+        self, texts: str | Sequence[str], *, add_special_tokens: bool = False, dropout: float = 0.0, seed: Seed = 0
+    ) -> list[int] | list[list[int]]:
+        """Return the token ids of a text, or of each of several texts.
+
+        A positive `dropout` segments words randomly (BPE-dropout, Provilkov et al. 2020), determined by the seed.
+        """
+        batch = [texts] if isinstance(texts, str) else texts
+        ids = self._encode_with_dropout(batch, dropout, seed) if dropout else self._encode(batch, add_special_tokens)
+        return ids[0] if isinstance(texts, str) else ids
+
+    def _encode(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        return [encoding.ids for encoding in self.encode_with_offsets(texts, add_special_tokens=add_special_tokens)]
+
+    def _encode_with_dropout(self, texts: Sequence[str], dropout: float, seed: Seed) -> list[list[int]]:
+        raise InputError(f"BPE-dropout requires a BPE tokenizer trained by qkv, not a {type(self).__name__}")
 
     def normalize(self, text: str) -> str:
-        """Return the text unchanged."""
+        """Return the text as it would be decoded from its tokens; by default unchanged."""
         return text
 
-    def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
-        """Decode token ids to text, by default without special tokens."""
-        with tokenizer_errors("this tokenizer"):
-            if self.token_ids is None:
-                return self.tokenizer.decode(list(ids), skip_special_tokens=not specials)
-            skipped = set() if specials else set(self.names.values())
-            tokens = [self.id_to_token(token_id) for token_id in ids]
-            return self.tokenizer.decoder.decode([token for token in tokens if token not in skipped]).strip()
-
-    def unknown_pieces(self, tokens: "Encoded") -> tuple[str, ...]:
-        """Return the distinct pieces of a text that became the unknown token, in order."""
-        if self.special_tokens.unknown is None:
-            return ()
-        unknown = (
-            piece
-            for token_id, piece, text in zip(tokens.ids, tokens.pieces, tokens.texts, strict=True)
-            if token_id == self.special_tokens.unknown and text is not None
-        )
-        return tuple(dict.fromkeys(piece for piece in unknown if piece))
-
     def id_to_token(self, token_id: int) -> str:
-        """Return the token as written in the vocabulary; raise for an unknown id."""
+        """Return the token as written in the vocabulary."""
         if token_id not in self._tokens:
             raise InputError(f"there is no token with id {token_id}: the vocabulary has {len(self):,}")
         return self._tokens[token_id]
 
     def piece(self, token_id: int) -> str:
         """Return the token in a readable form, for display without its text."""
-        token = self.id_to_token(token_id)
-        if token_id in self._special_ids:
-            return token
-        with tokenizer_errors("this tokenizer"):
-            decoded = self.tokenizer.decoder.decode([token]) if self.tokenizer.decoder is not None else token
-        return f" {decoded}" if token.startswith(SPACE) else decoded.removeprefix("##")
+        return self.id_to_token(token_id)
 
-    def _check_lengths(self, texts: Sequence[str | tuple[str, str]]) -> None:
-        """Raise for a text that could take too much memory with this tokenizer."""
-        if self.max_bytes is None:
-            return
-        for text in texts:
-            for side in (text,) if isinstance(text, str) else text:
-                if 4 * len(side) > self.max_bytes and len(side.encode(errors="replace")) > self.max_bytes:
-                    raise InputError(f"a text is longer than {self.max_bytes:,} bytes, the most for this tokenizer")
+    def unknown_pieces(self, encoding: Encoding) -> tuple[str, ...]:
+        """Return the distinct pieces of a text that became the unknown token, in order."""
+        tokens = zip(encoding.ids, encoding.offsets, encoding.pieces, strict=True)
+        unknown = (
+            piece.strip() or piece
+            for token_id, (start, end), piece in tokens
+            if token_id == self.special_tokens.unk and start < end
+        )
+        return tuple(dict.fromkeys(unknown))
 
-    @cached_property
-    def _vocab(self) -> dict[str, int]:
-        return self.tokenizer.get_vocab() if self.token_ids is None else self.token_ids
+    def __len__(self) -> int:
+        """Number of rows of an embedding table for the ids: the largest id plus 1."""
+        return 1 + max(self.vocab.values(), default=-1)
 
     @cached_property
     def _tokens(self) -> dict[int, str]:
-        return {token_id: token for token, token_id in self._vocab.items()}
-
-    @cached_property
-    def _special_ids(self) -> frozenset[int]:
-        return frozenset(token_id for token_id in asdict(self.special_tokens).values() if token_id is not None)
-
-    def _encoded(self, text: str | tuple[str, str], encoding: Encoding) -> Encoded:
-        sides = (text,) if isinstance(text, str) else text
-        offsets = [
-            (start, start if token == SPACE and side is not None and not sides[side][start:stop].isspace() else stop)
-            for token, side, (start, stop) in zip(encoding.tokens, encoding.sequence_ids, encoding.offsets, strict=True)
-        ]  # a dummy prefix space has no characters in the text
-        pieces = (
-            token if side is None else sides[side][start:stop]
-            for token, side, (start, stop) in zip(encoding.tokens, encoding.sequence_ids, offsets, strict=True)
-        )
-        return Encoded(self._ids(encoding), encoding.type_ids, offsets, encoding.sequence_ids, tuple(pieces))
-
-    def _ids(self, encoding: Encoding) -> list[int]:
-        if self.token_ids is None:
-            return encoding.ids
-        # pieces of this tokenizer model can be missing in the vocabulary of both languages
-        return [self.token_ids.get(token, self.token_ids[self.names["unknown"]]) for token in encoding.tokens]
+        return {token_id: token for token, token_id in self.vocab.items()}
 
 
-@dataclass(frozen=True)
-class TwoTokenizers:
-    """Separate tokenizers for source and target."""
-
-    source: PretrainedTokenizer
-    target: PretrainedTokenizer
-
-
-@contextmanager
-def tokenizer_errors(where: str) -> Iterator[None]:
-    """Convert errors of the library to CheckpointError, including panics, which are not Exceptions."""
-    try:
-        with silence_native_stderr():  # a panic writes to stderr
-            yield
-    except (KeyboardInterrupt, SystemExit, QkvError):
-        raise
-    except BaseException as error:
-        raise CheckpointError(f"{where}: not a tokenizer: {' '.join(str(error).split())[:300]}") from None
-
-
-@contextmanager
-def _unicode_errors() -> Iterator[None]:
-    try:
-        yield
-    except TypeError:
-        raise InputError("the text has a lone surrogate, which cannot be encoded as UTF-8") from None
-
-
-def load_tokenizer(text: str, where: str, max_growth: float = MAX_GROWTH) -> tuple[Tokenizer, dict[str, int] | None]:
-    """Check and load a tokenizer.json; return the tokenizer and its separate token ids, if any."""
-    data = parse_large_json(text, Path(where))
-    token_ids = data.pop(TOKEN_IDS_KEY, None) if isinstance(data, dict) else None
-    with tokenizer_errors(where):
-        if token_ids is not None:  # written by qkv
-            for step in steps(data.get("normalizer")):
-                if step.get("pattern") == {"Regex": OLD_TRIM}:
-                    step["pattern"] = {"Regex": TRIM}
-            text = json.dumps(data)
-        check_tokenizer_json(data, max_growth)
-        tokenizer = Tokenizer.from_str(text)
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-    check_token_ids(tokenizer.get_vocab(), where)
-    return tokenizer, None if token_ids is None else check_token_ids(token_ids, where)
-
-
-def parse_large_json(text: str, path: Path) -> Any:
-    """Parse the JSON of a vocabulary, with a limit on the number of values to bound memory."""
-    if sum(map(text.count, ",[{")) > MAX_JSON_VALUES:
-        raise CheckpointError(f"{path}: has more than {MAX_JSON_VALUES:,} values")
-    return parse_json(text, path)
-
-
-def _state(step: Any) -> Any:
-    """Return the JSON of a normalizer or pre-tokenizer."""
-    return None if step is None else json.loads(step.__getstate__())
-
-
-def check_token_ids(token_ids: Any, where: str) -> dict[str, int]:
-    """Return the token ids from a file after checking that they are distinct and within limits."""
-    if not isinstance(token_ids, dict) or not token_ids:
-        raise CheckpointError(f"{where}: must map each token to its id")
-    if len(token_ids) > MAX_TOKENS:
-        raise CheckpointError(f"{where}: has {len(token_ids):,} tokens, at most {MAX_TOKENS:,} are accepted")
-    for token, token_id in token_ids.items():
-        if len(token) > MAX_TOKEN_CHARS:
-            raise CheckpointError(f"{where}: {token[:100]!r}... has more than {MAX_TOKEN_CHARS:,} characters")
-        if type(token_id) is not int or not 0 <= token_id < MAX_TOKEN_ID:
-            raise CheckpointError(f"{where}: the id of {token!r} is {token_id!r}, not a number below {MAX_TOKEN_ID:,}")
-    if len(set(token_ids.values())) < len(token_ids):
-        raise CheckpointError(f"{where}: two tokens have the same id")
-    return token_ids
+def write_object(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON object."""
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

@@ -1,39 +1,38 @@
 """Exponential moving average (EMA) of the model weights."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from qkv.types import Tensor
 
 
-class EMA(AveragedModel):
+class EMA:
     """A copy of a model, `module`, with the exponential moving average of its weights (Polyak and Juditsky 1992).
 
     a_t = d_t a_{t-1} + (1 - d_t) w_t,   d_t = min(decay, (1 + t) / (10 + t))
 
-    The decay grows with the step, so that the random initial weights are forgotten quickly.
+    The decay grows with the step, so that the random initial weights are forgotten quickly. This is AveragedModel of
+    torch.optim.swa_utils for models whose position tables, which are buffers, grow with the longest input.
     """
 
-    module: Any  # of the class of the model
-
     def __init__(self, model: nn.Module, decay: float) -> None:
-        super().__init__(model)
         self.decay = decay
-        self.n_averaged.fill_(1)  # at 0 the first update would replace the initial weights
+        self.module: Any = copy.deepcopy(model)
+        self._averages: list[Any] = [average.detach() for average in self.module.parameters()]
+        self._weights: list[Any] = [weight.detach() for weight in model.parameters()]
 
-    def update(self, model: nn.Module, step: int) -> None:
-        """Update the average with the weights after optimizer step `step`; buffers are copied."""
-        self.multi_avg_fn = get_ema_multi_avg_fn(min(self.decay, (1 + step) / (10 + step)))
-        self.update_parameters(model)
+    def update(self, step: int) -> None:
+        """Update the average with the weights after optimizer step `step`."""
+        average = get_ema_multi_avg_fn(min(self.decay, (1 + step) / (10 + step)))
+        average(self._averages, self._weights, step)
 
     @torch.no_grad()
-    def restore(self, model: nn.Module, averages: Mapping[str, Tensor]) -> None:
-        """Set the average to saved weights, and the buffers to those of the model."""
+    def restore(self, averages: Mapping[str, Tensor]) -> None:
+        """Set the average to saved weights."""
         for name, average in self.module.named_parameters():
             average.copy_(averages[name])
-        for copied, buffer in zip(self.module.buffers(), model.buffers(), strict=True):
-            copied.copy_(buffer)

@@ -29,7 +29,8 @@ def load_pretrained(recipe: Recipe) -> Any:
     if not isinstance(model, recipe.model_class):
         name = recipe.model.registered_name
         raise InputError(f"init: {recipe.init} holds a {type(model).__name__}, but model.name is {name!r}")
-    if model.tokenizer is None and isinstance(recipe.data, TextDatasetConfig):
+    needs_tokenizer = getattr(model.config, "max_characters", None) is None  # models of characters need none
+    if model.tokenizer is None and needs_tokenizer and isinstance(recipe.data, TextDatasetConfig):
         raise InputError(f"init: {recipe.init} has no tokenizer, which {recipe.task_class.title} requires")
     return model
 

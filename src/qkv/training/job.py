@@ -1,18 +1,21 @@
-"""Train a recipe: load data, vocabulary and model, then run the training loop."""
+"""Train a recipe: load data, tokenizer and model, then run the training loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from qkv.datasets.dataset import Dataset
 from qkv.errors import CheckpointError
 from qkv.hub.model_folder import ModelFolder
 from qkv.runtime.device import pick_device
-from qkv.runtime.randomness import seed_everything
-from qkv.tokenizers.characters import Characters
+from qkv.tasks.task import Task
+from qkv.tokenizers import Tokenizer
 from qkv.training.display import Display
 from qkv.training.finetune import copy_matching_weights, ignored_keys, load_pretrained, pretrained_config
-from qkv.training.loop import train
+from qkv.training.loop import seconds_per_step, train
 from qkv.training.memory_estimate import check_memory, explain_out_of_memory
 from qkv.training.recipe import Recipe
 from qkv.training.run import Run, TrainState
@@ -26,11 +29,46 @@ class Job:
     state: TrainState
 
 
+@dataclass(frozen=True)
+class Setup:
+    """The data, the task and the initialized model of a recipe."""
+
+    data: Dataset[Any]
+    tokenizer: Tokenizer | None
+    task: Task
+    model: Any
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run would train, and how long it would take."""
+
+    recipe: dict[str, Any]  # with the sizes of the data
+    data: dict[str, int]  # number of examples of each split
+    unit: str  # of the examples
+    tokenizer: str
+    vocab_size: int | None
+    parameters: int
+    steps_per_epoch: int  # of the first epoch
+    steps: int
+    seconds: float  # estimated from a few steps, without validation
+    device: str
+
+
 def begin(
-    recipe: Recipe, folder: Path, device: str = "auto", display: Display | None = None, *, force: bool = False
+    recipe: Recipe,
+    folder: Path,
+    device: str = "auto",
+    display: Display | None = None,
+    *,
+    force: bool = False,
+    overwrite: bool = False,
 ) -> Job:
-    """Train a recipe into a new folder; `force` skips the memory check."""
-    return _train(Run.new(folder, recipe), device, display or Display(), force)
+    """Train a recipe into a new folder.
+
+    `force` skips the memory check; `overwrite` deletes another run in the folder once all other input is valid.
+    """
+    return _train(Run.new(folder, recipe, overwrite=overwrite), device, display or Display(), force)
 
 
 def resume(
@@ -46,37 +84,69 @@ def resume(
     return _train(run.with_overrides(assignments) if assignments else run, device, display or Display(), force)
 
 
+def dry_run(recipe: Recipe, device: str = "auto", display: Display | None = None, *, force: bool = False) -> DryRun:
+    """Load the data, initialize the model and time a few steps; nothing is written."""
+    setup = _prepare(recipe, None, device, display or Display(), force)
+    task, model = setup.task, setup.model
+    batches = len(task.epoch(0))
+    sizes = {split: setup.data.size(split) for split in setup.data.splits}
+    return DryRun(
+        recipe={**recipe.to_dict(), "model": {"name": recipe.model.registered_name, **model.config.to_dict()}},
+        data={split: size for split, size in sizes.items() if size is not None},
+        unit=setup.data.unit,
+        tokenizer=_describe_tokenizer(recipe, setup.tokenizer).strip().removeprefix("tokenizer "),
+        vocab_size=None if setup.tokenizer is None else len(setup.tokenizer),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        steps_per_epoch=batches,
+        steps=batches * recipe.train.epochs,
+        seconds=batches * recipe.train.epochs * seconds_per_step(task, model, recipe.train),
+        device=str(model.device),
+    )
+
+
 def _train(run: Run, device: str, display: Display, force: bool) -> Job:
-    recipe = run.recipe
+    setup = _prepare(run.recipe, run, device, display, force)
+    # All input has been checked: only now is the run's folder created.
+    with run.lock(), explain_out_of_memory(run):
+        return Job(run, train(run, setup.task, setup.model, setup.data.fingerprint, display))
+
+
+def _prepare(recipe: Recipe, run: Run | None, device: str, display: Display, force: bool) -> Setup:
+    """Load the data and build task and model; a resumed run has the tokenizer and config of its newest checkpoint."""
     torch_device = pick_device(device)
     task_class, network = recipe.task_class, recipe.model_class
     data = recipe.data.load()
-    resumed = bool(run.checkpoints)
+    resumed = run if run is not None and run.opened is not None and run.checkpoints else None
     pretrained = None if resumed else load_pretrained(recipe)
-    vocabulary = run.vocabulary or (
-        task_class.learn_vocabulary(data, recipe.data, recipe.model) if pretrained is None else pretrained.tokenizer
-    )
-    if resumed:
-        saved = ModelFolder(run.checkpoints[-1])
+    if resumed is not None:
+        tokenizer = resumed.tokenizer
+    elif pretrained is not None:
+        tokenizer = pretrained.tokenizer
+    else:
+        tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
+    if resumed is not None:
+        saved = ModelFolder(resumed.checkpoints[-1])
         config = saved.config
         if saved.network is not network:
             raise CheckpointError(
-                f"{run.checkpoints[-1]}: holds a {saved.network.__name__}, but the run trains a {network.__name__}"
+                f"{resumed.checkpoints[-1]}: holds a {saved.network.__name__}, but the run trains a {network.__name__}"
             )
     elif pretrained is not None:
-        config = pretrained_config(recipe, pretrained, task_class.sizes(data, vocabulary))
+        config = pretrained_config(recipe, pretrained, task_class.sizes(data, tokenizer))
     else:
-        config = recipe.model.replace(**task_class.sizes(data, vocabulary))
-    task = task_class.prepare(data, vocabulary, config, recipe.task, recipe.train, recipe.seed)
+        config = recipe.model.replace(**task_class.sizes(data, tokenizer))
+    task = task_class.prepare(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
     if not force:
         check_memory(recipe, network, config, task, torch_device, display.print)
-    seed_everything(recipe.seed)
+    if run is not None:
+        run.check_folder()
+    torch.manual_seed(recipe.seed)
     model: Any = network(config)
     fresh = [] if pretrained is None else copy_matching_weights(model, pretrained)
     model = model.to(torch_device)
     size = sum(parameter.numel() for parameter in model.parameters())
     display.print(
-        f"{recipe.data.registered_name}  {task.describe()}{_describe_vocabulary(recipe, vocabulary)}    "
+        f"{recipe.data.registered_name}  {task.describe()}{_describe_tokenizer(recipe, tokenizer)}    "
         f"{recipe.model.registered_name}  {size / 1e6:.2f} M parameters    {torch_device}"
     )
     if pretrained is not None:
@@ -85,21 +155,17 @@ def _train(run: Run, device: str, display: Display, force: bool) -> Job:
     from_scratch = () if resumed or recipe.init is not None else task.notes_from_scratch()
     for note in (*task.notes, *from_scratch, *ignored_keys(recipe, pretrained)):
         display.print(f"note: {note}")
-    # All input has been checked: only now is the run's folder created.
-    with run.lock(), explain_out_of_memory(run):
-        return Job(run, train(run, task, model, data.fingerprint, display))
+    return Setup(data, tokenizer, task, model)
 
 
-def _describe_vocabulary(recipe: Recipe, vocabulary: Any) -> str:
-    """Describe the tokenizer and its size; "" without text."""
-    if vocabulary is None:
+def _describe_tokenizer(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
+    """Describe the tokenizer and the size of its vocabulary; "" without one."""
+    if tokenizer is None:
         return ""
     if recipe.init is not None:
         return "  tokenizer of init"
-    if isinstance(vocabulary, Characters):
-        return "  characters of words"
     data: Any = recipe.data
-    source = f"  tokenizer {data.tokenizer.name} ({len(vocabulary.source):,})"
-    if vocabulary.target is vocabulary.source:
+    source = f"  tokenizer {data.tokenizer.name} ({len(tokenizer.source):,})"
+    if tokenizer.target is tokenizer.source:
         return source
-    return f"{source} to {data.target_tokenizer.name} ({len(vocabulary.target):,})"
+    return f"{source} to {data.target_tokenizer.name} ({len(tokenizer.target):,})"

@@ -69,7 +69,7 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
             now = time.monotonic()
             state = replace(state, step=state.step + 1, epoch=step.epoch, batch=step.number + 1, seconds=now - began)
             if ema is not None:
-                ema.update(model, state.step)
+                ema.update(state.step)
             if state.step % LOG_EVERY == 0 or state.step == 1 or step.end == 1.0:
                 speed, clock, tokens = tokens / (now - clock), now, 0
                 log.write(state.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
@@ -95,6 +95,26 @@ def train(run: Run, task: Task, model: Network, data: str, display: Display) -> 
             state = replace(state, finished=True, seconds=time.monotonic() - began)
             save()
     return state
+
+
+def seconds_per_step(task: Task, model: Network, config: TrainConfig, count: int = 3) -> float:
+    """Return the mean time of `count` training steps, on batches spread over an epoch; changes the model."""
+    environment = current_environment(model.device, config, capturable=task.capturable)
+    step_class = CudaGraphTrainStep if environment.graphs else TrainStep
+    train_step = step_class(model, partial(task.loss, model), environment.precision, config.clip)
+    optimizer = adamw(model, config)
+    batches = task.epoch(0)
+    seconds = []
+    model.train()
+    for number in range(0, len(batches), -(-len(batches) // count)):
+        for _ in range(2):  # the first step on a batch also compiles and captures kernels
+            began = time.monotonic()
+            batch = task.batch(batches[number], padded_to_shape=environment.graphs).to(model.device)
+            torch.stack(list(train_step(batch))).tolist()
+            optimizer.step()
+            elapsed = time.monotonic() - began
+        seconds.append(elapsed)
+    return sum(seconds) / len(seconds)
 
 
 class Step(NamedTuple):

@@ -3,19 +3,37 @@
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, InstanceOf, model_validator
 
-from qkv.config import Config, StringList, build, merge, override, read_toml, require
+from qkv.config import Config, PositiveFloat, StringList, build, merge, override, read_toml, require
 from qkv.datasets.dataset import DatasetConfig, FilePath, TextDatasetConfig
 from qkv.errors import InputError
-from qkv.registry import lookup, nearest, registered
-from qkv.runtime.text import printable_repr
+from qkv.registry import lookup, nearest, registered, unknown
+from qkv.runtime.text import printable, printable_repr
 from qkv.tasks.task import Task, TaskConfig
 from qkv.tasks.train_config import TrainConfig
 
 SECTIONS = {"task": "task", "data": "dataset", "model": "model"}  # sections of a recipe that name a registered class
+
+
+class Minutes(Config):
+    """Measured training time of a recipe; unset: not measured."""
+
+    cpu: PositiveFloat | None = None  # on one CPU core
+    gpu: PositiveFloat | None = None  # on one NVIDIA H200
+
+
+class RecipeInfo(NamedTuple):
+    """One row of `qkv recipes`."""
+
+    name: str
+    task: str
+    data: str
+    model: str
+    minutes: Minutes
+    purpose: str  # the first line of the file, if it is a comment
 
 
 class Recipe(Config):
@@ -23,7 +41,7 @@ class Recipe(Config):
 
     name: str = ""  # of the built-in recipe, or the path of a .toml file
     overrides: StringList = ()  # --set assignments applied to it
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0  # of weights, batches and dropout
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0  # of weights, batches and dropout
     init: FilePath | None = None  # folder of a pretrained model of the same name; its tokenizer is used
     task: InstanceOf[TaskConfig]
     data: InstanceOf[DatasetConfig]
@@ -116,8 +134,14 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
     values = dict(data)
     name, classes = values.pop("name", None), registered(kind)
     if not isinstance(name, str) or name not in classes:
-        raise InputError(f"{where}: {section}.name = {printable_repr(name)}{nearest(str(name), classes)}")
+        raise InputError(f"{where}: {section}.name: {unknown(kind, name)}")
     cls = classes[name]
+    config_class = getattr(cls, "config_class", cls)
+    valid = ("name", *(["preset"] if getattr(cls, "presets", None) else []), *config_class.model_fields)
+    for key in values:
+        if key not in valid:
+            hint = nearest(key, valid, f"{section}.")
+            raise InputError(f"{where}: unknown key {section}.{printable(key)}{hint}")
     if section == "model":
         values = _with_preset(cls, values, where)
         task = task_of(table)
@@ -125,9 +149,9 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
             for key in (*task.from_data, *task.model_options):
                 if key in values and values[key] != task.model_options.get(key, values):
                     raise InputError(f"{where}: model.{key} is set by the data; remove it")
-            fixed = {key: value for key, value in task.model_options.items() if key in cls.config_class.model_fields}
+            fixed = {key: value for key, value in task.model_options.items() if key in config_class.model_fields}
             values = {**values, **fixed}
-    return build(getattr(cls, "config_class", cls), values, where, prefix=f"{section}.")
+    return build(config_class, values, where, prefix=f"{section}.")
 
 
 def _with_preset(cls: type[Any], values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -182,6 +206,7 @@ def _model_names(task: type[Task]) -> list[str]:
 def recipe_table(name: str) -> dict[str, Any]:
     """Read the TOML table of a recipe, merged into that of the built-in recipe that it `extends`."""
     table = read_toml(recipe_path(name))
+    table.pop("minutes", None)  # of `recipe_info`; it does not define the run
     base = table.pop("extends", None)
     if base is None:
         return table
@@ -190,6 +215,21 @@ def recipe_table(name: str) -> dict[str, Any]:
         close = nearest(str(base), names)
         raise InputError(f"recipe {name}: extends {printable_repr(base)}, which is not a built-in recipe{close}")
     return merge(recipe_table(base), table)
+
+
+def recipe_info(name: str) -> RecipeInfo:
+    """Return the purpose of a recipe and the names in it, without checking its other keys."""
+    path, table = recipe_path(name), recipe_table(name)
+    task, data, model = (_section_name(table, section) for section in SECTIONS)
+    minutes = build(Minutes, read_toml(path).get("minutes", {}), f"recipe {name}", prefix="minutes.")
+    first, _, _ = path.read_text(encoding="utf-8").partition("\n")
+    purpose = first.strip("# .") if first.startswith("#") else ""
+    return RecipeInfo(name, task, data, model, minutes, purpose)
+
+
+def _section_name(table: Mapping[str, Any], section: str) -> str:
+    data = table.get(section, "")
+    return str(data.get("name", "")) if isinstance(data, Mapping) else str(data)
 
 
 def recipe_path(name: str) -> Path:

@@ -13,9 +13,9 @@ from qkv.config import build, override
 from qkv.datasets.dataset import Dataset
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import read_manifest, verify_manifest, write_manifest
-from qkv.hub.model_folder import Network, checkpoint_path, checkpoint_step, checkpoints_in, save_model
+from qkv.hub.model_folder import CHECKPOINT, Network, checkpoint_path, checkpoint_step, checkpoints_in, save_model
 from qkv.hub.tensors import WEIGHTS, read_tensors, write_tensors
-from qkv.hub.tokenizer_files import TOKENIZER, AnyTokenizer, read_vocabulary
+from qkv.runtime.device import random_state, restore_random_state
 from qkv.runtime.files import (
     atomic_folder,
     check_output_file,
@@ -29,15 +29,16 @@ from qkv.runtime.files import (
     remove_leftovers,
     write_atomically,
 )
-from qkv.runtime.randomness import random_state, restore_random_state
 from qkv.tasks.task import Task
+from qkv.tokenizers import Tokenizer, load_tokenizer
 from qkv.training.ema import EMA
 from qkv.training.environment import RunEnvironment
 from qkv.training.recipe import Recipe
-from qkv.training.run_manifest import MANIFEST, Manifest
+from qkv.training.run_manifest import MANIFEST, RECIPE, Manifest
 from qkv.types import Tensor
 
 LOG, TRAINING = "log.jsonl", "training.safetensors"
+RUN_FILES = (MANIFEST, RECIPE, LOG, "results.jsonl", "tensorboard")
 # Keys that can change on resume. The others define the model, the data or how an epoch is divided into batches.
 CHANGEABLE = (
     "task.label_smoothing",
@@ -88,12 +89,12 @@ class Run:
     recipe: Recipe
     manifest: Manifest
     opened: Manifest | None = None  # the manifest in the folder when it was opened; None for a new run
+    overwrite: bool = False  # delete another run in the folder
 
     @classmethod
-    def new(cls, folder: Path, recipe: Recipe) -> "Run":
-        """Return a run whose folder does not exist yet."""
-        require_free(folder)
-        return cls(folder, recipe, Manifest.of(recipe))
+    def new(cls, folder: Path, recipe: Recipe, *, overwrite: bool = False) -> "Run":
+        """Return a run that `lock` will create in a folder."""
+        return cls(folder, recipe, Manifest.of(recipe), overwrite=overwrite)
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -119,15 +120,30 @@ class Run:
         step = checkpoint_step(self.checkpoints[-1]) if self.checkpoints else 0
         return replace(self, recipe=recipe, manifest=self.manifest.with_version(recipe, step, assignments))
 
+    def check_folder(self) -> None:
+        """Raise if a new run cannot be started in the folder."""
+        if self.opened is not None:
+            return
+        if not (self.overwrite and (self.folder / MANIFEST).exists()):
+            require_free(self.folder)
+            return
+        others = [path.name for path in self.folder.iterdir() if not is_part_of_run(path.name)]
+        if others:
+            raise InputError(f"{self.folder}: --overwrite deletes a run only, but there is also {sorted(others)[0]}")
+        if self.recipe.init is not None and Path(self.recipe.init).resolve().is_relative_to(self.folder.resolve()):
+            raise InputError(f"{self.folder}: --overwrite would delete init = {self.recipe.init}")
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder for this process, write the manifest and remove leftovers of a killed process."""
+        self.check_folder()
         with name_output_errors(self.folder):
             create_folder(self.folder)
         with exclusive_lock(self.folder):
             # Another process may have changed the folder since it was checked.
             if self.opened is None:
-                require_free(self.folder)
+                self.check_folder()
+                remove_run(self.folder)
             elif Manifest.read(self.folder) != self.opened:
                 raise InputError(f"{self.folder}: its recipe was changed by another process: try again")
             remove_leftovers(self.folder)
@@ -147,12 +163,12 @@ class Run:
         return loaded
 
     @property
-    def vocabulary(self) -> AnyTokenizer | None:
-        """Return the vocabulary of the newest checkpoint; None without text."""
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of the newest checkpoint; None if it has none."""
         if not self.checkpoints:
             return None
         self._verify(self.checkpoints[-1])
-        return read_vocabulary(self.checkpoints[-1]) if (self.checkpoints[-1] / TOKENIZER).exists() else None
+        return load_tokenizer(self.checkpoints[-1])
 
     def save(
         self,
@@ -177,7 +193,7 @@ class Run:
         if ema is not None:
             tensors |= {f"weight.{name}": value for name, value in model.named_parameters()}
         with atomic_folder(path) as scratch:
-            save_model(model if ema is None else ema.module, task.vocabulary, scratch)
+            save_model(model if ema is None else ema.module, task.tokenizer, scratch)
             write_tensors(tensors, scratch / TRAINING)
             write_manifest(scratch, {"state": asdict(state), "data": data, **asdict(environment)})
         best = state.best and checkpoint_path(self.folder, state.best.step)
@@ -212,7 +228,7 @@ class Run:
             for name, buffer in _buffers(model).items():
                 buffer.copy_(saved.get(f"buffer.{name}", buffer))  # missing from old checkpoints
         if ema is not None:
-            ema.restore(model, weights)
+            ema.restore(weights)
         task.load_carried_state(model, _with_prefix("carried.", saved))
         restore_random_state(_with_prefix("random.", saved), model.device)
         state = build(TrainState, record["state"], str(path))
@@ -242,8 +258,25 @@ class Run:
 def require_free(folder: Path) -> None:
     """Raise if a new run cannot be started in a folder; leftovers of a killed process are allowed."""
     if (folder / MANIFEST).exists():
-        raise InputError(f"{folder}: holds another run; resume it with --resume {folder}, or choose another --out")
+        raise InputError(
+            f"{folder}: holds another run; resume it with --resume {folder}, replace it with --overwrite, or choose "
+            "another --output"
+        )
     check_output_folder(folder, ignore=is_leftover)
+
+
+def is_part_of_run(name: str) -> bool:
+    """Return whether a file of a run's folder was written by training or evaluation."""
+    return name in RUN_FILES or CHECKPOINT.fullmatch(name) is not None or is_leftover(name)
+
+
+def remove_run(folder: Path) -> None:
+    """Delete the run in a folder, if there is one; the manifest goes last, so that it can be done again if killed."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
+        if path.is_dir() and not path.is_symlink():
+            remove_folder(path)
+        elif not is_leftover(path.name):
+            path.unlink()
 
 
 def _is_logged_by(state: TrainState, line: str) -> bool:

@@ -33,7 +33,7 @@ def _data(answers: Sequence[Answer]) -> str:
 
 def _answer(answer: Answer) -> dict[str, Any]:
     # Most layers share their tokens: each distinct sequence is stored once and referenced by index.
-    texts = list(dict.fromkeys(tokens for m in answer.maps for tokens in (m.rows, m.columns)))
+    texts = list(dict.fromkeys(tokens for m in answer.attention for tokens in (m.rows, m.columns)))
     return {
         "picture": _picture(answer) if isinstance(answer, PictureAnswer) else None,
         "source": answer.source,
@@ -41,7 +41,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "score": answer.score if math.isfinite(answer.score) else None,
         "unknown": answer.unknown,
         "texts": texts,
-        "maps": [_map(attention_map, texts) for attention_map in answer.maps],
+        "maps": [_map(attention_map, texts) for attention_map in answer.attention],
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from qkv.pipelines.captioner import Captioned
+from qkv.pipelines.captioner import Caption
 from qkv.visualize.glyphs import clipped, visible
 from qkv.visualize.image_overlay import coloured
 from qkv.visualize.selection import pick_head
@@ -20,27 +20,27 @@ from qkv.visualize.template import write_page
 _SIDE, _TILE = 288, 144  # longer side in pixels of an image and of an attention tile
 
 
-def save_captions(answers: Sequence[Captioned], path: str | os.PathLike[str], *, title: str = "Captions") -> Path:
+def save_captions(answers: Sequence[Caption], path: str | os.PathLike[str], *, title: str = "Captions") -> Path:
     """Write captions and the attention of each word as one self-contained HTML file without scripts."""
     sections = "".join(map(_section, answers))
     return write_page(path, "caption_page.html", title, {"captions": sections}, pictures=True)
 
 
-def _section(answer: Captioned) -> str:
+def _section(answer: Caption) -> str:
     text = html.escape(clipped(answer.text)) or "(empty)"
     original = _img(_scaled(answer.pixels, _SIDE), f"Image {answer.source}")
     head = f"<h2>{text}</h2><p>{html.escape(answer.source)} · score {answer.score:.3f}</p>"
     return f"<section>{original}<div>{head}{_tiles(answer)}</div></section>\n"
 
 
-def _tiles(answer: Captioned) -> str:
+def _tiles(answer: Caption) -> str:
     """Return one tile per token: the image in grey, coloured by attention weight."""
-    if not answer.maps:
+    if not answer.attention:
         return ""
     small = Image.fromarray(np.ascontiguousarray(answer.pixels)).convert("L")
     grey = _scaled(np.asarray(small), _TILE)
     tiles = []
-    for token, row in zip(answer.maps[0].rows, pick_head(answer.maps[0], None), strict=True):
+    for token, row in zip(answer.attention[0].rows, pick_head(answer.attention[0], None), strict=True):
         weights: Float[np.ndarray, "rows columns"] = row.reshape(answer.grid)
         peak = float(weights.max(initial=0.0))
         word = visible(token.strip())

@@ -64,7 +64,7 @@ def _article(episode: EpisodeAnswer) -> str:
     query = len(episode.labels) - 1
     outcome = "correct" if episode.right else f"wrong: the label is class {episode.labels[-1] + 1}"
     figures = "\n".join(_figure(episode, number) for number in (query, *range(query)))
-    layers = ", ".join(html.escape(attention.layer) for attention in episode.maps)
+    layers = ", ".join(html.escape(attention.layer) for attention in episode.attention)
     return (
         f'<article>\n<h2>{html.escape(episode.source)} <span class="{"right" if episode.right else "wrong"}">predicted '
         f"class {episode.guess + 1} ({math.exp(episode.score):.1%}), {outcome}</span></h2>\n"
@@ -81,7 +81,7 @@ def _figure(episode: EpisodeAnswer, number: int) -> str:
         f'<svg viewBox="0 0 100 8" preserveAspectRatio="none" role="img"><title>{html.escape(attention.layer)}: '
         f'{weights[number]:.4f}</title><rect class="track" width="100" height="8"/>'
         f'<rect class="bar" width="{100 * weights[number]:.2f}" height="8"/></svg>'
-        for attention, weights in zip(episode.maps, _shares(episode), strict=True)
+        for attention, weights in zip(episode.attention, _shares(episode), strict=True)
     )
     same = " same" if episode.labels[number] == episode.labels[-1] else ""
     asked = " asked" if number == len(episode.labels) - 1 else ""
@@ -102,7 +102,7 @@ def _caption(episode: EpisodeAnswer, number: int) -> tuple[str, str]:
 
 def _shares(episode: EpisodeAnswer) -> list[np.ndarray]:
     """Return the attention weights of each layer over the images, averaged over heads."""
-    return [checked_weights(attention).mean(axis=0)[0] for attention in episode.maps]
+    return [checked_weights(attention).mean(axis=0)[0] for attention in episode.attention]
 
 
 def _picture(pixels: UInt8[np.ndarray, "height width colours"]) -> Image.Image:

@@ -10,14 +10,14 @@ from qkv.runtime.text import printable
 
 def pick_map(answer: Answer, layer: str | None) -> AttentionMap:
     """Return the map of `layer`, by default the first."""
-    if not answer.maps:
+    if not answer.attention:
         raise InputError("no attention weights were recorded")
     if layer is None:
-        return answer.maps[0]
-    for attention_map in answer.maps:
+        return answer.attention[0]
+    for attention_map in answer.attention:
         if attention_map.layer == layer:
             return attention_map
-    names = ", ".join(attention_map.layer for attention_map in answer.maps)
+    names = ", ".join(attention_map.layer for attention_map in answer.attention)
     raise InputError(f"no attention recorded for layer {layer!r}; available: {names}")
 
 

@@ -16,7 +16,7 @@ from qkv.attention import Prefix
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.families.bert import ARCHITECTURES, FAMILY, read_config, write_config
 from qkv.hub.released import write_released
-from qkv.models.bert import Bert, Config, Pretraining
+from qkv.models.bert import Bert, BertConfig, Pretraining
 
 transformers = pytest.importorskip("transformers")
 
@@ -110,8 +110,8 @@ def test_padded_batches_equal_transformers(side, tmp_path):
     hf, tokens, lengths = theirs(), some_tokens(), torch.tensor([10, 6, 1])
     hf.save_pretrained(tmp_path)
     model = qkv.load(tmp_path)
-    place = torch.arange(10)
-    real = place < lengths[:, None] if side == "right" else place >= 10 - lengths[:, None]
+    position = torch.arange(10)
+    real = position < lengths[:, None] if side == "right" else position >= 10 - lengths[:, None]
     said = hf(tokens, attention_mask=real.long(), output_attentions=True)
     with qkv.watch(model) as seen:
         hidden = model(tokens, lengths=lengths) if side == "right" else model(tokens, mask=~Prefix(10 - lengths))
@@ -178,8 +178,8 @@ def test_half_precision_files_are_read_exactly(dtype, tmp_path):
     hf.save_pretrained(tmp_path)
     attention = hf.encoder.layer[1].attention.self
     expected = torch.cat((attention.query.weight, attention.key.weight, attention.value.weight))
-    assert qkv.load(tmp_path).encoder[1].attention.project.weight.equal(expected.float())
-    assert qkv.load(tmp_path, dtype=dtype).encoder[1].attention.project.weight.equal(expected)
+    assert qkv.load(tmp_path).encoder[1].attention.qkv_proj.weight.equal(expected.float())
+    assert qkv.load(tmp_path, dtype=dtype).encoder[1].attention.qkv_proj.weight.equal(expected)
 
 
 @torch.inference_mode()
@@ -248,7 +248,7 @@ def test_labels_keep_their_names():
 
 def test_missing_keys_have_the_defaults_of_transformers():
     ours = read_config({}, POOLED)
-    assert ours == Config(30522, feedforward=3072)
+    assert ours == BertConfig(vocab_size=30522, ffn_dim=3072)
     assert read_config(write_config(ours), POOLED) == ours
     for key, value in transformers.BertConfig().to_dict().items():
         assert write_config(ours).get(key, value) == value or key == "architectures"
@@ -286,10 +286,10 @@ def test_unsupported_configs_are_errors(changes, words, tmp_path):
     assert str(error.value).startswith(str(path))
 
 
-@pytest.mark.parametrize("changes", [{"position": "rotary"}, {"score": "additive"}])
+@pytest.mark.parametrize("changes", [{"position": "rotary"}, {"score": "additive"}, {"align": "sparsemax"}])
 def test_a_model_without_transformers_counterpart_is_not_written(changes, tmp_path):
-    model = Bert(Config(31, dim=16, heads=2, layers=1, max_length=12, **changes))
-    with pytest.raises(InputError, match="position 'learned'"):
+    model = Bert(BertConfig(vocab_size=31, dim=16, heads=2, layers=1, max_length=12, **changes))
+    with pytest.raises(InputError, match=f"transformers' {FAMILY.model_type} requires"):
         write_released(model, FAMILY, tmp_path)
     assert not any(tmp_path.iterdir())
 

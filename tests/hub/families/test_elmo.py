@@ -15,7 +15,7 @@ import torch
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.families.elmo import elmo_files, load_elmo, save_elmo
 from qkv.models.elmo import Elmo, ElmoConfig
-from qkv.tokenizers.characters import Characters
+from qkv.tokenizers.characters import CharacterIds
 from tests.limits import cpu_limit
 
 h5py = pytest.importorskip("h5py", reason="ELMo's released files need h5py")
@@ -60,13 +60,13 @@ def test_released_embeddings_are_reproduced_with_carried_state(released):
     texts = json.loads((released / "sentences.json").read_text())
     expected = [embeddings(released, number) for number in range(3)]
     state, compared = model.init_state(3), 0
-    for place in range(10):
-        words = [text[place].split() for text in texts]
+    for index in range(10):
+        words = [text[index].split() for text in texts]
         with torch.no_grad():
-            layers, state = model.forward_from(model.tokenizer(words), state)
+            layers, state = model.forward_from(CharacterIds()(words), state)
         for row in range(3):
             found = layers[row, -1, : len(words[row])]
-            torch.testing.assert_close(found, expected[row][place], rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(found, expected[row][index], rtol=1e-6, atol=1e-6)
             compared += found.numel()
     assert compared == 32 * sum(len(sentence.split()) for text in texts for sentence in text)
 
@@ -75,7 +75,7 @@ def test_only_later_sentences_depend_on_the_carried_state(released):
     model = load_elmo(released)
     texts = json.loads((released / "sentences.json").read_text())
     with torch.no_grad():
-        first, later = (model.representations(model.tokenizer([texts[0][place].split()]))[0, -1] for place in (0, 1))
+        first, later = (model.representations(CharacterIds()([texts[0][index].split()]))[0, -1] for index in (0, 1))
     torch.testing.assert_close(first, embeddings(released, 0)[0], rtol=1e-6, atol=1e-6)
     assert (later - embeddings(released, 0)[1]).abs().max() > 0.1
 
@@ -86,7 +86,7 @@ def test_released_context_free_embeddings_are_reproduced(released):
     with h5py.File(released / "elmo_token_embeddings.hdf5") as file:
         expected = torch.from_numpy(file["embedding"][()])
     with torch.no_grad():
-        found = model.word_encoder(model.tokenizer([words]))[0]
+        found = model.word_encoder(CharacterIds()([words]))[0]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert {"<S>", "</S>"} <= set(words)
 
@@ -127,8 +127,8 @@ def test_round_trip_is_bit_exact(tmp_path, changes):
         assert torch.equal(one, other), name
     assert again.config.dropout == 0.1
     assert again.config.replace(dropout=0.0) == model.config
-    assert again.tokenizer.longest == 9
-    rows = Characters(9)([["a", "cat"], ["sat"]])
+    assert again.tokenizer is None
+    rows = CharacterIds(9)([["a", "cat"], ["sat"]])
     assert torch.equal(again(rows), model(rows))
 
 
@@ -287,9 +287,9 @@ def test_a_corrupted_file_loads_or_is_an_error(saved):
     outcomes = set()
     for _ in range(150):
         data = bytearray(whole)
-        # Most of what HDF5 keeps about the numbers stands at the beginning.
-        for place in torch.randint(len(whole) // 4, (3,), generator=draw).tolist():
-            data[place] = int(torch.randint(256, (), generator=draw))
+        # HDF5 stores most of its metadata at the beginning.
+        for index in torch.randint(len(whole) // 4, (3,), generator=draw).tolist():
+            data[index] = int(torch.randint(256, (), generator=draw))
         path.write_bytes(data)
         try:
             load_elmo(saved)

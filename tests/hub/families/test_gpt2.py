@@ -15,7 +15,7 @@ from qkv.generation import DecodingConstraints, greedy_search
 from qkv.hub.conversion import convert
 from qkv.hub.families.gpt2 import FAMILY, read_config, write_config
 from qkv.hub.released import write_released
-from qkv.models.gpt2 import GPT2, Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 
 transformers = pytest.importorskip("transformers")
 
@@ -108,13 +108,13 @@ def test_left_padded_batches_equal_transformers(tmp_path):
 @torch.inference_mode()
 def test_fifty_greedy_tokens_equal_transformers(changes, tmp_path):
     hf, tokens, padding = theirs(**changes), some_tokens(), torch.tensor([0, 4, 9])
-    hf.transformer.wpe.weight.normal_(std=2)  # so that a text does not go on with one token for ever
+    hf.transformer.wpe.weight.normal_(std=2)  # so that a text does not repeat one token
     hf.save_pretrained(tmp_path)
     model = qkv.load(tmp_path)
     real = (torch.arange(10) >= padding[:, None]).long()
     expected = hf.generate(tokens, attention_mask=real, max_new_tokens=50, do_sample=False, pad_token_id=0)[:, 10:]
     _, state = model.forward_from(tokens[:, :-1], model.init_state(3, padding))
-    rules = DecodingConstraints(batch=3, begin=tokens[:, -1].tolist(), end=None, max_length=50)
+    rules = DecodingConstraints(batch=3, begin=tokens[:, -1].tolist(), end=None, max_new_tokens=50)
     assert [list(one.tokens) for one in greedy_search(model, state, rules)] == expected.tolist()
     assert len(expected.unique()) > 5
 
@@ -162,7 +162,7 @@ def test_files_of_any_float_dtype_are_read_exactly(dtype, tmp_path):
     for model in (qkv.load(tmp_path), qkv.load(tmp_path, dtype=dtype)):
         for number, block in enumerate(model.blocks):
             weight = hf.transformer.h[number].attn.c_attn.weight.T
-            assert block.attention.project.weight.equal(weight.to(block.attention.project.weight.dtype))
+            assert block.attention.qkv_proj.weight.equal(weight.to(block.attention.qkv_proj.weight.dtype))
     assert {weight.dtype for weight in qkv.load(tmp_path).parameters()} == {torch.float32}
     assert {weight.dtype for weight in qkv.load(tmp_path, dtype=dtype).parameters()} == {dtype}
 
@@ -192,7 +192,7 @@ def test_round_trip_through_transformers(changes, tmp_path):
 @torch.inference_mode()
 def test_a_qkv_model_loads_in_transformers(tmp_path):
     torch.manual_seed(1)
-    model = GPT2(Config(31, dim=16, heads=2, layers=2, max_length=12)).eval()
+    model = GPT2(GPT2Config(vocab_size=31, dim=16, heads=2, layers=2, max_length=12)).eval()
     write_released(model, FAMILY, tmp_path)
     hf = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert_same(hf(some_tokens()).logits, model(some_tokens()))
@@ -250,16 +250,16 @@ def test_unsupported_configs_are_errors(changes, words, tmp_path):
 
 def test_missing_keys_have_the_defaults_of_transformers():
     ours = read_config({}, ())
-    assert (ours.vocabulary_size, ours.dim, ours.layers, ours.heads, ours.max_length) == (50257, 768, 12, 12, 1024)
+    assert (ours.vocab_size, ours.dim, ours.layers, ours.heads, ours.max_length) == (50257, 768, 12, 12, 1024)
     assert read_config(write_config(ours), ()) == ours
     assert write_config(ours)["eos_token_id"] == 50256
     for key, value in transformers.GPT2Config().to_dict().items():
         assert write_config(ours).get(key, value) == value or key == "architectures"
 
 
-@pytest.mark.parametrize("changes", [{"position": "rotary"}, {"score": "additive"}])
+@pytest.mark.parametrize("changes", [{"position": "rotary"}, {"score": "additive"}, {"align": "sparsemax"}])
 def test_a_model_without_transformers_counterpart_is_not_written(changes, tmp_path):
-    model = GPT2(Config(31, dim=16, heads=2, layers=1, max_length=12, **changes))
-    with pytest.raises(InputError, match="position 'learned'"):
+    model = GPT2(GPT2Config(vocab_size=31, dim=16, heads=2, layers=1, max_length=12, **changes))
+    with pytest.raises(InputError, match=f"transformers' {FAMILY.model_type} requires"):
         write_released(model, FAMILY, tmp_path)
     assert not any(tmp_path.iterdir())

@@ -1,7 +1,6 @@
 """Marian folders as transformers writes them: what it computes, qkv computes, and reads back what qkv writes."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -92,7 +91,9 @@ def test_logits_hidden_states_and_attention_equal_transformers(tmp_path, changes
     encoded, decoded = [], []
     for states, stack in ((encoded, ours.encoder), (decoded, ours.decoder)):
         for block in stack:
-            block.register_forward_hook(lambda block, given, made, states=states: states.append(made[0]))
+            block.register_forward_hook(
+                lambda block, _, out, states=states: states.append(out if block in ours.encoder else out[0])
+            )
     with qkv.watch(ours) as seen:
         close(ours(source, target, lengths), expected.logits)
     for state, known in zip(encoded, expected.encoder_hidden_states[1:], strict=True):
@@ -129,7 +130,7 @@ def test_fifty_greedy_tokens_equal_generate(tmp_path, changes):
         max_new_tokens=50, min_new_tokens=50,
     )  # fmt: skip
     ours = qkv.load(tmp_path)
-    rules = DecodingConstraints(batch=12, begin=ours.config.begin_token, end=None, max_length=50)
+    rules = DecodingConstraints(batch=12, begin=ours.config.begin_token, end=None, max_new_tokens=50)
     found = greedy_search(ours, ours.init_state(ours.encode(source, lengths)), rules)
     assert expected.shape == (12, 51)  # with the token it begins with
     assert [list(one.tokens) for one in found] == expected[:, 1:].tolist()
@@ -144,7 +145,7 @@ def test_search_stops_like_generate(tmp_path):
     source, _, lengths = batch((7, 4, 1, 9, 2, 5, 3, 8, 6))
     ours = qkv.load(tmp_path)
     rules = DecodingConstraints(
-        batch=9, begin=PAD, end=ours.config.end_token, max_length=20, suppress_tokens=(ours.config.pad_token,)
+        batch=9, begin=PAD, end=ours.config.end_token, max_new_tokens=20, suppress_tokens=(ours.config.pad_token,)
     )
     found = greedy_search(ours, ours.init_state(ours.encode(source, lengths)), rules)
     expected = model.generate(
@@ -204,7 +205,7 @@ def test_a_released_model_can_be_saved_in_qkv_format(tmp_path):
 
 
 def rewrite(folder, change) -> None:
-    """Save a folder's tensors anew after `change` has been at them."""
+    """Save a folder's tensors after applying `change`."""
     from safetensors.torch import load_file, save_file
 
     file = folder / "model.safetensors"
@@ -284,6 +285,6 @@ def test_unsupported_configs_are_errors(tmp_path, changes, words):
 @pytest.mark.parametrize("changes", [{"norm": "pre"}, {"position": "rotary"}, {"score": "dot"}, {"begin_token": None}])
 def test_a_model_without_transformers_counterpart_is_not_written(tmp_path, changes):
     theirs().save_pretrained(tmp_path)
-    config = replace(qkv.load(tmp_path).config, **changes)
+    config = qkv.load(tmp_path).config.replace(**changes)
     with pytest.raises(InputError, match="transformers' marian"):
         FAMILY.write_config(config)

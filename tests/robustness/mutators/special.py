@@ -1,4 +1,4 @@
-"""Links, FIFOs, sockets and devices in place of files and folders, and output targets that cannot be used."""
+"""Links, FIFOs, sockets and devices instead of files and folders, and output targets that cannot be used."""
 
 import os
 import shutil
@@ -133,7 +133,7 @@ def output_targets() -> list[str]:
     return list(OUTPUTS)
 
 
-def place_output(kind: str, path: Path, sandbox: Sandbox) -> Path:
+def prepare_output(kind: str, path: Path, sandbox: Sandbox) -> Path:
     """Create an output target of a kind; returns the path to give to the command."""
     return OUTPUTS[kind](path, sandbox) or path
 

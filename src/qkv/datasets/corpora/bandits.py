@@ -16,7 +16,7 @@ from pydantic import Field
 from qkv.config import require
 from qkv.datasets.columns import Column
 from qkv.datasets.counter_rng import CounterRNG
-from qkv.datasets.dataset import BanditDataset, DatasetConfig
+from qkv.datasets.dataset import GENERATED, BanditDataset, DatasetConfig
 from qkv.registry import register
 
 
@@ -54,6 +54,7 @@ class BernoulliBandits(DatasetConfig):
     """Bernoulli multi-armed bandits; games are generated in every epoch."""
 
     summary = "Bernoulli multi-armed bandits (data.arms, data.pulls; synthetic)"
+    license = GENERATED
     dataset_class = BanditDataset
     columns = (
         Column("reward", "reward a game", digits=3),

@@ -19,7 +19,7 @@ from jaxtyping import Float32, Int64
 from numpy import ndarray
 
 from qkv.datasets.columns import wrong_bits
-from qkv.datasets.dataset import DatasetConfig, SequenceDataset
+from qkv.datasets.dataset import GENERATED, DatasetConfig, SequenceDataset
 from qkv.errors import InputError
 from qkv.registry import register
 
@@ -221,6 +221,7 @@ class SequenceConfig(DatasetConfig):
     """Base class of the algorithmic datasets."""
 
     dataset_class = SequenceDataset
+    license = GENERATED
     puzzle: ClassVar[Puzzle]
 
     def read(self) -> SequenceDataset:

@@ -9,9 +9,9 @@ equals any of them is correct.
 import re
 
 from qkv.datasets.archive import unpack
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import Column
 from qkv.datasets.dataset import PairConfig, PairDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_lines, split_by_source
 from qkv.errors import InputError

@@ -10,10 +10,10 @@ Any other year works as well.
 from pathlib import Path
 from typing import Any
 
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.captions import Captions, read_captioned_images
 from qkv.datasets.columns import CAPTIONS
 from qkv.datasets.dataset import CaptionDataset, CaptionFolderConfig
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.tables import parse_json
 from qkv.datasets.text_files import read_text
 from qkv.errors import InputError

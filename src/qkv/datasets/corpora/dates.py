@@ -26,7 +26,7 @@ from typing import Final, Literal, get_args
 from qkv.datasets.columns import EXACT, Column
 from qkv.datasets.corpora import calendar_words as words
 from qkv.datasets.corpora.calendar_words import Language
-from qkv.datasets.dataset import PairConfig, PairDataset
+from qkv.datasets.dataset import GENERATED, PairConfig, PairDataset
 from qkv.datasets.pair import Pair
 from qkv.errors import InputError
 from qkv.registry import register
@@ -200,6 +200,7 @@ class Dates(PairConfig):
     """Dates in natural language to ISO 8601."""
 
     summary = f"dates in natural language, in {len(LANGUAGES)} languages, to ISO 8601 (synthetic)"
+    license = GENERATED
     columns = (
         EXACT,
         Column("cer", "character error rate, %", 100, higher_is_better=False),

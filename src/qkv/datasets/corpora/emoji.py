@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import CAPTIONS
 from qkv.datasets.dataset import CaptionConfig, CaptionDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.text_files import digest, read_text
 from qkv.registry import register
 

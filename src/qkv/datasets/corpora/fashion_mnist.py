@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.datasets.archive import unpack
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import ACCURACY
 from qkv.datasets.dataset import DatasetConfig, ImageDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.errors import InputError
 from qkv.registry import register
 

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from qkv.datasets.cache import DatasetCache
 from qkv.datasets.captions import Captions, read_captioned_images
 from qkv.datasets.columns import CAPTIONS
 from qkv.datasets.dataset import CaptionDataset, CaptionFolderConfig
+from qkv.datasets.dataset_cache import DatasetCache
 from qkv.datasets.tables import csv_rows
 from qkv.datasets.text_files import digest, read_lines
 from qkv.errors import InputError

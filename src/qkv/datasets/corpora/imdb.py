@@ -8,9 +8,9 @@ import json
 import re
 
 from qkv.datasets.archive import unpack
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import ACCURACY
 from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import digest, split_by_source
 from qkv.registry import register

@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from qkv.datasets.archive import unpack_members
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import ACCURACY
 from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_text, digest
 from qkv.registry import register
@@ -56,7 +56,7 @@ class MovieReviews(LabeledTextConfig):
     info = INFO
     columns = ACCURACY
 
-    fold: Annotated[int, Field(ge=0, lt=FOLDS)] = 0  # index of the test fold, of ten
+    fold: Annotated[int, Field(ge=0, le=FOLDS - 1)] = 0  # index of the test fold, of ten
 
     def read(self) -> LabeledTextDataset:
         return LabeledTextDataset(read(self.cache, self.fold))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from qkv.datasets.archive import unpack
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import ACCURACY, Column
 from qkv.datasets.dataset import DatasetConfig, EpisodeDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.errors import InputError
 from qkv.registry import register
 

@@ -22,7 +22,7 @@ from numpy import ndarray
 
 from qkv.datasets.captions import Captions, Named
 from qkv.datasets.columns import EXACT, Column
-from qkv.datasets.dataset import CaptionConfig, CaptionDataset
+from qkv.datasets.dataset import GENERATED, CaptionConfig, CaptionDataset
 from qkv.datasets.text_files import digest
 from qkv.errors import InputError
 from qkv.registry import register
@@ -157,6 +157,7 @@ class Shapes(CaptionConfig):
     """Synthetic scenes of coloured shapes with captions."""
 
     summary = "scenes of coloured shapes with captions and object boxes, 64 x 64 pixels (synthetic)"
+    license = GENERATED
     columns = (EXACT, Column("pointing", "attention in the named object, %", 100))
 
     def read(self) -> CaptionDataset:

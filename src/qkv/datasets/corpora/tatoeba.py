@@ -3,9 +3,9 @@
 from typing import Literal
 
 from qkv.datasets.archive import unpack
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import BLEU
 from qkv.datasets.dataset import PairConfig, PairDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_lines, split_by_source
 from qkv.errors import InputError

@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from qkv.datasets.archive import unpack
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import Column
 from qkv.datasets.dataset import TextDataset, TextDatasetConfig
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.registry import register
 
 TRAIN_SHARE = 0.9  # first characters, as in nanoGPT

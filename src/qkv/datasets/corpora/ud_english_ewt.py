@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from qkv.datasets.archive import unpack
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import ACCURACY
 from qkv.datasets.dataset import TaggedConfig, TaggedDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.tagged import Tagged, parse_conllu
 from qkv.datasets.text_files import decode_lines
 from qkv.datasets.user_files import Column as TagColumn

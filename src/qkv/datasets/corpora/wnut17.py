@@ -1,9 +1,9 @@
 """WNUT 17: rare and emerging entities in web text (Derczynski et al. 2017)."""
 
 from qkv.datasets.archive import unpack
-from qkv.datasets.cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.columns import Column
 from qkv.datasets.dataset import TaggedConfig, TaggedDataset
+from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo
 from qkv.datasets.tagged import Tagged, parse_columns
 from qkv.datasets.text_files import decode_lines
 from qkv.registry import register

@@ -18,14 +18,14 @@ from torch import nn
 from qkv.config import build
 from qkv.errors import CheckpointError, InputError
 from qkv.hub.meta_model import meta_model, require_model_memory
-from qkv.hub.tensors import Progress
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.registry import nearest
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import open_bytes, read_object
+from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder
 from qkv.runtime.text import printable
-from qkv.tokenizers.characters import CHARACTERS, Characters
+from qkv.tokenizers.characters import CHARACTERS
 from qkv.types import Tensor
 
 OPTIONS, WEIGHTS = "options.json", "weights.hdf5"  # possibly prefixed
@@ -76,7 +76,6 @@ def load_elmo(
     with torch.no_grad():
         for name, (form, part) in _weight_entries(model):
             part.copy_(form.ours(stored.pop(name)))
-    model.tokenizer = Characters(config.max_characters)
     return model.to(device=target_device, dtype=dtype).eval()
 
 

@@ -1,0 +1,144 @@
+"""The keys of recipes and models, with value, type, default and meaning, as tables in the terminal."""
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qkv.cli.console import result
+from qkv.config import Config, Term, describe_fields, describe_options, describe_type, options_of
+from qkv.registry import describe, registered
+
+if TYPE_CHECKING:
+    from qkv.training.recipe import Recipe
+
+HEADERS = ("key", "value", "default", "type", "meaning")
+FROM_DATA = "from the data"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a config."""
+
+    name: str  # dotted, as in --set
+    value: Any
+    default: Any
+    type: str
+    meaning: str
+    kind: str = ""  # of the registered classes that it chooses from
+
+    @property
+    def cells(self) -> dict[str, str]:
+        cells = (self.name, format_value(self.value), format_value(self.default), self.type, self.meaning)
+        return dict(zip(HEADERS, cells, strict=True))
+
+
+@dataclass(frozen=True)
+class KeyTable:
+    """The keys of one table of a recipe."""
+
+    title: str
+    keys: tuple[Key, ...]
+
+
+def recipe_keys(recipe: "Recipe") -> list[KeyTable]:
+    """Return the keys of a recipe, grouped by table."""
+    general = (key for key in config_keys(recipe) if key.name in ("seed", "init"))
+    task, from_data = recipe.task_class, recipe.task_class.from_data
+    sections: list[tuple[str, Config, type[Any], Sequence[str]]] = [
+        ("task", recipe.task, task, ()),
+        ("data", recipe.data, type(recipe.data), ()),
+        ("model", recipe.model, recipe.model_class, from_data),
+    ]
+    tables = [KeyTable("recipe", tuple(general))]
+    for section, config, cls, keys in sections:
+        title = f"[{section}] {config.registered_name}: {describe(cls)}"
+        tables.append(KeyTable(title, tuple(config_keys(config, f"{section}.", keys))))
+    return [*tables, KeyTable("[train]", tuple(config_keys(recipe.train, "train.")))]
+
+
+def config_keys(config: Config, prefix: str = "", from_data: Sequence[str] = ()) -> Iterator[Key]:
+    """Yield the keys of a config and of its terms; those in `from_data` have no value before training."""
+    meanings = describe_fields(type(config))
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        data = FROM_DATA if name in from_data else _to_data(value)
+        type_name = describe_type(field.annotation, field.metadata)
+        kind = value.kind if isinstance(value, Term) else ""
+        yield Key(f"{prefix}{name}", data, _to_data(field.default), type_name, meanings[name], kind)
+        if isinstance(value, Term):
+            yield from _term_keys(value, f"{prefix}{name}.")
+
+
+def _term_keys(term: Term, prefix: str) -> Iterator[Key]:
+    meanings = describe_options(term.cls)
+    for name, field in options_of(term.cls).model_fields.items():  # type: ignore[arg-type]
+        value, default = term.options.get(name, field.default), field.default
+        type_name = describe_type(field.annotation, field.metadata)
+        yield Key(f"{prefix}{name}", _to_data(value), _to_data(default), type_name, meanings[name])
+
+
+def _to_data(value: Any) -> Any:
+    """Return a value of a config as plain data; a term is its name, since its options have keys of their own."""
+    if isinstance(value, Term):
+        return value.name
+    if isinstance(value, Config):
+        return value.to_dict()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def format_value(value: Any) -> str:
+    """Return a value as it is written after --set KEY=."""
+    if value is None:
+        return "unset"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def tables_json(tables: Iterable[KeyTable]) -> list[Mapping[str, Any]]:
+    """Return the keys of all tables for JSON."""
+    return [
+        {"key": key.name, "value": key.value, "default": key.default, "type": key.type, "meaning": key.meaning}
+        | ({"values": sorted(registered(key.kind))} if key.kind else {})
+        for table in tables
+        for key in table.keys
+    ]
+
+
+def print_tables(tables: Iterable[KeyTable], headers: Sequence[str] = HEADERS) -> None:
+    """Print some columns of the keys of all tables, each with one width."""
+    shown = list(tables)
+    rows = [[key.cells[header] for header in headers] for table in shown for key in table.keys]
+    lines = iter(format_rows(headers, rows, below=2))
+    result(next(lines))
+    for table in shown:
+        result(f"\n{table.title}")
+        for _ in table.keys:
+            result(next(lines))
+    kinds = sorted({key.kind for table in shown for key in table.keys if key.kind})
+    if kinds:
+        result("\nvalues")
+    for kind in kinds:
+        result(f"{kind}: {', '.join(sorted(registered(kind)))}")
+
+
+def format_rows(headers: Sequence[str], rows: Sequence[Sequence[str]], below: int = 1) -> list[str]:
+    """Align rows in columns, headers first; in a narrow terminal the last `below` cells go on a line below."""
+    table = [headers, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(headers))]
+    columns = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else sys.maxsize
+    if sum(widths) + 2 * len(widths) - 2 <= columns:
+        return [_join(row, widths) for row in table]
+    fixed = len(headers) - below
+    lines = []
+    for row in table:
+        rest = "; ".join(reversed([cell for cell in row[fixed:] if cell]))
+        wrapped = textwrap.wrap(rest, columns, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+        lines.append("\n".join([_join(row[:fixed], widths), *wrapped]))
+    return lines
+
+
+def _join(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)).rstrip()

@@ -1,0 +1,154 @@
+"""Base classes of the pipelines: a model with its tokenizer, raw input in, answer out."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+
+import torch
+from torch import nn
+
+from qkv.datasets.tagged import Tagged
+from qkv.errors import InputError
+from qkv.hub import load_as
+from qkv.nn.interfaces import TextEncoder
+from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
+from qkv.runtime.device import pick_device
+from qkv.tokenizers import Tokenizer
+
+Input = TypeVar("Input")
+InputOf = TypeVar("InputOf", contravariant=True)
+Output = TypeVar("Output")
+Options = ParamSpec("Options")
+
+
+class Pipeline:
+    """A model with its tokenizer: call it with one input for one answer, or with a list for a list of answers.
+
+    `model` is a training run, a saved model, the name of a model on the Hugging Face Hub, or a network. The tokenizer
+    is the one saved with the model, unless another is passed.
+    """
+
+    task_description: ClassVar[str]
+    model_class: ClassVar[type[Any]]  # base class of the models that the pipeline can run
+    input_types: ClassVar[tuple[type, ...]] = (str, Path, Tagged)  # of one input
+    model: Any
+
+    def __init__(
+        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
+    ) -> None:
+        if isinstance(model, str | Path):
+            self.name = str(model)
+            network = load_as(self.model_class, model, pick_device(device))
+        else:
+            self.name = type(model).__name__
+            network = model if device == "auto" else model.to(pick_device(device))
+            if not isinstance(network, self.model_class):
+                raise InputError(f"{self.name}: {self.task_description} requires a {self.model_class.__name__}")
+        self.model = network.eval()
+        self._tokenizer = network.tokenizer if tokenizer is None else tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        if self._tokenizer is None:
+            raise InputError(f"{self.name}: no tokenizer was found next to the weights; pass one")
+        return self._tokenizer
+
+
+class TextPipeline(Pipeline):
+    """A text encoder with its tokenizer."""
+
+    model_class: ClassVar = TextEncoder
+    heads: ClassVar[tuple[str, ...]] = ()  # heads that the pipeline supports; empty: any head, or none
+    model: TextEncoder
+
+    def __init__(
+        self, model: str | Path | nn.Module, tokenizer: Tokenizer | None = None, device: str | torch.device = "auto"
+    ) -> None:
+        super().__init__(model, tokenizer, device)
+        head = self.model.config.head
+        if self.heads and head not in self.heads:
+            raise InputError(
+                f"{self.name}: {self.task_description} requires a model with the head {' or '.join(self.heads)}, "
+                f"but this one has {'no head' if head is None else f'the head {head}'}"
+            )
+        try:
+            self.encoder: AnyExampleEncoder = build_example_encoder(self._tokenizer, self.model.config)
+        except InputError as error:
+            raise InputError(f"{self.name}: {error}") from None
+
+    @property
+    def max_tokens(self) -> int:
+        """Maximum number of tokens of a text, without special tokens."""
+        return self.encoder.max_tokens(self.model.config.max_length)
+
+    @property
+    def unit(self) -> str:
+        """Unit that `max_tokens` counts: "tokens" or "sentences"."""
+        return self.encoder.unit
+
+    def too_long(self, texts: Sequence[str]) -> list[int]:
+        """The 1-based numbers of the texts that are truncated to the model's maximum length."""
+        encoded = self.encoder.fresh_copy().encode(texts)
+        return [number for number, ids in enumerate(encoded, start=1) if len(ids) > self.max_tokens]
+
+
+class OneOrMany(Protocol[InputOf, Options, Output]):
+    """One input gives one output, a sequence of inputs a list of outputs."""
+
+    @overload
+    def __call__(self, inputs: InputOf, /, *args: Options.args, **options: Options.kwargs) -> Output: ...
+
+    @overload
+    def __call__(
+        self, inputs: Iterable[InputOf], /, *args: Options.args, **options: Options.kwargs
+    ) -> list[Output]: ...
+
+
+class OneOrManyMethod(Protocol[InputOf, Options, Output]):
+    """A method whose bound form is a `OneOrMany`."""
+
+    def __get__(self, pipeline: Any, owner: Any) -> OneOrMany[InputOf, Options, Output]: ...
+
+
+def one_or_many(
+    method: Callable[Concatenate[Any, Sequence[Input], Options], list[Output]],
+) -> OneOrManyMethod[Input, Options, Output]:
+    """Decorate a method from a list of inputs to a list of outputs so that it also takes one input."""
+
+    @wraps(method)
+    def call(self: Pipeline, inputs: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(inputs, self.input_types):
+            one: Any = [inputs]
+            return method(self, one, *args, **options)[0]
+        return method(self, list(inputs), *args, **options)
+
+    return cast(Any, call)
+
+
+@dataclass(frozen=True)
+class DecoderTokens:
+    """Special tokens of a decoder."""
+
+    begin: int
+    end: int
+    suppressed: list[int]  # never generated
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: Tokenizer, config: Any) -> "DecoderTokens":
+        """Return the tokens that the model's config sets, as released translators do, and else the tokenizer's."""
+        tokens = tokenizer.special_tokens.replace(
+            **{name: getattr(config, f"{name}_token", None) for name in ("pad", "begin", "end")}
+        )
+        if tokens.begin is None or tokens.end is None:
+            raise InputError("the tokenizer defines no begin or end token")
+        return cls(tokens.begin, tokens.end, tokens.suppressed)
+
+
+def require_text(texts: Sequence[str]) -> None:
+    """Raise for the first text that is empty or blank."""
+    for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            raise InputError(f"input {number} is empty")

@@ -1,0 +1,272 @@
+"""Views of attention: for each kind of model its inputs, its figures and the options of `qkv view` that it supports."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.console import RenderableType
+
+from qkv.datasets.dataset import Dataset
+from qkv.datasets.tagged import Tagged, text_of
+from qkv.errors import InputError
+from qkv.interpret.attention_probe import AttentionProbe
+from qkv.interpret.document_probe import DocumentProbe
+from qkv.interpret.episode_probe import EpisodeProbe
+from qkv.interpret.game_probe import GameProbe
+from qkv.interpret.image_probe import PictureProbe
+from qkv.interpret.memory_probe import MemoryProbe
+from qkv.models.han import HAN
+from qkv.models.show_attend_tell import ShowAttendTell
+from qkv.models.snail import SNAIL, SNAILPolicy
+from qkv.models.vit import ViT
+from qkv.nn.interfaces import EncoderDecoder, SequenceModel
+from qkv.pipelines.captioner import Captioner
+from qkv.pipelines.translator import Translator
+from qkv.runtime.text import printable
+from qkv.visualize.attention_page import save_page
+from qkv.visualize.caption_page import save_captions
+from qkv.visualize.document_page import document_lines, save_document_page
+from qkv.visualize.episode_page import save_episode_page, save_episode_png
+from qkv.visualize.figure import save_png
+from qkv.visualize.image_overlay import over_patches, save_picture_png
+from qkv.visualize.memory_figure import save_memory_png
+from qkv.visualize.selection import pick_map
+from qkv.visualize.terminal import heat_map
+
+MAX_HEADING = 200  # characters of the source printed above its heat map
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """Options of a view; one that a view does not support has its default."""
+
+    layer: str | None = None  # layer to plot
+    head: int | None = None  # head to plot; None: average
+    count: int = 20  # number of test examples, if there are no inputs
+    num_beams: int = 1
+
+
+class View:
+    """Runs a model on inputs and renders its attention; the base class is for text encoders and language models."""
+
+    model_class: ClassVar[type[Any]] = object
+    inputs: ClassVar[str] = "a text"
+    default_inputs: ClassVar[bool] = False  # whether there are examples to show if no inputs are passed
+    options: ClassVar[frozenset[str]] = frozenset({"document", "page", "png", "layer", "head"})
+
+    def __init__(self, run: Path, device: str, load_data: Callable[[], Dataset[Any]]) -> None:
+        self.run = run
+        self.device = device
+        self.load_data = load_data
+        self.reader: AttentionProbe | DocumentProbe | None = None  # truncates long texts
+        self.layers = 0  # number of layers of the model, if a page may not hold all of them
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Return the answers of the model with their attention."""
+        self.reader = AttentionProbe(self.run, device=self.device)
+        self.layers = len(self.reader.layers)
+        return self.reader.probe(sources, options.layer)
+
+    def heading(self, answer: Any) -> str:
+        """Return a line that describes an answer."""
+        source = printable(" ".join(answer.source.split()), MAX_HEADING)
+        return f"{source}  ->  {printable(answer.text)}" if answer.text else source
+
+    def figure(self, answer: Any, options: ViewOptions) -> RenderableType | None:
+        """Return a figure for the terminal; raise if the layer or the head does not exist."""
+        return heat_map(pick_map(answer, options.layer), head=options.head)
+
+    def write(
+        self, answers: Sequence[Any], page: Path | None, png: Path | None, options: ViewOptions
+    ) -> dict[str, str]:
+        """Write the page of all answers and the PNG of the first, and return their paths."""
+        written = {"page": str(self.save_page(answers, page or self.run / "attention.html"))}
+        if png is not None:
+            written["png"] = str(self.save_png(answers[0], png, options))
+        return written
+
+    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
+        """Write an HTML page of all answers."""
+        return save_page(answers, path)
+
+    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
+        """Plot one answer."""
+        return save_png(answer, path, layer=options.layer, head=options.head)
+
+
+class TranslationView(View):
+    """Decoding of an encoder-decoder model; by default of test examples."""
+
+    model_class = EncoderDecoder
+    default_inputs = True
+    options = View.options | {"count", "num_beams"}
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Translate the sources."""
+        translator = Translator(self.run, device=self.device)
+        if not sources:
+            splits = self.load_data().splits
+            name = next((name for name in splits if name.startswith("test")), "valid")
+            sources = [pair.source_input for pair in splits[name][: options.count]]
+        return translator(sources, num_beams=options.num_beams, attention=True)
+
+
+class CaptionView(View):
+    """Captions of images."""
+
+    model_class = ShowAttendTell
+    inputs = "an image path"
+    options = View.options - {"document"} | {"num_beams"}
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Caption the images."""
+        return Captioner(self.run, device=self.device)(map(text_of, sources), num_beams=options.num_beams)
+
+    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
+        """Write the captions over their images."""
+        return save_captions(answers, path)
+
+
+class PictureView(View):
+    """Self-attention of a vision Transformer over the patches of images."""
+
+    model_class = ViT
+    inputs = "an image path"
+    options = View.options - {"document"}
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Classify the images."""
+        probe = PictureProbe(self.run, device=self.device)
+        self.layers = len(probe.layers)
+        return probe.probe([text_of(source) for source in sources], options.layer)
+
+    def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
+        """Return the attention to the patches as a grid."""
+        return heat_map(over_patches(answer, options.layer), head=options.head)
+
+    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
+        """Plot the attention over the image."""
+        return save_picture_png(answer, path, layer=options.layer, head=options.head)
+
+
+class DocumentView(View):
+    """Sentences and words of documents, shaded by the weights of a hierarchical attention network."""
+
+    model_class = HAN
+    options = frozenset({"document", "page"})
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Classify the documents."""
+        self.reader = DocumentProbe(self.run, device=self.device)
+        return self.reader([text_of(source) for source in sources])
+
+    def heading(self, answer: Any) -> str:
+        """Return the label of a document."""
+        return f"{printable(answer.label)}  {answer.probabilities[answer.label]:.1%}"
+
+    def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
+        """Return the sentences with their weights."""
+        return document_lines(answer)
+
+    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
+        """Write the documents."""
+        return save_document_page(answers, path)
+
+
+class NumberedView(View):
+    """Test examples, by number; by default the first ones."""
+
+    default_inputs = True
+
+    def numbers(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[int]:
+        """Parse the numbers of examples."""
+        numbers = [text_of(source) for source in sources]
+        if not all(number.isdecimal() and len(number) < 10 for number in numbers):
+            raise InputError(f"{self.run}: expected {self.inputs} (from 0), not {printable(str(numbers))}")
+        return [int(number) for number in numbers] or range(options.count)
+
+
+class EpisodeView(NumberedView):
+    """Test episodes of a few-shot classifier."""
+
+    model_class = SNAIL
+    inputs = "numbers of test episodes"
+    options = frozenset({"page", "png", "layer", "count"})
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Classify the queries of the episodes."""
+        numbers = self.numbers(sources, options)
+        return EpisodeProbe(self.run, self.load_data().splits["test"], self.device).probe(numbers, options.layer)
+
+    def heading(self, answer: Any) -> str:
+        """Return the predicted label."""
+        outcome = "correct" if answer.right else f"expected {answer.labels[-1] + 1}"
+        return f"{answer.source}: predicted {answer.text}, {outcome}"
+
+    def figure(self, answer: Any, options: ViewOptions) -> RenderableType:
+        """Return the attention of the query in all layers."""
+        return heat_map(answer.by_layer)
+
+    def save_page(self, answers: Sequence[Any], path: Path) -> Path:
+        """Write the images of the episodes."""
+        return save_episode_page(answers, path)
+
+    def save_png(self, answer: Any, path: Path, options: ViewOptions) -> Path:
+        """Plot the images of an episode."""
+        return save_episode_png(answer, path)
+
+
+class GameView(NumberedView):
+    """Test games of a bandit policy."""
+
+    model_class = SNAILPolicy
+    inputs = "numbers of test games"
+    options = frozenset({"page", "png", "layer", "head", "count"})
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Play the games."""
+        numbers = self.numbers(sources, options)
+        return GameProbe(self.run, self.load_data().splits["test"], self.device).probe(numbers, options.layer)
+
+
+class MemoryView(View):
+    """Read and write weights of a neural Turing machine on one sequence; by default of the largest training size."""
+
+    model_class = SequenceModel
+    inputs = "one sequence size"
+    default_inputs = True
+    options = frozenset({"png"})
+
+    def probe(self, sources: Sequence[str | Tagged], options: ViewOptions) -> Sequence[Any]:
+        """Run the model on a sequence."""
+        if len(sources) > 1:
+            raise InputError(f"expected {self.inputs}, not {len(sources)}")
+        puzzle = self.load_data().splits["test"].puzzle
+        size = puzzle.parse_size(text_of(sources[0])) if sources else puzzle.train_sizes[-1]
+        return [MemoryProbe(self.run, puzzle, self.device)(size)]
+
+    def heading(self, answer: Any) -> str:
+        """Return the number of wrong bits."""
+        return f"sequence of size {answer.size}: {answer.wrong} of {answer.bits} bits wrong"
+
+    def report(self, answer: Any) -> dict[str, Any]:
+        """Return the size of the sequence and the number of wrong bits."""
+        return {"size": answer.size, "wrong_bits": answer.wrong, "bits": answer.bits}
+
+    def figure(self, answer: Any, options: ViewOptions) -> None:
+        """Return nothing: a sequence is plotted as a PNG only."""
+
+    def write(
+        self, answers: Sequence[Any], page: Path | None, png: Path | None, options: ViewOptions
+    ) -> dict[str, str]:
+        """Plot the sequence."""
+        return {"png": str(save_memory_png(answers[0], png or self.run / "memory.png"))}
+
+
+VIEWS = (TranslationView, CaptionView, PictureView, DocumentView, EpisodeView, GameView, MemoryView)
+
+
+def find_view(network: type[Any]) -> type[View]:
+    """Return the view of a class of models."""
+    return next((view for view in VIEWS if issubclass(network, view.model_class)), View)

@@ -9,7 +9,7 @@ import torch
 
 from tests.requirements import pytest_configure, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
-SHAPED = ["attention", "data.batching", "generation", "metrics", "models", "nn", "objectives", "tasks", "training"]
+SHAPED = ["attention", "datasets.batching", "generation", "metrics", "models", "nn", "tasks", "training"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the machine, so each keeps to one core, and so does every process that a test starts.

@@ -54,33 +54,37 @@ def test_commands_and_options() -> None:
             "--resume", "--set", "--strict", "--test", "--valid",
         ],
         "evaluate": [
-            "--num-beams", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--page", "--split",
-            "--strict",
+            "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--num-beams", "--output",
+            "--split", "--strict",
         ],
         "compare": ["--by-length", "--json", "--output", "--split"],
         "translate": [
-            "--align", "--align-level", "--alignment-threshold", "--page", "--num-beams", "--coverage-penalty",
-            "--device", "--exact", "--input", "--input", "--json", "--length-penalty", "--max-new-tokens", "--min-new-tokens",
-            "--num-return-sequences", "--prefix", "--do-sample", "--seed", "--strict", "--temperature", "--top-k", "--top-p",
+            "--align", "--align-level", "--alignment-threshold", "--batch-size", "--coverage-penalty", "--device",
+            "--do-sample", "--exact", "--input", "--json", "--length-penalty", "--max-new-tokens", "--min-new-tokens",
+            "--num-beams", "--num-return-sequences", "--output", "--page", "--prefix", "--seed", "--strict",
+            "--temperature", "--top-k", "--top-p",
         ],
         "generate": [
-            "--device", "--input", "--input", "--json", "--num-return-sequences", "--prompt", "--seed", "--temperature", "--max-new-tokens",
-            "--top-k", "--top-p",
+            "--batch-size", "--device", "--document", "--input", "--json", "--max-new-tokens",
+            "--num-return-sequences", "--output", "--seed", "--temperature", "--top-k", "--top-p",
         ],
-        "classify": ["--batch-size", "--device", "--document", "--input", "--input", "--json", "--strict", "--top-k"],
-        "tag": ["--batch-size", "--device", "--input", "--input", "--json", "--strict"],
+        "classify": ["--batch-size", "--device", "--document", "--input", "--json", "--output", "--strict", "--top-k"],
+        "tag": ["--batch-size", "--device", "--input", "--json", "--output", "--strict"],
         "answer": [
-            "--batch-size", "--device", "--input", "--input", "--json", "--max-answer-tokens", "--question", "--stride",
-            "--text", "--top-k",
+            "--batch-size", "--device", "--input", "--json", "--max-answer-tokens", "--output", "--question",
+            "--stride", "--text", "--top-k",
         ],
-        "caption": ["--num-beams", "--device", "--json", "--page"],
-        "fill": ["--batch-size", "--device", "--input", "--input", "--json", "--strict", "--top-k"],
-        "embed": [
-            "--batch-size", "--device", "--input", "--input", "--json", "--normalise", "--page", "--pooling",
-            "--strict",
+        "caption": [
+            "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
+            "--num-return-sequences", "--output", "--page",
         ],
+        "fill": ["--batch-size", "--device", "--input", "--json", "--output", "--strict", "--top-k"],
+        "embed": ["--batch-size", "--device", "--input", "--json", "--normalize", "--output", "--pooling", "--strict"],
         "convert": ["--dtype", "--json", "--to"],
-        "view": ["--num-beams", "--count", "--device", "--document", "--head", "--json", "--layer", "--page", "--png"],
+        "view": [
+            "--count", "--device", "--document", "--head", "--input", "--json", "--layer", "--num-beams", "--page",
+            "--png",
+        ],
         "recipes": ["--json"],
         "recipes show": ["--json", "--set"],
         "models": ["--json"],
@@ -157,9 +161,8 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
     [
         (["x", "--num-return-sequences", 3, "--num-beams", 2], "--n-best 3"),
         (["x", "--length-penalty", "nan"], "--length-penalty"),
-        (["x", "--length-penalty", "400"], "--length-penalty"),
-        (["x", "--device", "gpu"], "unknown device 'gpu'"),
-        (["x", "--device", "cuda:77"], "device 'cuda:77'"),
+        (["x", "--device", "gpu"], "'gpu'"),
+        (["x", "--device", "cuda:77"], "'cuda:77'"),
         (["x", "--num-beams", "0"], "Invalid value for '--beam'"),
         (["x", "--input", "y"], "texts and --file"),
         (["--input", "none.txt"], "none.txt: no such file"),
@@ -168,7 +171,7 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
     ],
 )
 def test_translate_rejects_invalid_arguments(qkv: Command, run: Path, arguments: list[object], words: str) -> None:
-    assert qkv("translate", run, *arguments).error.startswith(words)
+    assert words in qkv("translate", run, *arguments).error
 
 
 def test_stdin_that_is_not_utf8_is_an_error_with_the_offset(qkv: Command, run: Path) -> None:

@@ -133,7 +133,7 @@ def test_fill_numbers_texts_and_masks(qkv, folders):
 
 def test_embed_writes_vectors_in_order(qkv, folders, file, tmp_path):
     wanted = library.Embedder(folders["embed"], device="cpu")(NONEMPTY, pooling="cls", normalize=False).numpy()
-    options = ("--pooling", "cls", "--no-normalise")
+    options = ("--pooling", "cls", "--no-normalize")
     for name in ("vectors.npy", "vectors.safetensors"):
         done = qkv("embed", folders["embed"], "--input", file, "--output", tmp_path / name, *options)
         assert (done.code, done.out) == (0, f"{tmp_path / name}\n")
@@ -189,7 +189,7 @@ def test_invalid_input_is_an_error(qkv, folders, command, arguments, words):
         ("classify", ["a", "--top-k", "0"], "Invalid value for '--top'"),
         ("fill", ["a [MASK]", "a cat"], "input 2 "),
         ("fill", ["[MASK] " * 40], "input 1 "),
-        ("embed", ["a"], "--out FILE.npy"),
+        ("embed", ["a"], "--output FILE.npy"),
         ("embed", ["a", "--output", "v.txt"], "--out v.txt: "),
         ("embed", ["a", "--json", "--pooling", "max"], "'max'"),
         ("embed", ["a", "--json", "--pooling", "pooler"], "pooler"),

@@ -56,9 +56,9 @@ def test_each_image_gives_a_line_or_a_json_object(qkv: Command, model: Path, pic
         assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in one["attention"])
 
 
-def test_out_writes_an_html_page(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
+def test_the_attention_page_is_html(qkv: Command, model: Path, pictures: list[Path], tmp_path: Path):
     ended = qkv("caption", model, *pictures, "--page", tmp_path / "page.html")
-    assert ended.err == f"{tmp_path / 'page.html'}\n"
+    assert ended.err == f"attention: {tmp_path / 'page.html'}\n"
     page = (tmp_path / "page.html").read_text()
     assert page.count("<section>") == 2
     assert "red.png" in page
@@ -68,5 +68,5 @@ def test_invalid_images_are_one_line_errors(qkv: Command, model: Path, pictures:
     (tmp_path / "none.png").write_text("no picture")
     assert "none.png: " in qkv("caption", model, tmp_path / "none.png").error
     assert "there.png: no such file" in qkv("caption", model, pictures[0], tmp_path / "there.png").error
-    assert qkv("caption", model).error.startswith("Missing argument 'PICTURE")
+    assert "standard input" in qkv("caption", model).error
     assert "qkv caption" in qkv("translate", model, "x").error

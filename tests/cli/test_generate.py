@@ -30,23 +30,24 @@ def test_a_prompt_is_continued(qkv, folder):
     assert len(done.out) == len("To be") + 12 + len("\n")
 
 
-def test_a_multi_line_prompt_from_a_file_or_stdin(qkv, folder, tmp_path):
+def test_a_document_is_one_prompt(qkv, folder, tmp_path):
     (tmp_path / "prompt.txt").write_text("To be,\nor not")
     by_file = qkv("generate", folder, "--document", tmp_path / "prompt.txt", "--max-new-tokens", 5)
-    by_stdin = qkv("generate", folder, "--max-new-tokens", 5, stdin=b"To be,\nor not")
-    by_option = qkv("generate", folder, "--max-new-tokens", 5, "To be,\nor not")
-    assert by_file.out == by_stdin.out == by_option.out
+    by_stdin = qkv("generate", folder, "--document", "-", "--max-new-tokens", 5, stdin=b"To be,\nor not")
+    by_argument = qkv("generate", folder, "--max-new-tokens", 5, "To be,\nor not")
+    assert by_file.out == by_stdin.out == by_argument.out
     assert by_file.out.startswith("To be,\nor not")
 
 
-def test_each_line_of_a_file_is_a_prompt(qkv, folder, tmp_path):
+def test_each_line_of_a_file_or_of_stdin_is_a_prompt(qkv, folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("To be\nor not\n")
     by_lines = qkv("generate", folder, "--input", tmp_path / "prompts.txt", "--max-new-tokens", 5, "--json")
-    by_option = qkv("generate", folder, "To be", "or not", "--max-new-tokens", 5, "--json")
-    assert by_lines.out == by_option.out
+    by_stdin = qkv("generate", folder, "--max-new-tokens", 5, "--json", stdin=b"To be\nor not\n")
+    by_arguments = qkv("generate", folder, "To be", "or not", "--max-new-tokens", 5, "--json")
+    assert by_lines.out == by_stdin.out == by_arguments.out
     assert by_lines.out.count("\n") == 2
     (tmp_path / "prompts.txt").write_text("To be\n\nor not\n")
-    assert "line 2 is empty" in qkv("generate", folder, "--input", tmp_path / "prompts.txt").error
+    assert "input 2 is empty" in qkv("generate", folder, "--input", tmp_path / "prompts.txt").error
     (tmp_path / "prompts.txt").write_text("")
     assert qkv("generate", folder, "--input", tmp_path / "prompts.txt").error.endswith("is empty")
 
@@ -62,11 +63,11 @@ def test_seed_temperature_top_k_and_top_p_affect_the_text(qkv, folder):
 def test_several_prompts_and_samples_as_json(qkv, folder):
     done = qkv("generate", folder, "To", "or", "--num-return-sequences", 2, "--max-new-tokens", 3, "--json")
     records = [json.loads(line) for line in done.out.splitlines()]
-    assert [(record["prompt"], record["sample"], record["begins"]) for record in records] == [
+    assert [(record["input"], record["rank"], record["prompt"]) for record in records] == [
         (1, 1, "To"), (1, 2, "To"), (2, 1, "or"), (2, 2, "or"),
     ]  # fmt: skip
     for record in records:
-        assert record["text"] == record["begins"] + record["continuation"]
+        assert record["text"] == record["prompt"] + record["continuation"]
         assert len(record["continuation"]) == 3
         assert record["score"] < 0
         assert record["unknown"] == []
@@ -75,26 +76,26 @@ def test_several_prompts_and_samples_as_json(qkv, folder):
 def test_out_of_vocabulary_characters_are_noted(qkv, folder):
     done = qkv("generate", folder, "Sein é", "--max-new-tokens", 2)
     assert done.code == 0
-    assert done.err.startswith("note: prompt 1: ")
+    assert done.err.startswith("note: input 1: ")
     assert "'é' (U+00E9)" in done.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([""], "prompt 1 "),
-        (["be", "--temperature", "0"], "temperature"),
-        (["be", "--top-k", "0"], "top-k"),
-        (["be", "--top-p", "1.5"], "top-p"),
-        (["be", "--max-new-tokens", "0"], "Invalid value for '--tokens'"),
-        (["be", "--num-return-sequences", "0"], "Invalid value for '--n'"),
-        (["be", "--max-new-tokens", "9999999", "--num-return-sequences", "9"], "9999999"),
-        (["be", "--document", "x.txt"], "mutually exclusive"),
-        (["--input", "x.txt", "--document", "x.txt"], "mutually exclusive"),
+        ([""], "input 1 "),
+        (["be", "--temperature", "-1"], "--temperature"),
+        (["be", "--top-k", "0"], "--top-k"),
+        (["be", "--top-p", "1.5"], "--top-p"),
+        (["be", "--max-new-tokens", "0"], "--max-new-tokens"),
+        (["be", "--num-return-sequences", "0"], "--num-return-sequences"),
+        (["be", "--max-new-tokens", "9999999", "--num-return-sequences", "9"], "--max-new-tokens"),
+        (["be", "--document", "x.txt"], "--document"),
+        (["--input", "x.txt", "--document", "x.txt"], "--document"),
         (["--input", "none.txt"], "none.txt: no such file"),
         (["--document", "none.txt"], "none.txt: no such file"),
-        ([], "prompt 1 "),
-        (["be", "--device", "tpu"], "device 'tpu'"),
+        ([], "standard input"),
+        (["be", "--device", "tpu"], "'tpu'"),
     ],
 )
 def test_invalid_arguments_are_errors(arguments, words, qkv, folder):
@@ -111,4 +112,4 @@ def test_trailing_newlines_of_a_prompt_file_are_kept(qkv, folder, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_bytes(b"to be\n\n")
     done = qkv("generate", folder, "--document", prompt, "--max-new-tokens", 1, "--json")
-    assert '"begins": "to be\\n\\n"' in done.out
+    assert '"prompt": "to be\\n\\n"' in done.out

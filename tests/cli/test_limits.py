@@ -55,7 +55,7 @@ def test_running_out_of_memory_is_one_line_that_names_an_option(
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr(Translator, "translate", fail)
+    monkeypatch.setattr(Translator, "stream", fail)
     ended = qkv("translate", run, "5 March 2026", "--device", "cpu")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("error: out of memory")
@@ -69,7 +69,7 @@ def test_another_error_is_not_taken_for_one_of_memory(
     def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError("a fault in the program")
 
-    monkeypatch.setattr(Translator, "translate", fail)
+    monkeypatch.setattr(Translator, "stream", fail)
     with pytest.raises(RuntimeError, match="fault"):
         qkv("translate", run, "5 March 2026", "--device", "cpu")
 

@@ -133,7 +133,7 @@ def test_fill_numbers_texts_and_masks(qkv, folders):
 
 def test_embed_writes_vectors_in_order(qkv, folders, file, tmp_path):
     wanted = library.Embedder(folders["embed"], device="cpu")(NONEMPTY, pooling="cls", normalize=False).numpy()
-    options = ("--pooling", "cls", "--no-normalise")
+    options = ("--pooling", "cls", "--no-normalize")
     for name in ("vectors.npy", "vectors.safetensors"):
         done = qkv("embed", folders["embed"], "--input", file, "--output", tmp_path / name, *options)
         assert (done.code, done.out) == (0, f"{tmp_path / name}\n")
@@ -175,7 +175,7 @@ def test_arguments_file_and_stdin_give_the_same_output(qkv, folders, tmp_path, c
         (["--input", "none.txt"], "none.txt: no such file"),
         (["a", ""], "input 2 is empty"),
         ([], "standard input: "),
-        (["a [MASK]", "--batch-size", "0"], "Invalid value for '--batch-tokens'"),
+        (["a [MASK]", "--batch-size", "0"], "--batch-size"),
         (["a [MASK]", "--device", "tpu"], "device 'tpu'"),
     ],
 )
@@ -186,11 +186,11 @@ def test_invalid_input_is_an_error(qkv, folders, command, arguments, words):
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
     [
-        ("classify", ["a", "--top-k", "0"], "Invalid value for '--top'"),
+        ("classify", ["a", "--top-k", "0"], "--top-k"),
         ("fill", ["a [MASK]", "a cat"], "input 2 "),
         ("fill", ["[MASK] " * 40], "input 1 "),
-        ("embed", ["a"], "--out FILE.npy"),
-        ("embed", ["a", "--output", "v.txt"], "--out v.txt: "),
+        ("embed", ["a"], "--output FILE.npy"),
+        ("embed", ["a", "--output", "v.txt"], "--output v.txt: "),
         ("embed", ["a", "--json", "--pooling", "max"], "'max'"),
         ("embed", ["a", "--json", "--pooling", "pooler"], "pooler"),
     ],

@@ -154,7 +154,7 @@ def test_exact_search_finds_a_better_hypothesis_than_early_stopping(qkv: Command
     model = saved(tmp_path / "model", std=3.0)
     arguments = ["translate", model, TEXTS[1], "--num-beams", 2, "--length-penalty", 2.0, "--json"]
     (hasty,), (exact,) = objects(qkv(*arguments)), objects(qkv(*arguments, "--exact"))
-    expected = Translator(model, device="cpu")(TEXTS[1], beam=2, length_penalty=2.0, exact=True)
+    expected = Translator(model, device="cpu")(TEXTS[1], num_beams=2, length_penalty=2.0, exact=True)
     assert (exact["text"], exact["score"]) == (expected.text, pytest.approx(expected.score, abs=1e-5))
     assert exact["score"] > hasty["score"] + 0.01
 
@@ -175,28 +175,28 @@ def test_length_limits_and_prefix_are_respected(qkv: Command, attending: Path) -
         (["--align", "json", "--align-level", "words"], "--align-level"),
         (["--align-level", "word"], "--align-level"),
         (["--alignment-threshold", 0.5], "--alignment-threshold"),
-        (["--align", "pharaoh", "--alignment-threshold", 0], "--alignment-threshold"),
+        (["--align", "pharaoh", "--alignment-threshold", 0], "threshold"),
         (["--coverage-penalty", 0.2], "--coverage-penalty"),
         (["--exact"], "--exact"),
         (["--exact", "--do-sample"], "--exact"),
         (["--num-beams", 2, "--coverage-penalty", -1], "--coverage-penalty"),
-        (["--min-new-tokens", 5, "--max-new-tokens", 4], "--min-length 5"),
-        (["--min-new-tokens", -1], "Invalid value for '--min-length'"),
-        (["--max-new-tokens", 0], "Invalid value for '--max-length'"),
-        (["--min-new-tokens", 41], "min-length"),
-        (["--prefix", "☃"], "the prefix '☃'"),
+        (["--min-new-tokens", 5, "--max-new-tokens", 4], "--min-new-tokens"),
+        (["--min-new-tokens", -1], "--min-new-tokens"),
+        (["--max-new-tokens", 0], "--max-new-tokens"),
+        (["--min-new-tokens", 41], "--min-new-tokens"),
+        (["--prefix", "☃"], "prefix"),
         (["--temperature", 0.5], "--temperature"),
         (["--top-k", 5], "--top-k"),
         (["--top-p", 0.5], "--top-p"),
         (["--seed", 5], "--seed"),
-        (["--do-sample", "--num-beams", 2], "--do-sample"),
-        (["--do-sample", "--temperature", 0], "temperature"),
-        (["--do-sample", "--top-k", 0], "top-k"),
-        (["--do-sample", "--top-p", 2], "top-p"),
-        (["--do-sample", "--seed", -1], "seed"),
+        (["--do-sample", "--num-beams", 2], "--num-beams"),
+        (["--do-sample", "--temperature", -1], "--temperature"),
+        (["--do-sample", "--top-k", 0], "--top-k"),
+        (["--do-sample", "--top-p", 2], "--top-p"),
+        (["--do-sample", "--seed", -1], "--seed"),
     ],
 )
 def test_invalid_arguments_are_one_line_errors(
     qkv: Command, attending: Path, arguments: list[object], words: str
 ) -> None:
-    assert qkv("translate", attending, TEXTS[0], *arguments).error.startswith(words)
+    assert words in qkv("translate", attending, TEXTS[0], *arguments).error

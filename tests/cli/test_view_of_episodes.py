@@ -22,7 +22,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     data = EpisodeDataset(dict.fromkeys(("train", "valid", "test"), FewShotDataset(pixels, tuple("abcdef"), 5, 1)))
     monkeypatch.setattr(lookup("dataset", "omniglot"), "read", lambda _: data)
     sizes = ["conv_channels=4", "conv_layers=1", "image_dim=4", "key_dims=[4,4]", "value_dims=[4,4]", "filters=4"]
-    train = ["epochs=1", "batch_tokens=6", "valid_size=5"]
+    train = ["epochs=1", "batch_size=6", "valid_size=5"]
     changes = [*(f"model.{size}" for size in sizes), *(f"train.{one}" for one in train)]
     job.begin(read_recipe("omniglot-snail-5way", changes), tmp_path / "run", "cpu")
     return tmp_path / "run"
@@ -50,7 +50,7 @@ def test_an_invalid_episode_number_is_an_error(run: Path):
 
 def test_bandit_games_are_viewed_by_number(tmp_path: Path):
     sizes = ["data.arms=2", "data.pulls=4", "model.key_dims=[4, 4]", "model.value_dims=[4, 4]", "model.filters=4"]
-    short = ["train.epochs=1", "train.batch_tokens=4096", "train.valid_size=10"]
+    short = ["train.epochs=1", "train.batch_size=4096", "train.valid_size=10"]
     job.begin(read_recipe("bandit-snail", [*sizes, *short]), tmp_path / "run", "cpu")
     view = ["view", str(tmp_path / "run"), "7", "3", "--page", str(tmp_path / "page.html"), "--device", "cpu"]
     seen = CliRunner().invoke(app, view, catch_exceptions=False)

@@ -18,6 +18,9 @@ from qkv.tokenizers import CharTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 
 TEXT = "the cat sat"
+VIT = ViTConfig(
+    classes=2, label_names=("cat", "dog"), height=8, width=12, channels=3, patch=4, dim=16, layers=2, heads=2, ffn_dim=8
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,23 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "bert": (tiny_bert("tagger", max_length=10), tiny_tokenizer(path)),
         "gpt2": (GPT2(GPT2Config(vocab_size=size, dim=16, heads=2, layers=2, max_length=32)), tokenizer),
         "rnn": (RNNLM(RNNLMConfig(vocab_size=size, embedding_dim=8, hidden_dim=8)), tokenizer),
-        "vit": (
-            ViT(
-                ViTConfig(
-                    classes=2,
-                    label_names=("cat", "dog"),
-                    height=8,
-                    width=12,
-                    channels=3,
-                    patch=4,
-                    dim=16,
-                    layers=2,
-                    heads=2,
-                    ffn_dim=8,
-                )
-            ),
-            None,
-        ),
+        "vit": (ViT(VIT), None),
     }
     Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(path / "a.png")
     return {"picture": path / "a.png"} | {

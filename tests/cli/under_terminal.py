@@ -18,9 +18,7 @@ from pathlib import Path
 
 PRELOADED = [
     "qkv.cli.main",
-    "qkv.cli.view_memory",
-    "qkv.cli.recording",
-    "qkv.experiments.translation",
+    "qkv.visualize.views",
     "qkv.experiments.table",
     "qkv.pipelines.question_answerer",
     "qkv.pipelines.captioner",

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from qkv.cli.answer import _read_questions
-from qkv.cli.generate import _read_prompts
+from qkv.cli.texts import read_texts
 from qkv.datasets.dataset import (
     CaptionDataset,
     Dataset,
@@ -77,7 +77,7 @@ def captions(name: str, kind: str, pictures: str) -> Callable[[Path, bytes], Dat
 
 def prompts(folder: Path, content: bytes) -> Dataset[Any]:
     (folder / "prompts.txt").write_bytes(content)
-    return TextDataset({"train": "\n".join(_read_prompts(folder / "prompts.txt"))})
+    return TextDataset({"train": "\n".join(read_texts(None, folder / "prompts.txt", strict=True))})
 
 
 def asked(folder: Path, content: bytes) -> Dataset[Any]:

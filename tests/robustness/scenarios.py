@@ -67,7 +67,7 @@ MODELS = [
     _model("hf/bert_span", "answer", "{in}/model", "--input", "{in}/questions.jsonl"),
     _model("hf/marian", "translate", "{in}/model", "--input", "{in}/lines.txt"),
     _model("hf/vit", "classify", "{in}/model", "{in}/0.png"),
-    _model("hf/bert_masked", "view", "{in}/model", "the king", "--output", "{out}", output="page.html", result="html"),
+    _model("hf/bert_masked", "view", "{in}/model", "the king", "--page", "{out}", output="page.html", result="html"),
     _model("hf/marian", "convert", "{in}/model", "{out}", "--to", "qkv", output="copy", result="model"),
     _model("hf/gpt2_shards", "convert", "{in}/model", "{out}", output="copy", result="model"),
     _model("own/gpt2", "convert", "{in}/model", "{out}", "--to", "hf", output="copy", result="model"),
@@ -160,7 +160,7 @@ def _out(subject: str, output: str, result: str, *command: str, written: tuple[s
 
 TARGETS = [
     _out("own/gpt2", "copy", "model", "convert", "{in}/model", "{out}", "--to", "qkv"),
-    _out("own/gpt2", "page.html", "html", "view", "{in}/model", "the king", "--output", "{out}"),
+    _out("own/gpt2", "page.html", "html", "view", "{in}/model", "the king", "--page", "{out}"),
     _out("own/gpt2", "drawn.png", "png", "view", "{in}/model", "the king", "--page", "{beside}/p.html", "--png", "{out}",
          written=("out/p.html",)),
     _out("own/bert_classifier", "vectors.npy", "npy", "embed", "{in}/model", "the king", "--output", "{out}"),
@@ -168,7 +168,7 @@ TARGETS = [
     _out("own/transformer", "answers.txt", "lines", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv", "--output",
          "{out}"),
     _out("own/transformer", "page.html", "html", "translate", "{in}/model", "the king", "--page", "{out}"),
-    _out("own/captioner", "page.html", "html", "caption", "{in}/model", "{in}/0.png", "--output", "{out}"),
+    _out("own/captioner", "page.html", "html", "caption", "{in}/model", "{in}/0.png", "--page", "{out}"),
     _out("runs", "page.md", "md", "compare", "{in}/rnn_seq2seq", "{in}/transformer", "--output", "{out}"),
     _out("runs", "figure.png", "png", "compare", "{in}/rnn_seq2seq", "--by-length", "{out}"),
     _out("texts/pairs.tsv", "run", "run", "train", "pairs-gru", "--data", "{in}/pairs.tsv", *settings("pairs-gru"),

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from click.testing import Result
 from PIL import Image
+from typer.testing import CliRunner
 
-from qkv.cli.view_memory import view_memory
+from qkv.cli.main import app
 from qkv.errors import InputError
 from qkv.interpret.memory_probe import MemoryTrace
 from qkv.training import job
@@ -78,22 +80,20 @@ def test_the_figure_is_written_as_png(tmp_path):
 
 
 @pytest.mark.usefixtures("unchecked")  # which would take longer than all else
-def test_view_memory_plots_one_sequence_of_the_given_size(tmp_path, capsys):
+def test_view_plots_one_sequence_of_the_given_size(tmp_path):
     pytest.importorskip("matplotlib")
-    sizes = ["model.hidden_dim=4", "model.locations=3", "model.location_dim=2", "data.size=4", "train.batch_tokens=4"]
+    sizes = ["model.hidden_dim=4", "model.locations=3", "model.location_dim=2", "data.size=4", "train.batch_size=4"]
     run = job.begin(read_recipe("recall-ntm", [*sizes, "train.epochs=1"]), tmp_path / "run", "cpu").run
-    capsys.readouterr()
-    view_memory(run.folder, ["3"], None, "cpu", json=False)
-    said = capsys.readouterr()
-    assert said.out == f"{run.folder / 'memory.png'}\n"
-    assert "of size 3" in said.err
-    assert "of 18 bits wrong" in said.err
-    view_memory(run.checkpoints[-1], None, tmp_path / "other.png", "cpu", json=True)
-    assert '"size": "6"' in capsys.readouterr().out
+
+    def view(*arguments: object) -> Result:
+        return CliRunner().invoke(app, ["view", *map(str, arguments), "--device", "cpu"], catch_exceptions=False)
+
+    ended = view(run.folder, "3")
+    assert ended.stdout == f"{run.folder / 'memory.png'}\n"
+    assert "of size 3" in ended.stderr
+    assert "of 18 bits wrong" in ended.stderr
+    assert '"size": "6"' in view(run.checkpoints[-1], "--png", tmp_path / "other.png", "--json").stdout
     assert (tmp_path / "other.png").exists()
-    with pytest.raises(InputError, match="'0'"):
-        view_memory(run.folder, ["0"], None, "cpu", json=False)
-    with pytest.raises(InputError, match="not 2"):
-        view_memory(run.folder, ["3", "4"], None, "cpu", json=False)
-    with pytest.raises(InputError, match="training run"):
-        view_memory(tmp_path, None, None, "cpu", json=False)
+    for arguments, words in ((["0"], "'0'"), (["3", "4"], "not 2"), (["3", "--layer", "x"], "--layer")):
+        with pytest.raises(InputError, match=words):
+            view(run.folder, *arguments)

@@ -69,7 +69,8 @@ def demo(
     page = save_page([*answers, *extra], output / "attention.html", title="qkv demo: attention of a date normalizer")
     picture = save_png(answers[0], output / "attention.png")
     if json:
-        result_json({"seconds": done.state.seconds, **evaluation.scores, "page": str(page), "picture": str(picture)})
+        summary = {"seconds": done.state.seconds, "size": evaluation.size, **evaluation.scores}
+        result_json({**summary, "page": str(page), "png": str(picture)})
         return
     result(table(task, evaluation, seconds))
     result("")

@@ -25,6 +25,7 @@ from qkv.types import Int, Tensor
 T = TypeVar("T")
 IGNORE = -1  # target of tokens that do not count in the loss
 PAD = 0  # word id of the padding of a sentence
+MAX_BATCH_SIZE = 2**30
 MAX_BATCH_TOKENS = 8192  # per batch, including padding, if no batch size is given
 
 
@@ -290,5 +291,5 @@ def inference_batch_size(batch_size: int | None, max_tokens: int = MAX_BATCH_TOK
     """Return batches of `batch_size` inputs, or of up to `max_tokens` tokens if it is None."""
     if batch_size is None:
         return BatchSize(max(1, max_tokens))
-    require(batch_size >= 1, f"batch_size must be at least 1, not {batch_size}")
+    require(1 <= batch_size <= MAX_BATCH_SIZE, f"batch_size must be from 1 to {MAX_BATCH_SIZE:,}, not {batch_size}")
     return BatchSize(batch_size, by="examples")

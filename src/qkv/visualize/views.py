@@ -77,6 +77,10 @@ class View:
         """Return a figure for the terminal; raise if the layer or the head does not exist."""
         return heat_map(pick_map(answer, options.layer), head=options.head)
 
+    def report(self, answer: Any) -> dict[str, Any]:
+        """Return measurements of an answer for --json."""
+        return {}
+
     def write(
         self, answers: Sequence[Any], page: Path | None, png: Path | None, options: ViewOptions
     ) -> dict[str, str]:

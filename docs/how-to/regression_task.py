@@ -20,7 +20,7 @@ class Regression(ExampleTask):
     metrics = {name: Metric(name, higher_is_better=False) for name in ("loss", "absolute error")}
 
     def encode(self, examples):
-        ids = self.vocabulary.encode_ids([pair.source for pair in examples])
+        ids = self.tokenizer.encode([pair.source for pair in examples])
         return [(torch.tensor(tokens), float(pair.target)) for tokens, pair in zip(ids, examples)]
 
     def collate(self, examples):

@@ -127,6 +127,11 @@ class Term:
             return self.cls.from_sizes(*args, **self.options)
         return self.cls(**self.options)
 
+    @property
+    def options_class(self) -> type[Config]:
+        """The options of the registered class, as a config."""
+        return options_of(self.cls, _factory(self.kind))  # type: ignore[arg-type]
+
     def to_data(self) -> str | dict[str, Any]:
         """Return the term as it is written in a recipe."""
         return {"name": self.name, **self.options} if self.options else self.name
@@ -157,7 +162,7 @@ def parse_term(kind: str, data: Any) -> Term:
     options = {key: value for key, value in data.items() if key != "name"}
     try:
         cls = lookup(kind, data["name"])
-        options_class = options_of(cls, "train" if kind == "tokenizer" else "from_sizes")  # type: ignore[arg-type]
+        options_class = options_of(cls, _factory(kind))  # type: ignore[arg-type]
     except InputError as error:
         raise ValueError(str(error)) from None
     try:
@@ -181,6 +186,11 @@ def options_of(cls: type[Any], factory: str = "from_sizes") -> type[Config]:
         if parameter.default is not parameter.empty and (method is cls or parameter.kind is parameter.KEYWORD_ONLY)
     }
     return create_model(cls.__name__, __base__=Config, **fields)
+
+
+def _factory(kind: str) -> str:
+    """Return the name of the classmethod whose parameters are the options of a registered class."""
+    return "train" if kind == "tokenizer" else "from_sizes"
 
 
 def _annotation(parameter: inspect.Parameter) -> Any:
@@ -414,11 +424,10 @@ def describe_fields(cls: type[BaseModel]) -> dict[str, str]:
     return {name: comments.get(name, "") for name in cls.model_fields}
 
 
-def describe_options(cls: type[Any]) -> dict[str, str]:
-    """Return the meaning of each option of a registered class: the comment on the line of the parameter."""
-    factory = cls.from_sizes if hasattr(cls, "from_sizes") else cls.__init__
-    comments = _trailing_comments(factory)
-    return {name: comments.get(name, "") for name in options_of(cls).model_fields}  # type: ignore[arg-type]
+def describe_options(term: Term) -> dict[str, str]:
+    """Return the meaning of each option of a term: the comment on the line of the parameter."""
+    comments = _trailing_comments(getattr(term.cls, _factory(term.kind), term.cls.__init__))
+    return {name: comments.get(name, "") for name in term.options_class.model_fields}
 
 
 @cache
@@ -437,7 +446,7 @@ def _trailing_comments(definition: Any) -> dict[str, str]:
         names = {entry.target.id: entry.end_lineno or 0 for entry in fields if isinstance(entry.target, ast.Name)}
     elif isinstance(node, ast.FunctionDef):
         positional, keywords = node.args.args, node.args.kwonlyargs
-        options = [*positional[len(positional) - len(node.args.defaults) :], *keywords]
+        options = keywords or positional[len(positional) - len(node.args.defaults) :]
         lines = [option.end_lineno or 0 for option in options]
         names = {option.arg: line for option, line in zip(options, lines, strict=True) if lines.count(line) == 1}
     return {name: comments[line] for name, line in names.items() if line in comments}

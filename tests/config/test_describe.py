@@ -18,9 +18,7 @@ from qkv.config import (
     describe_fields,
     describe_options,
     describe_type,
-    options_of,
 )
-from qkv.registry import lookup
 
 
 class Base(Config):
@@ -49,13 +47,13 @@ def test_meanings_are_the_comments_of_definitions_also_of_inherited_and_long_one
 
 
 def test_a_config_without_source_has_no_meanings() -> None:
-    assert describe_fields(options_of(lookup("score", "additive"))) == {"hidden_dim": ""}
+    assert describe_fields(Term("score", "additive").options_class) == {"hidden_dim": ""}
 
 
 def test_meanings_of_options_are_the_comments_of_parameters() -> None:
-    assert describe_options(lookup("score", "additive")) == {"hidden_dim": "size of the tanh layer"}
-    assert describe_options(lookup("align", "hard"))["decay"] == "reinforce: decay of the moving average"
-    assert describe_options(lookup("score", "dot")) == {}
+    assert describe_options(Term("score", "additive")) == {"hidden_dim": "size of the tanh layer"}
+    assert describe_options(Term("align", "hard"))["decay"] == "reinforce: decay of the moving average"
+    assert describe_options(Term("score", "dot")) == {}
 
 
 class Types(Config):

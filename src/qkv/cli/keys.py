@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from qkv.cli.console import result
-from qkv.config import Config, Term, describe_fields, describe_options, describe_type, options_of
+from qkv.config import Config, Term, describe_fields, describe_options, describe_type
 from qkv.registry import describe, registered
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def config_keys(config: Config, prefix: str = "", from_data: Sequence[str] = ())
 
 
 def _term_keys(term: Term, prefix: str) -> Iterator[Key]:
-    meanings = describe_options(term.cls)
-    for name, field in options_of(term.cls).model_fields.items():  # type: ignore[arg-type]
+    meanings = describe_options(term)
+    for name, field in term.options_class.model_fields.items():
         value, default = term.options.get(name, field.default), field.default
         type_name = describe_type(field.annotation, field.metadata)
         yield Key(f"{prefix}{name}", _to_data(value), _to_data(default), type_name, meanings[name])

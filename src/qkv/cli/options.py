@@ -22,7 +22,7 @@ from qkv.runtime.files import check_output_file
 
 def complete_recipes(incomplete: str) -> list[str]:
     """Return the names of built-in recipes and the .toml files that begin with `incomplete`."""
-    names = [path.name.removesuffix(".toml") for path in (files("qkv") / "recipes").iterdir()]
+    names = [path.stem for path in Path(str(files("qkv") / "recipes")).rglob("*.toml")]
     return _matching([*sorted(names), *map(str, sorted(Path().glob("*.toml")))], incomplete)
 
 

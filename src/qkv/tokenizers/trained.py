@@ -97,7 +97,11 @@ class WordTokenizer(TrainedTokenizer):
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], lowercase: bool = False, *, vocab_size: VocabSize | None = None
+        cls,
+        texts: Iterable[str],
+        lowercase: bool = False,
+        *,
+        vocab_size: VocabSize | None = None,  # maximum number of words; unset: all
     ) -> "WordTokenizer":
         backend = Backend(models.WordLevel(unk_token=SPECIAL[UNK]))
         return cls(_train(backend, texts, lowercase, trainers.WordLevelTrainer, vocab_size or MAX_VOCAB_SIZE))
@@ -124,7 +128,13 @@ class BPETokenizer(TrainedTokenizer):
     """Tokens are subwords (byte-pair encoding, Sennrich et al. 2016) made of the characters of the training texts."""
 
     @classmethod
-    def train(cls, texts: Iterable[str], lowercase: bool = False, *, vocab_size: VocabSize = 8000) -> "BPETokenizer":
+    def train(
+        cls,
+        texts: Iterable[str],
+        lowercase: bool = False,
+        *,
+        vocab_size: VocabSize = 8000,  # maximum number of tokens
+    ) -> "BPETokenizer":
         backend = Backend(models.BPE(unk_token=SPECIAL[UNK], fuse_unk=True))
         return cls(_train(backend, texts, lowercase, trainers.BpeTrainer, vocab_size))
 

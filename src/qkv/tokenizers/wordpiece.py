@@ -19,7 +19,11 @@ class WordPieceTokenizer(PretrainedTokenizer):
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], lowercase: bool = False, *, vocab_size: VocabSize = 30522
+        cls,
+        texts: Iterable[str],
+        lowercase: bool = False,
+        *,
+        vocab_size: VocabSize = 30522,  # maximum number of tokens
     ) -> "WordPieceTokenizer":
         """Train a vocabulary of the special tokens, all characters, and the most frequent pieces."""
         texts = list(texts)

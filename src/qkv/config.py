@@ -180,9 +180,13 @@ def options_of(cls: type[Any], factory: str = "from_sizes") -> type[Config]:
     does not define it, that have defaults.
     """
     method = getattr(cls, factory, cls)
+    try:
+        signature = inspect.signature(method, eval_str=True)
+    except NameError:  # the annotations name a class that is defined inside a function
+        signature = inspect.signature(method)
     fields: dict[str, Any] = {
         parameter.name: (_annotation(parameter), parameter.default)
-        for parameter in inspect.signature(method, eval_str=True).parameters.values()
+        for parameter in signature.parameters.values()
         if parameter.default is not parameter.empty and (method is cls or parameter.kind is parameter.KEYWORD_ONLY)
     }
     return create_model(cls.__name__, __base__=Config, **fields)

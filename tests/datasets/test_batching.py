@@ -100,7 +100,7 @@ def test_lengths_within_a_batch_are_similar_and_padding_is_rare() -> None:
 
 
 def test_a_batch_is_padded_with_begin_and_end_tokens() -> None:
-    batch = collate([EncodedPair([7, 8, 9], [5]), EncodedPair([6], [4, 5])])
+    batch = collate([EncodedPair([7, 8, 9], [5]), EncodedPair([6], [4, 5])], begin=BEGIN, end=END)
     assert batch.source.tolist() == [[7, 8, 9], [6, PAD, PAD]]
     assert batch.source_lengths.tolist() == [3, 1]
     assert batch.target_in.tolist() == [[BEGIN, 5, PAD], [BEGIN, 4, 5]]
@@ -110,7 +110,7 @@ def test_a_batch_is_padded_with_begin_and_end_tokens() -> None:
 
 
 def test_a_batch_can_be_padded_with_ignored_rows() -> None:
-    batch = collate_to_shape([EncodedPair([7, 8, 9, 7, 8], [5])], BatchSize(24), longest=100)
+    batch = collate_to_shape([EncodedPair([7, 8, 9, 7, 8], [5])], BatchSize(24), longest=100, begin=BEGIN, end=END)
     assert batch.source.tolist() == [[7, 8, 9, 7, 8, PAD, PAD, PAD], [PAD] * 8, [PAD] * 8]
     assert batch.source_lengths.tolist() == [5, 1, 1]
     assert batch.target_in.tolist() == [[BEGIN, 5, *[PAD] * 6], [PAD] * 8, [PAD] * 8]
@@ -119,14 +119,18 @@ def test_a_batch_can_be_padded_with_ignored_rows() -> None:
 
 
 def test_a_batch_padded_to_shape_respects_the_maximum_length() -> None:
-    assert collate_to_shape([EncodedPair([7] * 5, [5])], BatchSize(24), longest=6).source.shape == (4, 6)
+    assert collate_to_shape(
+        [EncodedPair([7] * 5, [5])], BatchSize(24), longest=6, begin=BEGIN, end=END
+    ).source.shape == (4, 6)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(1, 300), seeds)
 def test_batches_padded_to_shape_have_one_shape_per_width(lengths: list[int], budget: int, seed: int) -> None:
     pairs = [EncodedPair([4] * length, [4]) for length in lengths]
     for rows in shuffled_batches([pair.length for pair in pairs], BatchSize(budget), seed, 0):
-        height, width = collate_to_shape([pairs[row] for row in rows], BatchSize(budget), 64).source.shape
+        height, width = collate_to_shape(
+            [pairs[row] for row in rows], BatchSize(budget), 64, begin=BEGIN, end=END
+        ).source.shape
         assert width % WIDTH_MULTIPLE == 0
         assert height == max(1, budget // width)
 

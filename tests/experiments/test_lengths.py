@@ -4,13 +4,13 @@ import pytest
 
 from qkv.errors import InputError
 from qkv.experiments.lengths import by_length
-from qkv.experiments.results import Bucket
+from qkv.metrics.pair_scores import Bucket
 
 from .records import record
 
 
 def buckets(short: float, long: float, pairs: int = 400) -> tuple[Bucket, ...]:
-    return (Bucket(1, 7, 600, short), Bucket(8, 8, 5, 1.0), Bucket(9, None, pairs, long))
+    return (Bucket(1, 7, 600, float(short)), Bucket(8, 8, 5, 1.0), Bucket(9, None, pairs, float(long)))
 
 
 def test_a_line_has_the_mean_minimum_and_maximum_of_its_seeds() -> None:

@@ -307,7 +307,7 @@ def test_it_overfits_eight_pictures(kind):
         ({"align": "hard", "softened": 0.5}, "softened applies to hard attention with estimator = 'reinforce' only"),
         ({"align": "hard", "spread": 0.5}, "spread applies to soft attention only"),
         ({"align": "local_m"}, "align 'local_m' does not apply"),
-        ({"score": "dot"}, "score: .*use Bilinear"),
+        ({"score": "dot"}, "score.*Bilinear"),
         ({"height": 2048, "width": 2048}, "encoder gives 65,536 positions"),
         ({"spread": math.nan}, "spread must be"),
         ({"vocab_size": 0}, "vocab_size must be"),

@@ -343,12 +343,12 @@ def _message(error: ValidationError, cls: Any, prefix: str = "") -> str:
         case "model_type" | "dataclass_type":
             return f"{key.rstrip('.') or 'the top level'} must be a table of keys and values"
         case "literal_error":
-            word, choices = value.strip("'"), _choices(_fields(cls, parents)[name])
+            word, choices = value.strip("'"), _choices(_fields(cls, parents).get(name))
             return f"{key} = {value}{nearest(word, choices)}"
         case "value_error":
             return _validator_message(details["ctx"]["error"], key, _fields(cls, location))
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
-            return f"{key} must be {_range(_fields(cls, parents)[name])}, not {value}"
+            return f"{key} must be {_range(_fields(cls, parents).get(name))}, not {value}"
         case "none_required":
             return f"{key} does not apply here: remove it"
         case "json_invalid":
@@ -382,8 +382,9 @@ def _expected(details: ErrorDetails) -> str:
         "too_short": "a list of at least {min_length}",
         "too_long": "a list of at most {max_length}",
     }
-    default = details["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return names.get(details["type"], default).format(**details.get("ctx", {}))
+    if details["type"] in names:
+        return names[details["type"]].format(**details.get("ctx", {}))
+    return details["msg"].removeprefix("Input should be ").removeprefix("a valid ")
 
 
 def _fields(cls: Any, location: Sequence[str]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qkv.datasets.dataset import TextDataset
+from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
 
@@ -34,7 +34,7 @@ TINY_TEXT = [
     "model.dropout=0.1",
     "train.epochs=3",
     "train.batch_size=64",
-    "train.length=16",
+    "task.length=16",
     "train.warmup=5",
     "train.lr=0.005",
     "train.validate_every=4",
@@ -52,8 +52,7 @@ def tiny_text(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """A language model on four random words instead of Shakespeare."""
     words = random.Random(0).choices(["to ", "be ", "or ", "not "], k=200)
     texts = {"train": "".join(words[:180]), "valid": "".join(words[180:])}
-    entry = replace(DATASETS["tinyshakespeare"], load=lambda config: TextDataset(texts))
-    monkeypatch.setitem(DATASETS, "tinyshakespeare", entry)
+    monkeypatch.setattr(lookup("dataset", "tinyshakespeare"), "read", lambda self: TextDataset(texts))
     return read_recipe("shakespeare-lstm", TINY_TEXT)
 
 

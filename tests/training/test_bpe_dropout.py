@@ -1,12 +1,10 @@
 """BPE-dropout: the same pairs are segmented differently in every epoch."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from qkv.registry import lookup
 from qkv.tasks.train_tokenizer import train_tokenizer
 from qkv.tasks.translation import TranslationTask
 from qkv.training import job
@@ -19,20 +17,19 @@ MAX_LENGTH = 24
 
 @pytest.fixture
 def subwords(tiny: Recipe) -> Recipe:
-    return replace(
-        tiny,
-        data=replace(tiny.data, tokenizer="bpe:200"),
-        model=tiny.model | {"max_length": MAX_LENGTH},
-        train=replace(tiny.train, bpe_dropout=0.3, epochs=2, validate_every=1000),
+    return tiny.replace(
+        data=tiny.data.replace(tokenizer={"name": "bpe", "vocab_size": 200}),
+        model=tiny.model.replace(max_length=MAX_LENGTH),
+        task=tiny.task.replace(bpe_dropout=0.3),
+        train=tiny.train.replace(epochs=2, validate_every=1000),
     )
 
 
-def prepare(recipe: Recipe) -> TranslationTask:
+def prepare(recipe: Recipe, **options: float) -> TranslationTask:
     data = recipe.data.load()
     tokenizer = train_tokenizer(data, recipe.data)
-    config = lookup("model", recipe.model["name"]).config_class
-    model = config(**TranslationTask.sizes(data, tokenizer), max_length=MAX_LENGTH)
-    return TranslationTask.prepare(data, tokenizer, model, recipe.train, recipe.seed)
+    model = recipe.model.replace(**TranslationTask.sizes(data, tokenizer))
+    return TranslationTask.prepare(data, tokenizer, model, recipe.task.replace(**options), recipe.train, recipe.seed)
 
 
 def segmentation(task: TranslationTask, epoch: int) -> list[tuple[list[int], list[int]]]:
@@ -50,13 +47,13 @@ def test_every_epoch_segments_the_same_texts_differently(subwords):
 
 
 def test_seed_and_epoch_determine_the_segmentation(subwords):
-    task, again, other = prepare(subwords), prepare(subwords), prepare(replace(subwords, seed=1))
+    task, again, other = prepare(subwords), prepare(subwords), prepare(subwords.replace(seed=1))
     assert segmentation(task, 0) != segmentation(task, 2)
     assert segmentation(task, 2) == segmentation(again, 2) != segmentation(other, 2)
 
 
 def test_a_pair_that_would_exceed_max_length_is_segmented_without_dropout(subwords):
-    task = prepare(replace(subwords, train=replace(subwords.train, bpe_dropout=0.9)))
+    task = prepare(subwords, bpe_dropout=0.9)
     task.epoch(0)
     assert max(pair.length for pair in task.epoch_pairs) <= MAX_LENGTH
     kept = sum(now is plain for now, plain in zip(task.epoch_pairs, task.train.tokens, strict=True))
@@ -64,7 +61,7 @@ def test_a_pair_that_would_exceed_max_length_is_segmented_without_dropout(subwor
 
 
 def test_validation_data_are_segmented_without_dropout(subwords):
-    task, plain = prepare(subwords), prepare(replace(subwords, train=replace(subwords.train, bpe_dropout=0.0)))
+    task, plain = prepare(subwords), prepare(subwords, bpe_dropout=0.0)
     task.epoch(0)
     assert task.valid == plain.valid
 

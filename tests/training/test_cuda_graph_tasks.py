@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from qkv.datasets.dataset import ImageDataset, PairDataset, TaggedDataset, TextDataset
+from qkv.datasets.dataset import ImageDataset, LabeledTextDataset, PairDataset, TaggedDataset, TextDataset
 from qkv.datasets.images import LabeledImages
 from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
@@ -30,11 +30,11 @@ ELMO = [
     "model.dropout=0.0",
 ]  # fmt: skip
 ON_ELMO = [*ELMO, "model.task_hidden_dim=8", "model.task_dropout=0.0"]
-PIECES = "data.vocabulary=wordpiece:60"
+PIECES = "data.tokenizer={ name = 'wordpiece', vocab_size = 60 }"
 RECIPES = {
-    "imdb-bert": [*BERT, PIECES, "train.length=16", "model.max_length=16"],
-    "imdb-gpt": [*BERT, "data.vocabulary=word", "train.length=16", "model.max_length=16"],
-    "imdb-elmo": [*ELMO, "train.length=8"],
+    "imdb-bert": [*BERT, PIECES, "task.length=16", "model.max_length=16"],
+    "imdb-gpt": [*BERT, "data.tokenizer=word", "task.length=16", "model.max_length=16"],
+    "imdb-elmo": [*ELMO, "task.length=8"],
     "polarity-bert": [*BERT, PIECES, "model.max_length=16"],
     "polarity-elmo": ON_ELMO,
     "wnut-bert": [*BERT, PIECES, "model.max_length=16"],
@@ -44,15 +44,15 @@ RECIPES = {
     ],
     "imdb-han": [
         "model.embedding_dim=8", "model.hidden_dim=4", "model.dropout=0.0", "model.word_dropout=0.0",
-        "model.max_length=4", "model.max_words=8", "data.vocabulary=word",
+        "model.max_length=4", "model.max_words=8", "data.tokenizer=word",
     ],
     "imdb-linformer": [*BERT, PIECES, "model.max_length=16", "model.rank=4"],
     "copy-ntm": ["model.hidden_dim=8", "model.locations=8", "model.location_dim=4", "data.size=200"],
-    "shakespeare-gpt": [*BERT, "train.length=16", "model.max_length=16"],
-    "fashion-vit": [*BERT[:-1], "model.ffn_dim=16", "model.stem=[4]", "train.cover=2"],
+    "shakespeare-gpt": [*BERT, "task.length=16", "model.max_length=16"],
+    "fashion-vit": [*BERT[:-1], "model.ffn_dim=16", "model.stem=[4]", "task.cutout=2"],
     "multi30k-transformer": [
         "model.dim=16", "model.heads=2", "model.ffn_dim=16", "model.dropout=0.0", "model.attention_dropout=0.0",
-        "model.activation_dropout=0.0", "data.vocabulary=bpe:60",
+        "model.activation_dropout=0.0", "data.tokenizer={ name = 'bpe', vocab_size = 60 }",
     ],
 }  # fmt: skip
 
@@ -72,15 +72,15 @@ def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
     pictures = LabeledImages(pixels, np.arange(60) % 3, ("a", "b", "c"))
     datasets = {
-        "imdb": PairDataset({"train": labelled[:100], "valid": labelled[100:]}),
-        "sentence_polarity": PairDataset({"train": labelled[:100], "valid": labelled[100:]}),
+        "imdb": LabeledTextDataset({"train": labelled[:100], "valid": labelled[100:]}),
+        "sentence_polarity": LabeledTextDataset({"train": labelled[:100], "valid": labelled[100:]}),
         "wnut17": TaggedDataset({"train": tagged[:100], "valid": tagged[100:]}),
         "multi30k": PairDataset({"train": pairs[:100], "valid": pairs[100:]}),
         "tinyshakespeare": TextDataset({"train": " ".join(sentences), "valid": " ".join(sentences[:20])}),
         "fashion_mnist": ImageDataset({"train": pictures, "valid": pictures}),
     }
     for name, loaded in datasets.items():
-        monkeypatch.setattr(lookup("dataset", name), "read", lambda _, loaded=loaded: loaded)
+        monkeypatch.setattr(lookup("dataset", name), "read", lambda self, loaded=loaded: loaded)
 
 
 def train(name: str, folder: Path, *changes: str) -> tuple[list[float], Path]:

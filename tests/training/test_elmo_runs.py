@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from qkv.errors import InputError
 from qkv.hub import load
 from qkv.pipelines.classifier import Classifier
 from qkv.pipelines.tagger import Tagger
+from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
 
@@ -23,7 +23,7 @@ from .stopping import assert_bit_equal, stop_after
 
 SIZES = [
     "model.filters=[[1, 8], [2, 8]]", "model.max_characters=8", "model.dim=12", "model.hidden_dim=16",
-    "train.length=6", "train.batch_size=64", "train.warmup=0", "train.lr=0.02", "train.save_every=3",
+    "train.batch_size=64", "train.warmup=0", "train.lr=0.02", "train.save_every=3",
     "train.validate_every=8",
 ]  # fmt: skip
 TAGGED = [
@@ -52,14 +52,14 @@ def _synthetic_data() -> Iterator[None]:
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, loaded in datasets.items():
-            patch.setitem(DATASETS, name, replace(DATASETS[name], load=lambda _, loaded=loaded: loaded))
+            patch.setattr(lookup("dataset", name), "read", lambda self, loaded=loaded: loaded)
         yield
 
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "elmo"
-    job.begin(read_recipe("imdb-elmo", [*SIZES, "train.epochs=10", "train.lr=0.05"]), folder, "cpu")
+    job.begin(read_recipe("imdb-elmo", [*SIZES, "task.length=6", "train.epochs=10", "train.lr=0.05"]), folder, "cpu")
     return folder
 
 
@@ -67,7 +67,7 @@ def recipe(folder: Path | None, task: str, *changes: str) -> Recipe:
     name = {"tag": "wnut17", "classify": "sentence_polarity"}[task]
     init = [] if folder is None else [f'init="{folder}"']
     settings = [
-        f"task={task}", f"data.name={name}", "data.vocabulary=char", "train.epochs=12", "model.task_dropout=0.0",
+        f"task={task}", f"data.name={name}", "data.tokenizer=char", "train.epochs=12", "model.task_dropout=0.0",
         "train.best_by=accuracy", "train.weight_decay=0.1", "train.lr=0.05",
     ]  # fmt: skip
     return read_recipe("imdb-elmo", [*SIZES, *init, *settings, *changes])
@@ -85,7 +85,7 @@ def test_both_language_models_learn_and_save_their_output_vocabulary(pretrained)
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_resuming_is_bit_exact(frozen, pretrained, tmp_path, monkeypatch):
-    short = read_recipe("imdb-elmo", [*SIZES, "train.epochs=2"])
+    short = read_recipe("imdb-elmo", [*SIZES, "task.length=6", "train.epochs=2"])
     if frozen:
         settings = ["model.task_dropout=0.2", "model.task_hidden_dim=4", "train.ema=0.9"]
         short = recipe(pretrained, "tag", "model.frozen=true", "train.epochs=4", *settings)
@@ -111,11 +111,11 @@ def test_a_frozen_model_is_unchanged_while_its_head_overfits_eight_examples(task
     assert after.task.mix.weights.abs().max() > 0
     assert after.tokenizer.predicted is None
     if task == "tag":
-        predictions = Tagger(tmp_path / "run", device="cpu").tag([sentence.words for sentence in TAGGED])
+        predictions = Tagger(tmp_path / "run", device="cpu")([sentence.words for sentence in TAGGED])
         assert [prediction.tags for prediction in predictions] == [sentence.tags for sentence in TAGGED]
     else:
         classifier = Classifier(tmp_path / "run", device="cpu")
-        predictions = classifier.classify([pair.source for pair in LABEL_HEADS])
+        predictions = classifier([pair.source for pair in LABEL_HEADS])
         assert [prediction.label for prediction in predictions] == [pair.target for pair in LABEL_HEADS]
         assert classifier.too_long(["word " * 513, "word " * 512]) == [1]
 
@@ -145,5 +145,5 @@ def test_training_from_scratch_on_characters_resumes_bit_exactly(tmp_path, monke
 
 
 def test_bidirectional_language_models_need_a_word_vocabulary():
-    with pytest.raises(InputError, match=r"data\.vocabulary 'bpe:50'"):
-        read_recipe("imdb-elmo", ["data.vocabulary=bpe:50"])
+    with pytest.raises(InputError, match=r"data\.tokenizer 'bpe'"):
+        read_recipe("imdb-elmo", ["data.tokenizer=bpe"])

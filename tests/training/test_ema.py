@@ -1,7 +1,6 @@
 """EMA: its formula, its use in validation and checkpoints, and resuming."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,11 @@ def test_saved_averages_are_restored():
 
 def test_position_tables_may_grow():
     network = lookup("model", "transformer")
-    model = network(network.config_class(9, 9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, ffn_dim=8))
+    model = network(
+        network.config_class(
+            source_vocab_size=9, target_vocab_size=9, dim=8, heads=2, encoder_layers=1, decoder_layers=1, ffn_dim=8
+        )
+    )
     ema = EMA(model, 0.5)
     for step, length in enumerate((2, 5, 3), start=1):
         tokens = torch.zeros(1, length, dtype=torch.long)
@@ -53,7 +56,7 @@ def test_position_tables_may_grow():
 
 
 def with_ema(recipe: Recipe) -> Recipe:
-    return replace(recipe, train=replace(recipe.train, ema=0.9))
+    return recipe.replace(train=recipe.train.replace(ema=0.9))
 
 
 def test_averaged_weights_are_validated_saved_and_loaded(tiny_text, tmp_path):
@@ -77,11 +80,8 @@ def test_averaged_weights_are_validated_saved_and_loaded(tiny_text, tmp_path):
 
 
 def load_task(recipe: Recipe, model: qkv.hub.Network) -> loop.Task:
-    from qkv.datasets.registry import load_data
-
-    from qkv.training.recipe import TASKS
-
-    return TASKS[recipe.task].prepare(load_data(recipe.data), model.tokenizer, model.config, recipe.train, recipe.seed)
+    data = recipe.data.load()
+    return recipe.task_class.prepare(data, model.tokenizer, model.config, recipe.task, recipe.train, recipe.seed)
 
 
 def test_ema_does_not_change_training(tiny_text, tmp_path):

@@ -15,7 +15,7 @@ pytestmark = [
 RECIPE = [
     "model.hidden_dim=32",
     "train.epochs=1",
-    "train.batch_tokens=8192",
+    "train.batch_size=8192",
     "train.validate_every=100",
     "train.save_every=7",
 ]
@@ -28,7 +28,7 @@ def begin(folder: Path) -> object:
 def test_training_killed_three_times_ends_bit_for_bit_like_uninterrupted_training(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     _, stderr = begin(whole).communicate(timeout=TIMEOUT)
-    assert "1,003,854 tokens  vocabulary char (69)" in stderr
+    assert "1,003,854 tokens  tokenizer char (69)" in stderr
     process = begin(parts)
     wait_for(lambda: newest(parts) != "", process)
     for _ in range(3):

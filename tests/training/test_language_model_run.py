@@ -1,13 +1,13 @@
 """Runs of language models: the state carried between chunks is part of the checkpoint."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from qkv.errors import InputError
 from qkv.hub import load
-from qkv.models.rnn_lm import RNNLM
+from qkv.models.lstmn import LSTMNConfig
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.pipelines.generator import Generator
 from qkv.pipelines.translator import Translator
 from qkv.tasks.language_modeling import LanguageModelingTask
@@ -20,14 +20,14 @@ from .stopping import assert_bit_equal, stop_after, tensors
 @pytest.mark.parametrize(
     "model",
     [
-        {"name": "rnn_lm", "hidden_dim": 16, "weight_dropout": 0.2},
-        {"name": "rnn_lm", "hidden_dim": 16, "cell": "gru", "layers": 1, "learned_initial_state": True},
-        {"name": "lstmn", "hidden_dim": 16, "embedding_dim": 8, "span": 12},
+        RNNLMConfig(hidden_dim=16, weight_dropout=0.2),
+        RNNLMConfig(hidden_dim=16, cell="gru", layers=1, learned_initial_state=True),
+        LSTMNConfig(hidden_dim=16, embedding_dim=8, span=12),
     ],
     ids=["lstm", "gru", "lstmn"],
 )
 def test_resuming_is_bit_exact(model, tiny_text, tmp_path, monkeypatch):
-    recipe = replace(tiny_text, model=model)
+    recipe = tiny_text.replace(model=model)
     whole = job.begin(recipe, tmp_path / "whole", "cpu")
     assert whole.state.finished
     chunks = whole.state.step // recipe.train.epochs
@@ -61,8 +61,8 @@ def test_resuming_without_the_carried_state_gives_different_weights(tiny_text, t
 
 
 def test_a_run_learns_and_logs_its_metrics_and_can_be_loaded(tiny_text, tmp_path):
-    model = tiny_text.model | {"hidden": 32, "layers": 1, "weight_dropout": 0.0}
-    recipe = replace(tiny_text, model=model, train=replace(tiny_text.train, epochs=10, lr=0.05))
+    model = tiny_text.model.replace(hidden_dim=32, layers=1, weight_dropout=0.0)
+    recipe = tiny_text.replace(model=model, train=tiny_text.train.replace(epochs=10, lr=0.05))
     done = job.begin(recipe, tmp_path / "run", "cpu")
     records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     valid = [record for record in records if record["kind"] == "valid"]
@@ -71,13 +71,13 @@ def test_a_run_learns_and_logs_its_metrics_and_can_be_loaded(tiny_text, tmp_path
     model = load(tmp_path / "run")
     assert isinstance(model, RNNLM)
     assert not model.training
-    words = Generator(tmp_path / "run", device="cpu")("to ", tokens=60).text.split()
+    words = Generator(tmp_path / "run", device="cpu")("to ", max_new_tokens=60).text.split()
     assert sum(word in ("to", "be", "or", "not") for word in words[:-1]) > len(words) // 2
 
 
 def test_loading_a_run_of_another_task_is_rejected(tiny, tiny_text, tmp_path):
-    job.begin(replace(tiny_text, train=replace(tiny_text.train, epochs=1)), tmp_path / "text", "cpu")
-    job.begin(replace(tiny, train=replace(tiny.train, epochs=1)), tmp_path / "pairs", "cpu")
+    job.begin(tiny_text.replace(train=tiny_text.train.replace(epochs=1)), tmp_path / "text", "cpu")
+    job.begin(tiny.replace(train=tiny.train.replace(epochs=1)), tmp_path / "pairs", "cpu")
     with pytest.raises(InputError, match=r"is a language model"):
         Translator(tmp_path / "text", device="cpu")
     with pytest.raises(InputError, match="is an encoder-decoder"):
@@ -96,13 +96,13 @@ def test_loading_a_run_of_another_task_is_rejected(tiny, tiny_text, tmp_path):
         ("dates-gru", "train.best_by=blue", r"train\.best_by 'blue' is not known \(did you mean bleu\?\)"),
         ("shakespeare-lstm", "task=langage_model", r"task = 'langage_model' \(did you mean language_model\?\)"),
         ("shakespeare-lstm", "model.vocab_size=9", r"model\.vocab_size is set by the data"),
-        ("shakespeare-lstm", "train.length=0", r"train\.length"),
-        ("dates-gru", "train.ema=1", r"train\.ema must lie in \[0, 1\)"),
-        ("dates-gru", "train.patience=-1", r"train\.patience must not be negative"),
+        ("shakespeare-lstm", "task.length=0", r"task\.length"),
+        ("dates-gru", "train.ema=1", r"train\.ema must be at least 0 and less than 1"),
+        ("dates-gru", "train.patience=-1", r"train\.patience must be at least 0"),
         (
             "dates-gru",
-            "train.bpe_dropout=0.1",
-            r"train\.bpe_dropout needs subwords",
+            "task.bpe_dropout=0.1",
+            r"task\.bpe_dropout needs subwords",
         ),
     ],
 )

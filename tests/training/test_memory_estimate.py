@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,18 @@ from .stopping import assert_bit_equal
 # Prints the estimate and the measured growth of the process in the forward and backward pass of one batch.
 MEASURE = """
 import json, re, sys, torch
-from qkv.registry import lookup, registered
 from qkv.training.memory_estimate import activation_memory
-from qkv.training.recipe import TASKS, read_recipe
+from qkv.training.recipe import read_recipe
 
 def resident(key):
     return 1024 * int(re.search(rf"{key}:\\s+(\\d+)", open("/proc/self/status").read())[1])
 
 torch.set_num_threads(1)
 recipe = read_recipe(sys.argv[1], sys.argv[2:])
-kind, data = TASKS[recipe.task], recipe.data.load()
-vocabulary = kind.train_tokenizer(data, recipe.data, recipe.model_config())
-config = recipe.model_config(kind.sizes(data, vocabulary))
-task = kind.prepare(data, vocabulary, config, recipe.train, recipe.seed)
-network = lookup("model", recipe.model["name"])
+task_class, network, data = recipe.task_class, recipe.model_class, recipe.data.load()
+tokenizer = task_class.train_tokenizer(data, recipe.data, recipe.model)
+config = recipe.model.replace(**task_class.sizes(data, tokenizer))
+task = task_class.prepare(data, tokenizer, config, recipe.task, recipe.train, recipe.seed)
 estimate = activation_memory(network, config, task, torch.device("cpu"))
 model = network(config).train()
 batch = task.batch(max(task.epoch(0), key=len))
@@ -87,7 +84,7 @@ def test_the_state_of_training_is_counted_without_allocating_it() -> None:
 
 
 def test_a_model_larger_than_free_memory_is_refused_before_it_is_made(tiny: Recipe, tmp_path: Path) -> None:
-    large = replace(tiny, model={**tiny.model, "hidden_dim": 2**20})
+    large = tiny.replace(model=tiny.model.replace(hidden_dim=2**20))
     with pytest.raises(InputError, match=r"model\.hidden_dim") as caught:
         job.begin(large, tmp_path / "run", "cpu")
     assert len(str(caught.value)) < 400
@@ -100,13 +97,13 @@ def test_activations_far_beyond_free_memory_are_refused(
     monkeypatch.setattr("qkv.training.memory_estimate.activation_memory", lambda *arguments: 2**60)
     with pytest.raises(InputError, match="batch_size"):
         job.begin(tiny, tmp_path / "run", "cpu")
-    done = job.begin(replace(tiny, train=replace(tiny.train, epochs=1)), tmp_path / "run", "cpu", force=True)
+    done = job.begin(tiny.replace(train=tiny.train.replace(epochs=1)), tmp_path / "run", "cpu", force=True)
     assert done.state.finished
 
 
 def test_the_estimate_does_not_change_what_is_trained(tiny: Recipe, tmp_path: Path) -> None:
     for name, force in (("checked", False), ("forced", True)):
-        job.begin(replace(tiny, train=replace(tiny.train, epochs=1)), tmp_path / name, "cpu", force=force)
+        job.begin(tiny.replace(train=tiny.train.replace(epochs=1)), tmp_path / name, "cpu", force=force)
     assert_bit_equal(tmp_path / "checked", tmp_path / "forced")
 
 
@@ -114,7 +111,7 @@ def test_a_refused_run_can_be_forced(tiny: Recipe, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
     with pytest.raises(InputError, match="--force"):
         job.begin(tiny, tmp_path / "run", "cpu")
-    one = replace(tiny, train=replace(tiny.train, epochs=1))
+    one = tiny.replace(train=tiny.train.replace(epochs=1))
     assert job.begin(one, tmp_path / "run", "cpu", force=True).state.finished
 
 
@@ -132,5 +129,5 @@ def test_running_out_of_memory_names_the_last_checkpoint_and_how_to_resume(
     with pytest.raises(OutOfMemory) as caught:
         job.begin(tiny, tmp_path / "run", "cpu", force=True)
     last = Run.open(tmp_path / "run").checkpoints[-1]
-    for part in ("train.batch_tokens", str(last), f"--resume {tmp_path / 'run'}"):
+    for part in ("train.batch_size", str(last), f"--resume {tmp_path / 'run'}"):
         assert part in str(caught.value)

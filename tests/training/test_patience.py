@@ -1,7 +1,5 @@
 """Early stopping."""
 
-from dataclasses import replace
-
 import pytest
 
 from qkv.tasks.language_modeling import LanguageModelingTask
@@ -24,7 +22,7 @@ def test_a_run_stops_after_patience_validations_without_improvement(
 ):
     validation_losses = iter(losses)
     monkeypatch.setattr(LanguageModelingTask, "validate", lambda self, model: {"loss": next(validation_losses)})
-    recipe = replace(tiny_text, train=replace(tiny_text.train, patience=patience, epochs=6))
+    recipe = tiny_text.replace(train=tiny_text.train.replace(patience=patience, epochs=6))
     done = job.begin(recipe, tmp_path / "run", "cpu")
     assert done.state.finished
     assert done.state.step == steps
@@ -35,7 +33,7 @@ def test_a_run_stops_after_patience_validations_without_improvement(
 def test_patience_survives_a_resume(tiny_text, tmp_path, monkeypatch):
     validation_losses = iter([3.0, 4.0, 4.0, 1.0])
     monkeypatch.setattr(LanguageModelingTask, "validate", lambda self, model: {"loss": next(validation_losses)})
-    recipe = replace(tiny_text, train=replace(tiny_text.train, patience=2))
+    recipe = tiny_text.replace(train=tiny_text.train.replace(patience=2))
     with monkeypatch.context() as patch:
         stop_after(patch, 9)
         assert job.begin(recipe, tmp_path / "run", "cpu").state.evals_since_best == 1

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -23,10 +22,10 @@ from .stopping import assert_bit_equal, stop_after
 SIZES = ["model.dim=32", "model.heads=2", "model.layers=1", "model.dropout=0.0", "model.max_length=32"]
 TINY = [
     *SIZES,
-    "data.vocabulary=wordpiece:90",
+    "data.tokenizer={ name = 'wordpiece', vocab_size = 90 }",
     "train.epochs=3",
     "train.batch_size=256",
-    "train.length=32",
+    "task.length=32",
     "train.warmup=5",
     "train.lr=0.01",
     "train.validate_every=6",
@@ -54,9 +53,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Recipe:
 
 def test_a_pretrained_bert_fills_masks_and_can_be_fine_tuned(tiny, tmp_path, capsys):
     run = tmp_path / "bert"
-    recipe = replace(tiny, train=replace(tiny.train, epochs=8, validate_every=50, save_every=1000))
+    recipe = tiny.replace(train=tiny.train.replace(epochs=8, validate_every=50, save_every=1000))
     assert job.begin(recipe, run, "cpu").state.finished
-    assert "80 documents, 1,400 tokens  vocabulary wordpiece:90 (75)" in capsys.readouterr().err
+    assert "80 documents, 1,400 tokens  tokenizer wordpiece (75)" in capsys.readouterr().err
     records = [json.loads(line) for line in (run / LOG).read_text().splitlines()]
     *_, valid = (record for record in records if record["kind"] == "valid")
     assert valid.keys() >= {"loss", "perplexity", "accuracy", "next_sentence"}
@@ -66,13 +65,13 @@ def test_a_pretrained_bert_fills_masks_and_can_be_fine_tuned(tiny, tmp_path, cap
     filled = MaskFiller(run)("This film is superb. This [MASK] is great.")
     assert filled.guesses[0][0].word in ("film", "plot")
 
-    changes = ["task=classify", "data.name=imdb", "data.vocabulary=bpe:50", "model.max_length=24", f'init="{run}"']
+    changes = ["task=classify", "data.name=imdb", "data.tokenizer=bpe", "model.max_length=24", f'init="{run}"']
     training = ["train.epochs=16", "train.batch_size=256", "train.lr=3e-3", "train.warmup=5"]
     finetuning = read_recipe("ewt-bert", [*changes, *training])
     assert job.begin(finetuning, tmp_path / "tuned", "cpu").state.finished
     stderr = capsys.readouterr().err
     assert "randomly initialized: label.weight, label.bias" in stderr
-    assert "note: data.vocabulary ignored" in stderr
+    assert "note: data.tokenizer ignored" in stderr
     classifier = Classifier(tmp_path / "tuned")
     assert classifier("This plot is superb.").label == "positive"
     assert classifier("This plot is awful.").label == "negative"
@@ -83,7 +82,7 @@ def test_a_pretrained_bert_fills_masks_and_can_be_fine_tuned(tiny, tmp_path, cap
 
 @pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
 def test_resuming_is_bit_exact(head, tiny, tmp_path, monkeypatch):
-    recipe = replace(tiny, model=tiny.model | {"head": head, "dropout": 0.1})
+    recipe = tiny.replace(model=tiny.model.replace(head=head, dropout=0.1))
     whole = job.begin(recipe, tmp_path / "whole", "cpu")
     batches = whole.state.step // recipe.train.epochs
     assert batches >= 3
@@ -100,13 +99,13 @@ def test_resuming_is_bit_exact(head, tiny, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("imdb-bert", ["data.vocabulary=bpe:100"], "data.vocabulary 'bpe:100'"),
+        ("imdb-bert", ["data.tokenizer=bpe"], "data.tokenizer 'bpe'"),
         ("imdb-bert", ["model.head=tagger"], "model.head 'tagger'"),
         ("imdb-bert", ["model.name=gpt2"], "model.name 'gpt2'"),
         ("imdb-bert", ["data.name=wnut17"], "data.name 'wnut17'"),
-        ("multi30k-transformer", ["data.vocabulary=wordpiece:99"], "data.vocabulary 'wordpiece:99'"),
-        ("multi30k-transformer", ["data.target_vocabulary=wordpiece:99"], "'wordpiece:99'"),
-        ("shakespeare-gpt", ["data.vocabulary=wordpiece:99"], "data.vocabulary 'wordpiece:99'"),
+        ("multi30k-transformer", ["data.tokenizer=wordpiece"], "data.tokenizer 'wordpiece'"),
+        ("multi30k-transformer", ["data.target_tokenizer=wordpiece"], "'wordpiece'"),
+        ("shakespeare-gpt", ["data.tokenizer=wordpiece"], "data.tokenizer 'wordpiece'"),
     ],
 )  # fmt: skip
 def test_an_unsuitable_vocabulary_head_or_model_is_rejected(name, changes, words):
@@ -116,4 +115,4 @@ def test_an_unsuitable_vocabulary_head_or_model_is_rejected(name, changes, words
 
 
 def test_taggers_accept_wordpiece_vocabularies():
-    assert read_recipe("ewt-bert", ["data.vocabulary=wordpiece:99"]).data.vocabulary == "wordpiece:99"
+    assert read_recipe("ewt-bert", ["data.tokenizer=wordpiece"]).data.tokenizer.name == "wordpiece"

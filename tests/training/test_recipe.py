@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkv.config import build, read_toml, write_toml
+from qkv.config import read_toml, write_toml
 from qkv.errors import InputError
 from qkv.training.recipe import Recipe, read_recipe, recipe_names
 
@@ -11,7 +11,7 @@ from qkv.training.recipe import Recipe, read_recipe, recipe_names
 def test_every_built_in_recipe_is_valid_and_survives_a_round_trip(name, tmp_path):
     recipe = read_recipe(name)
     (tmp_path / "recipe.toml").write_text(write_toml(recipe.to_dict()), encoding="utf-8")
-    assert build(Recipe, read_toml(tmp_path / "recipe.toml"), "copy") == recipe
+    assert Recipe.from_table(read_toml(tmp_path / "recipe.toml"), "copy") == recipe
 
 
 def test_the_recipes_of_the_documentation_exist():
@@ -26,14 +26,14 @@ def test_the_recipes_of_the_documentation_exist():
         ("train.lr=fast", r"train\.lr must be a number, not 'fast'"),
         ("train.epochs=2.5", r"train\.epochs must be an integer"),
         ("train.decay=cosinus", r"train\.decay = 'cosinus' \(did you mean cosine\?\)"),
-        ("train.lr=-1", r"train\.lr must be positive"),
-        ("train.lr=inf", r"train\.lr must be positive and finite"),
-        ("model.name=[1]", r"model\.name \[1\] is not known"),
-        ("model.name=rnn_seq2sec", r"model\.name 'rnn_seq2sec' is not known \(did you mean rnn_seq2seq\?\)"),
+        ("train.lr=-1", r"train\.lr must be greater than 0, not -1"),
+        ("train.lr=inf", r"train\.lr must be a finite number"),
+        ("model.name=[1]", r"model\.name.*\[1\]"),
+        ("model.name=rnn_seq2sec", r"model\.name.* 'rnn_seq2sec' \(did you mean rnn_seq2seq\?\)"),
         ("model.source_vocab_size=5", r"model\.source_vocab_size is set by the data"),
         ("model.score=additiv", r"model\.score: unknown score 'additiv' \(did you mean additive\?\)"),
-        ("seed=-1", "seed must lie between"),
-        ("data.vocabulary.size=3", "data"),
+        ("seed=-1", "seed must be between 0 and 2,147,483,647, not -1"),
+        ("data.tokenizer.size=3", r"unknown key data\.tokenizer\.size"),
     ],
 )
 def test_a_mistake_in_a_recipe_is_reported_with_its_key(assignment, words):
@@ -48,7 +48,7 @@ def test_an_unknown_recipe_suggests_the_closest_name():
 
 def test_a_user_recipe_is_read_by_its_path(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text('data = { name = "dates" }\nmodel = { name = "transformer", dim = 32 }\n')
+    path.write_text('task = "translate"\ndata = { name = "dates" }\nmodel = { name = "transformer", dim = 32 }\n')
     assert read_recipe(str(path), ["train.lr=0.5"]).train.lr == 0.5
     with pytest.raises(InputError, match=r"none\.toml: no such file"):
         read_recipe(str(tmp_path / "none.toml"))
@@ -69,7 +69,7 @@ def test_a_recipe_must_name_its_data_and_its_model(table, missing, valid, tmp_pa
         read_recipe(str(tmp_path / "mine.toml"))
     assert valid in str(caught.value)
     with pytest.raises(InputError):  # a run's recipe is read without `read_recipe`
-        build(Recipe, read_toml(tmp_path / "mine.toml"), "mine").model_config()
+        Recipe.from_table(read_toml(tmp_path / "mine.toml"), "mine")
 
 
 @pytest.mark.parametrize("task", ['"translat"', '["translate"]', "3"])
@@ -84,7 +84,7 @@ def test_a_recipe_can_extend_a_built_in_recipe(tmp_path):
     own.write_text('extends = "dates-gru"\nseed = 3\nmodel = { score = "dot" }\n', encoding="utf-8")
     base, recipe = read_recipe("dates-gru"), read_recipe(str(own))
     assert recipe.seed == 3
-    assert recipe.model == {**base.model, "score": "dot"}
+    assert recipe.model == base.model.replace(score="dot")
     assert (recipe.data, recipe.train) == (base.data, base.train)
 
 
@@ -99,7 +99,7 @@ def test_a_recipe_can_extend_only_built_in_recipes(base, tmp_path):
 def test_a_recipe_can_extend_one_that_extends_another(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text('extends = "multi30k-luong-dot"\nmodel = { score = "general" }\n', encoding="utf-8")
-    assert read_recipe(str(own)).model == {**read_recipe("multi30k-luong-dot").model, "score": "general"}
+    assert read_recipe(str(own)).model == read_recipe("multi30k-luong-dot").model.replace(score="general")
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_a_recipe_can_extend_one_that_extends_another(tmp_path):
     ],
 )
 def test_a_key_that_does_not_apply_to_the_data_is_rejected(name, assignment):
-    with pytest.raises(InputError, match="does not apply"):
+    with pytest.raises(InputError, match=f"unknown key {assignment.partition('=')[0]}|does not apply"):
         read_recipe(name, [assignment])

@@ -1,6 +1,5 @@
 """Recurrent classifiers and taggers: they learn toy data and can be loaded."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import qkv
 from qkv.datasets.dataset import LabeledTextDataset, TaggedDataset
 from qkv.datasets.pair import Pair
 from qkv.datasets.tagged import Tagged
+from qkv.registry import lookup
 from qkv.training import job
 from qkv.training.recipe import read_recipe
 
@@ -34,8 +34,7 @@ def _synthetic_data(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = LabeledTextDataset({"train": REVIEWS, "valid": REVIEWS, "test": REVIEWS})
     tags = TaggedDataset({"train": SENTENCES, "valid": SENTENCES})
     for name, data in (("sentence_polarity", texts), ("imdb", texts), ("wnut17", tags)):
-        load = lambda config, data=data: data  # noqa: E731
-        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], load=load))
+        monkeypatch.setattr(lookup("dataset", name), "read", lambda self, data=data: data)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +62,17 @@ def test_a_recipe_learns_sentiment_and_loads_as_a_classifier(recipe, changes, de
     done = job.begin(small, tmp_path / "run", device)
     assert done.state.best.value == 1.0
     classifier = qkv.Classifier(tmp_path / "run", device="cpu")
-    predictions = classifier.classify(["I saw a cat. It was very dull. The end!", "It was good.\nThe end!"])
+    predictions = classifier(["I saw a cat. It was very dull. The end!", "It was good.\nThe end!"])
     assert [prediction.label for prediction in predictions] == ["negative", "positive"]
 
 
 def test_a_recipe_learns_to_tag_and_loads_as_a_tagger(tmp_path: Path):
-    settings = ["model.layers=1", "data.vocabulary=wordpiece:60", "train.best_by=accuracy", "train.batch_size=32"]
+    settings = [
+        "model.layers=1",
+        "data.tokenizer={ name = 'wordpiece', vocab_size = 60 }",
+        "train.best_by=accuracy",
+        "train.batch_size=32",
+    ]
     changes = [*SMALL, *OFTEN, *settings]
     done = job.begin(read_recipe("wnut-lstm", changes), tmp_path / "run", "cpu")
     assert done.state.best.value == 1.0

@@ -1,7 +1,5 @@
 """Training on a CUDA device."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,7 +19,7 @@ pytestmark = [
 @pytest.mark.parametrize("name", ["dates-gru", "dates-transformer"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_model_trained_on_gpu_gives_the_same_scores_on_both_devices(name, precision, tmp_path):
-    sizes = ["data.size=20000", "train.epochs=2", "train.batch_tokens=2048", "train.best_by=loss"]
+    sizes = ["data.size=20000", "train.epochs=2", "train.batch_size=2048", "train.best_by=loss"]
     done = job.begin(read_recipe(name, [*sizes, f"train.precision={precision}"]), tmp_path / "run", "cuda")
     assert done.state.finished
     assert done.state.best.value < 1.2  # nats a character; chance is 2.4 among ten digits, a dash and the end
@@ -39,7 +37,7 @@ def test_a_resumed_run_matches_an_uninterrupted_one(tiny, tmp_path, monkeypatch)
         stopped = job.begin(tiny, tmp_path / "parts", "cuda")
     assert not stopped.state.finished
     assert job.resume(tmp_path / "parts", "cuda").state.finished
-    whole = job.begin(replace(tiny), tmp_path / "whole", "cuda")
+    whole = job.begin(tiny, tmp_path / "whole", "cuda")
     resumed, expected = (load_file(run.checkpoints[-1] / "model.safetensors") for run in (stopped.run, whole.run))
     for name, value in resumed.items():  # atomic adds on the GPU have no fixed order, so not bit for bit
         torch.testing.assert_close(value, expected[name], rtol=1e-2, atol=1e-3)

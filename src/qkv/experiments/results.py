@@ -6,7 +6,8 @@ A record holds everything that a table needs, so that runs can be compared witho
 import json
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from qkv import __version__
-from qkv.config import build, require
+from qkv.config import build, override, require
 from qkv.datasets.dataset import Dataset
 from qkv.errors import InputError
 from qkv.hub.checkpoint_manifest import read_manifest
@@ -28,6 +29,7 @@ from qkv.training.run import Run
 RESULTS = "results.jsonl"
 NOT_RECORDED = ("seed", "data.folder")  # rows have several seeds, and the folder of the data does not matter
 MAX_BYTES = 64 * 2**20
+UNQUOTED = re.compile(r"(?!(true|false|inf|nan)$)[A-Za-z][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def record_evaluation(
     state = manifest["state"]
     record = Record(
         recipe=Path(recipe.name).name,
-        changes=tuple(change for change in recipe.overrides if change.partition("=")[0] not in NOT_RECORDED),
+        changes=recorded_changes(recipe.overrides),
         seed=recipe.seed,
         task=recipe.task.registered_name,
         model=recipe.model.registered_name,
@@ -138,6 +140,36 @@ def record_evaluation(
     )
     append_record(run.folder, record)
     return record
+
+
+def recorded_changes(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return overrides in a normal form, so that equal settings have equal records.
+
+    Each key occurs once, with the last of its values as TOML; a word that can only be a string is not quoted.
+    """
+    values: dict[str, str] = {}
+    for assignment in overrides:
+        for key, value in _flat(override({}, [assignment])):
+            values.pop(key, None)
+            values[key] = value
+    # The name of a term comes before its options, which another name would reset.
+    order = sorted(values, key=lambda key: (key.rpartition(".")[0], not key.endswith(".name"), key))
+    return tuple(f"{key}={_to_toml(values[key])}" for key in order if key not in NOT_RECORDED)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value with its dotted key."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _to_toml(value: Any) -> str:
+    if isinstance(value, str) and UNQUOTED.fullmatch(value):
+        return value
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)  # JSON has no inf
 
 
 def append_record(folder: Path, record: Record) -> Path:

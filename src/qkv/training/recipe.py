@@ -90,17 +90,8 @@ class Recipe(Config):
             unit in task.batch_units,
             f"train.batch_by = {unit!r} does not fit {task.title}: use {task.batch_units[0]!r}",
         )
-        datasets = _dataset_names(task)
-        require(
-            self.data.dataset_class in task.datasets,
-            f"data.name {self.data.registered_name!r} does not fit {task.title}, which needs "
-            f"{' or '.join(dataset.kind for dataset in task.datasets)}; use {' or '.join(datasets)}",
-        )
-        require(
-            issubclass(self.model_class, task.model),
-            f"model.name {self.model.registered_name!r} does not support {task.title}; "
-            f"use {' or '.join(_model_names(task))}",
-        )
+        _check_fits(task, "data", type(self.data))
+        _check_fits(task, "model", self.model_class)
         if self.init is None and isinstance(self.data, TextDatasetConfig):  # init has its own tokenizer
             target = getattr(self.data, "target_tokenizer", None) or self.data.tokenizer
             for term in (self.data.tokenizer, target):
@@ -112,8 +103,9 @@ class Recipe(Config):
         return self
 
     def to_dict(self) -> dict[str, Any]:
+        unset = self.init is not None  # keys that are not set have the values of the pretrained model
         sections = {
-            section: {"name": config.registered_name, **config.to_dict()}
+            section: {"name": config.registered_name, **config.model_dump(mode="json", exclude_unset=unset)}
             for section, config in (("task", self.task), ("data", self.data), ("model", self.model))
         }
         for key in self.task_class.from_data:  # part of the checkpoint's config.json
@@ -134,8 +126,14 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
     values = dict(data)
     name, classes = values.pop("name", None), registered(kind)
     if not isinstance(name, str) or name not in classes:
-        raise InputError(f"{where}: {section}.name: {unknown(kind, name)}")
-    cls = classes[name]
+        key = section if isinstance(table[section], str) else f"{section}.name"
+        raise InputError(f"{where}: {key}: {unknown(kind, name)}")
+    cls, task = classes[name], task_of(table)
+    if task is not None and section != "task":
+        try:
+            _check_fits(task, section, cls)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
     config_class = getattr(cls, "config_class", cls)
     valid = ("name", *(["preset"] if getattr(cls, "presets", None) else []), *config_class.model_fields)
     for key in values:
@@ -144,7 +142,6 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
             raise InputError(f"{where}: unknown key {section}.{printable(key)}{hint}")
     if section == "model":
         values = _with_preset(cls, values, where)
-        task = task_of(table)
         if task is not None:
             for key in (*task.from_data, *task.model_options):
                 if key in values and values[key] != task.model_options.get(key, values):
@@ -152,6 +149,22 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
             fixed = {key: value for key, value in task.model_options.items() if key in config_class.model_fields}
             values = {**values, **fixed}
     return build(config_class, values, where, prefix=f"{section}.")
+
+
+def _check_fits(task: type[Task], section: str, cls: type[Any]) -> None:
+    """Raise ConfigError if a task cannot be trained on a dataset (section "data"), or with a model."""
+    name = cls.registered_name
+    if section == "data":
+        require(
+            cls.dataset_class in task.datasets,
+            f"data.name {name!r} does not fit {task.title}, which needs "
+            f"{' or '.join(dataset.kind for dataset in task.datasets)}; use {' or '.join(_dataset_names(task))}",
+        )
+    else:
+        require(
+            issubclass(cls, task.model),
+            f"model.name {name!r} does not support {task.title}; use {' or '.join(_model_names(task))}",
+        )
 
 
 def _with_preset(cls: type[Any], values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -176,8 +189,21 @@ def task_of(table: Mapping[str, Any]) -> type[Task] | None:
 def read_recipe(name: str, assignments: Iterable[str] = ()) -> Recipe:
     """Read a recipe by name or path and apply `a.b=value` assignments; every key is checked."""
     assignments = tuple(assignments)
-    table = override(recipe_table(name), assignments)
+    base = recipe_table(name)
+    table = _without_other_data(base, override(base, assignments))
     return Recipe.from_table({**table, "name": name, "overrides": assignments}, f"recipe {name}")
+
+
+def _without_other_data(base: Mapping[str, Any], table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table without the data keys that only apply to the dataset of the recipe, if another was chosen."""
+    old, new = base.get("data"), table.get("data")
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping) or old.get("name") == new.get("name"):
+        return table
+    dataset = registered("dataset").get(str(new.get("name")))
+    if dataset is None:
+        return table
+    valid = {"name", *dataset.model_fields}
+    return {**table, "data": {key: new[key] for key in new if key in valid or new[key] != old.get(key)}}
 
 
 def _require_names(table: Mapping[str, Any], where: str) -> None:

@@ -116,7 +116,9 @@ class Run:
                     f"--set {assignment}: cannot be changed on resume ({', '.join(CHANGEABLE)} can); "
                     f"a new run can start from these weights with --set init={self.folder}"
                 )
-        recipe = Recipe.from_table(override(self.manifest.recipe.to_dict(), assignments), "--set")
+        recipe = self.manifest.recipe
+        table = {**override(recipe.to_dict(), assignments), "overrides": (*recipe.overrides, *assignments)}
+        recipe = Recipe.from_table(table, "--set")
         step = checkpoint_step(self.checkpoints[-1]) if self.checkpoints else 0
         return replace(self, recipe=recipe, manifest=self.manifest.with_version(recipe, step, assignments))
 

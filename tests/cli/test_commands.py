@@ -137,7 +137,10 @@ def test_json_has_scores_and_alignments_whose_rows_sum_to_one(qkv: Command, run:
 
 
 def test_n_best_output_has_number_rank_and_score(qkv: Command, run: Path) -> None:
-    rows = [line.split("\t") for line in qkv("translate", run, *TEXTS, "--num-beams", 2, "--num-return-sequences", 2).out.splitlines()]
+    rows = [
+        line.split("\t")
+        for line in qkv("translate", run, *TEXTS, "--num-beams", 2, "--num-return-sequences", 2).out.splitlines()
+    ]
     assert [row[:2] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
     assert all(float(row[2]) < 0 for row in rows)
 

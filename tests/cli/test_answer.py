@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from qkv.datasets.squad import Question
 from qkv.pipelines.question_answerer import QuestionAnswerer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 

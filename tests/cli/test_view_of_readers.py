@@ -9,11 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.models.gpt2 import GPT2
-from qkv.models.gpt2 import GPT2Config
+from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
-from qkv.models.vit import ViTConfig
-from qkv.models.vit import ViT
+from qkv.models.vit import ViT, ViTConfig
 from qkv.tokenizers import CharTokenizer
 from tests.tasks.tiny_bert import saved, tiny_bert, tiny_tokenizer
 

@@ -96,4 +96,4 @@ def test_an_input_that_is_too_long_is_an_error_with_the_limit(qkv: Callable[...,
 
 def test_an_unknown_command_or_option_is_a_one_line_error(qkv: Callable[..., Ended]) -> None:
     assert qkv("trian").error == "No such command 'trian'. Did you mean 'train'? (see qkv --help)"
-    assert qkv("train", "--num-beams", "3").error == "No such option: --beam (see qkv train --help)"
+    assert qkv("train", "--num-beams", "3").error == "No such option: --num-beams (see qkv train --help)"

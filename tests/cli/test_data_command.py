@@ -160,7 +160,7 @@ def test_a_cmudict_run_has_two_vocabularies_and_stores_its_data_folder(
     run = tmp_path / "run"
     ended = qkv(
         "train", "dates-gru", "--data-dir", "mine", *TINY, "--output", run,
-        "--set", "data.name=cmudict", "--set", "data.target_vocabulary=word", "--set", "train.epochs=1",
+        "--set", "data.name=cmudict", "--set", "data.target_tokenizer=word", "--set", "train.epochs=1",
     )  # fmt: skip
     assert ended.code == 0, ended.err
     checkpoint = max(run.glob("step-*"))
@@ -169,4 +169,4 @@ def test_a_cmudict_run_has_two_vocabularies_and_stores_its_data_folder(
     monkeypatch.chdir("/")
     ended = qkv("evaluate", run, "--split", "test", "--json")
     assert ended.code == 0, ended.err
-    assert json.loads(ended.out)["pairs"] == 5
+    assert json.loads(ended.out)["size"] == 5

@@ -59,7 +59,7 @@ def test_a_page_shows_every_sentence_up_to_the_maximum(qkv, model, file, tmp_pat
     page = tmp_path / "page.html"
     done = qkv("view", model, "Fine!", "--document", file, "--page", page, "--device", "cpu")
     assert done.code == 0
-    first, second = DocumentProbe(model, device="cpu").probe(["Fine!", REVIEW])
+    first, second = DocumentProbe(model, device="cpu")(["Fine!", REVIEW])
     assert f"{first.label}  {first.probabilities[first.label]:.1%}" in done.err
     assert done.out == f"100.0%  Fine!\n{page}\n"
     text = page.read_text(encoding="utf-8")

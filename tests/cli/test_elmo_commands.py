@@ -56,5 +56,5 @@ def test_predictions_equal_those_of_the_model(qkv, folder):
 def test_a_model_with_another_head_is_an_error(qkv, folder):
     head = library.load(folder).config.head
     other = {"tagger": "classify", "classifier": "tag"}[head]
-    assert f"'{head}'" in qkv(other, folder, "a", "--device", "cpu").error
-    assert "'masked_lm'" in qkv("fill", folder, "a [MASK]", "--device", "cpu").error
+    assert head in qkv(other, folder, "a", "--device", "cpu").error
+    assert "masked_lm" in qkv("fill", folder, "a [MASK]", "--device", "cpu").error

@@ -24,13 +24,13 @@ FILES = {
     "shakespeare-gpt": ("to be or not to be, that is the question\n" * 20, "layers"),
 }
 SCORED = {
-    "pairs-transformer": ("pairs", 3),
-    "summaries-transformer": ("pairs", 3),
+    "pairs-transformer": ("size", 3),
+    "summaries-transformer": ("size", 3),
     "polarity-bert": ("size", 4),
     "ewt-bert": ("size", 3),
     "questions-bert": ("size", 2),
 }
-SMALL = ("model.dim=8", "model.heads=2", "train.epochs=1", "train.batch_tokens=64")
+SMALL = ("model.dim=8", "model.heads=2", "train.epochs=1", "train.batch_size=64")
 
 
 def settings(*more: str) -> list[str]:
@@ -42,9 +42,9 @@ def test_a_recipe_trains_and_is_evaluated_on_user_files(qkv, tmp_path, recipe):
     text, layers = FILES[recipe]
     small = [f"model.{layers}=1"]
     if recipe in ("polarity-bert", "questions-bert"):
-        small.append("data.vocabulary=wordpiece:60")
+        small.append('data.tokenizer={name="wordpiece",vocab_size=60}')
     if recipe == "shakespeare-gpt":
-        small += ["train.length=16", "model.max_length=16"]
+        small += ["task.length=16", "model.max_length=16"]
     if recipe == "summaries-transformer":
         small += ["model.decoder_layers=1", "model.max_length=16"]
     mine = tmp_path / ("mine.tsv" if "\t" in text else "mine.txt")
@@ -67,7 +67,7 @@ def test_labels_without_training_examples_are_noted(qkv, tmp_path):
     for name, labels in (("mine", text), ("test", "a film\tmeh\nso so\tmeh\n")):
         (tmp_path / f"{name}.tsv").write_text(labels)
     mine, test, run = tmp_path / "mine.tsv", tmp_path / "test.tsv", tmp_path / "run"
-    small = settings("model.layers=1", "data.vocabulary=wordpiece:60")
+    small = settings("model.layers=1", 'data.tokenizer={name="wordpiece",vocab_size=60}')
     trained = qkv("train", "polarity-bert", "--data", mine, "--test", test, "--output", run, *small)
     assert re.search("note: .*test.*meh", trained.err)
     assert re.search("note: .*test.*meh", qkv("evaluate", run).err)
@@ -105,7 +105,7 @@ def test_a_translator_with_tree_positions_requires_heads(qkv, tmp_path):
     assert done.code == 0, done.err
     assert qkv("evaluate", run, "--no-record").code == 0
     scored = qkv("evaluate", run, "--data", trees, "--data", targets, "--json")
-    assert json.loads(scored.out)["pairs"] == 3
+    assert json.loads(scored.out)["size"] == 3
     sources = [
         Tagged(tuple(word for word, _ in sentence), ("",) * len(sentence), tuple(head for _, head in sentence))
         for sentence in sentences

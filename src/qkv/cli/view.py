@@ -18,6 +18,30 @@ if TYPE_CHECKING:
 COUNT = 20  # test examples
 
 
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--page", callback=options.check_output, metavar="PAGE.html", help="Output page [RUN/attention.html]."
+    ),
+]
+Png = Annotated[
+    Path | None,
+    typer.Option(
+        "--png", callback=options.check_output, metavar="FILE.png", help="Also plot the first input as a PNG."
+    ),
+]
+Layer = Annotated[
+    str | None,
+    typer.Option("--layer", metavar="LAYER", help="Layer to plot [last cross-attention layer, else the first]."),
+]
+Head = Annotated[
+    int | None, typer.Option("--head", min=0, max=options.MAX_COUNT, help="Head to plot [average over heads].")
+]
+Count = Annotated[
+    int, typer.Option("--count", min=1, max=options.MAX_COUNT, help="Test examples to show if there are no inputs.")
+]
+
+
 def view(
     run: options.Folder,
     text: Annotated[
@@ -25,29 +49,11 @@ def view(
     ] = None,
     file: options.ParsedInput = None,
     document: options.Documents = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            "--page", callback=options.check_output, metavar="PAGE.html", help="Output page [RUN/attention.html]."
-        ),
-    ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option(
-            "--png", callback=options.check_output, metavar="FILE.png", help="Also plot the first input as a PNG."
-        ),
-    ] = None,
-    layer: Annotated[
-        str | None,
-        typer.Option("--layer", metavar="LAYER", help="Layer to plot [last cross-attention layer, else the first]."),
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option("--head", min=0, max=options.MAX_COUNT, help="Head to plot [average over heads].")
-    ] = None,
-    count: Annotated[
-        int,
-        typer.Option("--count", min=1, max=options.MAX_COUNT, help="Test examples to show if there are no inputs."),
-    ] = COUNT,
+    page: Page = None,
+    png: Png = None,
+    layer: Layer = None,
+    head: Head = None,
+    count: Count = COUNT,
     num_beams: options.NumBeams = 1,
     device: options.Device = "auto",
     json: options.Json = False,

@@ -144,5 +144,5 @@ def test_options_that_do_not_fit_raise(name, dim, options):
 
 @pytest.mark.parametrize("wrong", [{"name": "cnv"}, {"name": "conv", "heads": 2}, {"name": "rnn", "cell": "gur"}, 3])
 def test_an_unknown_encoder_or_option_raises(wrong):
-    with pytest.raises(ValueError, match="encoder|heads|cell"):
+    with pytest.raises(ValueError, match=r"encoder|heads|cell"):
         parse_term("encoder", wrong)

@@ -16,6 +16,7 @@ embeddings e in the attention values. z and e come from the convolutional encode
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from pydantic import model_validator
@@ -35,7 +36,6 @@ from qkv.nn.encoders import EncoderSizes
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import EncoderDecoder, SourceEncoder
 from qkv.nn.source_attention import BackendName, check_attention
-from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -110,7 +110,7 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         positions = config.max_length + 1  # the target starts with a begin token
         self.embed = PositionalEmbedding(config.target_vocab_size, dim, positions, config.dropout)
         self.up_proj = init_variance_preserving(nn.Linear(dim, config.hidden_dim), keep)
-        self.decoder = Stack(DecoderBlock(config) for _ in range(config.layers))
+        self.decoder = nn.ModuleList(DecoderBlock(config) for _ in range(config.layers))
         self.down_proj = nn.Sequential(
             init_variance_preserving(nn.Linear(config.hidden_dim, dim)), Dropout(config.dropout)
         )  # R
@@ -125,7 +125,7 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         z = scale_gradient(encoded.values, 1 / len(self.decoder))
         sqrt_n = lengths.to(upcast_dtype(z.dtype)).sqrt()[:, None, None]  # n may not be exact in lower precision
         values = (scaled_residual(z, encoded.embedded) * sqrt_n).to(z.dtype)  # sqrt(n) (z + e)
-        keys = tuple(block.attend.keys(z[:, None]).tensor for block in self.decoder)
+        keys = tuple(cast(DecoderBlock, block).attend.keys(z[:, None]).tensor for block in self.decoder)
         return Memory(keys, values[:, None], lengths)
 
     def init_state(self, memory: Memory) -> State:

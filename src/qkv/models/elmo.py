@@ -35,7 +35,6 @@ from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.pooling import POOLINGS, full_lengths
 from qkv.nn.rnn import BiRNN, gather_time, reverse_index
-from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -119,7 +118,7 @@ class Elmo(TextEncoder):
             config.dim, config.character_dim, config.filters, config.highway_layers, config.activation,
             normalize=config.normalize_words,
         )  # fmt: skip
-        self.layers = Stack(ProjectedBiLSTM(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(ProjectedBiLSTM(config) for _ in range(config.layers))
         self.dropout = Dropout(0.0 if config.frozen else config.dropout)
         self.readout = nn.Linear(config.dim, config.vocab_size) if config.head == "language_model" else None  # O
         self.task = TaskHead(config) if config.head in LABEL_HEADS else None

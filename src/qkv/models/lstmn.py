@@ -13,6 +13,7 @@ tokens before it; once a text is longer than the span, over those still on the t
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from pydantic import model_validator
@@ -24,7 +25,6 @@ from qkv.config import AlignTerm, Config, Count, NonNegativeInt, Rate, ScoreTerm
 from qkv.nn.fast import Dropout
 from qkv.nn.interfaces import LanguageModel
 from qkv.nn.multi_head import BackendName, check_terms
-from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -83,7 +83,7 @@ class LSTMN(LanguageModel[State]):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)
-        self.layers = Stack(
+        self.layers = nn.ModuleList(
             MemoryLayer(config, config.hidden_dim if number else config.embedding_dim)
             for number in range(config.layers)
         )
@@ -91,7 +91,7 @@ class LSTMN(LanguageModel[State]):
         self.dropout = Dropout(config.dropout)
 
     def init_state(self, batch: int) -> State:
-        return State(tuple(layer.init_tape(batch) for layer in self.layers))
+        return State(tuple(cast(MemoryLayer, layer).init_tape(batch) for layer in self.layers))
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State

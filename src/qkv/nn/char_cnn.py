@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
 PADDING = 0  # every character of a padding word
@@ -38,8 +37,8 @@ class CharCNN(nn.Module):
         self.activation = torch.relu if activation == "relu" else torch.tanh
         self.normalize = normalize
         self.embed = nn.Embedding(CHARACTERS, character_dim, padding_idx=PADDING)  # e
-        self.convolutions = Stack(nn.Conv1d(character_dim, count, width) for width, count in filters)
-        self.highways = Stack(Highway(features) for _ in range(highway_layers))
+        self.convolutions = nn.ModuleList(nn.Conv1d(character_dim, count, width) for width, count in filters)
+        self.highways = nn.ModuleList(Highway(features) for _ in range(highway_layers))
         self.project = nn.Linear(features, dim)  # P
 
     def forward(self, characters: Int[Tensor, "batch words characters"]) -> Float[Tensor, "batch words dim"]:

@@ -25,7 +25,6 @@ from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncodedStates, SourceEncoder
 from qkv.nn.multi_head import MultiHeadAttention
 from qkv.nn.rnn import BiRNN, Cell, gather_time, reverse_index
-from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Bool, Float, Int, Tensor
 
@@ -68,7 +67,7 @@ class RNNEncoder(SourceEncoder):
         self.dim, self.final_layers, self.reverse = dim, layers, reverse
         self.embed = (ScaledEmbedding if tied else nn.Embedding)(vocab_size, embedding_dim)
         sizes = [embedding_dim] + [dim] * (layers - 1)
-        self.layers = Stack(BiRNN(cell, size, dim, 2 if bidirectional else 1) for size in sizes)
+        self.layers = nn.ModuleList(BiRNN(cell, size, dim, 2 if bidirectional else 1) for size in sizes)
         self.dropout = Dropout(dropout)
 
     @classmethod
@@ -135,10 +134,10 @@ class ConvEncoder(SourceEncoder):
         max_length: int,
     ) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.kernel = dim, kernel
         self.embed = PositionalEmbedding(vocab_size, embedding_dim, max_length, dropout)
         self.up_proj = init_variance_preserving(nn.Linear(embedding_dim, hidden_dim), 1 - dropout)  # U
-        self.convolutions = Stack(GatedConvolution(hidden_dim, kernel, dropout) for _ in range(layers))
+        self.convolutions = nn.ModuleList(GatedConvolution(hidden_dim, kernel, dropout) for _ in range(layers))
         self.down_proj = init_variance_preserving(nn.Linear(hidden_dim, dim))  # V
 
     @classmethod
@@ -167,7 +166,7 @@ class ConvEncoder(SourceEncoder):
         embedded, valid = self.embed(source), valid_positions(source, lengths)  # e
         x = self.up_proj(embedded)
         for convolve in self.convolutions:
-            x = scaled_residual(convolve(pad_same(x, convolve.kernel, valid)), x)
+            x = scaled_residual(convolve(pad_same(x, self.kernel, valid)), x)
         z = self.down_proj(x)
         return EncodedStates(z, masked_mean(z, valid), embedded)
 
@@ -188,7 +187,7 @@ class TransformerEncoder(SourceEncoder):
         self.project = nn.Identity() if embedding_dim == dim else nn.Linear(embedding_dim, dim)
         self.positions = Sinusoidal(dim)
         self.dropout = Dropout(dropout)
-        self.blocks = Stack(TransformerBlock(dim, heads, ffn_dim, dropout, "relu") for _ in range(layers))
+        self.blocks = nn.ModuleList(TransformerBlock(dim, heads, ffn_dim, dropout, "relu") for _ in range(layers))
         self.norm = nn.LayerNorm(dim)
 
     @classmethod

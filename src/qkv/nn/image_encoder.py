@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from qkv.config import Count, Size, require
 from qkv.errors import ShapeError
 from qkv.nn.encoders import TransformerBlock
-from qkv.nn.stack import Stack
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
@@ -90,11 +89,11 @@ class Convolutions(Backbone):
         super().__init__()
         self.dim = filters[-1]
         sizes = list(pairwise((channels, *filters)))
-        self.convolutions = Stack(
+        self.convolutions = nn.ModuleList(
             nn.Conv2d(inputs, outputs, kernel_size=4, stride=2, padding=1) for inputs, outputs in sizes
         )
         # One-channel groups would normalise everything away where the grid has shrunk to one position.
-        self.norms = Stack(
+        self.norms = nn.ModuleList(
             nn.GroupNorm(1 if outputs <= GROUPS else math.gcd(GROUPS, outputs), outputs) for _, outputs in sizes
         )
 
@@ -121,7 +120,7 @@ class PatchTransformer(Backbone):
         self.patch, self.grid, self.dim = patch, grid, dim
         self.embed = nn.Linear(channels * patch**2, dim)  # E
         self.positions = position_embedding(grid, dim)
-        self.blocks = Stack(TransformerBlock(dim, heads, 4 * dim, 0.0, "gelu") for _ in range(layers))
+        self.blocks = nn.ModuleList(TransformerBlock(dim, heads, 4 * dim, 0.0, "gelu") for _ in range(layers))
 
     @classmethod
     def from_sizes(

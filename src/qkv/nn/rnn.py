@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from qkv.attention.precision import upcast_dtype
 from qkv.nn import fast
 from qkv.nn.fast import StepLinear, autocast_once, dropout
-from qkv.nn.stack import Stack
 from qkv.types import Float, Int, Tensor
 
 Cell = Literal["gru", "lstm", "rnn"]
@@ -61,7 +60,7 @@ class Recurrent(nn.Module):
         self.width = 2 * hidden if cell == "lstm" else hidden  # of the state of a layer
         self.dropout = dropout
         self.rnn = CELLS[cell](inputs, hidden, batch_first=True)
-        self.upper_layers = Stack(CELLS[cell](hidden, hidden, batch_first=True) for _ in range(layers - 1))
+        self.upper_layers = nn.ModuleList(CELLS[cell](hidden, hidden, batch_first=True) for _ in range(layers - 1))
 
     @property
     def layers(self) -> list[nn.RNNBase]:

@@ -168,7 +168,8 @@ def _table(data: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
 
 def _weight_entries(model: Elmo) -> Iterator[tuple[str, tuple[Form, Tensor]]]:
     """Yield the file name, layout and tensor of every weight."""
-    words = model.word_encoder
+    words: Any = model.word_encoder
+    layers: Any = model.layers
     yield "char_embed", (TABLE, words.embed.weight)
     for number, convolution in enumerate(words.convolutions):
         yield f"CNN/W_cnn_{number}", (FILTER, convolution.weight)
@@ -179,7 +180,7 @@ def _weight_entries(model: Elmo) -> Iterator[tuple[str, tuple[Form, Tensor]]]:
             yield f"CNN_high_{number}/b_{name}", (SAME, linear.bias)
     yield "CNN_proj/W_proj", (TRANSPOSED, words.project.weight)
     yield "CNN_proj/b_proj", (SAME, words.project.bias)
-    for number, layer in enumerate(model.layers):
+    for number, layer in enumerate(layers):
         for direction in (0, 1):
             cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell"
             yield f"{cell}/W_0", (SAME, layer.gates[direction])

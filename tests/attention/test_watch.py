@@ -489,14 +489,14 @@ def test_two_searches_are_two_passes():
             greedy_search(
                 model,
                 model.init_state(model.encode(source)),
-                DecodingConstraints(batch=1, begin=1, end=2, max_length=3),
+                DecodingConstraints(batch=1, begin=1, end=2, max_new_tokens=3),
             )
     first, second = recorded["decoder.0.cross"].passes
     with qkv.watch(model, layers="decoder.0.cross") as alone:
         greedy_search(
             model,
             model.init_state(model.encode(sources[1])),
-            DecodingConstraints(batch=1, begin=1, end=2, max_length=3),
+            DecodingConstraints(batch=1, begin=1, end=2, max_new_tokens=3),
         )
     torch.testing.assert_close(second, alone["decoder.0.cross"].weights)
     assert not torch.equal(first[:, :, 0], second[:, :, 0])

@@ -118,7 +118,7 @@ def test_a_model_is_trained_evaluated_and_used(qkv, tmp_path):
     assert {"loss", "exact", "f1"} <= json.loads(done.out).keys()
     done = qkv("answer", run, "--question", "Who?", "--text", text, "--json", "--device", "cpu")
     assert json.loads(done.out)["candidates"][0]["text"] in text
-    bad = qkv("train", recipe, "--set", "model.head=span", "--output", tmp_path / "other")
+    bad = qkv("train", recipe, "--set", "model.head=tagger", "--output", tmp_path / "other")
     assert "model.head" in bad.error
     data.write_text(data.read_text().replace('"answer_start": ', '"answer_start": 1'))
     assert "the mat" in qkv("train", recipe, "--output", tmp_path / "other").error

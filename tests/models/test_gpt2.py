@@ -186,7 +186,7 @@ def test_reordered_rows_of_a_state_continue_correctly():
 def test_greedy_search_takes_the_argmax_at_every_step():
     model, tokens = make_model(), random_tokens(batch=2, length=3)
     _, state = model.forward_from(tokens[:, :-1], model.init_state(2))
-    rules = DecodingConstraints(batch=2, begin=tokens[:, -1].tolist(), end=None, max_length=8)
+    rules = DecodingConstraints(batch=2, begin=tokens[:, -1].tolist(), end=None, max_new_tokens=8)
     actual = [list(item.tokens) for item in greedy_search(model, state, rules)]
     for _ in range(8):
         tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(dim=-1, keepdim=True)), dim=1)

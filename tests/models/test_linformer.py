@@ -16,8 +16,8 @@ from qkv.hub import load, save_model
 from qkv.models.linformer import LengthProjection, Linformer, LinformerConfig, LowRankAttention, Sharing
 from qkv.nn.multi_head import MultiHeadAttention
 from qkv.tasks.text_classification import TextClassificationTask
-from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers import WordTokenizer
+from tests.tasks.settings import prepare
 
 SIZES = {"vocab_size": 13, "dim": 12, "heads": 3, "layers": 2, "ffn_dim": 20, "max_length": 16, "rank": 5}
 
@@ -196,9 +196,8 @@ def trained(steps: int, **changes: Any) -> tuple[float, float]:
     sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": TEXTS}), tokenizer)
     config = LinformerConfig(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": 48, "rank": 8, **changes})
     model = Linformer(config).eval()  # without dropout
-    task = TextClassificationTask.prepare(
-        LabeledTextDataset({"train": TEXTS, "valid": TEXTS}), tokenizer, config, TrainConfig(batch_size=400), 0
-    )
+    data = LabeledTextDataset({"train": TEXTS, "valid": TEXTS})
+    task = prepare(TextClassificationTask, data, tokenizer, config, batch_size=400)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
         loss = task.loss(model, task.batch(range(8), padded_to_shape=True))

@@ -219,9 +219,9 @@ def test_an_exhaustive_beam_finds_the_most_probable_caption(batch):
     """Compare with an enumeration of all captions of at most two tokens."""
     model = make().eval()
     images, end = batch[0], 3
-    rules = DecodingConstraints(batch=3, begin=2, end=end, max_length=2)
+    rules = DecodingConstraints(batch=3, begin=2, end=end, max_new_tokens=2)
     state = model.init_state(model.encode(images))
-    actual = beam_search(model, state, rules, beam=60, length_penalty=0.0, exact=True)
+    actual = beam_search(model, state, rules, num_beams=60, length_penalty=0.0, exact=True)
     greedy = greedy_search(model, state, rules, length_penalty=0.0)
     others = [token for token in range(VOCABULARY) if token != end]
     full = [(), *((a,) for a in others), *((a, b) for a in others for b in others)]

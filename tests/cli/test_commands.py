@@ -212,7 +212,7 @@ def test_unencodable_characters_are_escaped() -> None:
 def test_evaluate_prints_a_table_or_json(qkv: Command, run: Path) -> None:
     ended = qkv("evaluate", run, "--limit", 20)
     assert ended.code == 0
-    assert ended.err.startswith(f"{run}: 20 ")
+    assert f"{run}: 20 " in ended.err
     for name in ("exact match", "character error rate", "BLEU", "chrF", "alignment accuracy", "speed"):
         assert name in ended.out
     (report,) = objects(qkv("evaluate", run, "--limit", 20, "--json", "--split", "valid").out)
@@ -328,7 +328,7 @@ def test_data_show_prints_pairs_of_a_dataset_or_of_files(qkv: Command, tmp_path:
     assert ended.out == "".join(f"{pair.source}\t{pair.target}\n" for pair in expected)
     assert ended.err == "dates: 2,000 examples\n"
     shown = objects(qkv("data", "show", "dates", "--count", 1, "--json").out)
-    assert list(shown[0]) == ["source", "target", "gold"]
+    assert list(shown[0]) == ["source", "target"]
     source, target = tmp_path / "s.txt", tmp_path / "t.txt"
     source.write_text("a\n\nc\n")
     target.write_text("1\n2\n3\n")
@@ -364,4 +364,4 @@ def test_demo_trains_evaluates_and_is_reused(
     assert report["size"] == 50
     assert f"{out} already contains a demo" in ended.err
     ended = qkv("demo", "--output", run)
-    assert (ended.code, "--page" in ended.err.splitlines()[-1]) == (2, True)
+    assert (ended.code, "--output" in ended.err.splitlines()[-1]) == (2, True)

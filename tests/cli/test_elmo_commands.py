@@ -27,7 +27,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An untrained model."""
     torch.manual_seed(0)
     model = Elmo(ElmoConfig(head=request.param, labels=3, label_names=("a", "b", "c"), **SIZES))
-    save_model(model, CharacterIds(8), tmp_path)
+    save_model(model, None, tmp_path)
     assert not (tmp_path / "tokenizer.json").exists()
     return tmp_path
 

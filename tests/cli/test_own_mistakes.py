@@ -74,7 +74,7 @@ def test_data_show_detects_the_format(qkv, tmp_path):
     for name, content in (("a.conll", CONLL), ("a.tsv", PAIRS), ("a.txt", "a line\nanother\n")):
         (tmp_path / name).write_text(content)
     shown = qkv("data", "show", tmp_path / "a.conll", "--count", 1)
-    assert (shown.code, shown.out) == (0, "w0/NOUN runs/VERB ./PUNCT\n")
+    assert (shown.code, shown.out) == (0, "w0 runs .\tNOUN VERB PUNCT\n")
     assert "40 sentences" in shown.err
     assert json.loads(qkv("data", "show", tmp_path / "a.tsv", "--count", 1, "--json").out)["source"] == "0 mai"
     assert qkv("data", "show", tmp_path / "a.txt", "--count", 1).out == "a line\n"

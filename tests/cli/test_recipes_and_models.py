@@ -59,7 +59,7 @@ def test_recipes_show_prints_every_key(qkv: Command) -> None:
     }  # fmt: skip
     assert (keys["model.score"]["value"], keys["model.score"]["default"]) == ("low_rank", "additive")
     assert "scaled_dot" in keys["model.score"]["values"]
-    assert keys["model.score.rank"]["type"] == "int or unset"
+    assert keys["model.score.rank"]["type"] == "int >= 1 or unset"
     assert keys["model.cell"]["type"] == "gru | lstm | rnn"
     assert keys["model.source_vocab_size"]["value"] == FROM_DATA
     assert keys["data.size"]["value"] == 70000

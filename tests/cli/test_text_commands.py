@@ -51,7 +51,7 @@ def test_classify_prints_one_line_per_input(qkv, folders, file):
     assert done.code == 0
     assert "note: 2 empty line(s)" in done.err
     assert "1 text(s) exceed the model's maximum of 8 tokens" in done.err
-    wanted = iter(library.Classifier(folders["classify"], device="cpu").classify(NONEMPTY))
+    wanted = iter(library.Classifier(folders["classify"], device="cpu")(NONEMPTY))
     for line, row in zip(LINES, done.out.removesuffix("\n").split("\n"), strict=True):
         if not line.strip():
             assert row == ""
@@ -65,7 +65,7 @@ def test_classify_json_has_all_probabilities(qkv, folders, file):
     found = objects(done.out)
     assert [(one["input"], one["text"]) for one in found] == [*enumerate(LINES, start=1)]
     assert found[1] == {"input": 2, "text": "", "label": None, "probabilities": {}}
-    wanted = iter(library.Classifier(folders["classify"], device="cpu").classify(NONEMPTY))
+    wanted = iter(library.Classifier(folders["classify"], device="cpu")(NONEMPTY))
     for one in (one for one in found if one["text"].strip()):
         answer = next(wanted)
         assert one["label"] == answer.label
@@ -203,7 +203,7 @@ def test_invalid_arguments_are_errors(qkv, folders, command, arguments, words):
 def test_a_model_for_another_command_is_an_error(qkv, folders, command, other):
     error = qkv(command, folders[other], "a [MASK]").error
     assert error.startswith(f"{folders[other]}: ")
-    assert ("head" if other == "embed" else f"qkv {other}") in error
+    assert "head" in error
 
 
 def test_translate_rejects_a_text_encoder(qkv, folders):

@@ -95,7 +95,7 @@ def test_a_model(train: Train, qkv: Command, tmp_path: Path) -> None:
     scores = train("nplm_model.py", "model 'nplm'", recipe_of("add-a-model.md"), "--data", "text.txt", *changes)
     assert scores["perplexity"] < 2
     option = ("--plugin", HOW_TO / "nplm_model.py")
-    assert "long live" in qkv("generate", "run", *option, "--prompt", "the king is dead,", "--top-k", "1").out
+    assert "long live" in qkv("generate", "run", "the king is dead,", *option, "--top-k", "1").out
     assert "NPLM" in qkv("models", *option).out
     assert "tokens that predict the next one" in qkv("models", "show", "nplm", *option).out
 

@@ -39,7 +39,7 @@ dropout = 0.1
 
 [train]
 epochs = 1
-batch_tokens = 256
+batch_size = 256
 lr = 1e-3
 warmup = 2
 weight_decay = 0.0
@@ -65,27 +65,27 @@ TEXTS = {
     "reviews.txt": "The film was good. The king liked it.\n\nThe cat did not. It went home.\n\n" * 20,
     "recipe.toml": RECIPE,
 }
-SMALL = ("train.epochs=1", "train.batch_tokens=64", "train.valid_size=3", "train.warmup=2")
+SMALL = ("train.epochs=1", "train.batch_size=64", "train.valid_size=3", "train.warmup=2")
 TRANSFORMER = ("model.dim=8", "model.heads=2")
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "dates-gru": ("data.size=60", "model.hidden_dim=8", "model.embedding_dim=4", "train.batch_tokens=256"),
+    "dates-gru": ("data.size=60", "model.hidden_dim=8", "model.embedding_dim=4", "train.batch_size=256"),
     "pairs-gru": ("model.hidden_dim=8", "model.embedding_dim=4"),
     "pairs-transformer": (*TRANSFORMER, "model.encoder_layers=1", "model.decoder_layers=1", "model.ffn_dim=8"),
-    "polarity-bert": (*TRANSFORMER, "model.layers=1", "data.vocabulary=wordpiece:60"),
+    "polarity-bert": (*TRANSFORMER, "model.layers=1", "data.tokenizer.name=wordpiece", "data.tokenizer.vocab_size=60"),
     "polarity-lstm-attention": ("model.embedding_dim=4", "model.hidden_dim=4"),
     "movie-reviews-han": ("model.embedding_dim=4", "model.hidden_dim=4"),
     "ewt-bert": (*TRANSFORMER, "model.layers=1"),
     "ewt-bert-tree": (*TRANSFORMER, "model.layers=1"),
-    "questions-bert": (*TRANSFORMER, "model.layers=1", "data.vocabulary=wordpiece:60"),
-    "imdb-bert": (*TRANSFORMER, "model.layers=1", "data.vocabulary=wordpiece:60", "train.length=16",
+    "questions-bert": (*TRANSFORMER, "model.layers=1", "data.tokenizer.name=wordpiece", "data.tokenizer.vocab_size=60"),
+    "imdb-bert": (*TRANSFORMER, "model.layers=1", "data.tokenizer.name=wordpiece", "data.tokenizer.vocab_size=60", "task.length=16",
                   "model.max_length=16"),
-    "shakespeare-gpt": (*TRANSFORMER, "model.layers=1", "train.length=16", "model.max_length=64"),
-    "shakespeare-lstm": ("model.hidden_dim=8", "model.embedding_dim=4", "train.length=16"),
-    "imdb-elmo": ("model.dim=4", "model.hidden_dim=4", "model.filters=[[1, 2], [2, 2]]", "train.length=8",
+    "shakespeare-gpt": (*TRANSFORMER, "model.layers=1", "task.length=16", "model.max_length=64"),
+    "shakespeare-lstm": ("model.hidden_dim=8", "model.embedding_dim=4", "task.length=16"),
+    "imdb-elmo": ("model.dim=4", "model.hidden_dim=4", "model.filters=[[1, 2], [2, 2]]", "task.length=8",
                   "model.normalize_words=false"),
-    "copy-ntm": ("train.batch_tokens=2", "data.size=6"),
+    "copy-ntm": ("train.batch_size=2", "data.size=6"),
     "shapes-attend": ("data.name=flickr8k", "data.side=16", "model.encoder.name=cnn", "model.encoder.filters=[4, 8]",
-                      "model.feature_dim=6", "model.embedding_dim=4", "model.hidden_dim=6", "train.batch_tokens=4"),
+                      "model.feature_dim=6", "model.embedding_dim=4", "model.hidden_dim=6", "train.batch_size=4"),
 }  # fmt: skip
 
 

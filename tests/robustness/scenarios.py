@@ -161,9 +161,8 @@ def _out(subject: str, output: str, result: str, *command: str, written: tuple[s
 TARGETS = [
     _out("own/gpt2", "copy", "model", "convert", "{in}/model", "{out}", "--to", "qkv"),
     _out("own/gpt2", "page.html", "html", "view", "{in}/model", "the king", "--page", "{out}"),
-    _out("own/gpt2", "drawn.png", "png", "view", "{in}/model", "the king", "--page", "{beside}/p.html",
-         "--png", "{out}",
-         written=("out/p.html",)),
+    _out("own/gpt2", "drawn.png", "png", "view", "{in}/model", "the king", "--page", "{beside}/p.html", "--png",
+         "{out}", written=("out/p.html",)),
     _out("own/bert_classifier", "vectors.npy", "npy", "embed", "{in}/model", "the king", "--output", "{out}"),
     _out("own/bert_classifier", "v.safetensors", "safetensors", "embed", "{in}/model", "the king", "--output", "{out}"),
     _out("own/transformer", "answers.txt", "lines", "evaluate", "{in}/model", "--data", "{in}/pairs.tsv", "--output",

@@ -76,8 +76,8 @@ def recipe(folder: Path | None, task: str, *changes: str) -> Recipe:
 def test_both_language_models_learn_and_save_their_output_vocabulary(pretrained):
     model = load(pretrained)
     assert model.config.head == "language_model"
-    assert model.tokenizer.longest == 8
-    assert len(model.tokenizer.predicted) == model.config.vocab_size == 4 + 7
+    assert model.config.max_characters == 8
+    assert len(model.tokenizer) == model.config.vocab_size == 4 + 7
     lines = map(json.loads, (pretrained / "log.jsonl").read_text().splitlines())
     losses = [line["loss"] for line in lines if line["kind"] == "valid"]
     assert losses[-1] < losses[0] / 2

@@ -77,7 +77,7 @@ def test_an_invalid_init_is_rejected_before_the_run_is_created(pretrained_folder
     with pytest.raises(InputError, match="no such folder"):
         job.begin(recipe(tmp_path / "nowhere"), tmp_path / "run", "cpu")
     (pretrained_folder / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match="has no tokenizer"):
+    with pytest.raises(InputError, match="tokenizer"):
         job.begin(recipe(pretrained_folder), tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
 

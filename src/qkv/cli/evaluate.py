@@ -1,6 +1,7 @@
 """`qkv evaluate`: score a trained model."""
 
 import time
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,6 +66,8 @@ def evaluate(
         loaded = read_files(run, own, task_class, data or [], names[0], strict=strict)
     else:
         names = select_splits(run, split, task_class.splits(loaded))
+    if limit is not None:
+        loaded = replace(loaded, splits={name: loaded.splits[name][:limit] for name in names})
     if output is not None and len(names) > 1:
         raise InputError(f"--output requires a single split, not {len(names)}: {', '.join(names)}")
     model = load(run, device=device)
@@ -74,7 +77,7 @@ def evaluate(
     for name in names:
         for message in task.notes_on(loaded, name):
             note(message)
-        evaluation, seconds = _evaluate_split(task, model, loaded, name, search, limit)
+        evaluation, seconds = _evaluate_split(task, model, loaded, name, search)
         _print_evaluation(run, name, task, evaluation, seconds, json=json)
         if output is not None:
             lines = (" ".join(text.splitlines()) for text in evaluation.outputs)
@@ -108,12 +111,12 @@ def _build_task(task_class: type["Task"], own: "Run | None", data: "Dataset[Any]
 
 
 def _evaluate_split(
-    task: "Task", model: Any, data: "Dataset[Any]", split: str, search: "GenerationConfig", limit: int | None
+    task: "Task", model: Any, data: "Dataset[Any]", split: str, search: "GenerationConfig"
 ) -> tuple["Evaluation", float]:
     """Evaluate a model on a split and return the result and the seconds it took."""
     began = time.monotonic()
-    with progress_bar("evaluating", len(data.splits[split][:limit]) if task.searches else 0) as progress:
-        arguments = {"search": search, "limit": limit, "progress": progress} if task.searches else {}
+    with progress_bar("evaluating", len(data.splits[split]) if task.searches else 0) as progress:
+        arguments = {"search": search, "progress": progress} if task.searches else {}
         evaluation = task.evaluate(model, data, split, **arguments)
     return evaluation, time.monotonic() - began
 

@@ -247,12 +247,11 @@ class TranslationTask(Task):
         data: PairDataset,
         split: str,
         search: GenerationConfig = GREEDY,
-        limit: int | None = None,
         progress: Callable[[int], None] = lambda done: None,
     ) -> Evaluation:
-        """Translate the sources of a split, of its first `limit` pairs if given, and score the translations."""
+        """Translate the sources of a split and score the translations."""
         translator = Translator(model, self.tokenizer)
-        pairs = data.splits[split][:limit]
+        pairs = data.splits[split]
         fitting = [pair for pair in pairs if translator.fits(pair.source)]
         if not fitting:
             raise InputError(f"{split}: there are no pairs to evaluate on")

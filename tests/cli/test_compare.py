@@ -143,7 +143,8 @@ def test_a_user_recipe_is_recorded_by_the_name_of_its_file(
     monkeypatch.chdir(tmp_path)
     Path("pairs.tsv").write_text(PAIRS)
     Path("mine.toml").write_text(
-        'task = "translate"\ndata = { name = "pairs", train = ["pairs.tsv"], test = ["pairs.tsv"] }\ntrain = { epochs = 1 }\n'
+        'task = "translate"\ntrain = { epochs = 1 }\n'
+        'data = { name = "pairs", train = ["pairs.tsv"], test = ["pairs.tsv"] }\n'
         'model = { name = "rnn_seq2seq", hidden_dim = 4, embedding_dim = 4 }\n'  # no dropout, unlike built-in ones
     )
     assert qkv("train", "mine.toml", "--output", "mine", "--device", "cpu").code == 0

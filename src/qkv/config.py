@@ -293,7 +293,7 @@ def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
     """
     try:
         _check_numbers(data, prefix.rstrip("."))
-        config: T = _adapter(cls).validate_json(_to_json(data), strict=True, extra="forbid")  # type: ignore[arg-type]
+        config: T = _adapter(cls).validate_json(_to_json(_name_terms(cls, data)), strict=True, extra="forbid")  # type: ignore[arg-type]
     except ValidationError as error:
         raise InputError(f"{where}: {_message(error, cls, prefix)}") from None
     except ConfigError as error:
@@ -301,6 +301,20 @@ def build(cls: type[T], data: Any, where: str, prefix: str = "") -> T:
     except RecursionError:
         raise InputError(f"{where}: {prefix.rstrip('.') or 'the data'} is nested too deeply") from None
     return config
+
+
+def _name_terms(cls: Any, data: Any) -> Any:
+    """Add the name of the default to a term that has only options: `--set model.encoder.dim=64`."""
+    fields = getattr(cls, "model_fields", {})
+    if not isinstance(data, Mapping):
+        return data
+    defaults = {key: field.default for key, field in fields.items() if isinstance(field.default, Term)}
+    return {
+        key: {"name": defaults[key].name, **defaults[key].options, **value}
+        if key in defaults and isinstance(value, Mapping) and "name" not in value
+        else value
+        for key, value in data.items()
+    }
 
 
 @cache

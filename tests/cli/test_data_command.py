@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from qkv.datasets import cache as dataset_cache
+from qkv.datasets import dataset_cache
 from qkv.datasets.corpora import cmudict, tinyshakespeare
 from qkv.runtime.download import download
 

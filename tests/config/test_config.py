@@ -268,7 +268,6 @@ def test_a_term_is_written_as_a_name_or_a_table() -> None:
         ({"score": {"name": "low_rank", "rank": 0}}, "score.rank must be between 1 and 16,777,216, not 0"),
         ({"score": {"name": "dot", "rank": 3}}, "unknown key score.rank (known: )"),
         ({"score": 3}, "score must be the name of a score or a table with a name, not 3"),
-        ({"score": {"rank": 3}}, "score must be the name of a score or a table with a name, not {'rank': 3}"),
         ({"score": {"name": ["dot"]}}, "score must be the name of a score or a table with a name"),
         ({"position": "rotery"}, "position: unknown position 'rotery' (did you mean rotary?)"),
     ],
@@ -438,3 +437,8 @@ def test_a_toml_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_the_nearest_name_is_suggested_only_if_close() -> None:
     assert nearest("traim", ["train", "test"]) == " (did you mean train?)"
     assert nearest("zzz", ["train", "test"]) == " (known: test, train)"
+
+
+def test_the_options_of_a_default_term_need_no_name() -> None:
+    assert build(Terms, {"score": {"scale": 0.5}}, "here").score == Term("score", "scaled_dot", {"scale": 0.5})
+    assert refused({"score": {"rank": 3}}, Terms) == "here: unknown key score.rank (known: scale)"

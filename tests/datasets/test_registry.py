@@ -83,7 +83,8 @@ def test_user_pairs_need_a_file() -> None:
     ],
 )  # fmt: skip
 def test_invalid_data_configs_are_rejected(name: str, data: dict[str, object], words: str) -> None:
-    table = {"task": "translate", "data": {"name": name, **data}, "model": {"name": "rnn_seq2seq"}}
+    task = {"bandits": "bandit", "labelled": "classify"}.get(name, "translate")
+    table = {"task": task, "data": {"name": name, **data}, "model": {"name": "rnn_seq2seq"}}
     with pytest.raises(InputError) as caught:
         Recipe.from_table(table, "recipe")
     assert str(caught.value).startswith(f"recipe: {words}")

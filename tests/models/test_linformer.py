@@ -193,7 +193,7 @@ def trained(steps: int, **changes: Any) -> tuple[float, float]:
     """Loss and accuracy after training on eight synthetic texts, in padded batches as on a GPU."""
     tokenizer = WordTokenizer.train([pair.source for pair in TEXTS])
     torch.manual_seed(0)
-    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": TEXTS}), tokenizer)
+    sizes = TextClassificationTask.sizes(LabeledTextDataset({"train": TEXTS}), tokenizer) | {"head": "classifier"}
     config = LinformerConfig(**{**sizes, "dim": 16, "heads": 2, "layers": 2, "max_length": 48, "rank": 8, **changes})
     model = Linformer(config).eval()  # without dropout
     data = LabeledTextDataset({"train": TEXTS, "valid": TEXTS})

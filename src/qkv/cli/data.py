@@ -183,6 +183,5 @@ def _show(name: str, loaded: "Dataset[Any]", split: str, count: int, json: bool)
         if json:
             result_json(example)
         else:
-            texts = (value for key, value in example.items() if key != "gold")
-            fields = (text if isinstance(text, str) else " ".join(text) for text in texts)
+            fields = (value if isinstance(value, str) else " ".join(value) for value in example.values())
             result_line(*(" ".join(field.splitlines()) for field in fields))

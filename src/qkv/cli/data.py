@@ -178,7 +178,7 @@ def _show(name: str, loaded: "Dataset[Any]", split: str, count: int, json: bool)
     examples = list(loaded.preview(split))
     if not examples:
         raise InputError(f"{name} has no texts to show")
-    info(f"{name}: {len(examples):,} {'lines' if loaded.kind == 'text' else 'examples'}")
+    info(f"{name}: {loaded.size(split):,} {loaded.unit}")
     for example in examples[:count]:
         if json:
             result_json(example)

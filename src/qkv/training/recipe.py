@@ -127,6 +127,8 @@ def _parse_section(table: Mapping[str, Any], section: str, kind: str, where: str
     name, classes = values.pop("name", None), registered(kind)
     if not isinstance(name, str) or name not in classes:
         key = section if isinstance(table[section], str) else f"{section}.name"
+        if not isinstance(name, str):
+            raise InputError(f"{where}: {key} must be a string, not {printable_repr(name)}")
         raise InputError(f"{where}: {key}: {unknown(kind, name)}")
     cls, task = classes[name], task_of(table)
     if task is not None and section != "task":

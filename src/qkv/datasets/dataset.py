@@ -88,6 +88,7 @@ class PairDataset(Dataset[list[Pair]]):
     pronunciations: bool = False  # whether targets are phonemes, with several pairs for a word with variants
 
     kind = "pairs"
+    unit = "pairs"
 
     def hashed_bytes(self, split: str, examples: Sequence[Pair]) -> Iterator[bytes]:
         yield f"{split} {len(examples)}\n".encode()
@@ -117,6 +118,7 @@ class LabeledTextDataset(PairDataset):
     """Texts with a label, which is the target of the pair."""
 
     kind = "labelled"
+    unit = "texts"
 
     def training_texts(self) -> Iterator[str]:
         return self.source_texts()
@@ -142,6 +144,7 @@ class TaggedDataset(Dataset[list[Tagged]]):
     """Sentences with a tag for each word."""
 
     kind = "tagged"
+    unit = "sentences"
 
     def training_texts(self) -> Iterator[str]:
         return (word for sentence in self.splits["train"] for word in sentence.words)
@@ -154,6 +157,7 @@ class QuestionDataset(Dataset[list[Question]]):
     """Questions with the answer spans in a text."""
 
     kind = "questions"
+    unit = "questions"
 
     def training_texts(self) -> Iterator[str]:
         train = self.splits["train"]
@@ -167,6 +171,7 @@ class ImageDataset(Dataset[LabeledImages]):
     """Labeled images."""
 
     kind = "pictures"
+    unit = "images"
 
     def hashed_bytes(self, split: str, examples: LabeledImages) -> Iterator[bytes]:
         yield f"pictures {split} {examples.names} {examples.pixels.shape}\n".encode()
@@ -177,6 +182,7 @@ class CaptionDataset(Dataset[Captions]):
     """Images with captions."""
 
     kind = "captions"
+    unit = "images"
 
     def hashed_bytes(self, split: str, examples: Captions) -> Iterator[bytes | memoryview]:
         yield f"captions {split} {examples.texts!r} {examples.objects!r}\n".encode()

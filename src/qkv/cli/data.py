@@ -152,8 +152,9 @@ def _show_files(name: str, paths: list[Path], kind: str | None, count: int, json
     kind = kind or infer_kind(paths)
     reader = user_dataset(kind)
     assert reader is not None
+    loaded = reader.read_files(paths, OWN)
     info(f"{name}: read as {OWN_KINDS[kind]}; use --kind for another format")
-    _show(name, reader.read_files(paths, OWN), OWN, count, json)
+    _show(name, loaded, OWN, count, json)
 
 
 def _show_dataset(name: str, split: str, languages: str | None, folder: Path | None, count: int, json: bool) -> None:

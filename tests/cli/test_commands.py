@@ -326,7 +326,7 @@ def test_data_show_prints_pairs_of_a_dataset_or_of_files(qkv: Command, tmp_path:
     ended = qkv("data", "show", "dates", "--split", "test", "--count", 3)
     expected = generate(3, split="test")
     assert ended.out == "".join(f"{pair.source}\t{pair.target}\n" for pair in expected)
-    assert ended.err == "dates: 2,000 examples\n"
+    assert ended.err == "dates: 2,000 pairs\n"
     shown = objects(qkv("data", "show", "dates", "--count", 1, "--json").out)
     assert list(shown[0]) == ["source", "target"]
     source, target = tmp_path / "s.txt", tmp_path / "t.txt"

@@ -94,7 +94,7 @@ def test_loading_a_run_of_another_task_is_rejected(tiny, tiny_text, tmp_path):
         ("shakespeare-lstm", "train.best_by=bit", r"train\.best_by 'bit' is not known \(did you mean bits\?\)"),
         ("shakespeare-lstm", "train.best_by=bleu", r"train\.best_by 'bleu' is not known"),
         ("dates-gru", "train.best_by=blue", r"train\.best_by 'blue' is not known \(did you mean bleu\?\)"),
-        ("shakespeare-lstm", "task=langage_model", r"task = 'langage_model' \(did you mean language_model\?\)"),
+        ("shakespeare-lstm", "task=langage_model", r"langage_model.*did you mean language_model\?\)"),
         ("shakespeare-lstm", "model.vocab_size=9", r"model\.vocab_size is set by the data"),
         ("shakespeare-lstm", "task.length=0", r"task\.length"),
         ("dates-gru", "train.ema=1", r"train\.ema must be at least 0 and less than 1"),

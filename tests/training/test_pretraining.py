@@ -12,7 +12,7 @@ from qkv.hub import load
 from qkv.pipelines.classifier import Classifier
 from qkv.pipelines.mask_filler import MaskFiller
 from qkv.registry import lookup
-from qkv.tokenizers.tokenizer import PretrainedTokenizer
+from qkv.tokenizers.library import PretrainedTokenizer
 from qkv.training import job
 from qkv.training.recipe import Recipe, read_recipe
 from qkv.training.run import LOG

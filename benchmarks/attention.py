@@ -36,6 +36,7 @@ from qkv.attention import (
     attend,
     plan,
 )  # fmt: skip
+from qkv.attention.watch import Recording
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multi_head import MultiHeadAttention
 
@@ -210,7 +211,7 @@ def _additive_formula(query: Tensor, key: Tensor, value: Tensor, vector: Tensor)
     return torch.softmax(scores.float(), dim=-1).to(value.dtype) @ value
 
 
-def _additive_exactly(leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
+def _additive_float64(leaves: list[Tensor], grad_output: Tensor) -> list[Tensor]:
     """Output and gradients in float64, computed in chunks of queries to limit memory."""
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
     query, key, value, vector = exact
@@ -225,9 +226,9 @@ def _additive_exactly(leaves: list[Tensor], slope: Tensor) -> list[Tensor]:
     return [torch.cat(outputs).view(*grad_output.shape), *totals]
 
 
-def _memory(call: Call, leaves: list[Tensor], slope: Tensor) -> dict[str, float]:
+def _memory(call: Call, leaves: list[Tensor], grad_output: Tensor) -> dict[str, float]:
     """Peak memory beyond inputs and outputs, for the forward pass and with the backward pass."""
-    inputs, output = sum(leaf.nbytes for leaf in leaves), slope.nbytes
+    inputs, output = sum(leaf.nbytes for leaf in leaves), grad_output.nbytes
     with torch.no_grad():
         forward = _peak(call)
     both = _peak(with_gradients(call, leaves, grad_output))
@@ -324,10 +325,10 @@ def _watch_at(model: nn.Module, x: Tensor) -> None:
     )
 
 
-def _anew(model: nn.Module, x: Tensor, seen: Seen | None, *, look: bool) -> None:
+def _forward(model: nn.Module, x: Tensor, recording: Recording | None, *, read: bool) -> None:
     """A forward pass that replaces the recorded weights, which are rebuilt lazily."""
-    if seen is not None:
-        seen.reset()
+    if recording is not None:
+        recording.reset()
     model(x)
     for record in recording.values() if recording is not None and read else ():
         _ = record.weights
@@ -339,15 +340,15 @@ def _recorded_weights(model: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([record.weights for record in recording.values()])
 
 
-def _weights_exactly(model: nn.Module, x: Tensor) -> Tensor:
+def _weights_float64(model: nn.Module, x: Tensor) -> Tensor:
     """Attention weights of the same model in float64 and plain PyTorch."""
-    exact = _twin(model).double()
+    exact = _shared_copy(model).double()
     for layer in _attention(exact):
         layer.backend = "reference"
     return _recorded_weights(exact, x.double())
 
 
-def _twin(model: nn.Module) -> nn.Module:
+def _shared_copy(model: nn.Module) -> nn.Module:
     """Another model that shares the weights."""
     twin = Decoder().to(next(model.parameters()).device).eval()
     twin.load_state_dict(model.state_dict(), assign=True)

@@ -34,9 +34,9 @@ from qkv.datasets.batching import IGNORE, PairBatch
 from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.nn.losses import mean_cross_entropy
 from qkv.runtime.device import autocast
+from qkv.tasks.train_config import TrainConfig
 from qkv.tokenizers.trained import BEGIN, END, PAD, SPECIAL
 from qkv.training.loop import adamw
-from qkv.training.recipe import TrainConfig
 from qkv.training.step import CudaGraphTrainStep, TrainStep
 
 SMOOTHING, CLIP, RATE = 0.1, 1.0, 1e-3

@@ -1,0 +1,818 @@
+// Decoding kernels for CPUs: a stack of Transformer layers over a batch of tokens, in one call.
+//
+// Each token belongs to a row (a sequence) and has a position. Its keys and values are written to the cache of its row;
+// it attends to `lengths[i]` cached tokens. `table[row][t]` is the row whose cache holds token t of `row`: beams that
+// share a prefix share its cache, and reordering them copies a row of the table. Activations are float32; weights are
+// float32, bfloat16, or int8 with one scale per output (activations are then quantized per token).
+//
+// Compiled by `library.py` on first use, with -march=native. Without AVX-512, plain loops are used.
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <omp.h>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(QKV_PORTABLE)
+#define VECTOR 1
+#include <immintrin.h>
+#endif
+
+#define PANEL 64 // outputs per panel of packed weights
+#define LANES 16
+#define ROWS 6 // tokens per register tile
+#define MAX_HEAD_DIM 512
+
+enum { F32 = 0, BF16 = 1, I8 = 2 };
+enum { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, SILU = 4, TANH = 5 };
+
+typedef struct {
+    int64_t dtype, outputs, inputs;
+    void *weight;       // [panels][inputs / group][PANEL][group], group = 1, 2 or 4 inputs; int8 is stored plus 128
+    const float *scale; // [outputs] of int8 weights
+    const float *bias;  // [outputs] or null
+} Linear;
+
+typedef struct {
+    const float *weight, *bias; // null: no normalization
+} Norm;
+
+typedef struct {
+    Norm attention_norm, cross_norm, ffn_norm;
+    Linear qkv, out, cross_query, cross_out, up, down;
+    float scale, cross_scale; // of the dot products
+} Layer;
+
+typedef struct {
+    int64_t dim, heads, head_dim, ffn_dim, layers, positions, vocab_size;
+    int64_t pre_norm, activation, cross, half_cache;
+    float eps, embed_scale;
+    const float *embed;         // [vocab_size, dim], or null: rows of the packed readout
+    const float *position;      // [positions, dim] or null
+    Norm final_norm;
+    Linear readout;
+    Layer *layer;
+} Stack;
+
+typedef struct {
+    void *keys, *values; // [layers][rows][heads][capacity][head_dim], float32 or float16
+    int64_t rows, capacity;
+} Cache;
+
+// ---------------------------------------------------------------------------------------------------- threads
+
+typedef struct {
+    volatile int64_t arrived, phase;
+    int64_t threads;
+} Barrier;
+
+static void barrier(Barrier *b) {
+    if (b->threads == 1) return;
+    int64_t phase = __atomic_load_n(&b->phase, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == b->threads) {
+        b->arrived = 0;
+        __atomic_store_n(&b->phase, phase + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (int64_t spins = 0; __atomic_load_n(&b->phase, __ATOMIC_ACQUIRE) == phase; spins++) {
+        if (spins < 20000) {
+#ifdef VECTOR
+            _mm_pause();
+#endif
+        } else {
+            extern int sched_yield(void);
+            sched_yield();
+        }
+    }
+}
+
+static void share(int64_t count, int64_t thread, int64_t threads, int64_t *begin, int64_t *end) {
+    *begin = count * thread / threads;
+    *end = count * (thread + 1) / threads;
+}
+
+// ---------------------------------------------------------------------------------------------------- conversions
+
+static inline float from_bf16(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static inline uint16_t to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)((bits >> 16) | 64); // NaN
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static void cache_store(void *to, int64_t offset, const float *x, int64_t n, int half) {
+    if (!half) {
+        memcpy((float *)to + offset, x, n * sizeof(float));
+        return;
+    }
+    _Float16 *out = (_Float16 *)to + offset;
+    for (int64_t i = 0; i < n; i++) {
+        float value = x[i] > 65504.f ? 65504.f : x[i] < -65504.f ? -65504.f : x[i];
+        out[i] = (_Float16)value;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- vector math
+
+#ifdef VECTOR
+static inline __m512 exp512(__m512 x) {
+    x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-87.3f)), _mm512_set1_ps(88.7f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)), 8);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.f)));
+    return _mm512_scalef_ps(p, n);
+}
+
+static inline __m512 load_cache(const void *from, int64_t offset, int half) {
+    return half ? _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)((const uint16_t *)from + offset)))
+                : _mm512_loadu_ps((const float *)from + offset);
+}
+#endif
+
+static inline float activate(float x, int64_t kind) {
+    switch (kind) {
+    case RELU: return x > 0.f ? x : 0.f;
+    case GELU: return 0.5f * x * (1.f + erff(x * 0.70710678118654752f));
+    case GELU_TANH: return 0.5f * x * (1.f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case SILU: return x / (1.f + expf(-x));
+    case TANH: return tanhf(x);
+    default: return x;
+    }
+}
+
+#ifdef VECTOR
+static inline __m512 activate512(__m512 x, int64_t kind) {
+    const __m512 one = _mm512_set1_ps(1.f);
+    switch (kind) {
+    case NONE: return x;
+    case RELU: return _mm512_max_ps(x, _mm512_setzero_ps());
+    case GELU_TANH: { // x sigmoid(2 u),  u = sqrt(2 / pi) (x + 0.044715 x^3)
+        __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
+        __m512 u = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(-1.5957691216057308f));
+        return _mm512_div_ps(x, _mm512_add_ps(one, exp512(u)));
+    }
+    case SILU: return _mm512_div_ps(x, _mm512_add_ps(one, exp512(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+    default: {
+        float values[LANES];
+        _mm512_storeu_ps(values, x);
+        for (int i = 0; i < LANES; i++) values[i] = activate(values[i], kind);
+        return _mm512_loadu_ps(values);
+    }
+    }
+}
+#endif
+
+// out = normalize(x); out may be x.
+static void normalize(float *out, const float *x, Norm norm, int64_t dim, float eps) {
+    if (!norm.weight) {
+        if (out != x) memcpy(out, x, dim * sizeof(float));
+        return;
+    }
+    float mean = 0.f, variance = 0.f;
+#pragma omp simd reduction(+ : mean)
+    for (int64_t i = 0; i < dim; i++) mean += x[i];
+    mean /= dim;
+#pragma omp simd reduction(+ : variance)
+    for (int64_t i = 0; i < dim; i++) variance += (x[i] - mean) * (x[i] - mean);
+    float inverse = 1.f / sqrtf(variance / dim + eps);
+#pragma omp simd
+    for (int64_t i = 0; i < dim; i++) out[i] = (x[i] - mean) * inverse * norm.weight[i] + norm.bias[i];
+}
+
+// ---------------------------------------------------------------------------------------------------- linear layers
+
+static inline int64_t group_of(int64_t dtype) { return dtype == F32 ? 1 : dtype == BF16 ? 2 : 4; }
+static inline int64_t padded(int64_t inputs, int64_t group) { return (inputs + group - 1) / group * group; }
+
+// Bytes of the packed weights of a linear layer.
+int64_t qkv_packed_bytes(int64_t dtype, int64_t outputs, int64_t inputs) {
+    int64_t group = group_of(dtype), size = dtype == F32 ? 4 : dtype == BF16 ? 2 : 1;
+    return (outputs + PANEL - 1) / PANEL * PANEL * padded(inputs, group) * size;
+}
+
+// Pack rows of weights [outputs, inputs] (float32, bfloat16 or int8, as packed) into panels.
+void qkv_pack(int64_t dtype, const void *weight, int64_t outputs, int64_t inputs, void *packed) {
+    int64_t group = group_of(dtype), panels = (outputs + PANEL - 1) / PANEL, groups = padded(inputs, group) / group;
+#pragma omp parallel for
+    for (int64_t panel = 0; panel < panels; panel++)
+        for (int64_t column = 0; column < PANEL; column++) {
+            int64_t output = panel * PANEL + column;
+            for (int64_t input = 0; input < groups * group; input++) {
+                int64_t to = ((panel * groups + input / group) * PANEL + column) * group + input % group;
+                int valid = output < outputs && input < inputs;
+                int64_t from = output * inputs + input;
+                if (dtype == F32) ((float *)packed)[to] = valid ? ((const float *)weight)[from] : 0.f;
+                else if (dtype == BF16) ((uint16_t *)packed)[to] = valid ? ((const uint16_t *)weight)[from] : 0;
+                else ((uint8_t *)packed)[to] = (uint8_t)((valid ? ((const int8_t *)weight)[from] : 0) + 128);
+            }
+        }
+}
+
+// Row `output` of packed weights as float32: the embedding of a token if embedding and output layer are tied.
+static void unpack_row(const Linear *linear, int64_t output, float *row) {
+    int64_t group = group_of(linear->dtype), groups = padded(linear->inputs, group) / group;
+    int64_t panel = output / PANEL, column = output % PANEL;
+    for (int64_t input = 0; input < linear->inputs; input++) {
+        int64_t from = ((panel * groups + input / group) * PANEL + column) * group + input % group;
+        if (linear->dtype == F32) row[input] = ((float *)linear->weight)[from];
+        else if (linear->dtype == BF16) row[input] = from_bf16(((uint16_t *)linear->weight)[from]);
+        else row[input] = (float)((int)((uint8_t *)linear->weight)[from] - 128) * linear->scale[output];
+    }
+}
+
+typedef struct {
+    void *values;         // [tokens, padded inputs] float32, bfloat16 or int8
+    float *scale;         // [tokens] of int8
+    int32_t *correction;  // [tokens] 128 * sum of int8 values
+} Input;
+
+// Convert a token's activations to the input type of a linear layer.
+static void prepare(const Linear *linear, Input input, int64_t token, const float *x) {
+    int64_t inputs = linear->inputs, width = padded(inputs, group_of(linear->dtype));
+    if (linear->dtype == F32) {
+        memcpy((float *)input.values + token * width, x, inputs * sizeof(float));
+    } else if (linear->dtype == BF16) {
+        uint16_t *out = (uint16_t *)input.values + token * width;
+        int64_t i = 0;
+#if defined(VECTOR) && defined(__AVX512BF16__)
+        for (; i + LANES <= inputs; i += LANES)
+            _mm256_storeu_si256((__m256i *)(out + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
+#endif
+        for (; i < inputs; i++) out[i] = to_bf16(x[i]);
+        for (; i < width; i++) out[i] = 0;
+    } else {
+        int8_t *out = (int8_t *)input.values + token * width;
+        float largest = 0.f;
+#pragma omp simd reduction(max : largest)
+        for (int64_t i = 0; i < inputs; i++) largest = fmaxf(largest, fabsf(x[i]));
+        float scale = largest > 0.f ? largest / 127.f : 1.f, inverse = 1.f / scale;
+        int32_t sum = 0;
+        int64_t i = 0;
+#ifdef VECTOR
+        __m512i total = _mm512_setzero_si512();
+        for (; i + LANES <= inputs; i += LANES) {
+            __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(inverse)));
+            total = _mm512_add_epi32(total, q);
+            _mm_storeu_si128((__m128i *)(out + i), _mm512_cvtsepi32_epi8(q));
+        }
+        sum = _mm512_reduce_add_epi32(total);
+#endif
+        for (; i < inputs; i++) {
+            out[i] = (int8_t)lrintf(x[i] * inverse);
+            sum += out[i];
+        }
+        for (; i < width; i++) out[i] = 0;
+        input.scale[token] = scale;
+        input.correction[token] = 128 * sum;
+    }
+}
+
+// Write outputs [begin, begin + 64) of one token: activate(value + bias) + residual.
+static inline void finish(const Linear *linear, int64_t panel, const float *value, int64_t activation,
+                          const float *residual, float *out) {
+    for (int64_t column = 0; column < PANEL; column++) {
+        int64_t output = panel * PANEL + column;
+        if (output >= linear->outputs) return;
+        float y = value[column] + (linear->bias ? linear->bias[output] : 0.f);
+        y = activate(y, activation);
+        out[output] = residual ? residual[output] + y : y;
+    }
+}
+
+#ifdef VECTOR
+static inline __attribute__((always_inline)) void tile(const Linear *linear, Input input, int64_t panel, int64_t first,
+                                                       const int rows, int64_t activation, const float *residual,
+                                                       float *out) {
+    const int64_t dtype = linear->dtype, group = group_of(dtype), groups = padded(linear->inputs, group) / group;
+    float value[PANEL];
+    __m512 sums[ROWS][4];
+    if (dtype == I8) {
+#ifdef __AVX512VNNI__
+        const uint8_t *w = (const uint8_t *)linear->weight + panel * groups * PANEL * 4;
+        const int8_t *x = (const int8_t *)input.values + first * groups * 4;
+        __m512i acc[ROWS][4];
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < 4; c++) acc[r][c] = _mm512_setzero_si512();
+        for (int64_t g = 0; g < groups; g++, w += 4 * PANEL) {
+            __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
+            __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
+            _mm_prefetch((const char *)(w + 4096), _MM_HINT_T0);
+            _mm_prefetch((const char *)(w + 4160), _MM_HINT_T0);
+            _mm_prefetch((const char *)(w + 4224), _MM_HINT_T0);
+            _mm_prefetch((const char *)(w + 4288), _MM_HINT_T0);
+#pragma GCC unroll 6
+            for (int r = 0; r < rows; r++) {
+                int32_t four;
+                memcpy(&four, x + (r * groups + g) * 4, 4);
+                __m512i a = _mm512_set1_epi32(four);
+                acc[r][0] = _mm512_dpbusd_epi32(acc[r][0], w0, a);
+                acc[r][1] = _mm512_dpbusd_epi32(acc[r][1], w1, a);
+                acc[r][2] = _mm512_dpbusd_epi32(acc[r][2], w2, a);
+                acc[r][3] = _mm512_dpbusd_epi32(acc[r][3], w3, a);
+            }
+        }
+        for (int r = 0; r < rows; r++) {
+            __m512i correction = _mm512_set1_epi32(input.correction[first + r]);
+            __m512 scale = _mm512_set1_ps(input.scale[first + r]);
+            for (int c = 0; c < 4; c++) {
+                int64_t output = panel * PANEL + c * LANES;
+                int64_t left = linear->outputs - output;
+                __mmask16 mask = left >= LANES ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
+                __m512 column_scale = _mm512_maskz_loadu_ps(mask, linear->scale + output);
+                sums[r][c] = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(acc[r][c], correction)), scale),
+                                           column_scale);
+            }
+        }
+#endif
+    } else {
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < 4; c++) sums[r][c] = _mm512_setzero_ps();
+        if (dtype == BF16) {
+#ifdef __AVX512BF16__
+            const uint16_t *w = (const uint16_t *)linear->weight + panel * groups * PANEL * 2;
+            const uint16_t *x = (const uint16_t *)input.values + first * groups * 2;
+            for (int64_t g = 0; g < groups; g++, w += 2 * PANEL) {
+                __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 32);
+                __m512bh w2 = (__m512bh)_mm512_loadu_si512(w + 64), w3 = (__m512bh)_mm512_loadu_si512(w + 96);
+                _mm_prefetch((const char *)(w + 2048), _MM_HINT_T0);
+                _mm_prefetch((const char *)(w + 2080), _MM_HINT_T0);
+                _mm_prefetch((const char *)(w + 2112), _MM_HINT_T0);
+                _mm_prefetch((const char *)(w + 2144), _MM_HINT_T0);
+#pragma GCC unroll 6
+                for (int r = 0; r < rows; r++) {
+                    int32_t two;
+                    memcpy(&two, x + (r * groups + g) * 2, 4);
+                    __m512bh a = (__m512bh)_mm512_set1_epi32(two);
+                    sums[r][0] = _mm512_dpbf16_ps(sums[r][0], w0, a);
+                    sums[r][1] = _mm512_dpbf16_ps(sums[r][1], w1, a);
+                    sums[r][2] = _mm512_dpbf16_ps(sums[r][2], w2, a);
+                    sums[r][3] = _mm512_dpbf16_ps(sums[r][3], w3, a);
+                }
+            }
+#endif
+        } else {
+            const float *w = (const float *)linear->weight + panel * groups * PANEL;
+            const float *x = (const float *)input.values + first * groups;
+            for (int64_t g = 0; g < groups; g++, w += PANEL) {
+                __m512 w0 = _mm512_loadu_ps(w), w1 = _mm512_loadu_ps(w + 16);
+                __m512 w2 = _mm512_loadu_ps(w + 32), w3 = _mm512_loadu_ps(w + 48);
+                _mm_prefetch((const char *)(w + 1024), _MM_HINT_T0);
+                _mm_prefetch((const char *)(w + 1040), _MM_HINT_T0);
+                _mm_prefetch((const char *)(w + 1056), _MM_HINT_T0);
+                _mm_prefetch((const char *)(w + 1072), _MM_HINT_T0);
+#pragma GCC unroll 6
+                for (int r = 0; r < rows; r++) {
+                    __m512 a = _mm512_set1_ps(x[r * groups + g]);
+                    sums[r][0] = _mm512_fmadd_ps(w0, a, sums[r][0]);
+                    sums[r][1] = _mm512_fmadd_ps(w1, a, sums[r][1]);
+                    sums[r][2] = _mm512_fmadd_ps(w2, a, sums[r][2]);
+                    sums[r][3] = _mm512_fmadd_ps(w3, a, sums[r][3]);
+                }
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        float *to = out + (first + r) * linear->outputs;
+        const float *from = residual ? residual + (first + r) * linear->outputs : 0;
+        if ((panel + 1) * PANEL <= linear->outputs) {
+            for (int c = 0; c < 4; c++) {
+                int64_t output = panel * PANEL + c * LANES;
+                __m512 y = sums[r][c];
+                if (linear->bias) y = _mm512_add_ps(y, _mm512_loadu_ps(linear->bias + output));
+                y = activate512(y, activation);
+                if (from) y = _mm512_add_ps(y, _mm512_loadu_ps(from + output));
+                _mm512_storeu_ps(to + output, y);
+            }
+        } else {
+            for (int c = 0; c < 4; c++) _mm512_storeu_ps(value + c * LANES, sums[r][c]);
+            finish(linear, panel, value, activation, from, to);
+        }
+    }
+}
+
+static int has_tile(int64_t dtype) {
+#ifndef __AVX512VNNI__
+    if (dtype == I8) return 0;
+#endif
+#ifndef __AVX512BF16__
+    if (dtype == BF16) return 0;
+#endif
+    return 1;
+}
+#endif
+
+static void plain_tile(const Linear *linear, Input input, int64_t panel, int64_t token, int64_t activation,
+                       const float *residual, float *out) {
+    int64_t dtype = linear->dtype, group = group_of(dtype), groups = padded(linear->inputs, group) / group;
+    float value[PANEL] = {0};
+    if (dtype == I8) {
+        const uint8_t *w = (const uint8_t *)linear->weight + panel * groups * PANEL * 4;
+        const int8_t *x = (const int8_t *)input.values + token * groups * 4;
+        int32_t sums[PANEL] = {0};
+        for (int64_t g = 0; g < groups; g++)
+            for (int c = 0; c < PANEL; c++)
+                for (int k = 0; k < 4; k++) sums[c] += (int32_t)w[(g * PANEL + c) * 4 + k] * x[g * 4 + k];
+        for (int c = 0; c < PANEL && panel * PANEL + c < linear->outputs; c++)
+            value[c] = (float)(sums[c] - input.correction[token]) * input.scale[token] * linear->scale[panel * PANEL + c];
+    } else if (dtype == BF16) {
+        const uint16_t *w = (const uint16_t *)linear->weight + panel * groups * PANEL * 2;
+        const uint16_t *x = (const uint16_t *)input.values + token * groups * 2;
+        for (int64_t g = 0; g < groups; g++)
+            for (int c = 0; c < PANEL; c++)
+                for (int k = 0; k < 2; k++) value[c] += from_bf16(w[(g * PANEL + c) * 2 + k]) * from_bf16(x[g * 2 + k]);
+    } else {
+        const float *w = (const float *)linear->weight + panel * groups * PANEL;
+        const float *x = (const float *)input.values + token * groups;
+        for (int64_t g = 0; g < groups; g++)
+            for (int c = 0; c < PANEL; c++) value[c] += w[g * PANEL + c] * x[g];
+    }
+    finish(linear, panel, value, activation, residual ? residual + token * linear->outputs : 0,
+           out + token * linear->outputs);
+}
+
+// This thread's share of out = activate(input W^T + bias) + residual, for all tokens.
+static void apply(const Linear *linear, Input input, int64_t tokens, int64_t activation, const float *residual,
+                  float *out, int64_t thread, int64_t threads) {
+    int64_t begin, end;
+    share((linear->outputs + PANEL - 1) / PANEL, thread, threads, &begin, &end);
+    for (int64_t panel = begin; panel < end; panel++) {
+#ifdef VECTOR
+        if (has_tile(linear->dtype)) {
+            int64_t token = 0;
+            for (; token + ROWS <= tokens; token += ROWS) tile(linear, input, panel, token, 6, activation, residual, out);
+            switch (tokens - token) {
+            case 5: tile(linear, input, panel, token, 5, activation, residual, out); break;
+            case 4: tile(linear, input, panel, token, 4, activation, residual, out); break;
+            case 3: tile(linear, input, panel, token, 3, activation, residual, out); break;
+            case 2: tile(linear, input, panel, token, 2, activation, residual, out); break;
+            case 1: tile(linear, input, panel, token, 1, activation, residual, out); break;
+            }
+            continue;
+        }
+#endif
+        for (int64_t token = 0; token < tokens; token++)
+            plain_tile(linear, input, panel, token, activation, residual, out);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- attention
+
+// out = sum_t softmax_t(scale q . k_t) v_t over `length` cached tokens; token t is in the cache of row table[t].
+// `weights` holds the softmax afterwards.
+static void attend(const float *q, float scale, const Cache *cache, int64_t layer, int64_t head, int64_t heads,
+                   int64_t dim, const int32_t *table, int64_t row, int64_t length, int half, float *weights, float *out) {
+    int64_t plane = layer * cache->rows;
+#define OFFSET(t) ((((plane + (table ? table[t] : row)) * heads + head) * cache->capacity + (t)) * dim)
+    float largest = -INFINITY, sum = 0.f;
+#ifdef VECTOR
+    if (dim % LANES == 0 && dim <= MAX_HEAD_DIM) {
+        int64_t parts = dim / LANES;
+        __m512 query[MAX_HEAD_DIM / LANES];
+        for (int64_t p = 0; p < parts; p++) query[p] = _mm512_mul_ps(_mm512_loadu_ps(q + p * LANES), _mm512_set1_ps(scale));
+        for (int64_t t = 0; t < length; t++) {
+            int64_t offset = OFFSET(t);
+            __m512 a = _mm512_mul_ps(query[0], load_cache(cache->keys, offset, half));
+            for (int64_t p = 1; p < parts; p++)
+                a = _mm512_fmadd_ps(query[p], load_cache(cache->keys, offset + p * LANES, half), a);
+            weights[t] = _mm512_reduce_add_ps(a);
+            largest = fmaxf(largest, weights[t]);
+        }
+        __m512 total = _mm512_setzero_ps(), top = _mm512_set1_ps(largest);
+        int64_t t = 0;
+        for (; t + LANES <= length; t += LANES) {
+            __m512 p = exp512(_mm512_sub_ps(_mm512_loadu_ps(weights + t), top));
+            _mm512_storeu_ps(weights + t, p);
+            total = _mm512_add_ps(total, p);
+        }
+        if (t < length) {
+            __mmask16 mask = (__mmask16)((1u << (length - t)) - 1);
+            __m512 p = _mm512_maskz_mov_ps(mask, exp512(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, weights + t), top)));
+            _mm512_mask_storeu_ps(weights + t, mask, p);
+            total = _mm512_add_ps(total, p);
+        }
+        __m512 inverse = _mm512_set1_ps(1.f / _mm512_reduce_add_ps(total));
+        for (t = 0; t < length; t++) weights[t] *= _mm512_cvtss_f32(inverse);
+        for (int64_t p = 0; p < parts; p += 4) {
+            int64_t some = parts - p < 4 ? parts - p : 4;
+            __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+            for (t = 0; t < length; t++) {
+                int64_t offset = OFFSET(t) + p * LANES;
+                __m512 weight = _mm512_set1_ps(weights[t]);
+                for (int64_t i = 0; i < some; i++)
+                    sums[i] = _mm512_fmadd_ps(weight, load_cache(cache->values, offset + i * LANES, half), sums[i]);
+            }
+            for (int64_t i = 0; i < some; i++) _mm512_storeu_ps(out + (p + i) * LANES, sums[i]);
+        }
+        return;
+    }
+#endif
+    for (int64_t t = 0; t < length; t++) {
+        int64_t offset = OFFSET(t);
+        float dot = 0.f;
+        for (int64_t i = 0; i < dim; i++)
+            dot += q[i] * (half ? (float)((_Float16 *)cache->keys)[offset + i] : ((float *)cache->keys)[offset + i]);
+        weights[t] = dot * scale;
+        largest = fmaxf(largest, weights[t]);
+    }
+    for (int64_t t = 0; t < length; t++) sum += weights[t] = expf(weights[t] - largest);
+    for (int64_t i = 0; i < dim; i++) out[i] = 0.f;
+    for (int64_t t = 0; t < length; t++) {
+        int64_t offset = OFFSET(t);
+        weights[t] /= sum;
+        for (int64_t i = 0; i < dim; i++)
+            out[i] += weights[t] * (half ? (float)((_Float16 *)cache->values)[offset + i] : ((float *)cache->values)[offset + i]);
+    }
+#undef OFFSET
+}
+
+// ---------------------------------------------------------------------------------------------------- the stack
+
+typedef struct {
+    int64_t tokens;
+    const int32_t *ids;          // [tokens] token ids, or null: `hidden` has their embeddings
+    const int32_t *rows;         // [tokens] row of the cache
+    const int32_t *positions;    // [tokens] position in the row
+    const int32_t *lengths;      // [tokens] number of cached tokens to attend to, the new ones counted
+    const int32_t *table;        // [rows, table_stride] or null: each row has its own tokens
+    int64_t table_stride;
+    Cache cache;
+    Cache memory;                // keys and values of the sources, for cross-attention
+    const int32_t *memory_rows;  // [tokens]
+    const int32_t *memory_lengths; // [memory rows]
+    float *hidden;               // [tokens, dim] output of the stack
+    const int32_t *wanted;       // [wanted_count] tokens whose logits are computed
+    int64_t wanted_count;
+    float *logits;               // [wanted_count, vocab_size]
+    float *weights;              // [tokens, layers, heads, memory.capacity] of cross-attention, or null
+    float *self_weights;         // [tokens, layers, heads, cache.capacity] of self-attention, or null
+} Batch;
+
+static void *allocate(int64_t bytes) {
+    void *memory = 0;
+    return posix_memalign(&memory, 64, (size_t)(bytes > 64 ? bytes : 64)) ? 0 : memory;
+}
+
+static int64_t longest_of(const int32_t *values, int64_t count) {
+    int64_t longest = 1;
+    for (int64_t i = 0; i < count; i++) longest = values[i] > longest ? values[i] : longest;
+    return longest;
+}
+
+// Run a batch of tokens through the stack; returns 0, or 1 if memory is missing.
+int64_t qkv_run(const Stack *stack, Batch *batch) {
+    const int64_t n = batch->tokens, dim = stack->dim, heads = stack->heads, head_dim = stack->head_dim;
+    const int64_t widest = stack->ffn_dim > dim ? stack->ffn_dim : dim;
+    const int64_t threads = omp_get_max_threads(), half = stack->half_cache;
+    int64_t longest = longest_of(batch->lengths, n);
+    if (stack->cross && batch->memory.capacity > longest) longest = batch->memory.capacity;
+    float *x = batch->hidden;
+    float *qkv = allocate(n * 3 * dim * sizeof(float)), *inner = allocate(n * widest * sizeof(float));
+    float *attended = allocate(n * dim * sizeof(float)), *scratch = allocate(threads * (longest + LANES + widest) * sizeof(float));
+    Input input = {allocate(n * (widest + 4) * sizeof(float)), allocate(n * sizeof(float)), allocate(n * sizeof(int32_t))};
+    int64_t failed = !(qkv && inner && attended && scratch && input.values && input.scale && input.correction);
+    Barrier sync = {0, 0, 1};
+    if (!failed) {
+#pragma omp parallel num_threads(threads)
+        {
+            int64_t thread = omp_get_thread_num(), team = omp_get_num_threads(), begin, end, pair_begin, pair_end;
+            if (thread == 0) sync.threads = team;
+#pragma omp barrier
+            float *scores = scratch + thread * (longest + LANES + widest), *row = scores + longest + LANES;
+            share(n, thread, team, &begin, &end);
+            share(n * heads, thread, team, &pair_begin, &pair_end);
+            for (int64_t i = begin; i < end && batch->ids; i++) {
+                float *to = x + i * dim;
+                if (stack->embed) memcpy(to, stack->embed + (int64_t)batch->ids[i] * dim, dim * sizeof(float));
+                else unpack_row(&stack->readout, batch->ids[i], to);
+                const float *position = stack->position ? stack->position + (int64_t)batch->positions[i] * dim : 0;
+                for (int64_t d = 0; d < dim; d++) to[d] = to[d] * stack->embed_scale + (position ? position[d] : 0.f);
+            }
+            const Norm none = {0, 0};
+            for (int64_t l = 0; l < stack->layers; l++) {
+                const Layer *layer = stack->layer + l;
+                // self-attention
+                for (int64_t i = begin; i < end; i++) {
+                    normalize(row, x + i * dim, stack->pre_norm ? layer->attention_norm : none, dim, stack->eps);
+                    prepare(&layer->qkv, input, i, row);
+                }
+                barrier(&sync);
+                apply(&layer->qkv, input, n, NONE, 0, qkv, thread, team);
+                barrier(&sync);
+                for (int64_t pair = pair_begin; pair < pair_end; pair++) {
+                    int64_t i = pair / heads, head = pair % heads;
+                    int64_t to = (((l * batch->cache.rows + batch->rows[i]) * heads + head) * batch->cache.capacity +
+                                  batch->positions[i]) * head_dim;
+                    cache_store(batch->cache.keys, to, qkv + i * 3 * dim + dim + head * head_dim, head_dim, half);
+                    cache_store(batch->cache.values, to, qkv + i * 3 * dim + 2 * dim + head * head_dim, head_dim, half);
+                }
+                barrier(&sync);
+                for (int64_t pair = pair_begin; pair < pair_end; pair++) {
+                    int64_t i = pair / heads, head = pair % heads, r = batch->rows[i];
+                    attend(qkv + i * 3 * dim + head * head_dim, layer->scale, &batch->cache, l, head, heads, head_dim,
+                           batch->table ? batch->table + r * batch->table_stride : 0, r, batch->lengths[i], half, scores,
+                           attended + i * dim + head * head_dim);
+                    if (batch->self_weights)
+                        memcpy(batch->self_weights + ((i * stack->layers + l) * heads + head) * batch->cache.capacity,
+                               scores, batch->lengths[i] * sizeof(float));
+                }
+                barrier(&sync);
+                for (int64_t i = begin; i < end; i++) prepare(&layer->out, input, i, attended + i * dim);
+                barrier(&sync);
+                apply(&layer->out, input, n, NONE, x, x, thread, team);
+                barrier(&sync);
+                // cross-attention
+                if (stack->cross) {
+                    for (int64_t i = begin; i < end; i++) {
+                        if (!stack->pre_norm) normalize(x + i * dim, x + i * dim, layer->attention_norm, dim, stack->eps);
+                        normalize(row, x + i * dim, stack->pre_norm ? layer->cross_norm : none, dim, stack->eps);
+                        prepare(&layer->cross_query, input, i, row);
+                    }
+                    barrier(&sync);
+                    apply(&layer->cross_query, input, n, NONE, 0, qkv, thread, team);
+                    barrier(&sync);
+                    for (int64_t pair = pair_begin; pair < pair_end; pair++) {
+                        int64_t i = pair / heads, head = pair % heads, r = batch->memory_rows[i];
+                        attend(qkv + i * dim + head * head_dim, layer->cross_scale, &batch->memory, l, head, heads,
+                               head_dim, 0, r, batch->memory_lengths[r], half, scores, attended + i * dim + head * head_dim);
+                        if (batch->weights)
+                            memcpy(batch->weights + ((i * stack->layers + l) * heads + head) * batch->memory.capacity,
+                                   scores, batch->memory_lengths[r] * sizeof(float));
+                    }
+                    barrier(&sync);
+                    for (int64_t i = begin; i < end; i++) prepare(&layer->cross_out, input, i, attended + i * dim);
+                    barrier(&sync);
+                    apply(&layer->cross_out, input, n, NONE, x, x, thread, team);
+                    barrier(&sync);
+                }
+                // feed-forward network
+                for (int64_t i = begin; i < end; i++) {
+                    if (!stack->pre_norm)
+                        normalize(x + i * dim, x + i * dim, stack->cross ? layer->cross_norm : layer->attention_norm, dim,
+                                  stack->eps);
+                    normalize(row, x + i * dim, stack->pre_norm ? layer->ffn_norm : none, dim, stack->eps);
+                    prepare(&layer->up, input, i, row);
+                }
+                barrier(&sync);
+                apply(&layer->up, input, n, stack->activation, 0, inner, thread, team);
+                barrier(&sync);
+                for (int64_t i = begin; i < end; i++) prepare(&layer->down, input, i, inner + i * stack->ffn_dim);
+                barrier(&sync);
+                apply(&layer->down, input, n, NONE, x, x, thread, team);
+                barrier(&sync);
+                if (!stack->pre_norm)
+                    for (int64_t i = begin; i < end; i++)
+                        normalize(x + i * dim, x + i * dim, layer->ffn_norm, dim, stack->eps);
+            }
+            for (int64_t i = begin; i < end; i++) normalize(x + i * dim, x + i * dim, stack->final_norm, dim, stack->eps);
+            if (batch->wanted_count) {
+                barrier(&sync);
+                share(batch->wanted_count, thread, team, &begin, &end);
+                for (int64_t i = begin; i < end; i++) prepare(&stack->readout, input, i, x + batch->wanted[i] * dim);
+                barrier(&sync);
+                apply(&stack->readout, input, batch->wanted_count, NONE, 0, batch->logits, thread, team);
+            }
+        }
+    }
+    free(qkv), free(inner), free(attended), free(scratch), free(input.values), free(input.scale), free(input.correction);
+    return failed;
+}
+
+// Keys and values of a source for one layer of cross-attention: [tokens, dim] -> memory rows.
+int64_t qkv_memory(const Stack *stack, int64_t layer, const Linear *linear, const float *hidden, int64_t tokens,
+                   const int32_t *rows, const int32_t *positions, const Cache *memory) {
+    int64_t dim = stack->dim, heads = stack->heads, head_dim = stack->head_dim, threads = omp_get_max_threads();
+    float *both = allocate(tokens * 2 * dim * sizeof(float));
+    Input input = {allocate(tokens * (dim + 4) * sizeof(float)), allocate(tokens * sizeof(float)), allocate(tokens * sizeof(int32_t))};
+    int64_t failed = !(both && input.values && input.scale && input.correction);
+    if (!failed) {
+#pragma omp parallel num_threads(threads)
+        {
+            int64_t thread = omp_get_thread_num(), team = omp_get_num_threads(), begin, end;
+            share(tokens, thread, team, &begin, &end);
+            for (int64_t i = begin; i < end; i++) prepare(linear, input, i, hidden + i * dim);
+#pragma omp barrier
+            apply(linear, input, tokens, NONE, 0, both, thread, team);
+#pragma omp barrier
+            for (int64_t i = begin; i < end; i++)
+                for (int64_t head = 0; head < heads; head++) {
+                    int64_t to = (((layer * memory->rows + rows[i]) * heads + head) * memory->capacity + positions[i]) * head_dim;
+                    cache_store(memory->keys, to, both + i * 2 * dim + head * head_dim, head_dim, (int)stack->half_cache);
+                    cache_store(memory->values, to, both + i * 2 * dim + dim + head * head_dim, head_dim, (int)stack->half_cache);
+                }
+        }
+    }
+    free(both), free(input.values), free(input.scale), free(input.correction);
+    return failed;
+}
+
+// A single linear layer: out [tokens, outputs] = x [tokens, inputs] W^T + bias.
+int64_t qkv_linear(const Linear *linear, const float *x, int64_t tokens, float *out) {
+    int64_t threads = omp_get_max_threads();
+    Input input = {allocate(tokens * (linear->inputs + 4) * sizeof(float)), allocate(tokens * sizeof(float)), allocate(tokens * sizeof(int32_t))};
+    int64_t failed = !(input.values && input.scale && input.correction);
+    if (!failed) {
+#pragma omp parallel num_threads(threads)
+        {
+            int64_t thread = omp_get_thread_num(), team = omp_get_num_threads(), begin, end;
+            share(tokens, thread, team, &begin, &end);
+            for (int64_t i = begin; i < end; i++) prepare(linear, input, i, x + i * linear->inputs);
+#pragma omp barrier
+            apply(linear, input, tokens, NONE, 0, out, thread, team);
+        }
+    }
+    free(input.values), free(input.scale), free(input.correction);
+    return failed;
+}
+
+// ---------------------------------------------------------------------------------------------------- selection
+
+static float log_sum_exp(const float *x, int64_t n) {
+    float largest = -INFINITY, sum = 0.f;
+    int64_t i = 0;
+#ifdef VECTOR
+    __m512 top = _mm512_set1_ps(-INFINITY);
+    for (; i + LANES <= n; i += LANES) top = _mm512_max_ps(top, _mm512_loadu_ps(x + i));
+    largest = _mm512_reduce_max_ps(top);
+#endif
+    for (; i < n; i++) largest = fmaxf(largest, x[i]);
+    if (!(largest > -INFINITY)) return largest;
+    i = 0;
+#ifdef VECTOR
+    __m512 total = _mm512_setzero_ps(), shift = _mm512_set1_ps(largest);
+    for (; i + LANES <= n; i += LANES) {
+        __m512 difference = _mm512_sub_ps(_mm512_loadu_ps(x + i), shift);
+        __mmask16 mask = _mm512_cmp_ps_mask(difference, _mm512_set1_ps(-87.f), _CMP_GT_OQ);
+        total = _mm512_add_ps(total, _mm512_maskz_mov_ps(mask, exp512(difference)));
+    }
+    sum = _mm512_reduce_add_ps(total);
+#endif
+    for (; i < n; i++) sum += expf(x[i] - largest);
+    return largest + logf(sum);
+}
+
+// Normalizers of rows of logits: out[r] = log sum_v exp(logits[r, v]).
+void qkv_log_sum_exp(const float *logits, int64_t rows, int64_t vocab_size, float *out) {
+#pragma omp parallel for if (rows * vocab_size > 65536)
+    for (int64_t r = 0; r < rows; r++) out[r] = log_sum_exp(logits + r * vocab_size, vocab_size);
+}
+
+// The k largest values of each row, largest first; the lower index first among equal values.
+void qkv_top_k(const float *values, int64_t rows, int64_t vocab_size, int64_t k, float *top, int64_t *indices) {
+#pragma omp parallel for if (rows * vocab_size > 65536)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = values + r * vocab_size;
+        float *best = top + r * k;
+        int64_t *index = indices + r * k, count = 0, v = 0;
+        while (v < vocab_size) {
+#ifdef VECTOR
+            if (count == k && v + LANES <= vocab_size) { // skip blocks without a better value
+                __mmask16 mask = _mm512_cmp_ps_mask(_mm512_loadu_ps(x + v), _mm512_set1_ps(best[k - 1]), _CMP_GT_OQ);
+                if (!mask) {
+                    v += LANES;
+                    continue;
+                }
+            }
+#endif
+            int64_t stop = v + LANES < vocab_size ? v + LANES : vocab_size;
+            for (; v < stop; v++) {
+                if (count == k && !(x[v] > best[k - 1])) continue;
+                int64_t slot = count < k ? count++ : k - 1;
+                for (; slot > 0 && x[v] > best[slot - 1]; slot--) {
+                    best[slot] = best[slot - 1];
+                    index[slot] = index[slot - 1];
+                }
+                best[slot] = x[v];
+                index[slot] = v;
+            }
+        }
+    }
+}
+
+// Instruction set that the kernels were compiled for, as bits: 1 AVX-512, 2 int8 dot products, 4 bfloat16.
+int64_t qkv_features(void) {
+    int64_t features = 0;
+#ifdef VECTOR
+    features |= 1;
+#ifdef __AVX512VNNI__
+    features |= 2;
+#endif
+#ifdef __AVX512BF16__
+    features |= 4;
+#endif
+#endif
+    return features;
+}

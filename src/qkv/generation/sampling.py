@@ -113,5 +113,9 @@ def sample_from(p: Float[Tensor, "rows vocabulary"], uniform: Float[Tensor, "row
 
 def _uniform(seed: int, row_ids: Sequence[int], samples: int, steps: int) -> Float[Tensor, "rows steps"]:
     """Return uniform random numbers in [0, 1) for each step of each sample."""
-    streams = [(seed, row_id, sample) for row_id in row_ids for sample in range(samples)]
-    return torch.from_numpy(np.stack([np.random.default_rng(stream).random(steps) for stream in streams]))
+    return torch.stack([uniform_numbers(seed, row_id, sample, steps) for row_id in row_ids for sample in range(samples)])
+
+
+def uniform_numbers(seed: int, row_id: int, sample: int, steps: int) -> Float[Tensor, "steps"]:
+    """Return uniform random numbers in [0, 1) for each step of one sample."""
+    return torch.from_numpy(np.random.default_rng((seed, row_id, sample)).random(steps))

@@ -3,17 +3,24 @@
 from qkv.generation.back_pointers import Hypothesis
 from qkv.generation.beam import beam_search
 from qkv.generation.constraints import DecodingConstraints
+from qkv.generation.continuous_batching import Request, Tokens
 from qkv.generation.coverage import Coverage
 from qkv.generation.decode import GenerationConfig, generate
+from qkv.generation.engine import DType, Engine, EngineCache
 from qkv.generation.sampling import Sampling, sample, stream
 from qkv.generation.search import greedy_search
 
 __all__ = [
     "Coverage",
+    "DType",
     "DecodingConstraints",
+    "Engine",
+    "EngineCache",
     "GenerationConfig",
     "Hypothesis",
+    "Request",
     "Sampling",
+    "Tokens",
     "beam_search",
     "generate",
     "greedy_search",

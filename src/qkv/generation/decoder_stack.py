@@ -214,7 +214,8 @@ def _layer(
     norms: tuple[NormWeights | None, NormWeights | None],
 ) -> LayerWeights:
     attention_norm, ffn_norm = norms
-    assert attention_norm is not None and ffn_norm is not None
+    assert attention_norm is not None
+    assert ffn_norm is not None
     return LayerWeights(
         attention_norm,
         linear_weights(attention.qkv_proj),

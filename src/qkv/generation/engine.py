@@ -1,344 +1,136 @@
-"""Decoding many requests at once: continuous batching over rows of cached tokens.
+"""The decoding engine: packed weights, cached keys and values, and continuous batching for one model.
 
-A batch has a fixed number of rows. As soon as a request is finished, its rows are given to the next one in the queue,
-so the batch stays full whatever the lengths. Results equal those of the simple searches in `search.py`, `beam.py` and
-`sampling.py`, which decode one batch from beginning to end.
+It runs GPT-2 and the Transformer on CPUs. Other models, and terms that the kernels do not implement, are decoded by the
+simple searches (`generate`), with the same results.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import torch
+from torch import nn
 
-from qkv.errors import InputError
-from qkv.generation.back_pointers import Hypothesis
+from qkv.attention.layers import attention_layers
+from qkv.errors import Unsupported
+from qkv.generation.continuous_batching import Request, Result, Tokens, decode_requests, stream_request
+from qkv.generation.cpu.library import FEATURES, features
+from qkv.generation.cpu.packed_stack import PackedStack, WeightType
+from qkv.generation.cpu.runner import CPURunner
 from qkv.generation.decode import GenerationConfig
-from qkv.generation.sampling import sample_from, uniform_numbers
-from qkv.types import Float, Int, Tensor
+from qkv.generation.decoder_stack import decoder_stack, encoder_stack
+from qkv.models.transformer import Transformer
+from qkv.runtime.memory import free_memory
+
+DType = Literal["auto", "float32", "bfloat16", "int8"]
+MAX_ROWS = 128  # sequences decoded at once by default, beams counted
+MAX_CACHE_BYTES = 2**30
 
 
-@dataclass(frozen=True)
-class Request:
-    """One input to continue or to translate. Lengths do not count the end token."""
+class Engine:
+    """Decodes requests with one model; made by `Engine.build`."""
 
-    prompt: Sequence[int]  # tokens before the first new one; at least one
-    max_new_tokens: int
-    min_new_tokens: int = 0
-    prefix: Sequence[int] = ()  # forced first new tokens
-    source: Sequence[int] | None = None  # tokens to encode, for encoder-decoders
-    row_id: int = 0  # of the random numbers in sampling
+    def __init__(self, decoder: PackedStack, encoder: PackedStack | None) -> None:
+        self._decoder, self._encoder = decoder, encoder
 
+    @classmethod
+    def build(cls, model: nn.Module, dtype: DType = "auto") -> "Engine":
+        """Pack the weights of a model; raise `Unsupported` if it has no fast decoder on its device."""
+        require_plain(model)
+        device = next(model.parameters()).device
+        if device.type != "cpu":
+            raise Unsupported("fast decoding", f"the device {device}")
+        decoder = decoder_stack(model)
+        weight_type = _weight_type(decoder.embed.weight.dtype) if dtype == "auto" else dtype
+        encoder = PackedStack(encoder_stack(model), weight_type) if isinstance(model, Transformer) else None
+        return cls(PackedStack(decoder, weight_type), encoder)
 
-@dataclass(frozen=True)
-class Tokens:
-    """Tokens with a special role, the same for all requests."""
+    @property
+    def description(self) -> str:
+        """The kernels that run, e.g. "CPU kernels (AVX-512), bfloat16 weights"."""
+        sets = ", ".join(name for bit, name in FEATURES.items() if features() & bit) or "portable"
+        return f"CPU kernels ({sets}), {self._decoder.dtype} weights"
 
-    end: int | None
-    suppressed: Sequence[int] = ()  # never generated
-    vocab_size: int | None = None  # larger ids are never generated
+    def decode(
+        self, requests: Sequence[Request], tokens: Tokens, config: GenerationConfig, *, batch_size: int | None = None
+    ) -> Iterator[Result]:
+        """Yield (index, hypotheses) of each request as it is finished; at most `batch_size` are decoded at once."""
+        if not requests:
+            return iter(())
+        runner = self._runner(requests, config, batch_size)
+        # The longest first: a long request that starts last would keep a nearly empty batch busy.
+        order = sorted(range(len(requests)), key=lambda index: -_expected_length(requests[index]))
+        results = decode_requests(runner, [requests[index] for index in order], tokens, config)
+        return ((order[index], hypotheses) for index, hypotheses in results)
 
+    def stream(self, request: Request, tokens: Tokens, config: GenerationConfig) -> Iterator[int]:
+        """Yield the tokens of one request as they are generated."""
+        return stream_request(self._runner([request], config, 1), request, tokens, config)
 
-class Runner(Protocol):
-    """Rows of cached tokens on some device."""
+    def _runner(self, requests: Sequence[Request], config: GenerationConfig, batch_size: int | None) -> CPURunner:
+        """Allocate the rows of a batch for the longest of the requests."""
+        beams = config.num_beams if config.sampling is None else 1
+        copies = 1 if config.sampling is None else config.num_return_sequences
+        capacity = max(len(request.prompt) + request.max_new_tokens + 1 for request in requests)
+        source_capacity = max(len(request.source or ()) for request in requests)
+        groups = min(self._groups(beams, capacity, source_capacity, batch_size), len(requests) * copies)
+        return CPURunner(
+            self._decoder,
+            self._encoder,
+            rows=groups * beams,
+            capacity=capacity,
+            sources=groups if self._encoder is not None else 0,
+            source_capacity=source_capacity,
+        )
 
-    rows: int
-
-    def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None: ...
-    def reset(self, rows: Sequence[int], sources: Sequence[int] = ()) -> None: ...
-    def reorder(self, rows: Int[Tensor, "rows"], parents: Int[Tensor, "rows"]) -> None: ...
-    def step(self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]: ...
-    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Float[Tensor, "rows vocabulary"]: ...
-    def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]: ...
-    def top_k(
-        self, values: Float[Tensor, "rows vocabulary"], k: int
-    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]: ...
-
-
-Result = tuple[int, list[Hypothesis]]  # index of a request, and its hypotheses, best first
-
-
-def decode_requests(
-    runner: Runner, requests: Iterable[Request], tokens: Tokens, config: GenerationConfig
-) -> Iterator[Result]:
-    """Yield (index, hypotheses) of each request as it is finished, in any order."""
-    queue = deque(enumerate(requests))
-    if config.sampling is None and config.num_beams > 1:
-        if tokens.end is None:
-            raise InputError("beam search requires an end token")
-        return BeamDecoder(runner, queue, tokens, config).run()
-    return TokenDecoder(runner, queue, tokens, config).run()
-
-
-class Constraints:
-    """Applies the constraints of each row to its logits."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self.end = tokens.end
-        self._vocab_size = tokens.vocab_size
-        self._suppressed = torch.tensor(tokens.suppressed, dtype=torch.long)
-
-    def apply(
-        self, logits: Float[Tensor, "rows vocabulary"], requests: Sequence[Request], steps: Sequence[int]
-    ) -> None:
-        """Set the logits of tokens that may not follow the first `steps` new tokens of each row to -inf, in place."""
-        forced = []
-        for row, (request, step) in enumerate(zip(requests, steps, strict=True)):
-            if step < len(request.prefix):
-                forced.append((row, request.prefix[step], float(logits[row, request.prefix[step]])))
-            elif self.end is not None and step >= request.max_new_tokens:
-                forced.append((row, self.end, float(logits[row, self.end])))
-            elif self.end is not None and step < request.min_new_tokens:
-                logits[row, self.end] = -torch.inf
-        if len(self._suppressed):
-            logits.index_fill_(1, self._suppressed, -torch.inf)
-        if self._vocab_size is not None and self._vocab_size < logits.shape[1]:
-            logits[:, self._vocab_size :] = -torch.inf
-        for row, token, value in forced:
-            logits[row] = -torch.inf
-            logits[row, token] = value
+    def _groups(self, beams: int, capacity: int, source_capacity: int, batch_size: int | None) -> int:
+        """Return how many requests fit into a batch."""
+        if batch_size is not None:
+            return batch_size
+        stack = self._decoder.stack
+        per_token = 2 * len(stack.layers) * stack.dim * (2 if self._decoder.half_cache else 4)
+        free = free_memory(torch.device("cpu"))
+        budget = MAX_CACHE_BYTES if free is None else min(MAX_CACHE_BYTES, free // 4)
+        return max(1, min(MAX_ROWS // beams, budget // (per_token * (beams * capacity + source_capacity))))
 
 
-class TokenDecoder:
-    """Greedy search and sampling: one row per sequence."""
+def require_plain(model: nn.Module) -> None:
+    """Raise `Unsupported` if something is attached to the model that only its own forward pass would call."""
+    if model.training:
+        raise Unsupported("fast decoding", "a model in training mode")
+    if any(layer.watchers or layer.ablations for layer in attention_layers(model).values()):
+        raise Unsupported("fast decoding", "watched or ablated attention")
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        raise Unsupported("fast decoding", "a model with forward hooks")
 
-    def __init__(
-        self, runner: Runner, queue: deque[tuple[int, Request]], tokens: Tokens, config: GenerationConfig
-    ) -> None:
-        self._runner, self._config = runner, config
-        self._constraints = Constraints(tokens)
-        self._copies = 1 if config.sampling is None else config.num_return_sequences
-        self._queue = deque((index, copy, request) for index, request in queue for copy in range(self._copies))
-        self._hypotheses: dict[int, dict[int, Hypothesis]] = {}  # of requests of which some samples are missing
 
-    def run(self) -> Iterator[Result]:
-        """Yield the hypotheses of each request once all of its samples are finished."""
-        free, active = deque(range(self._runner.rows)), list[ActiveRow]()
-        while self._queue or active:
-            with torch.inference_mode():
-                active += self._admit(free)
-                finished = self._step(active)
-            for row in finished:
-                active.remove(row)
-                free.append(row.row)
-                samples = self._hypotheses.setdefault(row.index, {})
-                samples[row.copy] = row.hypothesis(self._constraints.end, self._config.length_penalty)
-                if len(samples) == self._copies:
-                    yield row.index, [sample for _, sample in sorted(self._hypotheses.pop(row.index).items())]
+class EngineCache:
+    """The engine of a model, rebuilt when its weights change."""
 
-    def _admit(self, free: deque[int]) -> list["ActiveRow"]:
-        """Give free rows to the next requests in the queue."""
-        admitted = []
-        while free and self._queue:
-            index, copy, request = self._queue.popleft()
-            admitted.append(ActiveRow(index, copy, request, free.popleft(), self._random(request, copy)))
-        if admitted:
-            rows = [row.row for row in admitted]
-            sources = [row.request.source for row in admitted if row.request.source is not None]
-            self._runner.reset(rows, rows if sources else ())
-            if sources:
-                self._runner.encode(rows, sources)
-        return admitted
+    def __init__(self, model: nn.Module, dtype: DType = "auto") -> None:
+        self._model, self._dtype = model, dtype
+        self._engine: Engine | None = None
+        self._weights: tuple[Any, ...] = ()
+        self.reason = ""  # why there is no engine
 
-    def _random(self, request: Request, copy: int) -> Float[Tensor, "steps"] | None:
-        sampling = self._config.sampling
-        if sampling is None or sampling.temperature == 0:
+    def get(self) -> Engine | None:
+        """Return the engine, or None if the model has to be decoded by the simple searches."""
+        try:
+            require_plain(self._model)
+            weights = tuple((weight.data_ptr(), weight._version) for weight in self._model.parameters())
+            if weights != self._weights:
+                self._engine, self._weights = None, weights
+                self._engine = Engine.build(self._model, self._dtype)
+        except Unsupported as error:
+            self.reason = error.reason
             return None
-        return uniform_numbers(sampling.seed, request.row_id, copy, request.max_new_tokens + 1)
-
-    def _step(self, active: list["ActiveRow"]) -> list["ActiveRow"]:
-        """Decode one token of every row; return the rows that are finished."""
-        rows = [row.row for row in active]
-        if all(row.tokens for row in active):
-            logits = self._runner.step(torch.tensor(rows), torch.tensor([row.tokens[-1] for row in active]))
-        else:
-            logits = self._runner.extend(rows, [row.tokens[-1:] or row.request.prompt for row in active])
-        normalizer = self._runner.log_sum_exp(logits)
-        self._constraints.apply(logits, [row.request for row in active], [len(row.tokens) for row in active])
-        tokens = self._choose(logits, normalizer, active)
-        log_p = (logits.gather(1, tokens[:, None])[:, 0] - normalizer).tolist()
-        finished = []
-        for row, token, log_probability in zip(active, tokens.tolist(), log_p, strict=True):
-            row.tokens.append(token)
-            row.total += log_probability
-            if token == self._constraints.end or len(row.tokens) == row.request.max_new_tokens + (
-                self._constraints.end is not None
-            ):
-                finished.append(row)
-        return finished
-
-    def _choose(
-        self, logits: Float[Tensor, "rows vocabulary"], normalizer: Float[Tensor, "rows"], active: list["ActiveRow"]
-    ) -> Int[Tensor, "rows"]:
-        sampling = self._config.sampling
-        if sampling is None or sampling.temperature == 0:
-            return self._runner.top_k(logits, 1)[1][:, 0]
-        uniform = torch.stack([_at(row.uniform, len(row.tokens)) for row in active]).to(logits.device)
-        return sample_from(sampling.filter_probs(logits - normalizer[:, None]), uniform)
+        return self._engine
 
 
-@dataclass(eq=False)
-class ActiveRow:
-    """A sequence that is being decoded."""
-
-    index: int  # of its request
-    copy: int  # number of the sample
-    request: Request
-    row: int
-    uniform: Float[Tensor, "steps"] | None  # random numbers of all steps
-    tokens: list[int] = field(default_factory=list)  # new tokens
-    total: float = 0.0  # log-probability of the new tokens
-
-    def hypothesis(self, end: int | None, length_penalty: float) -> Hypothesis:
-        tokens = self.tokens if end is None else self.tokens[:-1]
-        return Hypothesis(tuple(tokens), self.total / len(self.tokens) ** length_penalty)
+def _expected_length(request: Request) -> int:
+    """Return a guess at the number of new tokens, to decode long requests first."""
+    return request.max_new_tokens if request.source is None else len(request.source)
 
 
-def _at(uniform: Float[Tensor, "steps"] | None, step: int) -> Float[Tensor, ""]:
-    assert uniform is not None
-    return uniform[step]
-
-
-class BeamDecoder:
-    """Beam search: `num_beams` rows per request, all of one length."""
-
-    def __init__(
-        self, runner: Runner, queue: deque[tuple[int, Request]], tokens: Tokens, config: GenerationConfig
-    ) -> None:
-        self._runner, self._queue, self._config = runner, queue, config
-        self._constraints = Constraints(tokens)
-        self._beams = config.num_beams
-        groups = runner.rows // self._beams
-        if groups < 1:
-            raise InputError(f"num_beams {self._beams} exceeds the {runner.rows} rows of the batch")
-        longest = max(request.max_new_tokens for _, request in queue) + 1 if queue else 1
-        self._running = torch.full((groups, self._beams), -torch.inf)  # log p of the unfinished hypotheses
-        self._history = torch.zeros((groups, self._beams, longest), dtype=torch.long)  # their tokens
-        self._scores = torch.full((groups, self._beams), -torch.inf)  # of the finished hypotheses, best first
-        self._finished = torch.zeros((groups, self._beams, longest), dtype=torch.long)  # their tokens
-        self._lengths = torch.zeros((groups, self._beams), dtype=torch.long)
-
-    def run(self) -> Iterator[Result]:
-        """Yield the hypotheses of each request once its search has ended."""
-        free, active = deque(range(len(self._running))), list[ActiveGroup]()
-        while self._queue or active:
-            with torch.inference_mode():
-                active += self._admit(free)
-                done = self._step(active)
-            for group in done:
-                active.remove(group)
-                free.append(group.group)
-                yield group.index, self._hypotheses(group.group)[: self._config.num_return_sequences]
-
-    def _admit(self, free: deque[int]) -> list["ActiveGroup"]:
-        admitted = []
-        while free and self._queue:
-            admitted.append(ActiveGroup(*self._queue.popleft(), free.popleft()))
-        if admitted:
-            groups = [group.group for group in admitted]
-            rows = [group * self._beams + beam for group in groups for beam in range(self._beams)]
-            sources = [group.request.source for group in admitted if group.request.source is not None]
-            self._runner.reset(rows, [row // self._beams for row in rows] if sources else ())
-            if sources:
-                self._runner.encode(groups, sources)
-            # All beams start out equal: disable all but one, or each would find the same hypotheses.
-            self._running[groups] = -torch.inf
-            self._running[groups, 0] = 0.0
-            self._scores[groups] = -torch.inf
-        return admitted
-
-    def _step(self, active: list["ActiveGroup"]) -> list["ActiveGroup"]:
-        """Extend the hypotheses of every group by one token; return the groups that are done."""
-        beams, penalty = self._beams, self._config.length_penalty
-        best, tokens, rows_run = self._candidates(active)
-        groups = torch.tensor([group.group for group in active])
-        steps = torch.tensor([group.step for group in active])[:, None]
-        totals = (self._running[groups][:, :, None] + best[rows_run]).flatten(1)
-        scores, indices = totals.topk(min(2 * beams, totals.shape[1]))
-        beam, token = indices // best.shape[1], tokens[rows_run].flatten(1).gather(1, indices)
-        is_end = token == self._constraints.end
-        # A hypothesis ends only if the end token is among the `num_beams` best candidates.
-        ends = scores.masked_fill(~is_end, -torch.inf)[:, :beams] / (steps + 1) ** penalty
-        self._finish(groups, ends, beam[:, :beams], steps)
-        running, rank = scores.masked_fill(is_end, -torch.inf).topk(beams)
-        beam, token = beam.gather(1, rank), token.gather(1, rank)
-        if self._config.exact:  # upper bound: log p can only fall, and the length grow to its maximum
-            limits = torch.tensor([group.request.max_new_tokens for group in active])[:, None]
-            bound = running / (limits + 1) ** penalty
-        else:
-            bound = running / (steps + 2) ** penalty
-        done = (~(bound.amax(dim=1) > self._scores[groups, -1])).tolist()  # also if the scores are NaN
-        self._running[groups] = running
-        history = self._history[groups[:, None], beam]
-        history.scatter_(2, steps[:, :, None].expand(-1, beams, 1), token[:, :, None])
-        self._history[groups] = history
-        first = groups[:, None] * beams
-        going = torch.tensor([not is_done for is_done in done])
-        if going.any():
-            rows = (first + torch.arange(beams))[going].flatten()
-            self._runner.reorder(rows, (first + beam)[going].flatten())
-        for group in active:
-            group.step += 1
-        return [group for group, is_done in zip(active, done, strict=True) if is_done]
-
-    def _candidates(
-        self, active: list["ActiveGroup"]
-    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"], Int[Tensor, "groups beams"]]:
-        """Run the model; return the best next tokens of each row that was run, and the rows of each beam.
-
-        In its first step, a group has one row.
-        """
-        beams, rows, requests, steps, rows_run = self._beams, list[int](), list[Request](), list[int](), list[list[int]]()
-        for group in active:
-            count = beams if group.step else 1
-            rows_run.append([len(rows) + min(beam, count - 1) for beam in range(beams)])
-            rows += range(group.group * beams, group.group * beams + count)
-            requests += [group.request] * count
-            steps += [group.step] * count
-        if all(steps):
-            last = torch.cat([self._history[group.group, :, group.step - 1] for group in active])
-            logits = self._runner.step(torch.tensor(rows), last)
-        else:
-            tokens = [
-                [[int(token)] for token in self._history[group.group, :, group.step - 1]]
-                if group.step
-                else [list(group.request.prompt)]
-                for group in active
-            ]
-            logits = self._runner.extend(rows, [row for group_tokens in tokens for row in group_tokens])
-        normalizer = self._runner.log_sum_exp(logits)
-        self._constraints.apply(logits, requests, steps)
-        values, indices = self._runner.top_k(logits, min(2 * beams, logits.shape[1]))
-        return values - normalizer[:, None], indices, torch.tensor(rows_run)
-
-    def _finish(
-        self,
-        groups: Int[Tensor, "groups"],
-        scores: Float[Tensor, "groups beams"],
-        beam: Int[Tensor, "groups beams"],
-        steps: Int[Tensor, "groups 1"],
-    ) -> None:
-        """Keep the best finished hypotheses, with those that end now."""
-        if not (scores > -torch.inf).any():
-            return
-        best, rank = torch.cat((self._scores[groups], scores), dim=1).topk(self._beams)
-        tokens = torch.cat((self._finished[groups], self._history[groups[:, None], beam]), dim=1)
-        lengths = torch.cat((self._lengths[groups], steps.expand_as(scores)), dim=1)
-        self._scores[groups] = best
-        self._finished[groups] = tokens.gather(1, rank[:, :, None].expand(-1, -1, tokens.shape[2]))
-        self._lengths[groups] = lengths.gather(1, rank)
-
-    def _hypotheses(self, group: int) -> list[Hypothesis]:
-        slots = zip(self._scores[group].tolist(), self._finished[group].tolist(), self._lengths[group].tolist(), strict=True)
-        return [Hypothesis(tuple(tokens[:length]), score) for score, tokens, length in slots if score != -torch.inf]
-
-
-@dataclass(eq=False)
-class ActiveGroup:
-    """A request in beam search."""
-
-    index: int
-    request: Request
-    group: int
-    step: int = 0
+def _weight_type(dtype: torch.dtype) -> WeightType:
+    names: dict[torch.dtype, WeightType] = {torch.bfloat16: "bfloat16", torch.int8: "int8"}
+    return names.get(dtype, "float32")

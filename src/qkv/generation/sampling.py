@@ -113,7 +113,9 @@ def sample_from(p: Float[Tensor, "rows vocabulary"], uniform: Float[Tensor, "row
 
 def _uniform(seed: int, row_ids: Sequence[int], samples: int, steps: int) -> Float[Tensor, "rows steps"]:
     """Return uniform random numbers in [0, 1) for each step of each sample."""
-    return torch.stack([uniform_numbers(seed, row_id, sample, steps) for row_id in row_ids for sample in range(samples)])
+    return torch.stack(
+        [uniform_numbers(seed, row_id, sample, steps) for row_id in row_ids for sample in range(samples)]
+    )
 
 
 def uniform_numbers(seed: int, row_id: int, sample: int, steps: int) -> Float[Tensor, "steps"]:

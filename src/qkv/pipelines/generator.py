@@ -6,11 +6,20 @@ from typing import Any, ClassVar
 
 import torch
 
-from qkv.datasets.batching import batch_by_length
+from qkv.datasets.batching import BatchSize, batch_by_length
 from qkv.errors import InputError
-from qkv.generation import DecodingConstraints, GenerationConfig, Sampling, generate, stream
+from qkv.generation import (
+    DecodingConstraints,
+    GenerationConfig,
+    Hypothesis,
+    Request,
+    Sampling,
+    Tokens,
+    generate,
+    stream,
+)
 from qkv.nn.interfaces import LanguageModel
-from qkv.pipelines.pipeline import Pipeline, one_or_many
+from qkv.pipelines.pipeline import DecoderPipeline, one_or_many
 from qkv.pipelines.text_inputs import inference_batch_size
 from qkv.tokenizers import Encoding
 
@@ -32,7 +41,7 @@ class GeneratedText:
         return self.prompt + self.continuation
 
 
-class Generator(Pipeline):
+class Generator(DecoderPipeline):
     """A language model with its tokenizer: `Generator("runs/shakespeare-lstm-0")("To be", max_new_tokens=100).text`."""
 
     task_description: ClassVar = "text generation"
@@ -70,13 +79,18 @@ class Generator(Pipeline):
             num_return_sequences=num_return_sequences,
             sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
         )
-        contexts = self._encode(prompts, max_new_tokens)
-        results: dict[int, list[GeneratedText]] = {}
-        for rows in self._batches(contexts, config, batch_size):
-            texts = self._generate([prompts[row] for row in rows], [contexts[row] for row in rows], config, rows)
-            results |= zip(rows, texts, strict=True)
+        results = dict(self.stream_results(prompts, config, batch_size=batch_size))
         answers: list[Any] = [results[row] for row in range(len(prompts))]
         return answers if num_return_sequences > 1 else [answer for (answer,) in answers]
+
+    def stream_results(
+        self, prompts: Sequence[str], config: GenerationConfig, *, batch_size: int | None = None
+    ) -> Iterator[tuple[int, list[GeneratedText]]]:
+        """Yield (index, samples) for each prompt as it is finished, in any order."""
+        assert config.max_new_tokens is not None
+        contexts = self._encode(prompts, config.max_new_tokens)
+        for index, hypotheses in self._decode(contexts, config, batch_size):
+            yield index, [self._result(prompts[index], contexts[index], hypothesis) for hypothesis in hypotheses]
 
     def stream(
         self,
@@ -93,7 +107,7 @@ class Generator(Pipeline):
         config = GenerationConfig(max_new_tokens=max_new_tokens, sampling=sampling)
         (context,) = self._encode([prompt], max_new_tokens)
         ids, text = [*context.ids], self.tokenizer.decode(context.ids)
-        for token in stream(self.model, self._state([context]), self._constraints([context], config), sampling):
+        for token in self._stream_tokens(context, config):
             ids.append(token)
             decoded = self.tokenizer.decode(ids)
             if not decoded.endswith(INCOMPLETE):
@@ -102,8 +116,48 @@ class Generator(Pipeline):
         if rest := self.tokenizer.decode(ids).removeprefix(text):
             yield rest
 
-    def _batches(
+    def _result(self, prompt: str, context: Encoding, hypothesis: Hypothesis) -> GeneratedText:
+        # Decoded with the prompt: the text of a subword, e.g. its leading space, can depend on its context.
+        text = self.tokenizer.decode([*context.ids, *hypothesis.tokens])
+        return GeneratedText(
+            prompt,
+            text.removeprefix(self.tokenizer.decode(context.ids)),
+            hypothesis.score,
+            self.tokenizer.unknown_pieces(context),
+        )
+
+    def _decode(
         self, contexts: Sequence[Encoding], config: GenerationConfig, batch_size: int | None
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yield (index, hypotheses) of each context."""
+        size = inference_batch_size(batch_size)
+        if self.engine is not None:
+            requests = [self._request(context, config, index) for index, context in enumerate(contexts)]
+            yield from self.engine.decode(requests, self._tokens, config, batch_size=batch_size)
+            return
+        for rows in self._batches(contexts, config, size):
+            batch = [contexts[row] for row in rows]
+            constraints = self._constraints(batch, config)
+            yield from zip(
+                rows, generate(self.model, self._state(batch), constraints, config, row_ids=rows), strict=True
+            )
+
+    def _stream_tokens(self, context: Encoding, config: GenerationConfig) -> Iterator[int]:
+        if self.engine is not None:
+            return self.engine.stream(self._request(context, config, 0), self._tokens, config)
+        assert config.sampling is not None
+        return stream(self.model, self._state([context]), self._constraints([context], config), config.sampling)
+
+    def _request(self, context: Encoding, config: GenerationConfig, row_id: int) -> Request:
+        assert config.max_new_tokens is not None
+        return Request(context.ids, config.max_new_tokens, row_id=row_id)
+
+    @property
+    def _tokens(self) -> Tokens:
+        return Tokens(self.end, self.suppressed, len(self.tokenizer))
+
+    def _batches(
+        self, contexts: Sequence[Encoding], config: GenerationConfig, batch_size: BatchSize
     ) -> Iterator[list[int]]:
         """Yield the indices of prompts in batches of equal length, which need no padding."""
         by_length: dict[int, list[int]] = {}
@@ -111,30 +165,8 @@ class Generator(Pipeline):
             by_length.setdefault(len(context), []).append(index)
         for length, indices in by_length.items():
             longest = (length + (config.max_new_tokens or 0)) * config.num_return_sequences
-            for rows in batch_by_length([longest] * len(indices), inference_batch_size(batch_size)):
+            for rows in batch_by_length([longest] * len(indices), batch_size):
                 yield [indices[row] for row in rows]
-
-    @torch.inference_mode()
-    def _generate(
-        self, prompts: Sequence[str], contexts: Sequence[Encoding], config: GenerationConfig, row_ids: Sequence[int]
-    ) -> list[list[GeneratedText]]:
-        state, constraints = self._state(contexts), self._constraints(contexts, config)
-        hypotheses = generate(self.model, state, constraints, config, row_ids=row_ids)
-        return [
-            [
-                GeneratedText(
-                    prompt,
-                    # Decoded with the prompt: the text of a subword, e.g. its leading space, can depend on its context.
-                    self.tokenizer.decode([*context.ids, *best.tokens]).removeprefix(
-                        self.tokenizer.decode(context.ids)
-                    ),
-                    best.score,
-                    self.tokenizer.unknown_pieces(context),
-                )
-                for best in row
-            ]
-            for prompt, context, row in zip(prompts, contexts, hypotheses, strict=True)
-        ]
 
     @torch.inference_mode()
     def _state(self, contexts: Sequence[Encoding]) -> Any:

@@ -11,6 +11,7 @@ from torch import nn
 
 from qkv.datasets.tagged import Tagged
 from qkv.errors import InputError
+from qkv.generation import DType, Engine, EngineCache
 from qkv.hub import load_as
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
@@ -59,6 +60,39 @@ class Pipeline:
         if self._tokenizer is None:
             raise InputError(f"{self.name}: no tokenizer was found next to the weights; pass one")
         return self._tokenizer
+
+
+class DecoderPipeline(Pipeline):
+    """A model that generates text.
+
+    It is decoded by the engine of `qkv.generation` where that supports the model, else by the simple searches. `dtype`
+    is the type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | nn.Module,
+        tokenizer: Tokenizer | None = None,
+        device: str | torch.device = "auto",
+        dtype: DType = "auto",
+    ) -> None:
+        super().__init__(model, tokenizer, device)
+        self._engine = EngineCache(self.model, dtype)
+        if self.engine is None and dtype == "int8":
+            raise InputError(f"{self.name}: int8 decoding does not support {self._engine.reason}")
+        if self.engine is None and dtype != "auto":
+            self.model = self.model.to(getattr(torch, dtype))
+
+    @property
+    def engine(self) -> Engine | None:
+        """The decoding engine, or None if the model is decoded by the simple searches."""
+        return self._engine.get()
+
+    @property
+    def decoding(self) -> str:
+        """The implementation that decodes the model, and the reason if it is not the engine."""
+        engine = self.engine
+        return f"PyTorch (the engine does not support {self._engine.reason})" if engine is None else engine.description
 
 
 class TextPipeline(Pipeline):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -11,10 +12,19 @@ from qkv.config import require
 from qkv.datasets.batching import EncodedPair, PairBatch, batch_by_length, collate
 from qkv.datasets.tagged import Tagged, text_of
 from qkv.errors import InputError
-from qkv.generation import Coverage, DecodingConstraints, GenerationConfig, Hypothesis, Sampling, generate
+from qkv.generation import (
+    Coverage,
+    DecodingConstraints,
+    GenerationConfig,
+    Hypothesis,
+    Request,
+    Sampling,
+    Tokens,
+    generate,
+)
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.pipelines.output import Answer, AttentionMap, AttentionMaps
-from qkv.pipelines.pipeline import DecoderTokens, Pipeline, one_or_many
+from qkv.pipelines.pipeline import DecoderPipeline, DecoderTokens, one_or_many
 from qkv.pipelines.text_inputs import MAX_BATCH_TOKENS, inference_batch_size
 from qkv.pipelines.tree_inputs import (
     ParsedPair,
@@ -29,6 +39,7 @@ from qkv.runtime.text import printable
 from qkv.tokenizers import Encoding
 
 GREEDY = GenerationConfig()
+RESULTS_AT_ONCE = 32  # translations whose attention is computed in one pass
 
 
 class Source(NamedTuple):
@@ -39,7 +50,7 @@ class Source(NamedTuple):
     tree: Tree | None = None
 
 
-class Translator(Pipeline):
+class Translator(DecoderPipeline):
     """A sequence-to-sequence model with its tokenizer: `Translator("runs/demo")("5 March 2026").text`.
 
     Models with dependency trees take sentences with heads (`qkv.datasets.tagged.Tagged`), whose tags are ignored; for
@@ -108,15 +119,40 @@ class Translator(Pipeline):
         row_ids = range(len(texts)) if row_ids is None else row_ids
         require(len(row_ids) == len(texts), f"{len(texts)} text(s) but {len(row_ids)} row_ids: pass one per text")
         sources = self._encode(dict(enumerate(texts, start=1)))
-        lengths = [len(source.encoding) for source in sources]
+        for results in self._decode(sources, config, prefix, row_ids, batch_size):
+            pairs = [(sources[index], best) for index, hypotheses in results for best in hypotheses]
+            maps = iter(self.attention(pairs) if attention else [None] * len(pairs))
+            for index, hypotheses in results:
+                yield index, [self._answer(sources[index], best, next(maps)) for best in hypotheses]
+
+    def _decode(
+        self,
+        sources: Sequence[Source],
+        config: GenerationConfig,
+        prefix: str,
+        row_ids: Sequence[int],
+        batch_size: int | None,
+    ) -> Iterator[list[tuple[int, list[Hypothesis]]]]:
+        """Yield (index, hypotheses) of the sources, some at a time."""
         max_tokens = MAX_BATCH_TOKENS // max(config.num_beams, config.num_return_sequences)
-        for rows in batch_by_length(lengths, inference_batch_size(batch_size, max_tokens)):
+        size = inference_batch_size(batch_size, max_tokens)
+        constraints = self._constraints(sources, config, prefix) if sources else None
+        if self.engine is not None and not config.coverage_penalty and constraints is not None:
+            requests = [
+                Request([self.special_tokens.begin], limit, config.min_new_tokens, tokens, source.encoding.ids, row_id)
+                for source, limit, tokens, row_id in zip(
+                    sources, constraints.per_row("max_new_tokens"), constraints.prefix_tokens, row_ids, strict=True
+                )
+            ]
+            tokens = Tokens(self.special_tokens.end, self.special_tokens.suppressed)
+            results = self.engine.decode(requests, tokens, config, batch_size=batch_size)
+            while some := list(islice(results, RESULTS_AT_ONCE)):
+                yield some
+            return
+        for rows in batch_by_length([len(source.encoding) for source in sources], size):
             batch = [sources[row] for row in rows]
             hypotheses = self._generate(batch, config, prefix, [row_ids[row] for row in rows])
-            pairs = [(source, best) for source, row in zip(batch, hypotheses, strict=True) for best in row]
-            maps = iter(self.attention(pairs) if attention else [None] * len(pairs))
-            for row, source, best_hypotheses in zip(rows, batch, hypotheses, strict=True):
-                yield row, [self._answer(source, best, next(maps)) for best in best_hypotheses]
+            yield list(zip(rows, hypotheses, strict=True))
 
     def _answer(self, source: Source, hypothesis: Hypothesis, maps: AttentionMaps | None) -> Answer:
         return Answer(

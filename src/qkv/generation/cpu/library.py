@@ -138,7 +138,7 @@ def features() -> int:
 
 def _compiled() -> Path:
     """Compile the kernels into the user's cache folder, unless a library of the same source and CPU is there."""
-    compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    compiler = next((command for name in COMPILERS if (command := shutil.which(name))), None)
     if compiler is None:
         raise Unsupported("cpu kernels", f"no C compiler was found ({', '.join(COMPILERS)})")
     key = hashlib.sha256(b"\0".join((SOURCE.read_bytes(), " ".join(FLAGS).encode(), _cpu().encode()))).hexdigest()[:16]
@@ -150,8 +150,8 @@ def _compiled() -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / path.name
-            command = [compiler, *FLAGS, "-o", str(built), str(SOURCE), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+            arguments = [compiler, *FLAGS, "-o", str(built), str(SOURCE), "-lm"]
+            done = subprocess.run(arguments, capture_output=True, text=True, timeout=TIMEOUT, check=False)
             if done.returncode:
                 raise Unsupported("cpu kernels", f"{compiler} failed: {(done.stderr.splitlines() or ['no output'])[0]}")
             built.replace(path)  # atomic: another process may be building the same file

@@ -1,9 +1,7 @@
 """A Transformer stack with packed weights, and the caches of its rows."""
 
-import ctypes
-from collections.abc import Sequence
-from ctypes import byref, c_void_p
-from typing import Any, Literal
+from ctypes import byref
+from typing import Literal
 
 import torch
 
@@ -136,7 +134,9 @@ class PackedStack:
         if key not in self._packed:
             self._packed[key] = self._pack(weights)
         packed = self._packed[key]
-        return LinearC(packed.dtype, packed.outputs, packed.inputs, packed.weight, packed.scale, self._keep(weights.bias))
+        return LinearC(
+            packed.dtype, packed.outputs, packed.inputs, packed.weight, packed.scale, self._keep(weights.bias)
+        )
 
     def _pack(self, weights: LinearWeights) -> LinearC:
         weight, scale, code = weights.weight, weights.scale, CODES[self.dtype]
@@ -204,9 +204,7 @@ def log_sum_exp(logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows
     return out
 
 
-def top_k(
-    values: Float[Tensor, "rows vocabulary"], k: int
-) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
+def top_k(values: Float[Tensor, "rows vocabulary"], k: int) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
     """Return the k largest values of each row and their indices, as `torch.topk` does."""
     top, indices = torch.empty(len(values), k), torch.empty(len(values), k, dtype=torch.long)
     library().qkv_top_k(values.data_ptr(), *values.shape, k, top.data_ptr(), indices.data_ptr())

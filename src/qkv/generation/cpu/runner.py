@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import torch
 
 from qkv.generation.cpu.packed_stack import PackedStack, log_sum_exp, top_k
+from qkv.generation.runner import Runner
 from qkv.types import Float, Int, Tensor
 
 
-class CPURunner:
-    """Decodes rows of tokens with packed weights; a row can be reset and reused at any step."""
+class CPURunner(Runner):
+    """Decodes rows of tokens with packed weights."""
 
     def __init__(
         self,
@@ -33,7 +34,6 @@ class CPURunner:
         return self.decoder.vocab_size
 
     def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
-        """Encode source texts, and keep their keys and values for cross-attention under the given numbers."""
         assert self.encoder is not None
         counts = torch.tensor([len(text) for text in ids], dtype=torch.int32)
         rows = torch.arange(len(ids), dtype=torch.int32).repeat_interleave(counts)
@@ -54,7 +54,6 @@ class CPURunner:
         self.decoder.add_memory(hidden, numbers.repeat_interleave(counts), positions, self.memory)
 
     def reset(self, rows: Sequence[int], sources: Sequence[int] = ()) -> None:
-        """Empty rows and, for encoder-decoders, assign their sources."""
         index = torch.tensor(rows)
         self.lengths[index] = 0
         self.cache.table[index] = index.int()[:, None]
@@ -62,13 +61,12 @@ class CPURunner:
             self.source_of[index] = torch.tensor(sources, dtype=torch.int32)
 
     def reorder(self, rows: Int[Tensor, "rows"], parents: Int[Tensor, "rows"]) -> None:
-        """Let each of `rows` continue the tokens of its parent; the cache itself stays in place."""
+        """Copy rows of the table; the cache itself stays in place."""
         longest = int(self.lengths[parents].max())
         self.cache.table[rows, :longest] = self.cache.table[parents, :longest]
         self.lengths[rows] = self.lengths[parents]
 
     def step(self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
-        """Append one token to each row; return the logits after it."""
         index = rows.int()
         positions = self.lengths[rows]
         self.cache.table[rows, positions.long()] = index
@@ -77,11 +75,12 @@ class CPURunner:
         return logits
 
     def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Float[Tensor, "rows vocabulary"]:
-        """Append any number of tokens to each row; return the logits after the last of each row."""
         counts = torch.tensor([len(row) for row in tokens])
         index = torch.tensor(rows, dtype=torch.int32)
         starts = self.lengths[index.long()]
-        positions = torch.cat([torch.arange(len(row), dtype=torch.int32) + start for start, row in zip(starts, tokens)])
+        positions = torch.cat(
+            [torch.arange(len(row), dtype=torch.int32) + start for start, row in zip(starts, tokens, strict=False)]
+        )
         row_of = index.repeat_interleave(counts)
         self.cache.table[row_of.long(), positions.long()] = row_of
         ids = torch.tensor([token for row in tokens for token in row], dtype=torch.int32)

@@ -1,0 +1,43 @@
+"""Interface of the decoders that the engine runs: rows of cached tokens on some device."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from qkv.types import Float, Int, Tensor
+
+
+class Runner(ABC):
+    """A batch of rows, each a sequence of cached tokens; a row can be reset and reused at any step."""
+
+    rows: int
+
+    @abstractmethod
+    def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
+        """Encode source texts, and keep their keys and values for cross-attention under the given numbers."""
+
+    @abstractmethod
+    def reset(self, rows: Sequence[int], sources: Sequence[int] = ()) -> None:
+        """Empty rows and, for encoder-decoders, assign their sources."""
+
+    @abstractmethod
+    def reorder(self, rows: Int[Tensor, "rows"], parents: Int[Tensor, "rows"]) -> None:
+        """Let each of `rows` continue the tokens of its parent."""
+
+    @abstractmethod
+    def step(self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append one token to each row; return the logits after it."""
+
+    @abstractmethod
+    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Float[Tensor, "rows vocabulary"]:
+        """Append any number of tokens to each row; return the logits after the last of each row."""
+
+    def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
+        """Return the normalizers of the logits."""
+        return logits.logsumexp(dim=-1)
+
+    def top_k(
+        self, values: Float[Tensor, "rows vocabulary"], k: int
+    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
+        """Return the k largest values of each row and their indices."""
+        top, indices = values.topk(k)
+        return top, indices

@@ -132,7 +132,7 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         zeros = memory.values.new_zeros(memory.values.shape[0], self.config.kernel - 1, self.config.hidden_dim)
         return State(memory, (zeros,) * len(self.decoder), position=0)
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         g = self.embed(tokens, state.position)

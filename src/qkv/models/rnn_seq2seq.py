@@ -162,7 +162,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
             return self.decode_with_sampling(target, memory, self.config.scheduled_sampling)
         return super().decode(target, memory)
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         y = self.dropout(self.decoder.embed(tokens))

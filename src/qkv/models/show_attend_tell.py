@@ -167,7 +167,7 @@ class ShowAttendTell(Decoder[Memory, State]):
     def init_state(self, memory: Memory) -> State:
         return State(memory, self.decoder.init_hidden(memory.mean))
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         output, _, state = self.decoder(self.dropout(self.embed(tokens)), state)

@@ -162,7 +162,7 @@ class Transformer(EncoderDecoder[Memory, State]):
         sources = tuple(cast(DecoderBlock, block).cross_attention.keys_values(memory.hidden) for block in self.decoder)
         return State(sources, memory.lengths, past=None, position=0)
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         y, mask = self.target_embed(tokens, offset=state.position), padding_mask(state.lengths)

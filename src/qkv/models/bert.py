@@ -25,7 +25,7 @@ from torch import nn
 from qkv.attention import Mask, Padding, Sizes, TreePositions
 from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
 from qkv.errors import InputError
-from qkv.nn.embedding import build_encoding, build_position
+from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
@@ -173,7 +173,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(config.vocab_size, config.dim)  # E
         self.segments = nn.Embedding(config.segments, config.dim)  # S
-        self.positions = build_encoding(config.position, config.sizes)  # P
+        self.positions = build_positional_encoding(config.position, config.sizes)  # P
         self.depths = TreeDepth(config.tree, config.dim)  # D
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
@@ -197,7 +197,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout, backend=config.backend,
-            score=config.score.build(config.sizes), position=build_position(config.position, config.sizes),
+            score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
             align=config.align.build(config.sizes),
         )  # fmt: skip
         self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)

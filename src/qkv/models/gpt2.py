@@ -19,7 +19,7 @@ from qkv.attention import Cache, Causal, Documents, Mask, Prefix, ScaledDot, Siz
 from qkv.attention.mask import Not
 from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, Term, require
 from qkv.errors import InputError
-from qkv.nn.embedding import build_encoding, build_position, positions_within
+from qkv.nn.embedding import build_attention_position, build_positional_encoding, positions_within
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import LanguageModel
@@ -93,7 +93,7 @@ class GPT2(LanguageModel[State]):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.dim)  # E
-        self.positions = build_encoding(config.position, config.sizes)  # P
+        self.positions = build_positional_encoding(config.position, config.sizes)  # P
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
@@ -174,7 +174,7 @@ class Block(nn.Module):
             score = ScaledDot(score.scale_for(config.sizes.query) / layer)
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout, backend=config.backend, score=score,
-            position=build_position(config.position, config.sizes), align=config.align.build(config.sizes),
+            position=build_attention_position(config.position, config.sizes), align=config.align.build(config.sizes),
         )  # fmt: skip
         self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.ffn = FeedForward(config.dim, config.ffn_dim or 4 * config.dim, activation=config.activation)

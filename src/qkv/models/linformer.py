@@ -27,7 +27,7 @@ from torch import nn
 from qkv.attention import LocalMonotonic, LocalPredictive, Sizes
 from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
 from qkv.errors import InputError
-from qkv.nn.embedding import ScaledEmbedding, build_encoding, is_encoding
+from qkv.nn.embedding import ScaledEmbedding, build_positional_encoding, is_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
@@ -145,7 +145,9 @@ class Embedding(nn.Module):
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
-        self.positions = build_encoding(config.position, config.sizes._replace(max_keys=config.max_length))  # P
+        self.positions = build_positional_encoding(
+            config.position, config.sizes._replace(max_keys=config.max_length)
+        )  # P
         self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)

@@ -19,7 +19,7 @@ from torch import nn
 
 from qkv.attention import Cache, Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, PositionTerm, Rate, ScoreTerm, Size, Term, require
-from qkv.nn.embedding import ScaledEmbedding, build_encoding, build_position
+from qkv.nn.embedding import ScaledEmbedding, build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder
@@ -182,7 +182,7 @@ class Embedding(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreePosition = "none") -> None:
         super().__init__()
-        self.positions = build_encoding(config.position, config.sizes)  # PE
+        self.positions = build_positional_encoding(config.position, config.sizes)  # PE
         self.tokens = ScaledEmbedding(vocab_size, config.dim, None if config.scale_embeddings else 1.0)  # E
         self.depths = TreeDepth(tree, config.dim)  # D
         self.dropout = Dropout(config.dropout)
@@ -202,7 +202,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.distances = TreeDistance(config.tree, config.sizes.query)
-        self.attention = build_attention(config, build_position(config.position, config.sizes))
+        self.attention = build_attention(config, build_attention_position(config.position, config.sizes))
         self.attention_norm = ResidualNorm(config)
         self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout_p, config.activation)
         self.ffn_norm = ResidualNorm(config)
@@ -221,7 +221,7 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = build_attention(config, build_position(config.position, config.sizes))
+        self.self_attention = build_attention(config, build_attention_position(config.position, config.sizes))
         self.self_norm = ResidualNorm(config)
         self.cross_attention = build_attention(config)
         self.cross_norm = ResidualNorm(config)

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from qkv.attention import Learned, Sizes
 from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
 from qkv.errors import ShapeError
-from qkv.nn.embedding import build_encoding, build_position
+from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import Model
@@ -115,7 +115,7 @@ class ViT(Model):
         self.stem = nn.ModuleList(Convolution(inputs, outputs) for inputs, outputs in pairwise(widths))
         self.patch_embed = PatchEmbedding(config.features, config.patch, config.dim)  # E
         self.class_token = nn.Parameter(torch.empty(1, 1, config.dim).normal_(std=0.02))  # x_class
-        self.positions = build_encoding(config.position, config.sizes)  # E_pos
+        self.positions = build_positional_encoding(config.position, config.sizes)  # E_pos
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
@@ -207,7 +207,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias, backend=config.backend,
-            score=config.score.build(config.sizes), position=build_position(config.position, config.sizes),
+            score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
             align=config.align.build(config.sizes),
         )  # fmt: skip
         self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)

@@ -23,7 +23,19 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import Mask, Padding, Sizes, TreePositions
-from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    PositionTerm,
+    PositiveFloat,
+    Rate,
+    ScoreTerm,
+    Size,
+    StringList,
+    Term,
+    require,
+)
 from qkv.errors import InputError
 from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
@@ -69,7 +81,7 @@ class BertConfig(Config):
     attention_dropout: Rate = 0.1  # of the attention weights
     pooler: bool = True  # whether there is a pooled vector of the text
     tie_embeddings: bool = True  # tie the embedding and the output of the MLM head
-    layer_norm_eps: Rate = 1e-12  # epsilon of layer normalization
+    layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
 
     @property
     def sizes(self) -> Sizes:

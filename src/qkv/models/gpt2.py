@@ -17,7 +17,7 @@ from torch import nn
 
 from qkv.attention import Cache, Causal, Documents, Mask, Prefix, ScaledDot, Sizes
 from qkv.attention.mask import Not
-from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, Term, require
+from qkv.config import AlignTerm, Config, Count, PositionTerm, PositiveFloat, Rate, ScoreTerm, Size, Term, require
 from qkv.errors import InputError
 from qkv.nn.embedding import build_attention_position, build_positional_encoding, positions_within
 from qkv.nn.fast import Dropout
@@ -55,7 +55,7 @@ class GPT2Config(Config):
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate = 0.1  # of the attention weights
     tie_embeddings: bool = True  # tie embedding and output layer
-    layer_norm_eps: Rate = 1e-5  # epsilon of layer normalization
+    layer_norm_eps: PositiveFloat = 1e-5  # epsilon of layer normalization
     ends: bool = False  # whether training texts end with an end token
 
     @property

@@ -25,7 +25,19 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import LocalMonotonic, LocalPredictive, Sizes
-from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    PositionTerm,
+    PositiveFloat,
+    Rate,
+    ScoreTerm,
+    Size,
+    StringList,
+    Term,
+    require,
+)
 from qkv.errors import InputError
 from qkv.nn.embedding import ScaledEmbedding, build_positional_encoding, is_encoding
 from qkv.nn.fast import Dropout
@@ -64,7 +76,7 @@ class LinformerConfig(Config):
     activation: Activation = "gelu"  # of the feed-forward networks
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate = 0.1  # of the attention weights
-    layer_norm_eps: Rate = 1e-12  # epsilon of layer normalization
+    layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
 
     @property
     def sizes(self) -> Sizes:

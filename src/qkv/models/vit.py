@@ -21,7 +21,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention import Learned, Sizes
-from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    PositionTerm,
+    PositiveFloat,
+    Rate,
+    ScoreTerm,
+    Size,
+    StringList,
+    Term,
+    require,
+)
 from qkv.errors import ShapeError
 from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
@@ -66,7 +78,7 @@ class ViTConfig(Config):
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     qkv_bias: bool = True  # whether the projections to queries, keys and values have a bias
     pooler: bool = False  # y = tanh(W LN(z)_class + b), the hidden layer of the pre-training head
-    layer_norm_eps: Rate = 1e-12  # epsilon of layer normalization
+    layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
 
     @property
     def attention_dropout_p(self) -> float:

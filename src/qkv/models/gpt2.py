@@ -50,13 +50,13 @@ class GPT2Config(Config):
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     inverse_layer_scale: bool = False  # divide the scores of layer l by l
-    upcast_scores: bool = False  # kept for transformers; scores are always computed in float32 here
+    upcast_scores: bool = False  # ignored (scores are in float32); stored so that Hugging Face configs round-trip
     activation: Activation = "gelu_tanh"  # of the feed-forward networks
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate = 0.1  # of the attention weights
     tie_embeddings: bool = True  # tie embedding and output layer
     layer_norm_eps: PositiveFloat = 1e-5  # epsilon of layer normalization
-    ends: bool = False  # whether training texts end with an end token
+    has_end_token: bool = False  # whether training texts end with an end token, at which `qkv generate` stops
 
     @property
     def sizes(self) -> Sizes:

@@ -64,21 +64,24 @@ class ShowAttendTellConfig(Config):
     decoder: Literal["attend", "tell"] = "attend"  # attention at every step, or the image as the first input
     score: ScoreTerm = Term("score", "additive")  # score of LSTM states and image positions
     align: AlignTerm = Term("align", "softmax")  # attention weights from scores
-    softened: Probability = 0.0  # hard attention by reinforce: share of images with soft attention in training
-    spread: NonNegativeFloat = 0.0  # soft attention: weight lambda of the penalty sum_i (1 - sum_t alpha_ti)^2
+    soft_fraction: Probability = 0.0  # hard attention by reinforce: share of images with soft attention in training
+    doubly_stochastic: NonNegativeFloat = 0.0  # soft attention: weight of the penalty sum_i (1 - sum_t alpha_ti)^2
     dropout: Rate = 0.1  # dropout of embeddings and of the output layer's input
     max_length: Size = 64  # maximum caption length in tokens
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "ShowAttendTellConfig":
-        for key in ("score", "align", "spread", "softened") if self.decoder == "tell" else ():
-            is_default = getattr(self, key) == type(self).model_fields[key].default
-            require(is_default, f"{key} does not apply to decoder = 'tell', which has no attention")
+        if self.decoder == "tell":  # no attention
+            for key in ("score", "align", "doubly_stochastic", "soft_fraction"):
+                is_default = getattr(self, key) == type(self).model_fields[key].default
+                require(is_default, f"{key} does not apply to decoder = 'tell', which has no attention")
         hard = self.align.name == "hard"
-        reinforce = hard and self.align.options.get("estimator") == "reinforce"
-        require(not self.softened or reinforce, "softened applies to hard attention with estimator = 'reinforce' only")
-        require(not self.spread or not hard, "spread applies to soft attention only, not to align = 'hard'")
+        if self.soft_fraction:
+            reinforce = hard and self.align.options.get("estimator") == "reinforce"
+            require(reinforce, "soft_fraction applies to hard attention with estimator = 'reinforce' only")
+        if self.doubly_stochastic:
+            require(not hard, "doubly_stochastic applies to soft attention only, not to align = 'hard'")
         require(self.align.cls is not LocalMonotonic, "align 'local_m' does not apply to images, which have no order")
         self._check_grid()
         if self.decoder == "attend":
@@ -141,7 +144,7 @@ class State:
 DecoderOutput = tuple[Float[Tensor, "batch target readout_dim"], Float[Tensor, "batch target positions"], State]
 
 
-@register("model", "captioner")
+@register("model", "show_attend_tell")
 class ShowAttendTell(Decoder[Memory, State]):
     """Image encoder and recurrent decoder."""
 
@@ -213,7 +216,8 @@ class AttendDecoder(nn.Module):
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
-        self.readout_dim, self.feature_dim, self.softened = config.embedding_dim, config.feature_dim, config.softened
+        self.readout_dim, self.feature_dim = config.embedding_dim, config.feature_dim
+        self.soft_fraction = config.soft_fraction
         align, score = config.align.build(config.attention_sizes), config.score.build(config.attention_sizes)
         self.attend = Attend(score, align, backend=config.backend, heads=1)
         self.rnn = Recurrent("lstm", config.embedding_dim + config.feature_dim, config.hidden_dim)
@@ -236,8 +240,8 @@ class AttendDecoder(nn.Module):
         rnn, layers = self.rnn.unroll(y), self.rnn.split(state.hidden)
         gate = StepLinear.from_linear(self.gate, y.shape[1], y.shape[0])
         soft = None  # rows with soft attention: their gradients help before sampling finds useful positions
-        if self.training and self.softened:
-            soft = torch.rand(len(y), 1, device=y.device) < self.softened
+        if self.training and self.soft_fraction:
+            soft = torch.rand(len(y), 1, device=y.device) < self.soft_fraction
         readout_inputs, weights = [], []
         for _ in range(y.shape[1]):
             h = layers[0][0]  # h_{t-1}

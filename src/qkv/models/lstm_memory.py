@@ -29,7 +29,7 @@ class LSTMMemoryConfig(Config):
 class State:
     """State between steps."""
 
-    hidden: Float[Tensor, "batch layers both"]  # h_t and c_t
+    hidden: Float[Tensor, "batch layers state_dim"]  # h_t and c_t
 
 
 @register("model", "lstm_memory")
@@ -46,7 +46,7 @@ class LSTMMemory(SequenceModel[State]):
         self.readout = nn.Linear(config.hidden_dim, config.output_dim)  # W and b
 
     def init_state(self, batch: int) -> State:
-        return State(self.readout.weight.new_zeros(batch, self.config.layers, self.recurrent.width))
+        return State(self.readout.weight.new_zeros(batch, self.config.layers, self.recurrent.state_dim))
 
     def forward_from(
         self, x: Float[Tensor, "batch steps input_dim"], state: State

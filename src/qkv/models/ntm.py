@@ -25,7 +25,7 @@ from qkv.attention import Addressing, Attend, Cosine
 from qkv.config import Config, Count, NonNegativeInt, Size, require
 from qkv.nn.fast import StepLinear
 from qkv.nn.interfaces import SequenceModel
-from qkv.nn.rnn import Layer, Recurrent
+from qkv.nn.rnn import LayerState, Recurrent
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
@@ -35,7 +35,7 @@ INITIAL_FOCUS = 10.0  # initial logit of the first location: heads start there
 Memory = Float[Tensor, "batch locations location_dim"]
 Weights = Float[Tensor, "batch heads locations"]
 OneHot = Float[Tensor, "batch locations locations"]
-Step = Callable[[Sequence[Layer], Tensor], tuple[Tensor, list[Layer]]]
+StepFunction = Callable[[Sequence[LayerState], Tensor], tuple[Tensor, list[LayerState]]]
 
 
 class NTMConfig(Config):
@@ -66,7 +66,7 @@ class NTMConfig(Config):
 class State:
     """State between steps."""
 
-    controller: tuple[Layer, ...]  # h and c of an LSTM; empty for a feed-forward controller
+    controller: tuple[LayerState, ...]  # h and c of an LSTM; empty for a feed-forward controller
     memory: Float[Tensor, "batch locations location_dim"]  # M_t
     read: Float[Tensor, "batch heads location_dim"]  # r_t
     write_weights: Float[Tensor, "batch write_heads locations"]  # w_t
@@ -111,7 +111,7 @@ class NTM(SequenceModel[State]):
             x = x.to(self.readout.weight.dtype)
             control = self.controller.unroll(x)
             head_params = StepLinear.from_linear(self.head_params, x.shape[1], x.shape[0])
-            controller_state: Sequence[Layer] = state.controller
+            controller_state: Sequence[LayerState] = state.controller
             memory, read, w, v = state.memory, state.read, state.write_weights, state.read_weights
             one_hot = torch.eye(memory.shape[1], dtype=memory.dtype, device=memory.device).expand(len(x), -1, -1)
             outputs = []
@@ -132,11 +132,11 @@ class LSTMController(nn.Module):
         super().__init__()
         self.recurrent = Recurrent("lstm", inputs, hidden)
 
-    def init_state(self, batch: int) -> tuple[Layer, ...]:
+    def init_state(self, batch: int) -> tuple[LayerState, ...]:
         zeros = next(self.parameters()).new_zeros(batch, self.recurrent.hidden)
         return ((zeros, zeros),)
 
-    def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> Step:
+    def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> StepFunction:
         return self.recurrent.unroll(x)
 
 
@@ -147,10 +147,10 @@ class FeedForwardController(nn.Module):
         super().__init__()
         self.layer = nn.Linear(inputs, hidden)
 
-    def init_state(self, batch: int) -> tuple[Layer, ...]:
+    def init_state(self, batch: int) -> tuple[LayerState, ...]:
         return ()
 
-    def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> Step:
+    def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> StepFunction:
         w_x, w_read = self.layer.weight.split((x.shape[-1], self.layer.in_features - x.shape[-1]), dim=1)
         linear = StepLinear(F.linear(x.transpose(0, 1), w_x, self.layer.bias), w_read)
         return lambda state, read: (linear(read).tanh(), [])

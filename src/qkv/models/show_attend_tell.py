@@ -137,7 +137,7 @@ class State:
     """Decoder state between tokens."""
 
     memory: Memory
-    hidden: Float[Tensor, "batch 1 width"]  # h_t and c_t
+    hidden: Float[Tensor, "batch 1 state_dim"]  # h_t and c_t
 
 
 # Readout after each token, attention weights over positions, and the final state.
@@ -201,7 +201,7 @@ class TellDecoder(nn.Module):
     def precompute(self, features: Float[Tensor, "batch positions features"]) -> Memory:
         return Memory(features.mean(dim=1))
 
-    def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 width"]:
+    def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 state_dim"]:
         """Return the state after x_{-1}."""
         _, hidden = self.rnn(self.image_proj(mean)[:, None])  # x_{-1} = V mean_i a_i
         return hidden
@@ -221,7 +221,7 @@ class AttendDecoder(nn.Module):
         align, score = config.align.build(config.attention_sizes), config.score.build(config.attention_sizes)
         self.attend = Attend(score, align, backend=config.backend, heads=1)
         self.rnn = Recurrent("lstm", config.embedding_dim + config.feature_dim, config.hidden_dim)
-        self.bridge = Bridge("tanh", (1, config.feature_dim), (1, self.rnn.width))  # B
+        self.bridge = Bridge("tanh", (1, config.feature_dim), (1, self.rnn.state_dim))  # B
         self.gate = nn.Linear(config.hidden_dim, 1)  # w
         self.readout = nn.Linear(config.hidden_dim + config.feature_dim, config.embedding_dim)  # H and Z, concatenated
 
@@ -229,7 +229,7 @@ class AttendDecoder(nn.Module):
         values = append_one_hot(features[:, None])
         return Memory(features.mean(dim=1), self.attend.keys(features[:, None]).tensor, values)
 
-    def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 width"]:
+    def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 state_dim"]:
         """Return h_0 and c_0."""
         return self.bridge(mean[:, None])
 
@@ -237,7 +237,7 @@ class AttendDecoder(nn.Module):
         assert state.memory.keys is not None
         assert state.memory.values is not None
         keys, values = Keys(state.memory.keys), state.memory.values
-        rnn, layers = self.rnn.unroll(y), self.rnn.split(state.hidden)
+        rnn, layers = self.rnn.unroll(y), self.rnn.unpack_state(state.hidden)
         gate = StepLinear.from_linear(self.gate, y.shape[1], y.shape[0])
         soft = None  # rows with soft attention: their gradients help before sampling finds useful positions
         if self.training and self.soft_fraction:
@@ -255,4 +255,4 @@ class AttendDecoder(nn.Module):
             readout_inputs.append(torch.cat((h, z), dim=-1))
             weights.append(alpha)
         readout = y + self.readout(torch.stack(readout_inputs, dim=1))  # E y_{t-1} + H h_t + Z z_t
-        return readout, torch.stack(weights, dim=1), replace(state, hidden=self.rnn.join(layers))
+        return readout, torch.stack(weights, dim=1), replace(state, hidden=self.rnn.pack_state(layers))

@@ -157,7 +157,7 @@ class CaptioningTask(Task):
         return CaptionBatch(pictures, batch.target_in, batch.target_out, batch.tokens)
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:
-        """Mean cross-entropy in nats, plus the REINFORCE loss of hard or the doubly stochastic loss of soft attention."""
+        """Mean cross-entropy in nats, plus the loss of REINFORCE or of doubly stochastic attention, if configured."""
         logits, weights = model.forward_with_weights(batch.images, batch.target_in)
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.options.label_smoothing, consume=True)

@@ -94,9 +94,9 @@ def test_show_attend_and_tell_matches_its_equations(batch):
             gate = sigmoid(linear(decoder.gate, h)[0])
             z = [gate * sum(alpha[i] * a[i][k] for i in range(len(a))) for k in range(6)]
             h, c = lstm(model, y + z, h, c)
-            readout = [p + q for p, q in zip(y, linear(decoder.readout, h + z), strict=True)]
+            pre_output = [p + q for p, q in zip(y, linear(decoder.pre_output, h + z), strict=True)]
             torch.testing.assert_close(weights[row, t].tolist(), alpha, rtol=1e-9, atol=1e-12)
-            torch.testing.assert_close(logits[row, t].tolist(), linear(model.output, readout), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(logits[row, t].tolist(), linear(model.readout, pre_output), rtol=1e-9, atol=1e-9)
 
 
 def test_show_and_tell_matches_its_equations(batch):
@@ -109,7 +109,7 @@ def test_show_and_tell_matches_its_equations(batch):
         h, c = lstm(model, linear(model.decoder.image_proj, mean), [0.0] * 7, [0.0] * 7)
         for t in range(3):
             h, c = lstm(model, model.embed.weight[target[row, t]].tolist(), h, c)
-            torch.testing.assert_close(logits[row, t].tolist(), linear(model.output, h), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(logits[row, t].tolist(), linear(model.readout, h), rtol=1e-9, atol=1e-9)
 
 
 def test_returned_weights_match_watch(batch):

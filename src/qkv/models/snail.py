@@ -101,7 +101,7 @@ class SNAIL(Model):
         self.embed = ImageEmbedding(config)  # f
         self.norm = nn.LayerNorm(config.image_dim)
         self.trunk = Trunk(config, config.image_dim + config.ways, config.length)
-        self.output = nn.Linear(self.trunk.out_features, config.ways)  # W and b
+        self.readout = nn.Linear(self.trunk.out_features, config.ways)  # W and b
 
     def forward(
         self, images: Float[Tensor, "batch length channels height width"], labels: Int[Tensor, "batch shown"]
@@ -122,7 +122,7 @@ class SNAIL(Model):
         features = self.norm(features - mean)
         one_hot = F.pad(F.one_hot(labels, self.config.ways), (0, 0, 0, 1))
         x = torch.cat((features, one_hot.to(features.dtype)), dim=-1)
-        return self.output(self.trunk(x)[:, -1])
+        return self.readout(self.trunk(x)[:, -1])
 
 
 @register("model", "snail_policy")
@@ -136,9 +136,9 @@ class SNAILPolicy(Model):
         super().__init__()
         self.config = config
         self.trunk = Trunk(config, config.actions + 2, config.length)
-        self.output = nn.Linear(self.trunk.out_features, config.actions + 1)
-        nn.init.zeros_(self.output.weight)  # initially a uniform policy with value 0
-        nn.init.zeros_(self.output.bias)
+        self.readout = nn.Linear(self.trunk.out_features, config.actions + 1)
+        nn.init.zeros_(self.readout.weight)  # initially a uniform policy with value 0
+        nn.init.zeros_(self.readout.bias)
 
     def forward(
         self, actions: Int[Tensor, "batch taken"], rewards: Float[Tensor, "batch taken"]
@@ -153,7 +153,7 @@ class SNAILPolicy(Model):
             )
         taken = F.one_hot(actions, self.config.actions).to(rewards.dtype)
         x = torch.cat((taken, rewards[..., None], torch.ones_like(rewards[..., None])), dim=-1)
-        y = self.output(self.trunk(F.pad(x, (0, 0, 1, 0))))
+        y = self.readout(self.trunk(F.pad(x, (0, 0, 1, 0))))
         return y[..., :-1], y[..., -1]
 
 
@@ -249,7 +249,7 @@ class ImageEmbedding(nn.Module):
             )
         )
         remaining = (config.height >> config.conv_layers) * (config.width >> config.conv_layers)
-        self.output = nn.Linear(remaining * config.conv_channels, config.image_dim)
+        self.project = nn.Linear(remaining * config.conv_channels, config.image_dim)
         self.size = (config.channels, config.height, config.width)
 
     def forward(self, images: Float[Tensor, "count channels height width"]) -> Float[Tensor, "count image_dim"]:
@@ -257,7 +257,7 @@ class ImageEmbedding(nn.Module):
             raise ShapeError(
                 f"images must be [channels, height, width] = {list(self.size)}, not {list(images.shape[1:])}"
             )
-        return self.output(self.stages(images.to(self.output.weight.dtype)).flatten(1))
+        return self.project(self.stages(images.to(self.project.weight.dtype)).flatten(1))
 
 
 class Stage(nn.Module):

@@ -2,7 +2,8 @@
 
     h_t = LSTM(x_t, h_{t-1}),   y_t = W h_t + b
 
-Its memory is the size of its state, and its weights grow with the square of that.
+All that it can remember is in its state [h_t ; c_t], and a state of twice the size needs four times the weights. A
+neural Turing machine can have a larger memory with the same number of weights.
 """
 
 from dataclasses import dataclass
@@ -46,11 +47,13 @@ class LSTMMemory(SequenceModel[State]):
         self.readout = nn.Linear(config.hidden_dim, config.output_dim)  # W and b
 
     def init_state(self, batch: int) -> State:
+        """Return the state before the first step (see `SequenceModel`)."""
         return State(self.readout.weight.new_zeros(batch, self.config.layers, self.recurrent.state_dim))
 
     def forward_from(
         self, x: Float[Tensor, "batch steps input_dim"], state: State
     ) -> tuple[Float[Tensor, "batch steps output_dim"], State]:
+        """Return the logits of each step, and the new state."""
         self.check_input(x)
         outputs, hidden = self.recurrent(x, state.hidden)
         return self.readout(outputs), State(hidden)

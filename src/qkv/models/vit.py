@@ -9,7 +9,7 @@ Positions are learned by default. For images of another size than in training, t
 count the class token first and then the patches, row by row.
 
 With a `stem`, patches are cut from the output of a few convolutions instead of the image (the paper's hybrid; Xiao et
-al. 2021): their locality otherwise takes a Transformer many images to learn.
+al. 2021). Convolutions relate neighboring pixels from the start, which a Transformer has to learn from many images.
 """
 
 from itertools import pairwise

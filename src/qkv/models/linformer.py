@@ -90,7 +90,7 @@ class LinformerConfig(Config):
         largest = max(self.dim * widest, self.heads * self.rank * self.max_length)
         require(largest <= 2**34, f"dim: a matrix of {largest:,} elements is too large")
         require(
-            self.position.name == "none" or is_encoding(self.position),
+            self.position.name == "none" or is_encoding(self.position),  # added to the embeddings
             f"position {self.position.name!r} acts inside self-attention, but projected keys have no position: choose "
             "one that is added to the embeddings",
         )
@@ -160,7 +160,7 @@ class Embedding(nn.Module):
         self.positions = build_positional_encoding(
             config.position, config.sizes._replace(max_keys=config.max_length)
         )  # P
-        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E
+        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E, with scale 1 as in BERT
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
@@ -207,6 +207,7 @@ class LowRankAttention(MultiHeadAttention):
         if lengths is not None:
             padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
             key, value = (part.masked_fill(padding[:, None, :, None], 0.0) for part in (key, value))
+        # start: position of the first query, which is unrelated to the number of projected keys
         attended = self.attend(query, self.key_projection(key), self.value_projection(value), start=0)
         return self.out_proj(self.merge_heads(attended.output))
 
@@ -216,12 +217,12 @@ class LengthProjection(nn.Module):
 
     A shorter sequence uses the first columns of E, as if it were padded with zeros.
 
-    Each row is initialised to the mean of n / k neighbouring positions (the pooling that the paper mentions as an
-    alternative to E), scaled to unit norm. With a random initialisation, as in the paper's proof, every word would have
-    to be learned separately at each position.
+    Each row of E is initialized to the mean of n / k neighboring positions, scaled to unit norm: mean pooling, which
+    the paper mentions as an alternative to E. From random rows, as in the paper's proof, the model would have to learn
+    the same word again at every position.
     """
 
-    position_axis = 2  # axis of the weight that has one slice per position
+    position_axis = 2  # axis of the weight with one slice per position; fine-tuning copies it to another max_length
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()

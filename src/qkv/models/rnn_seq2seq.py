@@ -155,14 +155,17 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
                 self.encoder.embed.weight = self.decoder.embed.weight
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
+        """Encode the source (see `EncoderDecoder`)."""
         lengths = source.new_full(source.shape[:1], source.shape[1]) if source_lengths is None else source_lengths
         encoded = self.encoder(source, lengths)
         return Memory(encoded.final, self.decoder.precompute(self.context_dropout(encoded.values), source_lengths))
 
     def init_state(self, memory: Memory) -> State:
+        """Return the decoder state before the first token."""
         return self.decoder.init_state(memory)
 
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
+        """Return the logits after each target token; with scheduled sampling in training if it is configured."""
         if self.training and self.config.scheduled_sampling > 0:
             return self.decode_with_sampling(target, memory, self.config.scheduled_sampling)
         return super().decode(target, memory)
@@ -170,6 +173,7 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the new state."""
         y = self.dropout(self.decoder.embed(tokens))
         o, state = self.decoder(y, state)
         return self.readout(self.dropout(o)), replace(state, step=state.step + tokens.shape[1])

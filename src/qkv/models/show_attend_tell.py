@@ -169,17 +169,20 @@ class ShowAttendTell(Decoder[Memory, State]):
         return self.decoder.precompute(self.encoder(images))
 
     def init_state(self, memory: Memory) -> State:
+        """Return the decoder state before the first token (see `Decoder`)."""
         return State(memory, self.decoder.init_hidden(memory.mean))
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the new state."""
         output, _, state = self.decoder(self.dropout(self.embed(tokens)), state)
         return self.readout(self.dropout(output)), state
 
     def forward(
         self, images: Float[Tensor, "batch channels height width"], target: Int[Tensor, "batch target"]
     ) -> Float[Tensor, "batch target vocabulary"]:
+        """Return the logits after each token of the captions."""
         return self.decode(target, self.encode(images))
 
     def forward_with_weights(
@@ -200,6 +203,7 @@ class TellDecoder(nn.Module):
         self.rnn = Recurrent("lstm", config.embedding_dim, config.hidden_dim)
 
     def precompute(self, features: Float[Tensor, "batch positions features"]) -> Memory:
+        """Return the mean of the features."""
         return Memory(features.mean(dim=1))
 
     def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 state_dim"]:

@@ -10,9 +10,9 @@ Each block concatenates its output to its input, so that every later block sees 
     y_t           = W h_t + b
 
 Few-shot classification: x_t = [norm(f(image_t) - mean f) ; one-hot label], with f a CNN trained jointly. The last image
-has zeros for a label, and y there are the logits of its class. The mean is over the labelled images: whatever all
-images of an episode share is uninformative, and as long as it outweighs their differences, attention cannot distinguish
-them. (The paper's batch normalization removes it; see `ImageEmbedding`.)
+has zeros in place of a label, and its y are the logits of its class. The mean is over the labeled images of an episode.
+Without subtracting it, the scores would be dominated by what all images have in common. (The paper uses batch
+normalization; see `ImageEmbedding`.)
 
 Reinforcement learning: x_t = [one-hot last action ; its reward ; whether there was one], and y_t are the logits of the
 next action and the expected return.
@@ -33,13 +33,13 @@ from qkv.types import Float, Int, Tensor
 
 
 class TrunkConfig(Config):
-    """Sizes and terms of the attention blocks and temporal convolutions."""
+    """Sizes and terms of the trunk: the attention blocks and temporal convolutions that both models share."""
 
     key_dims: SizeList = (64, 256, 512)  # key size d of each attention block
     value_dims: SizeList = (32, 128, 256)  # value size of each attention block
     filters: Size = 128  # number of filters of each temporal convolution
     score: ScoreTerm = Term("score", "scaled_dot")  # score of queries and keys
-    align: AlignTerm = Term("align", "softmax")  # normalization of the scores
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
@@ -47,7 +47,7 @@ class TrunkConfig(Config):
         count = len(self.key_dims)
         require(1 <= count <= 64, f"key_dims must have between 1 and 64 entries, not {count}")
         require(len(self.value_dims) == count, f"value_dims must have {count} entries, as key_dims has")
-        check_terms(Sizes(1, 1, 1, max_keys=1), score=self.score, align=self.align)
+        check_terms(Sizes(query=1, key=1, hidden=1, max_keys=1), score=self.score, align=self.align)
         return self
 
 
@@ -158,7 +158,7 @@ class SNAILPolicy(Model):
 
 
 class Trunk(nn.Sequential):
-    """Attention blocks, with a temporal convolution between each two."""
+    """h from x, the part that both models share: attention blocks with a temporal convolution between each two."""
 
     def __init__(self, config: TrunkConfig, features: int, length: int) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class AttentionBlock(nn.Module):
         super().__init__()
         self.sizes = (key_dim, key_dim, value_dim)
         self.project = nn.Linear(features, sum(self.sizes))  # Q, K and V, stacked
-        sizes = Sizes(key_dim, key_dim, key_dim, max_keys=length)
+        sizes = Sizes(query=key_dim, key=key_dim, hidden=key_dim, max_keys=length)
         self.attend = Attend(config.score.build(sizes), config.align.build(sizes), backend=config.backend, heads=1)
         query, keys, values = self.project.weight.detach().split(self.sizes)
         nn.init.xavier_uniform_(keys)

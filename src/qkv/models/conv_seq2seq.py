@@ -11,7 +11,7 @@
 
 Every sum of two vectors is multiplied by sqrt(1/2), and every layer is initialized to preserve the variance of its
 input (`qkv.nn.conv`). All decoder layers attend to z, so the gradient of z is divided by the number of decoder layers
-(that of e is not). z and e come from the convolutional encoder of the paper or from any other encoder of `qkv.nn.encoders`.
+(that of e is not). z and e come from the convolutional encoder of the paper or from another of `qkv.nn.encoders`.
 """
 
 from dataclasses import dataclass

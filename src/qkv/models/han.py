@@ -6,8 +6,8 @@
         u_i  = tanh(W h_i + b),    a_i = softmax_i(u_i . u_s),     v = sum_i a_i h_i              sentence attention
         p    = softmax(W v + b)
 
-W and b are learned separately for words, sentences and labels. The queries u_w of words and u_s of sentences are learned
-parameters. Without attention, s_i and v are the means of the states, or the final states of the GRU.
+W and b are learned separately for words, sentences and labels. The queries, u_w of words and u_s of sentences, are also
+learned. Without attention, s_i and v are the means of the states, or the final states of the GRU.
 """
 
 from typing import Literal

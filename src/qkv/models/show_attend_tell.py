@@ -236,8 +236,9 @@ class AttendDecoder(nn.Module):
         The value of position i is [a_i ; one-hot i], so that the attention output is [sum_i alpha_ti a_i ; alpha_t]:
         the training loss needs the weights alpha_t, and fast attention kernels return the output only.
         """
+        values, mean = append_one_hot(features[:, None]), features.mean(dim=1)
         keys = self.attend.keys(features[:, None]).tensor  # projected by the score, once for all steps
-        return Memory(features.mean(dim=1), keys, append_one_hot(features[:, None]))
+        return Memory(mean, keys, values)
 
     def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 state_dim"]:
         """Return h_0 and c_0."""

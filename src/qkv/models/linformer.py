@@ -38,7 +38,7 @@ from qkv.config import (
     Term,
     require,
 )
-from qkv.errors import InputError
+from qkv.errors import ConfigError, InputError
 from qkv.nn.embedding import ScaledEmbedding, build_positional_encoding, is_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
@@ -94,10 +94,10 @@ class LinformerConfig(Config):
             f"position {self.position.name!r} acts inside self-attention, but projected keys have no position: choose "
             "one that is added to the embeddings",
         )
-        require(
-            not issubclass(self.align.cls, LocalMonotonic | LocalPredictive),
-            f"align {self.align.name!r} is a window of positions, but projected keys have no position",
-        )
+        if issubclass(self.align.cls, LocalMonotonic | LocalPredictive):
+            raise ConfigError(
+                f"align {self.align.name!r} is a window of positions, but projected keys have no position"
+            )
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         require(len(self.label_names) in (0, self.labels), f"label_names must name all {self.labels} labels, or none")
         return self

@@ -2,8 +2,8 @@
 
     h_t = LSTM(x_t, h_{t-1}),   y_t = W h_t + b
 
-All that it can remember is in its state [h_t ; c_t], and a state of twice the size needs four times the weights. A
-neural Turing machine can have a larger memory with the same number of weights.
+All that it can remember is in its state [h_t ; c_t], and the recurrent weights grow with the square of the state's
+size. The memory of a neural Turing machine can grow with almost no additional weights.
 """
 
 from dataclasses import dataclass

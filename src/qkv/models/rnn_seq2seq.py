@@ -124,7 +124,7 @@ class State:
     """Decoder state between tokens."""
 
     memory: Memory
-    step: Int[Tensor, ""]  # number of tokens so far; local attention is centered on this position of the source
+    step: Int[Tensor, ""]  # number of tokens so far; align = "local_m" attends around this source position
     hidden: Float[Tensor, "batch layers state_dim"]  # s_t of each layer
     attentional_state: Float[Tensor, "batch pre_output_dim"] | None = None  # o_t, with input feeding
 
@@ -141,8 +141,9 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         self.config = config
         self.encoder: SourceEncoder = config.encoder.build(
             EncoderSizes(
-                config.source_vocab_size, config.embedding_dim, config.hidden_dim, config.layers, config.dropout,
-                config.max_length, cell=config.cell, tied=config.tie_embeddings,
+                vocab_size=config.source_vocab_size, embedding_dim=config.embedding_dim, dim=config.hidden_dim,
+                layers=config.layers, dropout=config.dropout, max_length=config.max_length,
+                cell=config.cell, tied=config.tie_embeddings,
             )
         )  # fmt: skip
         self.decoder = DECODERS[config.decoder](config, self.encoder)

@@ -15,7 +15,7 @@ decoder = "attend"    Show, attend and tell (Xu et al. 2015): attention over the
 
 `align` is the function from scores to attention weights: align = "softmax" is the soft attention of the paper, align =
 { name = "hard", estimator = "reinforce" } its hard attention, which samples one position per step in training. Doubly
-stochastic attention penalizes positions whose weights do not sum to 1 over the steps (section 4.2.1 of the paper).
+stochastic attention penalizes positions whose weights do not sum to 1 over the steps.
 """
 
 from dataclasses import dataclass, replace
@@ -156,7 +156,7 @@ class ShowAttendTell(Decoder[Memory, State]):
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
         self.config = config
-        sizes = ImageSizes(config.channels, config.height, config.width, config.feature_dim)
+        sizes = ImageSizes(channels=config.channels, height=config.height, width=config.width, dim=config.feature_dim)
         self.encoder = ImageEncoder(config.encoder.build(sizes), sizes, config.grid)
         self.encoder.requires_grad_(not config.frozen)
         self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)  # E

@@ -63,9 +63,9 @@ class TransformerConfig(Config):
     scale_embeddings: bool = True  # multiply embeddings by sqrt(dim)
     output_bias: bool = False  # whether the output layer has a bias b
     max_length: Size = 512  # maximum source and target length
-    pad_token: NonNegativeInt | None = None  # padding token of converted weights; None: that of the tokenizer
-    begin_token: NonNegativeInt | None = None  # first token of a target in converted weights; None: likewise
-    end_token: NonNegativeInt | None = None  # last token of a target in converted weights; None: likewise
+    pad_token: NonNegativeInt | None = None  # pad_token_id of a Hugging Face config, stored so that it round-trips
+    begin_token: NonNegativeInt | None = None  # decoder_start_token_id, likewise
+    end_token: NonNegativeInt | None = None  # eos_token_id, likewise
 
     @property
     def attention_dropout_p(self) -> float:

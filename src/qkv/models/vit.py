@@ -102,8 +102,8 @@ class ViTConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> "ViTConfig":
         for name, side in (("height", self.height), ("width", self.width)):
-            fits = side % self.patch == 0 or name not in self.model_fields_set  # not yet set by the data
-            require(fits, f"{name} {side} must be a multiple of patch {self.patch}")
+            if name in self.model_fields_set:  # otherwise not yet set by the data
+                require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
         pixels = self.features * self.patch**2
         widest = max(3 * self.dim, self.ffn_dim, self.sizes.max_keys, pixels, self.classes or 1)
         require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")

@@ -104,7 +104,8 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         self.encoder: SourceEncoder = config.encoder.build(
             EncoderSizes(
                 vocab_size=config.source_vocab_size, embedding_dim=dim, dim=dim, layers=config.layers,
-                dropout=config.dropout, max_length=config.max_length, hidden_dim=config.hidden_dim, kernel=config.kernel,
+                dropout=config.dropout, max_length=config.max_length,
+                hidden_dim=config.hidden_dim, kernel=config.kernel,
             )
         )  # fmt: skip
         positions = config.max_length + 1  # the target starts with a begin token

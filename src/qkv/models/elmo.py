@@ -1,4 +1,4 @@
-"""Deep contextualised word representations (Peters et al. 2018) from a bidirectional language model.
+"""Deep contextualized word representations (Peters et al. 2018) from a bidirectional language model.
 
     x_t = P H(max_s relu(C * e_{t, s}))        characters e, convolutions C, highway layers H, a projection P
     H(u) = g * relu(T u) + (1 - g) * u,   g = sigmoid(G u)                                 (Srivastava et al. 2015)

@@ -90,7 +90,7 @@ class SNAILPolicyConfig(TrunkConfig):
 
 @register("model", "snail")
 class SNAIL(Model):
-    """Few-shot classification: classify the last image given labelled ones."""
+    """Few-shot classification: classify the last image given labeled ones."""
 
     config_class = SNAILConfig
     description = "SNAIL (Mishra et al. 2018): few-shot image classification with attention over an episode"

@@ -32,7 +32,7 @@ class Model(nn.Module):
     config_class: ClassVar[type[Any]]
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sizes of the config
     description: ClassVar[str] = ""  # one line: the paper and its model
-    kind_description: ClassVar[str]  # the interface, for error messages
+    kind_description: ClassVar[str]  # in error messages about the wrong kind of model
 
     config: Any
     tokenizer: "Tokenizer | None" = None  # set by `qkv.load`; not used by the model itself

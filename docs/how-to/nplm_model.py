@@ -27,7 +27,7 @@ class NPLM(LanguageModel):
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)  # C
         self.hidden = nn.Linear(config.context * config.embedding_dim, config.hidden_dim)  # H
-        self.output = nn.Linear(config.hidden_dim, config.vocab_size)  # U
+        self.readout = nn.Linear(config.hidden_dim, config.vocab_size)  # U
 
     def init_state(self, batch):
         return torch.zeros(batch, self.config.context - 1, dtype=torch.long, device=self.device)
@@ -36,4 +36,4 @@ class NPLM(LanguageModel):
         tokens = torch.cat((state, tokens), dim=1)  # the state is the last n - 1 tokens
         windows = self.embed(tokens).unfold(1, self.config.context, 1)  # [batch, length, embedding_dim, n]
         h = self.hidden(windows.flatten(2)).tanh()
-        return self.output(h), tokens[:, h.shape[1] :]
+        return self.readout(h), tokens[:, h.shape[1] :]

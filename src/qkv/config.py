@@ -57,18 +57,19 @@ MAX_TOML_BYTES = 2**20
 MAX_INTEGER = 2**53  # largest integer range that float64 represents exactly
 MAX_VOCAB_SIZE = 1_000_000
 
-Size = Annotated[int, Field(ge=1, le=2**24)]  # a width, a length or a vocabulary size
-VocabSize = Annotated[int, Field(ge=5, le=MAX_VOCAB_SIZE)]  # of a trained tokenizer, special tokens included
-Count = Annotated[int, Field(ge=1, le=1024)]  # layers, heads, ...
-Budget = Annotated[int, Field(ge=1, le=2**30)]  # bounds memory: tokens of a batch, number of examples
-PositiveInt = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
-Integer = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-Rate = Annotated[float, Field(ge=0, lt=1)]  # dropout, smoothing, decay of an average
-FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Integers and floats with a range; a value outside it is an error that names the key.
+Size = Annotated[int, Field(ge=1, le=2**24)]  # 1 to 2^24: a width, a length or a vocabulary size
+VocabSize = Annotated[int, Field(ge=5, le=MAX_VOCAB_SIZE)]  # 5 to 10^6: of a trained tokenizer, with special tokens
+Count = Annotated[int, Field(ge=1, le=1024)]  # 1 to 1024: a number of layers or heads
+Budget = Annotated[int, Field(ge=1, le=2**30)]  # 1 to 2^30: bounds memory, such as the tokens of a batch
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_INTEGER)]  # 1 to 2^53
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_INTEGER)]  # 0 to 2^53
+Integer = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]  # -2^53 to 2^53
+Probability = Annotated[float, Field(ge=0, le=1)]  # 0 to 1, including 1
+Rate = Annotated[float, Field(ge=0, lt=1)]  # 0 to 1, excluding 1: dropout, label smoothing, decay of an average
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]  # any but infinity and nan
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # greater than 0, finite
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # at least 0, finite
 StringList = Annotated[tuple[str, ...], Strict(False)]
 SizeList = Annotated[tuple[Size, ...], Strict(False)]
 

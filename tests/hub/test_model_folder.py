@@ -40,8 +40,8 @@ from tests.limits import cpu_limit, memory_limit
 
 CHARACTERS = CharTokenizer.train(["abc def"])
 SMALL = {
-    "captioner": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
-                  "embedding_dim": 4, "hidden_dim": 6},
+    "show_attend_tell": {"height": 8, "width": 8, "encoder": {"name": "cnn", "filters": (4,)}, "feature_dim": 4,
+                         "embedding_dim": 4, "hidden_dim": 6},
     "linformer": {"dim": 8, "heads": 2, "layers": 1, "ffn_dim": 8, "max_length": 6, "rank": 2},
     "lstm_memory": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4},
     "ntm": {"input_dim": 3, "output_dim": 2, "hidden_dim": 4, "locations": 5, "location_dim": 3},

@@ -182,7 +182,7 @@ def test_bahdanau_attention_matches_its_equations():
         seen.append(e.exp() / e.exp().sum())
         c = weighted_sum(seen[-1], h)
         s = gru(decoder.rnn.rnn, torch.cat((y, c)), s)
-        logits.append(model.output(torch.tanh(decoder.readout(torch.cat((s, c, y))))))
+        logits.append(model.readout(torch.tanh(decoder.pre_output(torch.cat((s, c, y))))))
     with qkv.watch(model) as watched:
         torch.testing.assert_close(model(SOURCE[None], TARGET[None])[0], torch.stack(logits))
     torch.testing.assert_close(watched["decoder"].weights, torch.stack(seen)[None, None])
@@ -205,8 +205,8 @@ def test_luong_attention_matches_its_equations(score, feeding):
         y = decoder.embed.weight[token]
         s = gru(decoder.rnn.rnn, torch.cat((y, attentional_state)) if feeding else y, s)
         seen.append(torch.stack([scored(s, k, i) for i, k in enumerate(h)]).softmax(dim=0))
-        attentional_state = torch.tanh(decoder.readout(torch.cat((s, weighted_sum(seen[-1], h)))))
-        logits.append(model.output(attentional_state))
+        attentional_state = torch.tanh(decoder.pre_output(torch.cat((s, weighted_sum(seen[-1], h)))))
+        logits.append(model.readout(attentional_state))
     with qkv.watch(model) as watched:
         torch.testing.assert_close(model(SOURCE[None], TARGET[None])[0], torch.stack(logits))
     torch.testing.assert_close(watched["decoder"].weights, torch.stack(seen)[None, None])
@@ -223,7 +223,7 @@ def test_without_attention_it_matches_its_equations(context):
     for token in TARGET:
         y = decoder.embed.weight[token]
         s = gru(decoder.rnn.rnn, torch.cat((y, c)), s)
-        logits.append(model.output(torch.tanh(decoder.readout(torch.cat((s, y, c))))))
+        logits.append(model.readout(torch.tanh(decoder.pre_output(torch.cat((s, y, c))))))
     torch.testing.assert_close(model(SOURCE[None], TARGET[None])[0], torch.stack(logits))
     with pytest.raises(InputError, match="no attention layer"), qkv.watch(model):
         pass
@@ -305,7 +305,7 @@ def test_scheduled_sampling_replaces_the_given_share_of_tokens():
     model.decoder.embed.register_forward_hook(lambda module, inputs, output: taken.append(inputs[0][:, 0]))
     truth = torch.full((500, 9), VOCABULARY - 1)
     bias_against_target = torch.arange(VOCABULARY) * -100.0
-    model.output.register_forward_hook(lambda module, inputs, output: output + bias_against_target)
+    model.readout.register_forward_hook(lambda module, inputs, output: output + bias_against_target)
     with torch.no_grad():
         model(torch.ones(500, 3, dtype=torch.long), truth)
     assert taken[0].eq(VOCABULARY - 1).all()
@@ -316,12 +316,12 @@ def test_scheduled_sampling_replaces_the_given_share_of_tokens():
 @pytest.mark.parametrize("encoder", registered("encoder"))
 def test_tied_weights_are_one_tensor(encoder):
     tied = make_model(tie_embeddings=True, encoder=encoder)
-    assert tied.output.weight is tied.decoder.embed.weight
+    assert tied.readout.weight is tied.decoder.embed.weight
     assert tied.encoder.embed.weight is tied.decoder.embed.weight
     apart = make_model(source_vocab_size=9, tie_embeddings=True, encoder=encoder)
-    assert apart.output.weight is apart.decoder.embed.weight
+    assert apart.readout.weight is apart.decoder.embed.weight
     assert apart.encoder.embed.weight.shape == (9, 6)
-    assert make_model().output.weight is not make_model().decoder.embed.weight
+    assert make_model().readout.weight is not make_model().decoder.embed.weight
 
 
 @pytest.mark.parametrize(("context_dropout", "zeros"), [(None, 0.5), (0.0, 0.0), (0.9, 0.9)])

@@ -94,9 +94,9 @@ def test_show_attend_and_tell_matches_its_equations(batch):
             gate = sigmoid(linear(decoder.gate, h)[0])
             z = [gate * sum(alpha[i] * a[i][k] for i in range(len(a))) for k in range(6)]
             h, c = lstm(model, y + z, h, c)
-            readout = [p + q for p, q in zip(y, linear(decoder.readout, h + z), strict=True)]
+            pre_output = [p + q for p, q in zip(y, linear(decoder.pre_output, h + z), strict=True)]
             torch.testing.assert_close(weights[row, t].tolist(), alpha, rtol=1e-9, atol=1e-12)
-            torch.testing.assert_close(logits[row, t].tolist(), linear(model.output, readout), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(logits[row, t].tolist(), linear(model.readout, pre_output), rtol=1e-9, atol=1e-9)
 
 
 def test_show_and_tell_matches_its_equations(batch):
@@ -109,7 +109,7 @@ def test_show_and_tell_matches_its_equations(batch):
         h, c = lstm(model, linear(model.decoder.image_proj, mean), [0.0] * 7, [0.0] * 7)
         for t in range(3):
             h, c = lstm(model, model.embed.weight[target[row, t]].tolist(), h, c)
-            torch.testing.assert_close(logits[row, t].tolist(), linear(model.output, h), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(logits[row, t].tolist(), linear(model.readout, h), rtol=1e-9, atol=1e-9)
 
 
 def test_returned_weights_match_watch(batch):
@@ -239,10 +239,10 @@ def test_an_exhaustive_beam_finds_the_most_probable_caption(batch):
         assert greedy[row].score <= actual[row][0].score + 1e-5
 
 
-def test_hard_attention_selects_one_position_except_for_softened_images(batch):
+def test_hard_attention_selects_one_position_except_for_the_soft_fraction(batch):
     expected = make(dropout=0.0)
     for share in (0.0, 0.5, 1.0):
-        model = make("hard", dropout=0.0, softened=share).train()
+        model = make("hard", dropout=0.0, soft_fraction=share).train()
         model.load_state_dict(expected.state_dict(), strict=False)
         torch.manual_seed(3)
         logits, weights = model.forward_with_weights(batch[0].repeat(8, 1, 1, 1), batch[1].repeat(8, 1))
@@ -303,13 +303,13 @@ def test_it_overfits_eight_pictures(kind):
         ({"encoder": {"name": "cnn", "filters": (8,) * 9}}, "encoder.filters must be a list of at most 8"),
         ({"encoder": {"name": "cnn", "filters": (0,)}}, "encoder.filters must be between 1 and 4,096"),
         ({"decoder": "tell", "score": "dot"}, "score does not apply to decoder = 'tell'"),
-        ({"decoder": "tell", "spread": 1.0}, "spread does not apply to decoder = 'tell'"),
-        ({"align": "hard", "softened": 0.5}, "softened applies to hard attention with estimator = 'reinforce' only"),
-        ({"align": "hard", "spread": 0.5}, "spread applies to soft attention only"),
+        ({"decoder": "tell", "doubly_stochastic": 1.0}, "doubly_stochastic does not apply to decoder = 'tell'"),
+        ({"align": "hard", "soft_fraction": 0.5}, "soft_fraction applies to hard attention"),
+        ({"align": "hard", "doubly_stochastic": 0.5}, "doubly_stochastic applies to soft attention only"),
         ({"align": "local_m"}, "align 'local_m' does not apply"),
         ({"score": "dot"}, "score.*Bilinear"),
         ({"height": 2048, "width": 2048}, "encoder gives 65,536 positions"),
-        ({"spread": math.nan}, "spread must be"),
+        ({"doubly_stochastic": math.nan}, "doubly_stochastic must be"),
         ({"vocab_size": 0}, "vocab_size must be"),
         ({"vocab_size": 2**20, "hidden_dim": 2**20, "feature_dim": 2**20}, "these sizes give a matrix of more than"),
     ],

@@ -44,7 +44,7 @@ def model_with(**changes: object) -> SNAIL:
 def policy_with_weights(**changes: object) -> SNAILPolicy:
     torch.manual_seed(0)
     policy = SNAILPolicy(POLICY.replace(**changes)).double().eval()
-    torch.nn.init.normal_(policy.output.weight)
+    torch.nn.init.normal_(policy.readout.weight)
     return policy
 
 
@@ -81,7 +81,7 @@ def test_outputs_match_the_equations():
         centred = convolved - convolved.mean(dim=(1, 2, 3), keepdim=True)  # four maps: one group
         normed = centred / (centred.square().mean(dim=(1, 2, 3), keepdim=True) + 1e-5).sqrt()
         x = F.max_pool2d(normed.clamp(min=0), 2)
-    f = x.flatten(1) @ model.embed.output.weight.T + model.embed.output.bias
+    f = x.flatten(1) @ model.embed.project.weight.T + model.embed.project.bias
     f = f - f[:6].mean(dim=0)  # of the labelled images
     f = (f - f.mean(dim=1, keepdim=True)) / (f.var(dim=1, correction=0, keepdim=True) + 1e-5).sqrt()
     features = (f * model.norm.weight + model.norm.bias).tolist()
@@ -91,7 +91,7 @@ def test_outputs_match_the_equations():
     h = attended(first, h)
     h = convolution(torch.tensor([h], dtype=torch.float64))[0].tolist()
     h = attended(second, h)
-    expected = torch.tensor(h[-1], dtype=torch.float64) @ model.output.weight.T + model.output.bias
+    expected = torch.tensor(h[-1], dtype=torch.float64) @ model.readout.weight.T + model.readout.bias
     torch.testing.assert_close(model(images, labels)[0], expected)
 
 
@@ -199,7 +199,7 @@ def test_the_default_config_has_the_sizes_of_the_paper():
         model = SNAIL(SNAILConfig())
     widths = [block.project.in_features for block in model.trunk if isinstance(block, AttentionBlock)]
     assert widths == [69, 69 + 32 + 3 * 128, 69 + 32 + 2 * 3 * 128 + 128]
-    assert model.output.in_features == 69 + 32 + 2 * 3 * 128 + 128 + 256
+    assert model.readout.in_features == 69 + 32 + 2 * 3 * 128 + 128 + 256
 
 
 def learn(steps: int, rows: int) -> tuple[SNAIL, list[float]]:

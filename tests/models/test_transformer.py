@@ -146,7 +146,7 @@ def test_steps_and_padded_batches_match_with_all_terms(changes):
     model = model_with(**changes)
     together = model(SOURCE, TARGET, LENGTHS)
     state = model.init_state(model.encode(SOURCE, LENGTHS))
-    first, state = model.advance(TARGET[:, :2], state)
+    first, state = model.forward_from(TARGET[:, :2], state)
     torch.testing.assert_close(first, together[:, :2])
     for t in (2, 3, 4):
         logits, state = model.step(TARGET[:, t], state)

@@ -32,22 +32,22 @@ class StepModel(EncoderDecoder[Sum, Sum]):
         return state.total[:, None] * self.scale, state
 
 
-class AdvanceModel(StepModel):
-    """The same, defining `advance`."""
+class ForwardFromModel(StepModel):
+    """The same, defining `forward_from`."""
 
     step = EncoderDecoder.step
 
-    def advance(self, tokens, state):
+    def forward_from(self, tokens, state):
         totals = state.total[:, None] + tokens.cumsum(dim=1)
         return totals[:, :, None] * self.scale, Sum(totals[:, -1])
 
 
-def test_step_and_advance_are_derived_from_each_other():
+def test_step_and_forward_from_are_derived_from_each_other():
     source, target = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[10, 20, 30], [50, 60, 70]])
     totals = torch.tensor([[13.0, 33.0, 63.0], [57.0, 117.0, 187.0]])
-    for model in (StepModel(), AdvanceModel()):
+    for model in (StepModel(), ForwardFromModel()):
         assert model(source, target).equal(totals[:, :, None].expand(-1, -1, 3))
-        logits, state = model.advance(target[:, :2], model.init_state(model.encode(source)))
+        logits, state = model.forward_from(target[:, :2], model.init_state(model.encode(source)))
         assert logits.equal(totals[:, :2, None].expand(-1, -1, 3))
         logits, state = model.step(target[:, 2], state)
         assert logits.equal(totals[:, 2, None].expand(-1, 3))

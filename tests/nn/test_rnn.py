@@ -23,16 +23,16 @@ def make_model(cell: str, layers: int, dropout: float = 0.0) -> Recurrent:
 
 def inputs(recurrent: Recurrent) -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.randn(BATCH, LENGTH, INPUTS + EXTRA, dtype=torch.float64)
-    return x, torch.randn(BATCH, len(recurrent.layers), recurrent.width, dtype=torch.float64)
+    return x, torch.randn(BATCH, len(recurrent.layers), recurrent.state_dim, dtype=torch.float64)
 
 
 def run_stepwise(recurrent: Recurrent, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Run `recurrent(x, state)` step by step, passing the end of the input at each step."""
-    steps, layers, outputs = recurrent.unroll(x[..., :INPUTS]), recurrent.split(state), []
+    steps, layers, outputs = recurrent.unroll(x[..., :INPUTS]), recurrent.unpack_state(state), []
     for extra in x[..., INPUTS:].unbind(1):
         output, layers = steps(layers, extra)
         outputs.append(output)
-    return torch.stack(outputs, dim=1), recurrent.join(layers)
+    return torch.stack(outputs, dim=1), recurrent.pack_state(layers)
 
 
 @all_cells_and_depths
@@ -122,7 +122,7 @@ def test_a_finished_run_is_freed():
     recurrent = make_model("gru", 1)
     x, state = inputs(recurrent)
     steps = recurrent.unroll(x[..., :INPUTS])
-    output, layers = steps(recurrent.split(state), x[:, 0, INPUTS:])
+    output, layers = steps(recurrent.unpack_state(state), x[:, 0, INPUTS:])
     kept = weakref.ref(steps.layers[0][0].inputs[0])
     gc.disable()  # so that only reference counting frees it
     try:
@@ -187,11 +187,11 @@ def test_under_autocast_an_lstm_cell_accumulates_in_float32():
         recurrent.rnn.bias_ih_l0.copy_(torch.tensor([0.0, 20.0, 0.01, 0.0]).repeat_interleave(HIDDEN))  # i f g o
     x, state = torch.zeros(BATCH, 500, INPUTS), torch.zeros(BATCH, 1, 2 * HIDDEN)
     with torch.autocast("cpu", torch.bfloat16):
-        steps, layers = recurrent.unroll(x), recurrent.split(state)
+        steps, layers = recurrent.unroll(x), recurrent.unpack_state(state)
         for _ in range(500):
             output, layers = steps(layers)
     assert output.dtype == torch.bfloat16
-    c = recurrent.join(layers)[..., HIDDEN:]
+    c = recurrent.pack_state(layers)[..., HIDDEN:]
     torch.testing.assert_close(c, torch.full_like(c, 500 * 0.005), rtol=0.005, atol=0)  # 1/2 tanh(0.01) a step
 
 

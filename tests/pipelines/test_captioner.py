@@ -87,7 +87,7 @@ def test_a_model_without_attention_has_no_map(picture):
 def test_a_caption_can_be_empty(picture, tmp_path):
     captioner = make_captioner()
     with torch.no_grad():
-        captioner.model.output.bias[END] = 1e3
+        captioner.model.readout.bias[END] = 1e3
     caption = captioner(picture)
     assert caption.text == ""
     assert caption.attention[0].weights.shape == (1, 0, 6)

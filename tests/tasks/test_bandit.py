@@ -80,7 +80,7 @@ def test_the_index_is_the_mean_at_the_last_pull_and_larger_before():
 
 def test_rollout_returns_the_rewards_of_the_sampled_actions():
     _, model = prepared()
-    torch.nn.init.normal_(model.output.weight)
+    torch.nn.init.normal_(model.readout.weight)
     games = draw_games(BANDITS, 0, range(50))
     actions, rewards = rollout(model, games)
     assert torch.equal(rewards, games.rewards.gather(2, actions[..., None])[..., 0])

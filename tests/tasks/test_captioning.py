@@ -83,7 +83,7 @@ def test_batch_targets_have_begin_and_end_tokens():
     np.testing.assert_allclose(batch.images[0].numpy(), task.train.images[3] / 127.5 - 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{"spread": 0.1}, {"decoder": "tell"}], ids=str)
+@pytest.mark.parametrize("changes", [{"doubly_stochastic": 0.1}, {"decoder": "tell"}], ids=str)
 def test_a_padded_batch_has_the_same_loss(changes):
     task = prepared(label_smoothing=0.1)
     model = small(task, **changes).eval()
@@ -93,7 +93,7 @@ def test_a_padded_batch_has_the_same_loss(changes):
     torch.testing.assert_close(task.loss(model, padded), task.loss(model, plain))
     logits, weights = model.forward_with_weights(plain.images, plain.target_in)
     expected = F.cross_entropy(logits.flatten(0, 1), plain.target_out.flatten(), label_smoothing=0.1)
-    if "spread" in changes:
+    if "doubly_stochastic" in changes:
         expected = expected + 0.1 * (1 - weights.sum(dim=1)).square().sum() / plain.tokens
     torch.testing.assert_close(task.loss(model, plain), expected)
 

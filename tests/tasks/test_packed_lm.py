@@ -21,7 +21,14 @@ TEXTS = ["the cat sat", "a dog", "on the mat sat a dog and a cat", "mat", "and t
 TOKENIZER = WordTokenizer.train(TEXTS)
 SETTINGS = {"batch_size": 24, "length": 12, "valid_size": 3}
 CONFIG = GPT2Config(
-    vocab_size=len(TOKENIZER), dim=16, heads=2, layers=2, max_length=12, dropout=0.0, attention_dropout=0.0, ends=True
+    vocab_size=len(TOKENIZER),
+    dim=16,
+    heads=2,
+    layers=2,
+    max_length=12,
+    dropout=0.0,
+    attention_dropout=0.0,
+    has_end_token=True,
 )
 
 
@@ -107,7 +114,7 @@ def test_a_small_model_memorises_the_documents():
             loss.backward()
             optimizer.step()
     assert Generator(model, TOKENIZER)("the cat", max_new_tokens=9, temperature=1e-3).text == "the cat sat"
-    unending = GPT2(CONFIG.replace(ends=False))
+    unending = GPT2(CONFIG.replace(has_end_token=False))
     unending.load_state_dict(model.state_dict())
     assert len(Generator(unending, TOKENIZER)("the cat", max_new_tokens=9, temperature=1e-3).text.split()) == 11
     for before, after in (("on the mat sat", TOKENIZER.encode("a")[0]), ("the cat sat", END)):

@@ -25,7 +25,7 @@ def model() -> RNNSeq2Seq:
     model = RNNSeq2Seq(RNNSeq2SeqConfig(**sizes, embedding_dim=4, hidden_dim=4, max_length=20)).eval()
     bias = torch.zeros(len(tokenizer))
     bias[tokenizer.encode("a")[0]] = 50.0
-    model.output.register_forward_hook(lambda module, inputs, output: output + bias)
+    model.readout.register_forward_hook(lambda module, inputs, output: output + bias)
     model.tokenizer = tokenizer
     return model
 

@@ -23,9 +23,21 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import Mask, Padding, Sizes, TreePositions
-from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    PositionTerm,
+    PositiveFloat,
+    Rate,
+    ScoreTerm,
+    Size,
+    StringList,
+    Term,
+    require,
+)
 from qkv.errors import InputError
-from qkv.nn.embedding import build_encoding, build_position
+from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
@@ -69,7 +81,7 @@ class BertConfig(Config):
     attention_dropout: Rate = 0.1  # of the attention weights
     pooler: bool = True  # whether there is a pooled vector of the text
     tie_embeddings: bool = True  # tie the embedding and the output of the MLM head
-    layer_norm_eps: Rate = 1e-12  # epsilon of layer normalization
+    layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
 
     @property
     def sizes(self) -> Sizes:
@@ -82,8 +94,10 @@ class BertConfig(Config):
         require(self.dim * widest <= 2**34, f"dim: a matrix of {self.dim} x {widest} is too large")
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         check_tree(self.tree, self.position)
-        require(self.tree == "none" or self.head in (None, "tagger"), f"tree {self.tree!r} needs head 'tagger'")
-        require(self.pooler or self.head not in SEQUENCE_HEADS, f"head {self.head!r} needs pooler = true")
+        if self.tree != "none":
+            require(self.head in (None, "tagger"), f"tree {self.tree!r} needs head 'tagger'")
+        if self.head in SEQUENCE_HEADS:
+            require(self.pooler, f"head {self.head!r} needs pooler = true")
         require(len(self.label_names) in (0, self.labels), f"label_names must name all {self.labels} labels, or none")
         return self
 
@@ -150,14 +164,21 @@ class Bert(TextEncoder):
         return self.pooler(hidden[:, 0]).tanh()
 
     def logits(self, hidden: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch *shape"] | Pretraining:
-        """Return the head's logits: [batch, length, vocabulary, labels or 2] per token, or [batch, labels] per text."""
+        """Return the head's logits.
+
+        masked_lm                    [batch, length, vocabulary]
+        tagger, span                 [batch, length, labels], with start and end as the 2 labels of span
+        classifier, next_sentence    [batch, labels], with 2 labels of next_sentence
+        pretraining                  those of masked_lm and next_sentence
+        """
         head = self.config.head
         if head is None:
             raise InputError("this BERT has no head: build it with one, e.g. head = 'classifier'")
         if self.label is None:
             return self.mlm_logits(hidden)
-        labels = self.label(self.label_dropout(self.pooled(hidden) if head in SEQUENCE_HEADS else hidden))
-        return Pretraining(self.mlm_logits(hidden), labels) if head == "pretraining" else labels
+        features = self.pooled(hidden) if head in SEQUENCE_HEADS else hidden
+        label_logits = self.label(self.label_dropout(features))
+        return Pretraining(self.mlm_logits(hidden), label_logits) if head == "pretraining" else label_logits
 
     def mlm_logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch vocabulary"]:
         """Return the MLM head's logits; training computes them at the masked positions only."""
@@ -173,7 +194,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(config.vocab_size, config.dim)  # E
         self.segments = nn.Embedding(config.segments, config.dim)  # S
-        self.positions = build_encoding(config.position, config.sizes)  # P
+        self.positions = build_positional_encoding(config.position, config.sizes)  # P
         self.depths = TreeDepth(config.tree, config.dim)  # D
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
@@ -197,7 +218,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout, backend=config.backend,
-            score=config.score.build(config.sizes), position=build_position(config.position, config.sizes),
+            score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
             align=config.align.build(config.sizes),
         )  # fmt: skip
         self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)

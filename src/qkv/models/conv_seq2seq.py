@@ -9,10 +9,9 @@
     x^l = (h + O c) + x^{l-1}                               residual
     p(y_{i+1}) = softmax(E R x^L_i)
 
-Every sum of two terms is scaled by sqrt(1/2), and every layer is initialized to preserve variance (`qkv.nn.conv`). The
-encoder receives gradients from all decoder layers, so they are divided by their number, except for the gradients of the
-embeddings e in the attention values. z and e come from the convolutional encoder of the paper or from any other of
-`qkv.nn.encoders`.
+Every sum of two vectors is multiplied by sqrt(1/2), and every layer is initialized to preserve the variance of its
+input (`qkv.nn.conv`). All decoder layers attend to z, so the gradient of z is divided by the number of decoder layers
+(that of e is not). z and e come from the convolutional encoder of the paper or from another of `qkv.nn.encoders`.
 """
 
 from dataclasses import dataclass
@@ -52,15 +51,16 @@ class ConvSeq2SeqConfig(Config):
     encoder: EncoderTerm = Term("encoder", "conv")  # source encoder: conv, rnn or transformer
     dropout: Rate = 0.2  # dropout of embeddings and of the inputs of the convolutions and of the output layer
     score: ScoreTerm = Term("score", "dot")  # score of queries and encoder states
-    align: AlignTerm = Term("align", "softmax")  # attention weights from scores
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     tie_embeddings: bool = True  # tie source, target and output embeddings; needs a shared vocabulary
     max_length: Size = 512  # maximum source and target length
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "ConvSeq2SeqConfig":
-        shared = self.source_vocab_size == self.target_vocab_size
-        require(shared or not self.tie_embeddings, "tie_embeddings needs a shared vocabulary for source and target")
+        if self.tie_embeddings:
+            shared = self.source_vocab_size == self.target_vocab_size
+            require(shared, "tie_embeddings needs a shared vocabulary for source and target")
         encoder_dim = self.encoder.options.get("dim") or self.dim
         require(encoder_dim == self.dim, f"encoder.dim {encoder_dim} must equal dim {self.dim}")
         self.encoder.cls.check_options(self.dim, self.encoder.options)
@@ -69,7 +69,7 @@ class ConvSeq2SeqConfig(Config):
 
     @property
     def attention_sizes(self) -> Sizes:
-        return Sizes(self.dim, self.dim, self.dim, self.max_length)
+        return Sizes(query=self.dim, key=self.dim, hidden=self.dim, max_keys=self.max_length)
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class State:
-    """Decoder state between tokens: only the inputs within reach of the convolutions."""
+    """Decoder state between tokens: the previous inputs that the next convolutions cover."""
 
     memory: Memory
-    past: tuple[Float[Tensor, "batch reach hidden_dim"], ...]  # last kernel - 1 inputs of each layer
-    position: int
+    past: tuple[Float[Tensor, "batch past hidden_dim"], ...]  # last kernel - 1 inputs of each layer
+    position: int  # of the next token
 
 
 @register("model", "conv_seq2seq")
@@ -103,7 +103,8 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
         dim, keep = config.dim, 1 - config.dropout
         self.encoder: SourceEncoder = config.encoder.build(
             EncoderSizes(
-                config.source_vocab_size, dim, dim, config.layers, config.dropout, config.max_length,
+                vocab_size=config.source_vocab_size, embedding_dim=dim, dim=dim, layers=config.layers,
+                dropout=config.dropout, max_length=config.max_length,
                 hidden_dim=config.hidden_dim, kernel=config.kernel,
             )
         )  # fmt: skip
@@ -120,28 +121,32 @@ class ConvSeq2Seq(EncoderDecoder[Memory, State]):
             self.readout.weight = self.encoder.embed.weight
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
+        """Encode the source (see `EncoderDecoder`)."""
         lengths = source.new_full(source.shape[:1], source.shape[1]) if source_lengths is None else source_lengths
         encoded = self.encoder(source, lengths)
         z = scale_gradient(encoded.values, 1 / len(self.decoder))
         sqrt_n = lengths.to(upcast_dtype(z.dtype)).sqrt()[:, None, None]  # n may not be exact in lower precision
         values = (scaled_residual(z, encoded.embedded) * sqrt_n).to(z.dtype)  # sqrt(n) (z + e)
+        # The score of each layer projects the keys once, for all target tokens.
         keys = tuple(cast(DecoderBlock, block).attend.keys(z[:, None]).tensor for block in self.decoder)
         return Memory(keys, values[:, None], lengths)
 
     def init_state(self, memory: Memory) -> State:
+        """Return the decoder state before the first token: zeros as previous inputs."""
         zeros = memory.values.new_zeros(memory.values.shape[0], self.config.kernel - 1, self.config.hidden_dim)
         return State(memory, (zeros,) * len(self.decoder), position=0)
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the new state."""
         g = self.embed(tokens, state.position)
         x = self.up_proj(g)
         present = []
         for block, past, keys in zip(self.decoder, state.past, state.memory.keys, strict=True):
             inputs = torch.cat((past.to(x.dtype), x), dim=1)
             present.append(inputs[:, x.shape[1] :])
-            x = block(inputs, g, Keys(keys), state)
+            x = block(inputs, g, Keys(keys), state)  # Keys: already projected by the score
         logits = self.readout(self.down_proj(x))
         return logits, State(state.memory, tuple(present), state.position + tokens.shape[1])
 
@@ -154,7 +159,7 @@ class DecoderBlock(nn.Module):
         self.convolve = GatedConvolution(config.hidden_dim, config.kernel, config.dropout)
         self.q_proj = init_variance_preserving(nn.Linear(config.hidden_dim, config.dim))  # W and b
         score, align = config.score.build(config.attention_sizes), config.align.build(config.attention_sizes)
-        self.attend = Attend(score, align, backend=config.backend)
+        self.attend = Attend(score, align, backend=config.backend, heads=1)
         self.out_proj = init_variance_preserving(nn.Linear(config.dim, config.hidden_dim))  # O
 
     def forward(
@@ -167,6 +172,9 @@ class DecoderBlock(nn.Module):
         memory, x = state.memory, inputs[:, self.convolve.kernel - 1 :]
         h = self.convolve(inputs)  # h = conv_l(x^{l-1})
         d = scaled_residual(self.q_proj(h), g)  # d_i = W h_i + b + g_i
-        attended = self.attend(d[:, None], keys, memory.values, mask=Padding(memory.lengths), start=state.position)
+        attended = self.attend(
+            d[:, None], keys, memory.values, mask=Padding(memory.lengths),
+            start=state.position,  # position of the first query
+        )  # fmt: skip
         c = attended.output[:, 0]  # c_i = sqrt(n) sum_j a_ij (z_j + e_j)
         return scaled_residual(scaled_residual(h, self.out_proj(c)), x)  # x^l = (h + O c) + x^{l-1}

@@ -1,4 +1,4 @@
-"""Deep contextualised word representations (Peters et al. 2018) from a bidirectional language model.
+"""Deep contextualized word representations (Peters et al. 2018) from a bidirectional language model.
 
     x_t = P H(max_s relu(C * e_{t, s}))        characters e, convolutions C, highway layers H, a projection P
     H(u) = g * relu(T u) + (1 - g) * u,   g = sigmoid(G u)                                 (Srivastava et al. 2015)
@@ -88,8 +88,9 @@ class ElmoConfig(Config):
         require(max(widths) <= self.max_characters, f"filters are wider than max_characters = {self.max_characters}")
         require(sum(features) <= 2**24, "filters have too many features in total")
         require_names(self.label_names, self.labels)
-        for name in ("frozen", "task_embedding_dim", "task_hidden_dim"):
-            require(not getattr(self, name) or self.head in LABEL_HEADS, f"{name} needs head tagger or classifier")
+        if self.head not in LABEL_HEADS:
+            for name in ("frozen", "task_embedding_dim", "task_hidden_dim"):
+                require(not getattr(self, name), f"{name} needs head tagger or classifier")
         return self
 
 
@@ -297,7 +298,7 @@ class ScalarMix(nn.Module):
 
 
 class TaskHead(nn.Module):
-    """r from the layers, and the label logits."""
+    """r from the layers, and the label logits. v is looked up by a hash of the word, so it needs no vocabulary."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()

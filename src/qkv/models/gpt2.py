@@ -4,8 +4,9 @@
     h_l = h' + FFN(LN(h')),   h' = h_{l-1} + MaskedSelfAttention(LN(h_{l-1})),   l = 1 ... L
     p(x_{t+1} | x_1 ... x_t) = softmax(E LN(h_L))
 
-The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialised with N(0, 0.02^2), those of the
-residual projections, W_O and W_2, with deviation 0.02 / sqrt(2L), which keeps the scale of the residual stream.
+The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialized from N(0, 0.02^2). The last
+layers of attention and FFN, whose outputs are added to h, have the standard deviation 0.02 / sqrt(2L) instead, so that
+the scale of h does not grow with the number of layers.
 """
 
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from torch import nn
 
 from qkv.attention import Cache, Causal, Documents, Mask, Prefix, ScaledDot, Sizes
 from qkv.attention.mask import Not
-from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, Term, require
+from qkv.config import AlignTerm, Config, Count, PositionTerm, PositiveFloat, Rate, ScoreTerm, Size, Term, require
 from qkv.errors import InputError
-from qkv.nn.embedding import build_encoding, build_position, positions_within
+from qkv.nn.embedding import build_attention_position, build_positional_encoding, positions_within
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import LanguageModel
@@ -50,13 +51,13 @@ class GPT2Config(Config):
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     inverse_layer_scale: bool = False  # divide the scores of layer l by l
-    upcast_scores: bool = False  # kept for transformers; scores are always computed in float32 here
+    upcast_scores: bool = False  # ignored (scores are in float32); stored so that Hugging Face configs round-trip
     activation: Activation = "gelu_tanh"  # of the feed-forward networks
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate = 0.1  # of the attention weights
     tie_embeddings: bool = True  # tie embedding and output layer
-    layer_norm_eps: Rate = 1e-5  # epsilon of layer normalization
-    ends: bool = False  # whether training texts end with an end token
+    layer_norm_eps: PositiveFloat = 1e-5  # epsilon of layer normalization
+    has_end_token: bool = False  # whether training texts end with an end token, at which `qkv generate` stops
 
     @property
     def sizes(self) -> Sizes:
@@ -67,8 +68,8 @@ class GPT2Config(Config):
         widest = max(self.vocab_size, self.ffn_dim or 4 * self.dim, self.max_length, 3 * self.dim)
         require(self.dim * widest <= 2**34, f"dim: a matrix of {self.dim} x {widest} is too large")
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
-        plain_dot = self.score.name in ("dot", "scaled_dot")
-        require(plain_dot or not self.inverse_layer_scale, "inverse_layer_scale needs score dot or scaled_dot")
+        if self.inverse_layer_scale:
+            require(self.score.name in ("dot", "scaled_dot"), "inverse_layer_scale needs score dot or scaled_dot")
         return self
 
 
@@ -93,7 +94,7 @@ class GPT2(LanguageModel[State]):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.dim)  # E
-        self.positions = build_encoding(config.position, config.sizes)  # P
+        self.positions = build_positional_encoding(config.position, config.sizes)  # P
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
@@ -122,42 +123,48 @@ class GPT2(LanguageModel[State]):
     ) -> Float[Tensor, "batch length vocabulary"]:
         """Return the logits after each token.
 
-        For left-padded batches, `padding` is the number of padding positions per row. For packed batches, `documents`
-        is the document index of each token: attention is restricted to the document, and positions restart in each.
+        Three kinds of batches: plain; left-padded, with `padding` positions before each row's first token; packed, with
+        the document index of each token in `documents`. In a packed batch, tokens attend to their own document only,
+        and positions restart in each document.
         """
         if documents is None:
-            return self.forward_from(tokens, self.init_state(tokens.shape[0], padding))[0]
+            logits, _ = self.forward_from(tokens, self.init_state(tokens.shape[0], padding))
+            return logits
         if padding is not None:
             raise InputError("documents and padding are mutually exclusive: a batch is either packed or left-padded")
-        return self._run(tokens, positions_within(documents), Causal() & Documents(documents))[0]
+        logits, _ = self._run(tokens, positions_within(documents), Causal() & Documents(documents))
+        return logits
 
     def init_state(self, batch: int, padding: Int[Tensor, "batch"] | None = None) -> State:
-        return State(None, 0, padding)
+        """Return the state before the first token (see `LanguageModel`)."""
+        return State(past=None, position=0, padding=padding)
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
-        mask: Mask = Causal()
-        positions: int | Tensor = state.position
-        if state.padding is not None:
-            position = state.position + torch.arange(tokens.shape[1], device=tokens.device)
-            positions = (position - state.padding[:, None]).clamp(min=0)  # counted from each row's first token
-            mask &= Not(Prefix(state.padding))  # not ~Prefix, which torch.compile cannot trace
-        logits, past = self._run(tokens, positions, mask, state.past)
+        """Return the logits after each token, and the new state."""
+        if state.padding is None:
+            logits, past = self._run(tokens, state.position, Causal(), state.past)
+        else:
+            columns = state.position + torch.arange(tokens.shape[1], device=tokens.device)
+            positions = (columns - state.padding[:, None]).clamp(min=0)  # counted from each row's first token
+            mask = Causal() & Not(Prefix(state.padding))  # not ~Prefix, which torch.compile cannot trace
+            logits, past = self._run(tokens, positions, mask, state.past)
         return logits, State(past, state.position + tokens.shape[1], state.padding)
 
     def _run(
         self,
         tokens: Int[Tensor, "batch length"],
-        positions: int | Int[Tensor, "batch length"],  # of all tokens, or of the first
+        positions: int | Int[Tensor, "batch length"],  # position of the first token, or of every token
         mask: Mask,
         past: tuple[Cache, ...] | None = None,
     ) -> tuple[Float[Tensor, "batch length vocabulary"], tuple[Cache, ...]]:
-        """Return the logits after each token and the caches of all layers."""
+        """Return the logits after each token, and the key/value caches of all layers."""
         x = self.embed(tokens)
         if self.positions is not None:
             x = self.positions.add_to(x, positions)
-        x, present = self.dropout(x), []
+        x = self.dropout(x)
+        present = []
         for block, cache in zip(self.blocks, past or (None,) * len(self.blocks), strict=True):
             x, new_cache = block(x, mask, cache)
             present.append(new_cache)
@@ -174,7 +181,7 @@ class Block(nn.Module):
             score = ScaledDot(score.scale_for(config.sizes.query) / layer)
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout, backend=config.backend, score=score,
-            position=build_position(config.position, config.sizes), align=config.align.build(config.sizes),
+            position=build_attention_position(config.position, config.sizes), align=config.align.build(config.sizes),
         )  # fmt: skip
         self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.ffn = FeedForward(config.dim, config.ffn_dim or 4 * config.dim, activation=config.activation)

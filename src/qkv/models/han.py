@@ -6,8 +6,8 @@
         u_i  = tanh(W h_i + b),    a_i = softmax_i(u_i . u_s),     v = sum_i a_i h_i              sentence attention
         p    = softmax(W v + b)
 
-W, b and the queries u_w and u_s are learned, separately for each level. Without attention, s_i and v are the means of
-the states, or the final states of the GRU.
+W and b are learned separately for words, sentences and labels. The queries, u_w of words and u_s of sentences, are also
+learned. Without attention, s_i and v are the means of the states, or the final states of the GRU.
 """
 
 from typing import Literal
@@ -43,9 +43,9 @@ class HANConfig(Config):
     hidden_dim: Size = 50  # size of the hidden state of each direction of a GRU
     pooling: Literal["attention", "mean", "last"] = "attention"  # pooling of words and of sentences
     score: ScoreTerm = Term("score", "dot")  # score of attention pooling
-    align: AlignTerm = Term("align", "softmax")  # normalization of the scores of attention pooling
+    align: AlignTerm = Term("align", "softmax")  # of attention pooling: from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
-    dropout: Rate = 0.5  # dropout of the inputs of each level and of the label layer
+    dropout: Rate = 0.5  # dropout of the inputs of both GRUs and of the label layer
     word_dropout: Rate = 0.0  # probability of dropping a word (Iyyer et al. 2015)
 
     @model_validator(mode="after")
@@ -61,7 +61,7 @@ class HANConfig(Config):
 
     def sizes(self, max_keys: int) -> Sizes:
         """Sizes of attention pooling over at most `max_keys` words or sentences."""
-        return Sizes(self.width, self.width, self.width, max_keys)
+        return Sizes(query=self.width, key=self.width, hidden=self.width, max_keys=max_keys)
 
 
 @register("model", "han")
@@ -130,15 +130,17 @@ class HAN(TextEncoder):
     def predict(
         self, tokens: Int[Tensor, "batch sentences words"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch labels"]:
+        """Return the logits for a padded batch."""
         return self.logits(self(tokens, lengths=lengths), lengths)
 
     @property
     def width(self) -> int:
+        """Size of h of a sentence."""
         return self.config.width
 
 
 def build_pooling(config: HANConfig, max_keys: int) -> Pooling:
-    """Build the pooling of a level: attention with a learned query u_w or u_s, or its alternatives."""
+    """Build the pooling of words or of sentences: attention with a learned query u_w or u_s, mean or last state."""
     sizes = config.sizes(max_keys)
     attend = Attend(config.score.build(sizes), config.align.build(sizes), backend=config.backend, heads=1)
     return POOLINGS[config.pooling](config.width, attend=attend)

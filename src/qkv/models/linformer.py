@@ -25,9 +25,21 @@ from pydantic import model_validator
 from torch import nn
 
 from qkv.attention import LocalMonotonic, LocalPredictive, Sizes
-from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
-from qkv.errors import InputError
-from qkv.nn.embedding import ScaledEmbedding, build_encoding, is_encoding
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    PositionTerm,
+    PositiveFloat,
+    Rate,
+    ScoreTerm,
+    Size,
+    StringList,
+    Term,
+    require,
+)
+from qkv.errors import ConfigError, InputError
+from qkv.nn.embedding import ScaledEmbedding, build_positional_encoding, is_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
@@ -64,7 +76,7 @@ class LinformerConfig(Config):
     activation: Activation = "gelu"  # of the feed-forward networks
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate = 0.1  # of the attention weights
-    layer_norm_eps: Rate = 1e-12  # epsilon of layer normalization
+    layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
 
     @property
     def sizes(self) -> Sizes:
@@ -78,14 +90,14 @@ class LinformerConfig(Config):
         largest = max(self.dim * widest, self.heads * self.rank * self.max_length)
         require(largest <= 2**34, f"dim: a matrix of {largest:,} elements is too large")
         require(
-            self.position.name == "none" or is_encoding(self.position),
+            self.position.name == "none" or is_encoding(self.position),  # added to the embeddings
             f"position {self.position.name!r} acts inside self-attention, but projected keys have no position: choose "
             "one that is added to the embeddings",
         )
-        require(
-            not issubclass(self.align.cls, LocalMonotonic | LocalPredictive),
-            f"align {self.align.name!r} is a window of positions, but projected keys have no position",
-        )
+        if issubclass(self.align.cls, LocalMonotonic | LocalPredictive):
+            raise ConfigError(
+                f"align {self.align.name!r} is a window of positions, but projected keys have no position"
+            )
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         require(len(self.label_names) in (0, self.labels), f"label_names must name all {self.labels} labels, or none")
         return self
@@ -145,8 +157,10 @@ class Embedding(nn.Module):
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
-        self.positions = build_encoding(config.position, config.sizes._replace(max_keys=config.max_length))  # P
-        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E
+        self.positions = build_positional_encoding(
+            config.position, config.sizes._replace(max_keys=config.max_length)
+        )  # P
+        self.tokens = ScaledEmbedding(config.vocab_size, config.dim, scale=1.0)  # E, with scale 1 as in BERT
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
         self.dropout = Dropout(config.dropout)
 
@@ -193,6 +207,7 @@ class LowRankAttention(MultiHeadAttention):
         if lengths is not None:
             padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
             key, value = (part.masked_fill(padding[:, None, :, None], 0.0) for part in (key, value))
+        # start: position of the first query, which is unrelated to the number of projected keys
         attended = self.attend(query, self.key_projection(key), self.value_projection(value), start=0)
         return self.out_proj(self.merge_heads(attended.output))
 
@@ -202,12 +217,12 @@ class LengthProjection(nn.Module):
 
     A shorter sequence uses the first columns of E, as if it were padded with zeros.
 
-    Each row is initialised to the mean of n / k neighbouring positions (the pooling that the paper mentions as an
-    alternative to E), scaled to unit norm. With a random initialisation, as in the paper's proof, every word would have
-    to be learned separately at each position.
+    Each row of E is initialized to the mean of n / k neighboring positions, scaled to unit norm: mean pooling, which
+    the paper mentions as an alternative to E. From random rows, as in the paper's proof, the model would have to learn
+    the same word again at every position.
     """
 
-    position_axis = 2  # axis of the weight that has one slice per position
+    position_axis = 2  # axis of the weight with one slice per position; fine-tuning copies it to another max_length
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()

@@ -2,7 +2,8 @@
 
     h_t = LSTM(x_t, h_{t-1}),   y_t = W h_t + b
 
-Its memory is the size of its state, and its weights grow with the square of that.
+All that it can remember is in its state [h_t ; c_t], and the recurrent weights grow with the square of the state's
+size. The memory of a neural Turing machine can grow with almost no additional weights.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class LSTMMemoryConfig(Config):
 class State:
     """State between steps."""
 
-    hidden: Float[Tensor, "batch layers both"]  # h_t and c_t
+    hidden: Float[Tensor, "batch layers state_dim"]  # h_t and c_t
 
 
 @register("model", "lstm_memory")
@@ -46,11 +47,13 @@ class LSTMMemory(SequenceModel[State]):
         self.readout = nn.Linear(config.hidden_dim, config.output_dim)  # W and b
 
     def init_state(self, batch: int) -> State:
-        return State(self.readout.weight.new_zeros(batch, self.config.layers, self.recurrent.width))
+        """Return the state before the first step (see `SequenceModel`)."""
+        return State(self.readout.weight.new_zeros(batch, self.config.layers, self.recurrent.state_dim))
 
     def forward_from(
         self, x: Float[Tensor, "batch steps input_dim"], state: State
     ) -> tuple[Float[Tensor, "batch steps output_dim"], State]:
+        """Return the logits of each step, and the new state."""
         self.check_input(x)
         outputs, hidden = self.recurrent(x, state.hidden)
         return self.readout(outputs), State(hidden)

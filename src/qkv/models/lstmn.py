@@ -7,7 +7,7 @@ c_t  = f_t * ~c_t + i_t * ^c_t,   h_t = o_t * tanh(c_t)           an LSTM step f
 p(x_{t+1}) = softmax(O h_t)
 
 An LSTM compresses the past into one vector; this model keeps the state of every token (the hidden tape h and the memory
-tape c) and attends to them. With a span of one token it is an LSTM. `watch` records each token's weights over the
+tape c) and attends to them. With a span of one token it is an LSTM. `qkv.watch` records each token's weights over the
 tokens before it; once a text is longer than the span, over those still on the tape, oldest first.
 """
 
@@ -38,7 +38,7 @@ class LSTMNConfig(Config):
     layers: Count = 1  # number of layers
     span: NonNegativeInt = 128  # number of past tokens that a token attends to; 0: unlimited
     score: ScoreTerm = Term("score", "additive")  # score of a token and a past token
-    align: AlignTerm = Term("align", "softmax")  # normalization of the scores
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     dropout: Rate = 0.2  # dropout of the input and output of each layer
 
@@ -60,9 +60,9 @@ class Tape:
     With truncated back-propagation the tape is kept: later tokens still attend to it, but its gradient is cut.
     """
 
-    keys: Float[Tensor, "batch 1 past key_dim"]  # W_h h_i: the keys as the score transforms them
-    values: Float[Tensor, "batch 1 past both"]  # [h_i ; c_i]
-    query_term: Float[Tensor, "batch hidden"]  # W_~h ~h_{t-1}: the last attended state's term of the next query
+    keys: Float[Tensor, "batch 1 past key_dim"]  # W_h h_i: the keys as projected by the score
+    values: Float[Tensor, "batch 1 past value_dim"]  # [h_i ; c_i]
+    query_term: Float[Tensor, "batch hidden"]  # W_~h ~h_{t-1}, which is added to W_x x_t in the next query
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,13 @@ class LSTMN(LanguageModel[State]):
         self.dropout = Dropout(config.dropout)
 
     def init_state(self, batch: int) -> State:
+        """Return the state before the first token: empty tapes."""
         return State(tuple(cast(MemoryLayer, layer).init_tape(batch) for layer in self.layers))
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the new state."""
         x = self.dropout(self.embed(tokens))
         tapes = []
         for layer, tape in zip(self.layers, state.tapes, strict=True):
@@ -108,8 +110,8 @@ class LSTMN(LanguageModel[State]):
 class MemoryLayer(nn.Module):
     """The recurrence of the paper, for all tokens of one layer.
 
-    Whatever does not depend on the tape is computed for all tokens before the loop; inside it, each vector is
-    multiplied once, by all its matrices stacked.
+    The products with x_t are computed for all tokens before the loop. In the loop, ~h_t is multiplied once, by all of
+    its matrices stacked.
     """
 
     def __init__(self, config: LSTMNConfig, input_dim: int) -> None:
@@ -120,7 +122,7 @@ class MemoryLayer(nn.Module):
         self.input_proj = nn.Linear(input_dim, sum(self.parts))  # W_x and the gates' W, for x_t
         self.read_proj = nn.Linear(hidden, sum(self.parts), bias=False)  # W_~h and the gates' W, for ~h_t
         score, align = build_score(config), config.align.build(config.sizes)
-        self.attend = Attend(score, align, backend=config.backend)
+        self.attend = Attend(score, align, backend=config.backend, heads=1)
         with torch.no_grad():
             self.input_proj.bias[2 * hidden : 3 * hidden] = 1.0  # forget gate (Jozefowicz et al. 2015)
 
@@ -131,6 +133,7 @@ class MemoryLayer(nn.Module):
         keys, values, query_term = (part.to(queries.dtype) for part in (tape.keys, tape.values, tape.query_term))
         outputs = []
         for query, gate, content in zip(queries.unbind(1), gates.unbind(1), contents.unbind(1), strict=True):
+            # Keys: already projected by the score
             attended = self.attend((query + query_term)[:, None, None], Keys(keys), values).output[:, 0, 0]
             h_read, c_read = attended.chunk(2, dim=-1)  # ~h_t, ~c_t
             query_term, gate_read, content_read = self.read_proj(h_read).split(self.parts, dim=-1)
@@ -138,7 +141,8 @@ class MemoryLayer(nn.Module):
             c = f * c_read + i * (content + content_read).tanh()
             h = o * c.tanh()
             outputs.append(h)
-            keys = self._append(keys, self.attend.keys(h[:, None, None]).tensor)
+            new_key = self.attend.keys(h[:, None, None]).tensor  # W_h h_t, projected once for all later queries
+            keys = self._append(keys, new_key)
             values = self._append(values, torch.cat((h, c), dim=-1)[:, None, None])
         output = torch.stack(outputs, dim=1) if outputs else x.new_zeros(*x.shape[:2], self.hidden)
         # Keep the precision of the incoming tape: it is the same with autocast and without.
@@ -171,7 +175,10 @@ def build_score(config: LSTMNConfig) -> Score:
 
 
 class ProjectedAdditive(HiddenLayer):
-    """v . tanh(q + W_h h_i): the additive score for a query q that is already projected."""
+    """v . tanh(q + W_h h_i): the additive score for a query q that is already projected.
+
+    The base class computes v . tanh(W q + U k), a feed-forward network with one hidden layer; here W q = q and U = W_h.
+    """
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

@@ -5,11 +5,14 @@
     v_t = address(h_t, M_t, v_{t-1}),       r_t = sum_i v_t(i) M_t(i)                                    the read heads
     y_t = W [h_t ; r_t] + b
 
-`address` is attention with the locations as keys: by content alone, w = softmax(b cos(k, M(i))), or by content and
-location (`qkv.attention.addressing`), which can also keep the previous weights or shift them. Unlike an LSTM's cells,
-the memory lets a machine generalize to longer sequences than in training. Only the heads' initial weights depend on the
-number of locations. `watch` records the heads as "write_heads" and "read_heads": a row for each step, over the
-locations.
+M_t(i) is the content of location i, e_t and a_t are the vectors that a write head erases and adds, w_t and v_t are
+attention weights over the locations.
+
+`address` is attention with the locations as keys: by content alone, w = softmax(b cos(k, M(i))) with a key k and a
+strength b computed from h_t, or by content and location, which can also keep the previous weights or shift them
+(`qkv.attention.addressing`). Unlike an LSTM's cells, the memory lets a machine generalize to longer sequences than in
+training. Only the heads' initial weights depend on the number of locations. `qkv.watch` records the heads as
+"write_heads" and "read_heads": a row for each step, over the locations.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +28,7 @@ from qkv.attention import Addressing, Attend, Cosine
 from qkv.config import Config, Count, NonNegativeInt, Size, require
 from qkv.nn.fast import StepLinear
 from qkv.nn.interfaces import SequenceModel
-from qkv.nn.rnn import Layer, Recurrent
+from qkv.nn.rnn import LayerState, Recurrent
 from qkv.registry import register
 from qkv.types import Float, Tensor
 
@@ -35,7 +38,8 @@ INITIAL_FOCUS = 10.0  # initial logit of the first location: heads start there
 Memory = Float[Tensor, "batch locations location_dim"]
 Weights = Float[Tensor, "batch heads locations"]
 OneHot = Float[Tensor, "batch locations locations"]
-Step = Callable[[Sequence[Layer], Tensor], tuple[Tensor, list[Layer]]]
+# One step of a controller: (state, r_{t-1}) -> (h_t, new state); x_t is known to the function.
+StepFunction = Callable[[Sequence[LayerState], Tensor], tuple[Tensor, list[LayerState]]]
 
 
 class NTMConfig(Config):
@@ -45,7 +49,7 @@ class NTMConfig(Config):
     output_dim: Size = 8  # number of bits predicted per step; set by the data
     controller: Literal["feedforward", "lstm"] = "feedforward"  # controller network; feedforward has no state
     hidden_dim: Size = 100  # size of the controller's hidden state
-    # Each row of the batch needs locations^2 numbers: one-hot locations are appended to the memory.
+    # At most 4096: each row of the batch needs locations^2 numbers for the one-hot values of the locations.
     locations: Annotated[int, Field(ge=1, le=4096)] = 128  # number of memory locations
     location_dim: Size = 20  # size of a memory location
     read_heads: Count = 1  # number of read heads
@@ -66,7 +70,7 @@ class NTMConfig(Config):
 class State:
     """State between steps."""
 
-    controller: tuple[Layer, ...]  # h and c of an LSTM; empty for a feed-forward controller
+    controller: tuple[LayerState, ...]  # h and c of an LSTM; empty for a feed-forward controller
     memory: Float[Tensor, "batch locations location_dim"]  # M_t
     read: Float[Tensor, "batch heads location_dim"]  # r_t
     write_weights: Float[Tensor, "batch write_heads locations"]  # w_t
@@ -92,6 +96,7 @@ class NTM(SequenceModel[State]):
         self.readout = nn.Linear(config.hidden_dim + read_dim, config.output_dim)  # W and b
 
     def init_state(self, batch: int) -> State:
+        """Return the state before the first step (see `SequenceModel`)."""
         config, like = self.config, self.readout.weight
         return State(
             self.controller.init_state(batch),
@@ -104,19 +109,22 @@ class NTM(SequenceModel[State]):
     def forward_from(
         self, x: Float[Tensor, "batch steps input_dim"], state: State
     ) -> tuple[Float[Tensor, "batch steps output_dim"], State]:
+        """Return the logits of each step, and the new state."""
         self.check_input(x)
         sizes = (self.write_heads.param_count, self.read_heads.param_count)
         # No autocast: rounding errors in the weights add up over the steps.
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.readout.weight.dtype)
-            control = self.controller.unroll(x)
+            controller_step = self.controller.unroll(x)
+            # StepLinear: the same linear layer, faster if it is applied step by step
             head_params = StepLinear.from_linear(self.head_params, x.shape[1], x.shape[0])
-            controller_state: Sequence[Layer] = state.controller
+            controller_state: Sequence[LayerState] = state.controller
             memory, read, w, v = state.memory, state.read, state.write_weights, state.read_weights
+            # Attention returns only sum_i w(i) value_i. With the one-hot vector of i as value_i, that is w itself.
             one_hot = torch.eye(memory.shape[1], dtype=memory.dtype, device=memory.device).expand(len(x), -1, -1)
             outputs = []
             for _ in range(x.shape[1]):
-                h, controller_state = control(controller_state, read.flatten(1))
+                h, controller_state = controller_step(controller_state, read.flatten(1))
                 write_params, read_params = head_params(h).split(sizes, dim=-1)
                 memory, w = self.write_heads(write_params, memory, w, one_hot)
                 read, v = self.read_heads(read_params, memory, v, one_hot)
@@ -132,11 +140,12 @@ class LSTMController(nn.Module):
         super().__init__()
         self.recurrent = Recurrent("lstm", inputs, hidden)
 
-    def init_state(self, batch: int) -> tuple[Layer, ...]:
+    def init_state(self, batch: int) -> tuple[LayerState, ...]:
         zeros = next(self.parameters()).new_zeros(batch, self.recurrent.hidden)
         return ((zeros, zeros),)
 
-    def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> Step:
+    def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> StepFunction:
+        """Return a step function, with the products of x and the input weights computed for all steps at once."""
         return self.recurrent.unroll(x)
 
 
@@ -147,25 +156,27 @@ class FeedForwardController(nn.Module):
         super().__init__()
         self.layer = nn.Linear(inputs, hidden)
 
-    def init_state(self, batch: int) -> tuple[Layer, ...]:
+    def init_state(self, batch: int) -> tuple[LayerState, ...]:
         return ()
 
-    def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> Step:
+    def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> StepFunction:
+        """Return a step function, with W x of all steps computed at once."""
         w_x, w_read = self.layer.weight.split((x.shape[-1], self.layer.in_features - x.shape[-1]), dim=1)
         linear = StepLinear(F.linear(x.transpose(0, 1), w_x, self.layer.bias), w_read)
         return lambda state, read: (linear(read).tanh(), [])
 
 
 class Heads(nn.Module):
-    """Attention heads over the memory, controlled by `param_count` parameters that the controller emits."""
+    """Attention heads over the memory, controlled by `param_count` outputs of the controller at each step."""
 
     def __init__(self, heads: int, config: NTMConfig) -> None:
         super().__init__()
         self.heads, self.locations, self.location_dim = heads, config.locations, config.location_dim
         self.by_location = config.addressing == "content_and_location"
-        # key k and strength b; gate g, sharpening gamma and shift distribution
-        self.parts = (config.location_dim, 1, *((1, 1, 2 * config.max_shift + 1) if self.by_location else ()))
-        self.param_count = heads * sum(self.parts)
+        self.address_sizes = {"key": config.location_dim, "strength": 1}  # parameters of a head: k and b
+        if self.by_location:
+            self.address_sizes |= {"gate": 1, "sharpening": 1, "shift": 2 * config.max_shift + 1}
+        self.param_count = heads * sum(self.address_sizes.values())
         # The controller emits the strength b at each step, so the score's own scale is not learned.
         self.attend = Attend(Cosine(heads=heads).requires_grad_(False), heads=heads)
         self.initial_logits = nn.Parameter(torch.zeros(heads, config.locations)) if self.by_location else None  # of w_0
@@ -186,16 +197,20 @@ class Heads(nn.Module):
         values: Float[Tensor, "batch locations value_dim"],
         previous: Weights,
     ) -> Float[Tensor, "batch heads value_dim"]:
-        """Return the attention output of each head over `values`, addressed by `params`."""
-        key, strength, *location = params.unflatten(1, (self.heads, 1, -1)).split(self.parts, dim=-1)
+        """Return sum_i w(i) value_i of each head, with the weights w given by `params` and the previous weights."""
+        parts = params.unflatten(1, (self.heads, 1, -1)).split(tuple(self.address_sizes.values()), dim=-1)
+        part = dict(zip(self.address_sizes, parts, strict=True))  # each [batch, heads, 1, size]
+        key, strength = part["key"].tanh(), F.softplus(part["strength"][..., 0])
         if self.by_location:
-            gate, sharpening = location[0][..., 0].sigmoid(), 1 + F.softplus(location[1][..., 0])
-            shift = location[2].softmax(dim=-1)
-        else:
-            gate = sharpening = torch.ones_like(strength[..., 0])
-            shift = torch.ones_like(strength)
-        align = Addressing(previous[:, :, None], gate, shift, sharpening, F.softplus(strength[..., 0]))
-        return self.attend(key.tanh(), memory[:, None], values[:, None], align=align).output[:, :, 0]
+            gate = part["gate"][..., 0].sigmoid()
+            sharpening = 1 + F.softplus(part["sharpening"][..., 0])
+            shift = part["shift"].softmax(dim=-1)
+        else:  # content only: no interpolation with the previous weights, no shift, no sharpening
+            gate = sharpening = torch.ones_like(strength)
+            shift = torch.ones_like(part["strength"])
+        # Addressing is the alignment, from scores to weights. It depends on the step, so it is built for each call.
+        align = Addressing(previous[:, :, None], gate, shift, sharpening, strength)
+        return self.attend(key, memory[:, None], values[:, None], align=align).output[:, :, 0]
 
 
 class ReadHeads(Heads):
@@ -204,7 +219,7 @@ class ReadHeads(Heads):
     def forward(
         self, params: Float[Tensor, "batch params"], memory: Memory, previous: Weights, one_hot: OneHot
     ) -> tuple[Float[Tensor, "batch heads location_dim"], Weights]:
-        """Return r and v; `one_hot` locations are appended to the memory, so that attention also returns v."""
+        """Return r and v: the attention output over the values [M(i) ; one-hot i]."""
         output = self.address(params, memory, torch.cat((memory, one_hot), dim=-1), previous)
         read, weights = output.split((self.location_dim, self.locations), dim=-1)
         return read, weights
@@ -215,16 +230,18 @@ class WriteHeads(Heads):
 
     def __init__(self, heads: int, config: NTMConfig) -> None:
         super().__init__(heads, config)
-        self.sizes = (self.param_count, heads * 2 * config.location_dim)  # of the address; of e and a
-        self.param_count = sum(self.sizes)
+        address_count, change_count = self.param_count, heads * 2 * config.location_dim  # 2: e and a
+        self.param_sizes = (address_count, change_count)
+        self.param_count = address_count + change_count
 
     def forward(
         self, params: Float[Tensor, "batch params"], memory: Memory, previous: Weights, one_hot: OneHot
     ) -> tuple[Memory, Weights]:
         """Return M' and w."""
-        address, changes = params.split(self.sizes, dim=-1)
+        address, changes = params.split(self.param_sizes, dim=-1)
         weights = self.address(address, memory, one_hot, previous)
-        erase, add = changes.unflatten(1, (self.heads, 2 * self.location_dim)).chunk(2, dim=-1)  # e and a
-        for weight, erased in zip(weights.unbind(1), erase.sigmoid().unbind(1), strict=True):
+        erase, add = changes.unflatten(1, (self.heads, 2 * self.location_dim)).chunk(2, dim=-1)
+        erase, add = erase.sigmoid(), add.tanh()  # e and a
+        for weight, erased in zip(weights.unbind(1), erase.unbind(1), strict=True):
             memory = memory * (1 - weight[:, :, None] * erased[:, None])
-        return torch.baddbmm(memory, weights.transpose(1, 2), add.tanh()), weights
+        return torch.baddbmm(memory, weights.transpose(1, 2), add), weights

@@ -7,8 +7,8 @@ GRU   h_t = (1 - z_t) * n_t + z_t * h_{t-1},   r, z = sigmoid(W x_t + U h_{t-1} 
       n_t = tanh(W x_t + b + r_t * (U h_{t-1} + b'))
 p(x_{t+1}) = softmax(O h_t)
 
-Layers are stacked. Two kinds of dropout suit recurrences: one mask for all steps of a sequence, on the input and output
-of the layers (Gal and Ghahramani 2016), and a mask on the recurrent matrix U (Merity et al. 2018).
+Layers are stacked. There are two kinds of dropout: of the input and output of each layer, with the same mask at every
+step of a sequence (Gal and Ghahramani 2016), and of the entries of the recurrent matrix U (Merity et al. 2018).
 """
 
 from collections.abc import Callable
@@ -48,10 +48,11 @@ class RNNLMConfig(Config):
 
     @model_validator(mode="after")
     def check_sizes(self) -> "RNNLMConfig":
-        require(
-            not self.tie_embeddings or self.embedding_dim == self.hidden_dim,
-            f"tie_embeddings needs embedding_dim = hidden_dim, not {self.embedding_dim} and {self.hidden_dim}",
-        )
+        if self.tie_embeddings:
+            require(
+                self.embedding_dim == self.hidden_dim,
+                f"tie_embeddings needs embedding_dim = hidden_dim, not {self.embedding_dim} and {self.hidden_dim}",
+            )
         return self
 
 
@@ -92,12 +93,14 @@ class RNNLM(LanguageModel[State]):
             self.readout.weight = self.embed.weight
 
     def init_state(self, batch: int) -> State:
+        """Return the state before the first token (see `LanguageModel`)."""
         hidden, *cell = self.initial_state.expand(-1, batch, -1, -1)
         return State(hidden, cell[0] if cell else None)
 
     def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the new state."""
         x = self.dropout(self.embed(tokens))
         hidden, cell = [], []
         for number, layer in enumerate(self.layers):

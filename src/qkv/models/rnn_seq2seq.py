@@ -1,27 +1,28 @@
 """Recurrent encoder-decoders: a fixed context vector, or attention over the source.
 
 The encoder computes a state h_i of each source token i, by default h_i = [forward_i ; backward_i] of a bidirectional
-RNN, and a summary h_n of the sentence: the final states or, for encoders without them, the mean of h_i
-(`qkv.nn.encoders`). s_t is the state of the decoder, y_{t-1} the embedding of the previous token, B the bridge:
+RNN, and its final state h_n, a summary of the sentence; for encoders that are not recurrent, h_n is the mean of all h_i
+(`qkv.nn.encoders`). s_t is the state of the decoder, y_{t-1} the embedding of the previous token, o_t the input of the
+readout O:
 
-    s_0 = tanh(B h_n),   p(y_t) = softmax(O t_t)
+    s_0 = tanh(B h_n),   p(y_t) = softmax(O o_t)       B is the bridge from encoder to decoder
 
 decoder = "plain"       Cho et al. (2014); Sutskever, Vinyals and Le (2014)
     s_t = RNN([y_{t-1} ; c], s_{t-1}),   c = h_n
-    t_t = tanh(R [s_t ; y_{t-1} ; c])
+    o_t = tanh(R [s_t ; y_{t-1} ; c])
     where `context` selects whether h_n is the initial state, the input c of every step, or both
 
 decoder = "bahdanau"    Bahdanau, Cho and Bengio (2015): attention with the previous state, before the recurrence
     a_ti = softmax_i(score(s_{t-1}, h_i)),   score(s, h) = v . tanh(W s + U h)
     c_t = sum_i a_ti h_i
     s_t = RNN([y_{t-1} ; c_t], s_{t-1})
-    t_t = tanh(R [s_t ; c_t ; y_{t-1}])
+    o_t = tanh(R [s_t ; c_t ; y_{t-1}])
 
 decoder = "luong"       Luong, Pham and Manning (2015): attention with the new state, after the recurrence
-    s_t = RNN([y_{t-1} ; t_{t-1}], s_{t-1})            with input feeding, else s_t = RNN(y_{t-1}, s_{t-1})
+    s_t = RNN([y_{t-1} ; o_{t-1}], s_{t-1})            with input feeding, else s_t = RNN(y_{t-1}, s_{t-1})
     a_ti = softmax_i(score(s_t, h_i)),   score(s, h) = s . h, s W h, v . tanh(W [s ; h]) or (W s)_i
     c_t = sum_i a_ti h_i
-    t_t = tanh(R [s_t ; c_t])                          the attentional state
+    o_t = tanh(R [s_t ; c_t])                          the attentional state
 """
 
 from abc import ABC, abstractmethod
@@ -57,38 +58,42 @@ class RNNSeq2SeqConfig(Config):
     encoder: EncoderTerm = Term("encoder", "rnn")  # source encoder: rnn, conv or transformer
     bridge: Literal["none", "linear", "tanh"] = "tanh"  # from h_n to the initial state of the decoder; none: copy
     decoder: Literal["bahdanau", "luong", "plain"] = "bahdanau"  # equations of the decoder
-    context: Literal["initial", "every_step", "both"] = "initial"  # plain: use of h_n
+    context: Literal["initial", "every_step", "both"] = "initial"  # plain: where h_n is used, in s_0 or in every step
     input_feeding: bool = True  # luong: feed the attentional state to the next step
     score: ScoreTerm = Term("score", "additive")  # score of decoder states and encoder states
-    align: AlignTerm = Term("align", "softmax")  # attention weights from scores
-    coverage: bool = False  # add the attention so far to the keys (See, Liu and Manning 2017)
-    tie_embeddings: bool = False  # tie target embedding and output, and source embedding if the vocabulary is shared
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
+    coverage: bool = False  # add the sum of the attention weights so far to the keys (See, Liu and Manning 2017)
+    tie_embeddings: bool = False  # tie target embedding and readout, and source embedding if the vocabulary is shared
     scheduled_sampling: Probability = 0.0  # probability of feeding the model's own token in training
-    dropout: Rate = 0.1  # dropout of embeddings, between layers, of encoder states and of t_t
+    dropout: Rate = 0.1  # dropout of embeddings, between layers, of encoder states and of o_t
     context_dropout: Rate | None = None  # dropout of the encoder states for attention; default: dropout
     max_length: Size = 512  # maximum source and target length
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "RNNSeq2SeqConfig":
-        require(self.decoder == "plain" or self.context == "initial", "context applies to decoder = 'plain' only")
-        require(self.decoder == "luong" or self.input_feeding, "input_feeding applies to decoder = 'luong' only")
-        for key in ("score", "align", "coverage", "context_dropout") if self.decoder == "plain" else ():
-            is_default = getattr(self, key) == type(self).model_fields[key].default
-            require(is_default, f"{key} does not apply to decoder = 'plain', which has no attention")
         require(self.layers * self.hidden_dim <= 2**24, "layers * hidden_dim must be at most 2^24")
         self.encoder.cls.check_options(self.encoder_dim, self.encoder.options)
-        same_shape = self.encoder.cls.has_final_states and self.encoder_dim == self.hidden_dim
-        require(
-            self.bridge != "none"
-            or (same_shape and (self.encoder.options.get("layers") or self.layers) == self.layers),
-            "bridge = 'none' copies the final states of an encoder with the layers and hidden_dim of the decoder: "
-            "set bridge to linear or tanh",
-        )
-        if self.decoder != "plain":
+        if self.decoder == "plain":
+            for key in ("score", "align", "coverage", "context_dropout"):
+                is_default = getattr(self, key) == type(self).model_fields[key].default
+                require(is_default, f"{key} does not apply to decoder = 'plain', which has no attention")
+        else:
+            require(self.context == "initial", "context applies to decoder = 'plain' only")
             check_attention(self.score, self.align, self.attention_sizes)
-        require(not self.coverage or self.score.name != "location", "coverage needs a score that depends on the keys")
-        require(not self.coverage or self.input_feeding, "coverage needs input_feeding: it depends on the last step")
+        if self.decoder != "luong":
+            require(self.input_feeding, "input_feeding applies to decoder = 'luong' only")
+        if self.coverage:
+            require(self.score.name != "location", "coverage needs a score that depends on the keys")
+            require(self.input_feeding, "coverage needs input_feeding: it depends on the last step")
+        if self.bridge == "none":
+            require(
+                self.encoder.cls.has_final_states
+                and self.encoder_dim == self.hidden_dim
+                and self.encoder.options.get("layers") in (None, self.layers),
+                "bridge = 'none' copies the final states of an encoder with the layers and hidden_dim of the decoder: "
+                "set bridge to linear or tanh",
+            )
         return self
 
     @property
@@ -98,11 +103,11 @@ class RNNSeq2SeqConfig(Config):
 
     @property
     def attention_sizes(self) -> Sizes:
-        return Sizes(self.hidden_dim, self.encoder_dim, self.hidden_dim, self.max_length)
+        return Sizes(query=self.hidden_dim, key=self.encoder_dim, hidden=self.hidden_dim, max_keys=self.max_length)
 
     @property
-    def readout_dim(self) -> int:
-        """Size of t_t, the input of the output layer: that of an embedding if tied."""
+    def pre_output_dim(self) -> int:
+        """Size of o_t: that of an embedding if the readout is tied to it."""
         return self.embedding_dim if self.tie_embeddings else self.hidden_dim
 
 
@@ -111,7 +116,7 @@ class Memory:
     """Encoded source."""
 
     final: Float[Tensor, "batch layers features"]  # h_n
-    source: EncodedSource | None  # keys and values of h_i; None for the plain decoder
+    source: EncodedSource | None  # keys and values of h_i, and the coverage so far; None for the plain decoder
 
 
 @dataclass(frozen=True)
@@ -119,9 +124,9 @@ class State:
     """Decoder state between tokens."""
 
     memory: Memory
-    step: Int[Tensor, ""]  # number of tokens so far
-    hidden: Float[Tensor, "batch layers width"]  # s_t of each layer
-    attentional_state: Float[Tensor, "batch readout_dim"] | None = None  # t_t, with input feeding
+    step: Int[Tensor, ""]  # number of tokens so far; align = "local_m" attends around this source position
+    hidden: Float[Tensor, "batch layers state_dim"]  # s_t of each layer
+    attentional_state: Float[Tensor, "batch pre_output_dim"] | None = None  # o_t, with input feeding
 
 
 @register("model", "rnn_seq2seq")
@@ -136,58 +141,64 @@ class RNNSeq2Seq(EncoderDecoder[Memory, State]):
         self.config = config
         self.encoder: SourceEncoder = config.encoder.build(
             EncoderSizes(
-                config.source_vocab_size, config.embedding_dim, config.hidden_dim, config.layers, config.dropout,
-                config.max_length, cell=config.cell, tied=config.tie_embeddings,
+                vocab_size=config.source_vocab_size, embedding_dim=config.embedding_dim, dim=config.hidden_dim,
+                layers=config.layers, dropout=config.dropout, max_length=config.max_length,
+                cell=config.cell, tied=config.tie_embeddings,
             )
         )  # fmt: skip
         self.decoder = DECODERS[config.decoder](config, self.encoder)
-        self.output = nn.Linear(config.readout_dim, config.target_vocab_size, bias=False)  # O
+        self.readout = nn.Linear(config.pre_output_dim, config.target_vocab_size, bias=False)  # O
         self.dropout = Dropout(config.dropout)
         self.context_dropout = Dropout(config.dropout if config.context_dropout is None else config.context_dropout)
         if config.tie_embeddings:  # Press and Wolf (2017)
-            self.output.weight = self.decoder.embed.weight
+            self.readout.weight = self.decoder.embed.weight
             if config.source_vocab_size == config.target_vocab_size:
                 self.encoder.embed.weight = self.decoder.embed.weight
 
     def encode(self, source: Int[Tensor, "batch source"], source_lengths: Int[Tensor, "batch"] | None = None) -> Memory:
+        """Encode the source (see `EncoderDecoder`)."""
         lengths = source.new_full(source.shape[:1], source.shape[1]) if source_lengths is None else source_lengths
         encoded = self.encoder(source, lengths)
         return Memory(encoded.final, self.decoder.precompute(self.context_dropout(encoded.values), source_lengths))
 
     def init_state(self, memory: Memory) -> State:
+        """Return the decoder state before the first token."""
         return self.decoder.init_state(memory)
 
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
+        """Return the logits after each target token; with scheduled sampling in training if it is configured."""
         if self.training and self.config.scheduled_sampling > 0:
             return self.decode_with_sampling(target, memory, self.config.scheduled_sampling)
         return super().decode(target, memory)
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the new state."""
         y = self.dropout(self.decoder.embed(tokens))
-        t, state = self.decoder(y, state)
-        return self.output(self.dropout(t)), replace(state, step=state.step + tokens.shape[1])
+        o, state = self.decoder(y, state)
+        return self.readout(self.dropout(o)), replace(state, step=state.step + tokens.shape[1])
 
 
-DecoderOutput = tuple[Float[Tensor, "batch target readout_dim"], State]  # t_t after each token, and the final state
+DecoderOutput = tuple[Float[Tensor, "batch target pre_output_dim"], State]  # o_t after each token, and the final state
 
 
 class RNNDecoder(nn.Module, ABC):
-    """Embeddings, recurrent layers with their initial state, and the readout layer that computes t_t."""
+    """Embeddings, recurrent layers with their initial state, and the layer before the readout, which computes o_t."""
 
     def __init__(
-        self, config: RNNSeq2SeqConfig, encoder: SourceEncoder, context_dim: int, readout_input_dim: int
+        self, config: RNNSeq2SeqConfig, encoder: SourceEncoder, extra_input_dim: int, pre_output_input_dim: int
     ) -> None:
+        """`extra_input_dim` is the size of the input of the RNN in addition to the embedding: c, c_t or o_{t-1}."""
         super().__init__()
-        embedding = ScaledEmbedding if config.tie_embeddings else nn.Embedding
+        embedding = ScaledEmbedding if config.tie_embeddings else nn.Embedding  # a tied matrix has the readout's scale
         self.embed = embedding(config.target_vocab_size, config.embedding_dim)
         self.rnn = Recurrent(
-            config.cell, config.embedding_dim + context_dim, config.hidden_dim, config.layers, config.dropout
+            config.cell, config.embedding_dim + extra_input_dim, config.hidden_dim, config.layers, config.dropout
         )
-        bridge = "zeros" if config.context == "every_step" else config.bridge
-        self.bridge = Bridge(bridge, (encoder.final_layers, encoder.dim), (config.layers, self.rnn.width))  # B
-        self.readout = nn.Linear(readout_input_dim, config.readout_dim)  # R
+        bridge = "zeros" if config.context == "every_step" else config.bridge  # "zeros": s_0 = 0, h_n is not used
+        self.bridge = Bridge(bridge, (encoder.final_layers, encoder.dim), (config.layers, self.rnn.state_dim))  # B
+        self.pre_output = nn.Linear(pre_output_input_dim, config.pre_output_dim)  # R
 
     def precompute(
         self, values: Float[Tensor, "batch source features"], lengths: Int[Tensor, "batch"] | None
@@ -206,7 +217,7 @@ class RNNDecoder(nn.Module, ABC):
 
 
 class PlainDecoder(RNNDecoder):
-    """s_t = RNN([y_{t-1} ; c], s_{t-1}),   t_t = tanh(R [s_t ; y_{t-1} ; c]), with all steps in one call."""
+    """s_t = RNN([y_{t-1} ; c], s_{t-1}),   o_t = tanh(R [s_t ; y_{t-1} ; c]), with all steps in one call."""
 
     def __init__(self, config: RNNSeq2SeqConfig, encoder: SourceEncoder) -> None:
         context_dim = 0 if config.context == "initial" else encoder.dim
@@ -218,18 +229,20 @@ class PlainDecoder(RNNDecoder):
             c = state.memory.final[:, -1:].expand(-1, y.shape[1], -1)  # h_n of the last layer
             y = torch.cat((y, c), dim=-1)
         s, hidden = self.rnn(y, state.hidden)
-        t = self.readout(torch.cat((s, y), dim=-1)).tanh()
-        return t, replace(state, hidden=hidden)
+        o = self.pre_output(torch.cat((s, y), dim=-1)).tanh()
+        return o, replace(state, hidden=hidden)
 
 
 class AttentionDecoder(RNNDecoder):
     """Base class of decoders with attention over the source."""
 
     def __init__(
-        self, config: RNNSeq2SeqConfig, encoder: SourceEncoder, context_dim: int, readout_input_dim: int
+        self, config: RNNSeq2SeqConfig, encoder: SourceEncoder, extra_input_dim: int, pre_output_input_dim: int
     ) -> None:
-        super().__init__(config, encoder, context_dim, readout_input_dim)
+        super().__init__(config, encoder, extra_input_dim, pre_output_input_dim)
         align, score = config.align.build(config.attention_sizes), config.score.build(config.attention_sizes)
+        # Called with the query, the source and the number of the step, which local attention uses; returns c_t and the
+        # source for the next step, which has the new coverage.
         self.attention = (
             CoverageAttention(score, align, encoder.dim, config.backend)
             if config.coverage
@@ -249,55 +262,65 @@ class BahdanauDecoder(AttentionDecoder):
         super().__init__(config, encoder, encoder.dim, config.hidden_dim + encoder.dim + config.embedding_dim)
 
     def forward(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
-        rnn, layers, source = self.rnn.unroll(y), self.rnn.split(state.hidden), state.memory.source
+        rnn_step = self.rnn.unroll(y)  # one step of the RNN, with the products W y of all steps computed here
+        layers = self.rnn.unpack_state(state.hidden)
+        source = state.memory.source
         states, contexts = [], []
         for step in step_numbers(state.step, y.shape[1]):
-            s = layers[-1][0]  # s_{t-1}
-            c, source = self.attention(s[:, None], source, step)  # c_t = sum_i a_ti h_i
-            contexts.append(c.squeeze(1))  # c[:, 0] would need a copy in its backward
-            s, layers = rnn(layers, contexts[-1])  # s_t = RNN([y_{t-1} ; c_t], s_{t-1})
+            query = layers[-1][0]  # s_{t-1} of the last layer
+            # a_ti = softmax_i(score(s_{t-1}, h_i)),   c_t = sum_i a_ti h_i
+            context, source = self.attention(query[:, None], source, step)
+            context = context.squeeze(1)  # not context[:, 0], whose backward copies
+            s, layers = rnn_step(layers, context)  # s_t = RNN([y_{t-1} ; c_t], s_{t-1})
             states.append(s)
+            contexts.append(context)
         s, c = torch.stack(states, dim=1), torch.stack(contexts, dim=1)
-        t = self.readout(torch.cat((s, c, y), dim=-1)).tanh()  # t_t = tanh(R [s_t ; c_t ; y_{t-1}]) of all steps
-        return t, replace(state, hidden=self.rnn.join(layers), memory=replace(state.memory, source=source))
+        o = self.pre_output(torch.cat((s, c, y), dim=-1)).tanh()  # o_t = tanh(R [s_t ; c_t ; y_{t-1}]) of all steps
+        memory = replace(state.memory, source=source)
+        return o, replace(state, hidden=self.rnn.pack_state(layers), memory=memory)
 
 
 class LuongDecoder(AttentionDecoder):
     """Attention after the recurrence, with the new state as the query."""
 
     def __init__(self, config: RNNSeq2SeqConfig, encoder: SourceEncoder) -> None:
-        context_dim = config.readout_dim if config.input_feeding else 0
-        super().__init__(config, encoder, context_dim, config.hidden_dim + encoder.dim)
+        feedback_dim = config.pre_output_dim if config.input_feeding else 0
+        super().__init__(config, encoder, feedback_dim, config.hidden_dim + encoder.dim)
         self.input_feeding = config.input_feeding
 
     def init_state(self, memory: Memory) -> State:
+        """Return the state with s_0 and, with input feeding, o_0 = 0."""
         state = super().init_state(memory)
         if not self.input_feeding:
             return state
-        t = state.hidden.new_zeros(len(memory.final), self.readout.out_features)
-        return replace(state, attentional_state=t)
+        o = state.hidden.new_zeros(len(memory.final), self.pre_output.out_features)
+        return replace(state, attentional_state=o)
 
     def forward(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
         return self._forward_feeding(y, state) if self.input_feeding else self._forward_at_once(y, state)
 
     def _forward_feeding(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
-        rnn, layers, source = self.rnn.unroll(y), self.rnn.split(state.hidden), state.memory.source
-        readout = StepLinear.from_linear(self.readout, y.shape[1], y.shape[0])
-        t, outputs = state.attentional_state, []
+        rnn_step = self.rnn.unroll(y)  # one step of the RNN, with the products W y of all steps computed here
+        # StepLinear: the same linear layer, faster if it is applied step by step
+        pre_output = StepLinear.from_linear(self.pre_output, y.shape[1], y.shape[0])
+        layers = self.rnn.unpack_state(state.hidden)
+        source = state.memory.source
+        o, outputs = state.attentional_state, []
         for step in step_numbers(state.step, y.shape[1]):
-            s, layers = rnn(layers, t)  # s_t = RNN([y_{t-1} ; t_{t-1}], s_{t-1})
-            c, source = self.attention(s[:, None], source, step)  # c_t = sum_i a_ti h_i
-            t = readout(torch.cat((s, c.squeeze(1)), dim=-1)).tanh()  # t_t = tanh(R [s_t ; c_t])
-            outputs.append(t)
+            s, layers = rnn_step(layers, o)  # s_t = RNN([y_{t-1} ; o_{t-1}], s_{t-1})
+            # a_ti = softmax_i(score(s_t, h_i)),   c_t = sum_i a_ti h_i
+            context, source = self.attention(s[:, None], source, step)
+            o = pre_output(torch.cat((s, context.squeeze(1)), dim=-1)).tanh()  # o_t = tanh(R [s_t ; c_t])
+            outputs.append(o)
         memory = replace(state.memory, source=source)
-        state = replace(state, hidden=self.rnn.join(layers), attentional_state=t, memory=memory)
+        state = replace(state, hidden=self.rnn.pack_state(layers), attentional_state=o, memory=memory)
         return torch.stack(outputs, dim=1), state
 
     def _forward_at_once(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
         s, hidden = self.rnn(y, state.hidden)  # s_t = RNN(y_{t-1}, s_{t-1}) of all steps
         c, _ = self.attention(s, state.memory.source, state.step)  # c_t = sum_i a_ti h_i
-        t = self.readout(torch.cat((s, c), dim=-1)).tanh()  # t_t = tanh(R [s_t ; c_t])
-        return t, replace(state, hidden=hidden)
+        o = self.pre_output(torch.cat((s, c), dim=-1)).tanh()  # o_t = tanh(R [s_t ; c_t])
+        return o, replace(state, hidden=hidden)
 
 
 DECODERS: dict[str, Callable[[RNNSeq2SeqConfig, SourceEncoder], RNNDecoder]] = {

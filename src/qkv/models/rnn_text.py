@@ -43,7 +43,7 @@ class RNNTextConfig(Config):
     hidden_dim: Size = 256  # size of the hidden state of each direction
     pooling: Literal["mean", "last", "attention"] = "attention"  # pooling of a classifier
     score: ScoreTerm = Term("score", "dot")  # score of attention pooling
-    align: AlignTerm = Term("align", "softmax")  # normalization of the scores of attention pooling
+    align: AlignTerm = Term("align", "softmax")  # of attention pooling: from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     dropout: Rate = 0.5  # dropout of the inputs of the layers and of the label layer
     word_dropout: Rate = 0.0  # probability of dropping a word (Iyyer et al. 2015)
@@ -66,7 +66,7 @@ class RNNTextConfig(Config):
     @property
     def sizes(self) -> Sizes:
         """Sizes of attention pooling."""
-        return Sizes(self.width, self.width, self.width, self.max_length)
+        return Sizes(query=self.width, key=self.width, hidden=self.width, max_keys=self.max_length)
 
 
 @register("model", "rnn_text")
@@ -88,8 +88,8 @@ class RNNText(TextEncoder):
         self.word_dropout = Dropout(config.word_dropout)
         self.pool = None
         if config.head == "classifier":
-            terms = config.score.build(config.sizes), config.align.build(config.sizes)
-            attend = Attend(*terms, backend=config.backend, heads=1)
+            score, align = config.score.build(config.sizes), config.align.build(config.sizes)
+            attend = Attend(score, align, backend=config.backend, heads=1)
             self.pool = POOLINGS[config.pooling](config.width, config.directions, attend)
         self.label = None if config.head is None else nn.Linear(config.width, config.labels)  # W
         nn.init.normal_(self.embed.weight, std=0.1)
@@ -124,8 +124,10 @@ class RNNText(TextEncoder):
     def predict(
         self, tokens: Int[Tensor, "batch length"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch *length labels"]:
+        """Return the head's logits for a padded batch."""
         return self.logits(self(tokens, lengths=lengths), lengths)
 
     @property
     def width(self) -> int:
+        """Size of h_t."""
         return self.config.width

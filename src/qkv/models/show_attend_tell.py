@@ -1,6 +1,6 @@
 """Image captioning: the image as the first input of the decoder, or attention over image positions.
 
-The image is encoded once as features a_i of its positions i (`qkv.nn.image_encoder`).
+An encoder divides the image into a grid of positions i and computes features a_i of each (`qkv.nn.image_encoder`).
 
 decoder = "tell"      Show and tell (Vinyals et al. 2015): the image is the first input of the recurrence
     x_{-1} = V mean_i a_i,   x_t = E y_t
@@ -13,8 +13,9 @@ decoder = "attend"    Show, attend and tell (Xu et al. 2015): attention over the
     h_t = LSTM([E y_{t-1} ; z_t], h_{t-1})
     p(y_t) = softmax(O (E y_{t-1} + H h_t + Z z_t))
 
-align = "softmax" is the soft attention of the paper, align = { name = "hard", estimator = "reinforce" } its hard
-attention, which samples one position per step in training.
+`align` is the function from scores to attention weights: align = "softmax" is the soft attention of the paper, align =
+{ name = "hard", estimator = "reinforce" } its hard attention, which samples one position per step in training. Doubly
+stochastic attention penalizes positions whose weights do not sum to 1 over the steps.
 """
 
 from dataclasses import dataclass, replace
@@ -45,8 +46,8 @@ from qkv.nn.source_attention import BackendName, append_one_hot, check_attention
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
-SOFT = Softmax()
-MAX_POSITIONS = 2**14
+MAX_POSITIONS = 2**14  # of the grid of an image
+SOFT_ALIGN = Softmax()  # weights of soft attention, for a fraction of the images in hard attention
 
 
 class ShowAttendTellConfig(Config):
@@ -63,22 +64,25 @@ class ShowAttendTellConfig(Config):
     hidden_dim: Size = 256  # size of the LSTM
     decoder: Literal["attend", "tell"] = "attend"  # attention at every step, or the image as the first input
     score: ScoreTerm = Term("score", "additive")  # score of LSTM states and image positions
-    align: AlignTerm = Term("align", "softmax")  # attention weights from scores
-    softened: Probability = 0.0  # hard attention by reinforce: share of images with soft attention in training
-    spread: NonNegativeFloat = 0.0  # soft attention: weight lambda of the penalty sum_i (1 - sum_t alpha_ti)^2
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
+    soft_fraction: Probability = 0.0  # hard attention by reinforce: share of images with soft attention in training
+    doubly_stochastic: NonNegativeFloat = 0.0  # soft attention: weight of the penalty sum_i (1 - sum_t alpha_ti)^2
     dropout: Rate = 0.1  # dropout of embeddings and of the output layer's input
     max_length: Size = 64  # maximum caption length in tokens
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
     def _check(self) -> "ShowAttendTellConfig":
-        for key in ("score", "align", "spread", "softened") if self.decoder == "tell" else ():
-            is_default = getattr(self, key) == type(self).model_fields[key].default
-            require(is_default, f"{key} does not apply to decoder = 'tell', which has no attention")
+        if self.decoder == "tell":  # no attention
+            for key in ("score", "align", "doubly_stochastic", "soft_fraction"):
+                is_default = getattr(self, key) == type(self).model_fields[key].default
+                require(is_default, f"{key} does not apply to decoder = 'tell', which has no attention")
         hard = self.align.name == "hard"
-        reinforce = hard and self.align.options.get("estimator") == "reinforce"
-        require(not self.softened or reinforce, "softened applies to hard attention with estimator = 'reinforce' only")
-        require(not self.spread or not hard, "spread applies to soft attention only, not to align = 'hard'")
+        if self.soft_fraction:
+            reinforce = hard and self.align.options.get("estimator") == "reinforce"
+            require(reinforce, "soft_fraction applies to hard attention with estimator = 'reinforce' only")
+        if self.doubly_stochastic:
+            require(not hard, "doubly_stochastic applies to soft attention only, not to align = 'hard'")
         require(self.align.cls is not LocalMonotonic, "align 'local_m' does not apply to images, which have no order")
         self._check_grid()
         if self.decoder == "attend":
@@ -117,16 +121,16 @@ class ShowAttendTellConfig(Config):
 
     @property
     def attention_sizes(self) -> Sizes:
-        return Sizes(self.hidden_dim, self.feature_dim, self.hidden_dim, self.positions)
+        return Sizes(query=self.hidden_dim, key=self.feature_dim, hidden=self.hidden_dim, max_keys=self.positions)
 
 
 @dataclass(frozen=True)
 class Memory:
     """Encoded images."""
 
-    mean: Float[Tensor, "batch features"]
-    keys: Float[Tensor, "batch 1 positions key_features"] | None = None  # None without attention
-    values: Float[Tensor, "batch 1 positions value_features"] | None = None  # a_i, and a one-hot of its position
+    mean: Float[Tensor, "batch features"]  # mean_i a_i
+    keys: Float[Tensor, "batch 1 positions key_features"] | None = None  # a_i as projected by the score
+    values: Float[Tensor, "batch 1 positions value_features"] | None = None  # [a_i ; one-hot i]; None for "tell"
 
 
 @dataclass(frozen=True)
@@ -134,30 +138,30 @@ class State:
     """Decoder state between tokens."""
 
     memory: Memory
-    hidden: Float[Tensor, "batch 1 width"]  # h_t and c_t
+    hidden: Float[Tensor, "batch 1 state_dim"]  # h_t and c_t
 
 
-# Readout after each token, attention weights over positions, and the final state.
-DecoderOutput = tuple[Float[Tensor, "batch target readout_dim"], Float[Tensor, "batch target positions"], State]
+# Input of the readout after each token, attention weights over positions, and the final state.
+DecoderOutput = tuple[Float[Tensor, "batch target pre_output_dim"], Float[Tensor, "batch target positions"], State]
 
 
-@register("model", "captioner")
+@register("model", "show_attend_tell")
 class ShowAttendTell(Decoder[Memory, State]):
     """Image encoder and recurrent decoder."""
 
     config_class = ShowAttendTellConfig
     description = "image captioning with or without attention (Vinyals et al. 2015; Xu et al. 2015)"
-    kind_description = "a captioner (for qkv caption)"
+    kind_description = "a captioner (for qkv caption)"  # in error messages about the wrong kind of model
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
         self.config = config
-        sizes = ImageSizes(config.channels, config.height, config.width, config.feature_dim)
+        sizes = ImageSizes(channels=config.channels, height=config.height, width=config.width, dim=config.feature_dim)
         self.encoder = ImageEncoder(config.encoder.build(sizes), sizes, config.grid)
         self.encoder.requires_grad_(not config.frozen)
         self.embed = nn.Embedding(config.vocab_size, config.embedding_dim)  # E
         self.decoder = TellDecoder(config) if config.decoder == "tell" else AttendDecoder(config)
-        self.output = nn.Linear(self.decoder.readout_dim, config.vocab_size)  # O
+        self.readout = nn.Linear(self.decoder.pre_output_dim, config.vocab_size)  # O
         self.dropout = Dropout(config.dropout)
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> Memory:
@@ -165,25 +169,28 @@ class ShowAttendTell(Decoder[Memory, State]):
         return self.decoder.precompute(self.encoder(images))
 
     def init_state(self, memory: Memory) -> State:
+        """Return the decoder state before the first token (see `Decoder`)."""
         return State(memory, self.decoder.init_hidden(memory.mean))
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the new state."""
         output, _, state = self.decoder(self.dropout(self.embed(tokens)), state)
-        return self.output(self.dropout(output)), state
+        return self.readout(self.dropout(output)), state
 
     def forward(
         self, images: Float[Tensor, "batch channels height width"], target: Int[Tensor, "batch target"]
     ) -> Float[Tensor, "batch target vocabulary"]:
+        """Return the logits after each token of the captions."""
         return self.decode(target, self.encode(images))
 
     def forward_with_weights(
         self, images: Float[Tensor, "batch channels height width"], target: Int[Tensor, "batch target"]
     ) -> tuple[Float[Tensor, "batch target vocabulary"], Float[Tensor, "batch target positions"]]:
-        """Return the logits after each token and the attention weights a_ti, both differentiable."""
+        """Return the logits after each token and the attention weights alpha_ti, both differentiable."""
         output, weights, _ = self.decoder(self.dropout(self.embed(target)), self.init_state(self.encode(images)))
-        return self.output(self.dropout(output)), weights
+        return self.readout(self.dropout(output)), weights
 
 
 class TellDecoder(nn.Module):
@@ -191,14 +198,15 @@ class TellDecoder(nn.Module):
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
-        self.readout_dim = config.hidden_dim
+        self.pre_output_dim = config.hidden_dim  # h_t itself is the input of the readout
         self.image_proj = nn.Linear(config.feature_dim, config.embedding_dim)  # V
         self.rnn = Recurrent("lstm", config.embedding_dim, config.hidden_dim)
 
     def precompute(self, features: Float[Tensor, "batch positions features"]) -> Memory:
+        """Return the mean of the features."""
         return Memory(features.mean(dim=1))
 
-    def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 width"]:
+    def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 state_dim"]:
         """Return the state after x_{-1}."""
         _, hidden = self.rnn(self.image_proj(mean)[:, None])  # x_{-1} = V mean_i a_i
         return hidden
@@ -213,42 +221,51 @@ class AttendDecoder(nn.Module):
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
-        self.readout_dim, self.feature_dim, self.softened = config.embedding_dim, config.feature_dim, config.softened
+        self.pre_output_dim, self.feature_dim = config.embedding_dim, config.feature_dim
+        self.soft_fraction = config.soft_fraction
         align, score = config.align.build(config.attention_sizes), config.score.build(config.attention_sizes)
         self.attend = Attend(score, align, backend=config.backend, heads=1)
         self.rnn = Recurrent("lstm", config.embedding_dim + config.feature_dim, config.hidden_dim)
-        self.bridge = Bridge("tanh", (1, config.feature_dim), (1, self.rnn.width))  # B
+        self.bridge = Bridge("tanh", (1, config.feature_dim), (1, self.rnn.state_dim))  # B
         self.gate = nn.Linear(config.hidden_dim, 1)  # w
-        self.readout = nn.Linear(config.hidden_dim + config.feature_dim, config.embedding_dim)  # H and Z, concatenated
+        self.pre_output = nn.Linear(config.hidden_dim + config.feature_dim, config.embedding_dim)  # [H Z]
 
     def precompute(self, features: Float[Tensor, "batch positions features"]) -> Memory:
-        values = append_one_hot(features[:, None])
-        return Memory(features.mean(dim=1), self.attend.keys(features[:, None]).tensor, values)
+        """Return the mean, the keys and the values of the features.
 
-    def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 width"]:
+        The value of position i is [a_i ; one-hot i], so that the attention output is [sum_i alpha_ti a_i ; alpha_t]:
+        the training loss needs the weights alpha_t, and fast attention kernels return the output only.
+        """
+        values, mean = append_one_hot(features[:, None]), features.mean(dim=1)
+        keys = self.attend.keys(features[:, None]).tensor  # projected by the score, once for all steps
+        return Memory(mean, keys, values)
+
+    def init_hidden(self, mean: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 1 state_dim"]:
         """Return h_0 and c_0."""
         return self.bridge(mean[:, None])
 
     def forward(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
         assert state.memory.keys is not None
         assert state.memory.values is not None
-        keys, values = Keys(state.memory.keys), state.memory.values
-        rnn, layers = self.rnn.unroll(y), self.rnn.split(state.hidden)
-        gate = StepLinear.from_linear(self.gate, y.shape[1], y.shape[0])
-        soft = None  # rows with soft attention: their gradients help before sampling finds useful positions
-        if self.training and self.softened:
-            soft = torch.rand(len(y), 1, device=y.device) < self.softened
-        readout_inputs, weights = [], []
+        keys, values = Keys(state.memory.keys), state.memory.values  # Keys: already projected by the score
+        rnn_step = self.rnn.unroll(y)  # one step of the LSTM, with the products W y of all steps computed here
+        gate = StepLinear.from_linear(self.gate, y.shape[1], y.shape[0])  # the same layer, faster step by step
+        layers = self.rnn.unpack_state(state.hidden)
+        use_soft = None  # rows with soft attention: their gradients help before sampling finds useful positions
+        if self.training and self.soft_fraction:
+            use_soft = torch.rand(len(y), 1, device=y.device) < self.soft_fraction
+        pre_output_inputs, weights = [], []
         for _ in range(y.shape[1]):
             h = layers[0][0]  # h_{t-1}
-            output = self.attend(h[:, None, None], keys, values).output.flatten(1)
-            if soft is not None:
-                expected = self.attend(h[:, None, None], keys, values, align=SOFT).output.flatten(1)
-                output = torch.where(soft, expected, output)
+            query = h[:, None, None]
+            output = self.attend(query, keys, values).output.flatten(1)
+            if use_soft is not None:
+                soft_output = self.attend(query, keys, values, align=SOFT_ALIGN).output.flatten(1)
+                output = torch.where(use_soft, soft_output, output)
             z, alpha = output.split((self.feature_dim, values.shape[2]), dim=-1)  # sum_i alpha_ti a_i, and alpha_t
             z = gate(h).sigmoid() * z  # z_t = b_t sum_i alpha_ti a_i
-            h, layers = rnn(layers, z)  # h_t = LSTM([E y_{t-1} ; z_t], h_{t-1})
-            readout_inputs.append(torch.cat((h, z), dim=-1))
+            h, layers = rnn_step(layers, z)  # h_t = LSTM([E y_{t-1} ; z_t], h_{t-1})
+            pre_output_inputs.append(torch.cat((h, z), dim=-1))
             weights.append(alpha)
-        readout = y + self.readout(torch.stack(readout_inputs, dim=1))  # E y_{t-1} + H h_t + Z z_t
-        return readout, torch.stack(weights, dim=1), replace(state, hidden=self.rnn.join(layers))
+        pre_output = y + self.pre_output(torch.stack(pre_output_inputs, dim=1))  # E y_{t-1} + H h_t + Z z_t
+        return pre_output, torch.stack(weights, dim=1), replace(state, hidden=self.rnn.pack_state(layers))

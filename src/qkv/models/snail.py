@@ -10,9 +10,9 @@ Each block concatenates its output to its input, so that every later block sees 
     y_t           = W h_t + b
 
 Few-shot classification: x_t = [norm(f(image_t) - mean f) ; one-hot label], with f a CNN trained jointly. The last image
-has zeros for a label, and y there are the logits of its class. The mean is over the labelled images: whatever all
-images of an episode share is uninformative, and as long as it outweighs their differences, attention cannot distinguish
-them. (The paper's batch normalization removes it; see `ImageEmbedding`.)
+has zeros in place of a label, and its y are the logits of its class. The mean is over the labeled images of an episode.
+Without subtracting it, the scores would be dominated by what all images have in common. (The paper uses batch
+normalization; see `ImageEmbedding`.)
 
 Reinforcement learning: x_t = [one-hot last action ; its reward ; whether there was one], and y_t are the logits of the
 next action and the expected return.
@@ -33,13 +33,13 @@ from qkv.types import Float, Int, Tensor
 
 
 class TrunkConfig(Config):
-    """Sizes and terms of the attention blocks and temporal convolutions."""
+    """Sizes and terms of the trunk: the attention blocks and temporal convolutions that both models share."""
 
     key_dims: SizeList = (64, 256, 512)  # key size d of each attention block
     value_dims: SizeList = (32, 128, 256)  # value size of each attention block
     filters: Size = 128  # number of filters of each temporal convolution
     score: ScoreTerm = Term("score", "scaled_dot")  # score of queries and keys
-    align: AlignTerm = Term("align", "softmax")  # normalization of the scores
+    align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
     @model_validator(mode="after")
@@ -47,7 +47,7 @@ class TrunkConfig(Config):
         count = len(self.key_dims)
         require(1 <= count <= 64, f"key_dims must have between 1 and 64 entries, not {count}")
         require(len(self.value_dims) == count, f"value_dims must have {count} entries, as key_dims has")
-        check_terms(Sizes(1, 1, 1, max_keys=1), score=self.score, align=self.align)
+        check_terms(Sizes(query=1, key=1, hidden=1, max_keys=1), score=self.score, align=self.align)
         return self
 
 
@@ -90,7 +90,7 @@ class SNAILPolicyConfig(TrunkConfig):
 
 @register("model", "snail")
 class SNAIL(Model):
-    """Few-shot classification: classify the last image given labelled ones."""
+    """Few-shot classification: classify the last image given labeled ones."""
 
     config_class = SNAILConfig
     description = "SNAIL (Mishra et al. 2018): few-shot image classification with attention over an episode"
@@ -101,7 +101,7 @@ class SNAIL(Model):
         self.embed = ImageEmbedding(config)  # f
         self.norm = nn.LayerNorm(config.image_dim)
         self.trunk = Trunk(config, config.image_dim + config.ways, config.length)
-        self.output = nn.Linear(self.trunk.out_features, config.ways)  # W and b
+        self.readout = nn.Linear(self.trunk.out_features, config.ways)  # W and b
 
     def forward(
         self, images: Float[Tensor, "batch length channels height width"], labels: Int[Tensor, "batch shown"]
@@ -122,7 +122,7 @@ class SNAIL(Model):
         features = self.norm(features - mean)
         one_hot = F.pad(F.one_hot(labels, self.config.ways), (0, 0, 0, 1))
         x = torch.cat((features, one_hot.to(features.dtype)), dim=-1)
-        return self.output(self.trunk(x)[:, -1])
+        return self.readout(self.trunk(x)[:, -1])
 
 
 @register("model", "snail_policy")
@@ -136,9 +136,9 @@ class SNAILPolicy(Model):
         super().__init__()
         self.config = config
         self.trunk = Trunk(config, config.actions + 2, config.length)
-        self.output = nn.Linear(self.trunk.out_features, config.actions + 1)
-        nn.init.zeros_(self.output.weight)  # initially a uniform policy with value 0
-        nn.init.zeros_(self.output.bias)
+        self.readout = nn.Linear(self.trunk.out_features, config.actions + 1)
+        nn.init.zeros_(self.readout.weight)  # initially a uniform policy with value 0
+        nn.init.zeros_(self.readout.bias)
 
     def forward(
         self, actions: Int[Tensor, "batch taken"], rewards: Float[Tensor, "batch taken"]
@@ -153,12 +153,12 @@ class SNAILPolicy(Model):
             )
         taken = F.one_hot(actions, self.config.actions).to(rewards.dtype)
         x = torch.cat((taken, rewards[..., None], torch.ones_like(rewards[..., None])), dim=-1)
-        y = self.output(self.trunk(F.pad(x, (0, 0, 1, 0))))
+        y = self.readout(self.trunk(F.pad(x, (0, 0, 1, 0))))
         return y[..., :-1], y[..., -1]
 
 
 class Trunk(nn.Sequential):
-    """Attention blocks, with a temporal convolution between each two."""
+    """h from x, the part that both models share: attention blocks with a temporal convolution between each two."""
 
     def __init__(self, config: TrunkConfig, features: int, length: int) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class AttentionBlock(nn.Module):
         super().__init__()
         self.sizes = (key_dim, key_dim, value_dim)
         self.project = nn.Linear(features, sum(self.sizes))  # Q, K and V, stacked
-        sizes = Sizes(key_dim, key_dim, key_dim, max_keys=length)
+        sizes = Sizes(query=key_dim, key=key_dim, hidden=key_dim, max_keys=length)
         self.attend = Attend(config.score.build(sizes), config.align.build(sizes), backend=config.backend, heads=1)
         query, keys, values = self.project.weight.detach().split(self.sizes)
         nn.init.xavier_uniform_(keys)
@@ -249,7 +249,7 @@ class ImageEmbedding(nn.Module):
             )
         )
         remaining = (config.height >> config.conv_layers) * (config.width >> config.conv_layers)
-        self.output = nn.Linear(remaining * config.conv_channels, config.image_dim)
+        self.project = nn.Linear(remaining * config.conv_channels, config.image_dim)
         self.size = (config.channels, config.height, config.width)
 
     def forward(self, images: Float[Tensor, "count channels height width"]) -> Float[Tensor, "count image_dim"]:
@@ -257,7 +257,7 @@ class ImageEmbedding(nn.Module):
             raise ShapeError(
                 f"images must be [channels, height, width] = {list(self.size)}, not {list(images.shape[1:])}"
             )
-        return self.output(self.stages(images.to(self.output.weight.dtype)).flatten(1))
+        return self.project(self.stages(images.to(self.project.weight.dtype)).flatten(1))
 
 
 class Stage(nn.Module):

@@ -4,8 +4,9 @@
     decoder block:  y = y + MaskedSelfAttention(y);  y = y + CrossAttention(y, x);  y = y + FFN(y)
     p(y_{t+1}) = softmax(E y_t + b)
 
-With norm = "pre" the input of each sub-layer is layer-normalised, and the output of each stack once more: it trains
-without a delicate warm-up (Xiong et al. 2020). With norm = "post", as in the paper, each sum is normalised.
+LN is layer normalization. With norm = "post", as in the paper, it follows each sum: x = LN(x + SelfAttention(x)). With
+norm = "pre", it is applied to the input of each sub-layer, x = x + SelfAttention(LN(x)), and to the outputs of encoder
+and decoder; training is then less sensitive to the learning rate warmup (Xiong et al. 2020).
 
 The encoder can also use positions in the dependency trees of its sentences (`qkv.nn.tree_positions`).
 """
@@ -19,7 +20,7 @@ from torch import nn
 
 from qkv.attention import Cache, Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, PositionTerm, Rate, ScoreTerm, Size, Term, require
-from qkv.nn.embedding import ScaledEmbedding, build_encoding, build_position
+from qkv.nn.embedding import ScaledEmbedding, build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder
@@ -50,7 +51,7 @@ class TransformerConfig(Config):
     dropout: Rate = 0.1  # of embeddings and residual branches
     attention_dropout: Rate | None = None  # of the attention weights; None: same as dropout
     activation_dropout: Rate | None = None  # inside the feed-forward networks; None: same as dropout
-    norm: Literal["pre", "post"] = "pre"  # layer normalization of the input of each sub-layer, or of each sum
+    norm: Literal["pre", "post"] = "pre"  # layer normalization before each sub-layer, or after each sum
     activation: Activation = "relu"  # of the feed-forward networks
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
@@ -62,9 +63,9 @@ class TransformerConfig(Config):
     scale_embeddings: bool = True  # multiply embeddings by sqrt(dim)
     output_bias: bool = False  # whether the output layer has a bias b
     max_length: Size = 512  # maximum source and target length
-    pad_token: NonNegativeInt | None = None  # padding token, if it differs from that of vocabularies built by qkv
-    begin_token: NonNegativeInt | None = None  # first token of a target, likewise
-    end_token: NonNegativeInt | None = None  # last token of a target, likewise
+    pad_token: NonNegativeInt | None = None  # pad_token_id of a Hugging Face config, stored so that it round-trips
+    begin_token: NonNegativeInt | None = None  # decoder_start_token_id, likewise
+    end_token: NonNegativeInt | None = None  # eos_token_id, likewise
 
     @property
     def attention_dropout_p(self) -> float:
@@ -86,9 +87,12 @@ class TransformerConfig(Config):
         require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")
         check_terms(self.sizes, score=self.score, align=self.align, position=self.position)
         check_tree(self.tree, self.position)
-        require(not self.tie_embeddings or source == target, "tie_embeddings needs a shared vocabulary")
+        if self.tie_embeddings:
+            require(source == target, "tie_embeddings needs a shared vocabulary")
         for name, size in (("pad_token", min(source, target)), ("begin_token", target), ("end_token", target)):
-            require((getattr(self, name) or 0) < size, f"{name} {getattr(self, name)} is not one of {size} tokens")
+            token = getattr(self, name)
+            if token is not None:
+                require(token < size, f"{name} {token} is not one of {size} tokens")
         return self
 
 
@@ -107,7 +111,7 @@ class State:
     sources: tuple[KeyValue, ...]  # keys and values of the source for each layer
     lengths: Int[Tensor, "batch"] | None  # of the source
     past: tuple[Cache, ...] | None  # key/value cache of each layer; None before the first token
-    position: int
+    position: int  # of the next token
 
 
 @register("model", "transformer")
@@ -142,6 +146,7 @@ class Transformer(EncoderDecoder[Memory, State]):
         *,
         tree: TreePositions | None = None,
     ) -> Float[Tensor, "batch target vocabulary"]:
+        """Return the logits after each target token."""
         return self.decode(target, self.encode(source, source_lengths, tree=tree))
 
     def encode(
@@ -159,12 +164,14 @@ class Transformer(EncoderDecoder[Memory, State]):
         return Memory(self.encoder_norm(x), source_lengths)
 
     def init_state(self, memory: Memory) -> State:
+        """Return the decoder state before the first token, with the keys and values of the source."""
         sources = tuple(cast(DecoderBlock, block).cross_attention.keys_values(memory.hidden) for block in self.decoder)
         return State(sources, memory.lengths, past=None, position=0)
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
+        """Return the logits after each token, and the new state."""
         y, mask = self.target_embed(tokens, offset=state.position), padding_mask(state.lengths)
         present: list[Cache] = []
         past = state.past or (None,) * len(self.decoder)
@@ -182,7 +189,7 @@ class Embedding(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreePosition = "none") -> None:
         super().__init__()
-        self.positions = build_encoding(config.position, config.sizes)  # PE
+        self.positions = build_positional_encoding(config.position, config.sizes)  # PE
         self.tokens = ScaledEmbedding(vocab_size, config.dim, None if config.scale_embeddings else 1.0)  # E
         self.depths = TreeDepth(tree, config.dim)  # D
         self.dropout = Dropout(config.dropout)
@@ -202,7 +209,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.distances = TreeDistance(config.tree, config.sizes.query)
-        self.attention = build_attention(config, build_position(config.position, config.sizes))
+        self.attention = build_attention(config, build_attention_position(config.position, config.sizes))
         self.attention_norm = ResidualNorm(config)
         self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout_p, config.activation)
         self.ffn_norm = ResidualNorm(config)
@@ -221,7 +228,7 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = build_attention(config, build_position(config.position, config.sizes))
+        self.self_attention = build_attention(config, build_attention_position(config.position, config.sizes))
         self.self_norm = ResidualNorm(config)
         self.cross_attention = build_attention(config)
         self.cross_norm = ResidualNorm(config)
@@ -233,7 +240,7 @@ class DecoderBlock(nn.Module):
         self, y: Float[Tensor, "batch target dim"], source: KeyValue, mask: Mask | None, past: Cache | None = None
     ) -> tuple[Float[Tensor, "batch target dim"], Cache]:
         """Return the block's output and the key/value cache for the next call; `mask` is that of the source."""
-        start = 0 if past is None else past.length
+        start = 0 if past is None else past.length  # position of the first query
         attended, present = self.self_attention(self.self_norm.before(y), Causal(), past)
         y = self.self_norm.after(y + self.dropout(attended))
         attended = self.cross_attention.cross(self.cross_norm.before(y), source, mask, start=start)

@@ -9,7 +9,7 @@ Positions are learned by default. For images of another size than in training, t
 count the class token first and then the patches, row by row.
 
 With a `stem`, patches are cut from the output of a few convolutions instead of the image (the paper's hybrid; Xiao et
-al. 2021): their locality otherwise takes a Transformer many images to learn.
+al. 2021). Convolutions relate neighboring pixels from the start, which a Transformer has to learn from many images.
 """
 
 from itertools import pairwise
@@ -21,9 +21,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from qkv.attention import Learned, Sizes
-from qkv.config import AlignTerm, Config, Count, PositionTerm, Rate, ScoreTerm, Size, StringList, Term, require
+from qkv.config import (
+    AlignTerm,
+    Config,
+    Count,
+    PositionTerm,
+    PositiveFloat,
+    Rate,
+    ScoreTerm,
+    Size,
+    StringList,
+    Term,
+    require,
+)
 from qkv.errors import ShapeError
-from qkv.nn.embedding import build_encoding, build_position
+from qkv.nn.embedding import build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import Model
@@ -66,7 +78,7 @@ class ViTConfig(Config):
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
     qkv_bias: bool = True  # whether the projections to queries, keys and values have a bias
     pooler: bool = False  # y = tanh(W LN(z)_class + b), the hidden layer of the pre-training head
-    layer_norm_eps: Rate = 1e-12  # epsilon of layer normalization
+    layer_norm_eps: PositiveFloat = 1e-12  # epsilon of layer normalization
 
     @property
     def attention_dropout_p(self) -> float:
@@ -90,8 +102,8 @@ class ViTConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> "ViTConfig":
         for name, side in (("height", self.height), ("width", self.width)):
-            fits = side % self.patch == 0 or name not in self.model_fields_set  # not yet set by the data
-            require(fits, f"{name} {side} must be a multiple of patch {self.patch}")
+            if name in self.model_fields_set:  # otherwise not yet set by the data
+                require(side % self.patch == 0, f"{name} {side} must be a multiple of patch {self.patch}")
         pixels = self.features * self.patch**2
         widest = max(3 * self.dim, self.ffn_dim, self.sizes.max_keys, pixels, self.classes or 1)
         require(self.dim * widest <= 2**36, f"dim: a matrix of {self.dim} x {widest} is too large")
@@ -115,7 +127,7 @@ class ViT(Model):
         self.stem = nn.ModuleList(Convolution(inputs, outputs) for inputs, outputs in pairwise(widths))
         self.patch_embed = PatchEmbedding(config.features, config.patch, config.dim)  # E
         self.class_token = nn.Parameter(torch.empty(1, 1, config.dim).normal_(std=0.02))  # x_class
-        self.positions = build_encoding(config.position, config.sizes)  # E_pos
+        self.positions = build_positional_encoding(config.position, config.sizes)  # E_pos
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.dim, config.layer_norm_eps)
@@ -207,7 +219,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention = MultiHeadAttention(
             config.dim, config.heads, config.attention_dropout_p, bias=config.qkv_bias, backend=config.backend,
-            score=config.score.build(config.sizes), position=build_position(config.position, config.sizes),
+            score=config.score.build(config.sizes), position=build_attention_position(config.position, config.sizes),
             align=config.align.build(config.sizes),
         )  # fmt: skip
         self.attention_norm = nn.LayerNorm(config.dim, config.layer_norm_eps)

@@ -11,7 +11,11 @@ from qkv.types import Float, Int, Tensor
 
 
 class ScaledEmbedding(nn.Embedding):
-    """sqrt(d) * E[token], with E initialised at the scale of an output layer, so that the two can be tied."""
+    """sqrt(d) * E[token], with E ~ N(0, 1/d).
+
+    A matrix that is tied to the readout needs the small scale of an output layer; the factor sqrt(d) restores unit
+    variance where it is used as an embedding.
+    """
 
     def __init__(self, size: int, dim: int, scale: float | None = None) -> None:
         super().__init__(size, dim)
@@ -27,13 +31,13 @@ def is_encoding(term: Term) -> bool:
     return issubclass(term.cls, PositionalEncoding)
 
 
-def build_encoding(term: Term, sizes: Sizes) -> PositionalEncoding | None:
-    """Build a position that is added to the embeddings; None for one that acts inside self-attention."""
+def build_positional_encoding(term: Term, sizes: Sizes) -> PositionalEncoding | None:
+    """Build a position that is added to the embeddings; None if the position acts inside self-attention."""
     return term.build(sizes) if is_encoding(term) else None
 
 
-def build_position(term: Term, sizes: Sizes) -> Position | None:
-    """Build a position that acts inside self-attention; None for one that is added to the embeddings."""
+def build_attention_position(term: Term, sizes: Sizes) -> Position | None:
+    """Build a position that acts inside self-attention; None if the position is added to the embeddings."""
     return None if is_encoding(term) else term.build(sizes)
 
 

@@ -32,7 +32,7 @@ class Model(nn.Module):
     config_class: ClassVar[type[Any]]
     presets: ClassVar[dict[str, dict[str, Any]]] = {}  # named sizes of the config
     description: ClassVar[str] = ""  # one line: the paper and its model
-    kind_description: ClassVar[str]  # the interface, for error messages
+    kind_description: ClassVar[str]  # in error messages about the wrong kind of model
 
     config: Any
     tokenizer: "Tokenizer | None" = None  # set by `qkv.load`; not used by the model itself
@@ -78,7 +78,7 @@ class Decoder(Model, ABC, Generic[Memory, State]):
     def init_state(self, memory: Memory) -> State:
         """Return the decoder state before the first token."""
 
-    def advance(
+    def forward_from(
         self, tokens: Int[Tensor, "batch length"], state: State
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each of `tokens` (at least one), and the state after the last.
@@ -93,12 +93,12 @@ class Decoder(Model, ABC, Generic[Memory, State]):
 
     def decode(self, target: Int[Tensor, "batch target"], memory: Memory) -> Float[Tensor, "batch target vocabulary"]:
         """Return the logits after each token of `target` (teacher forcing)."""
-        logits, _ = self.advance(target, self.init_state(memory))
+        logits, _ = self.forward_from(target, self.init_state(memory))
         return logits
 
     def step(self, token: Int[Tensor, "batch"], state: State) -> tuple[Float[Tensor, "batch vocabulary"], State]:
         """Return the logits after one more token, and the new state."""
-        logits, state = self.advance(token[:, None], state)
+        logits, state = self.forward_from(token[:, None], state)
         return logits[:, 0], state
 
     @property

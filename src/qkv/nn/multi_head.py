@@ -122,7 +122,8 @@ class MultiHeadAttention(nn.Module):
 def head_sizes(dim: int, heads: int, max_keys: int) -> Sizes:
     """Return the sizes of an attention head, from which the terms of a config are built."""
     require(dim % heads == 0, f"dim {dim} must be divisible by heads {heads}")
-    return Sizes(dim // heads, dim // heads, dim // heads, max_keys, heads)
+    head_dim = dim // heads
+    return Sizes(query=head_dim, key=head_dim, hidden=head_dim, max_keys=max_keys, heads=heads)
 
 
 def check_terms(sizes: Sizes, **terms: Term) -> None:

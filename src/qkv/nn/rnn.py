@@ -25,39 +25,43 @@ from qkv.types import Float, Int, Tensor
 Cell = Literal["gru", "lstm", "rnn"]
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
-Layer = tuple[Float[Tensor, "batch hidden"], ...]  # state of one layer: (h,), or (h, c) for an LSTM
+LayerState = tuple[Float[Tensor, "batch hidden"], ...]  # state of one layer: (h,), or (h, c) for an LSTM
 Gates = Float[Tensor, "batch gates"]  # W x + b or U h + c of all gates, concatenated
 
 
-def rnn_step(input_gates: Gates, hidden_gates: Gates, state: Layer) -> Layer:
+def rnn_step(input_gates: Gates, hidden_gates: Gates, state: LayerState) -> LayerState:
     """h' = tanh(W x + U h)."""
     return (torch.tanh(input_gates + hidden_gates),)
 
 
-def gru_step(input_gates: Gates, hidden_gates: Gates, state: Layer) -> Layer:
+def gru_step(input_gates: Gates, hidden_gates: Gates, state: LayerState) -> LayerState:
     """h' = (1 - z) n + z h."""
     return (fast.gru_cell(input_gates, hidden_gates, state[0].to(input_gates.dtype)),)
 
 
-def lstm_step(input_gates: Gates, hidden_gates: Gates, state: Layer) -> Layer:
+def lstm_step(input_gates: Gates, hidden_gates: Gates, state: LayerState) -> LayerState:
     """c' = f c + i g,   h' = o tanh(c'). c is a sum over all steps and accumulates at least in float32."""
     return fast.lstm_cell(input_gates, hidden_gates, state[1].to(upcast_dtype(input_gates.dtype)))
 
 
-CELL_STEPS: dict[str, Callable[[Tensor, Tensor, Layer], Layer]] = {"rnn": rnn_step, "gru": gru_step, "lstm": lstm_step}
+CELL_STEPS: dict[str, Callable[[Tensor, Tensor, LayerState], LayerState]] = {
+    "rnn": rnn_step,
+    "gru": gru_step,
+    "lstm": lstm_step,
+}
 
 
 class Recurrent(nn.Module):
     """A stack of recurrent layers, with dropout between them.
 
-    The state of all layers is one tensor [batch, layers, width]; an LSTM concatenates h and c.
+    The state of all layers is one tensor [batch, layers, state_dim]: h of each layer, or [h ; c] for an LSTM.
     """
 
     def __init__(self, cell: str, inputs: int, hidden: int, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         self.cell = cell
         self.hidden = hidden
-        self.width = 2 * hidden if cell == "lstm" else hidden  # of the state of a layer
+        self.state_dim = 2 * hidden if cell == "lstm" else hidden  # size of h, or of [h ; c]
         self.dropout = dropout
         self.rnn = CELLS[cell](inputs, hidden, batch_first=True)
         self.upper_layers = nn.ModuleList(CELLS[cell](hidden, hidden, batch_first=True) for _ in range(layers - 1))
@@ -70,27 +74,27 @@ class Recurrent(nn.Module):
         return [self.rnn, *self.upper_layers]
 
     def forward(
-        self, x: Float[Tensor, "batch length inputs"], state: Float[Tensor, "batch layers width"] | None = None
-    ) -> tuple[Float[Tensor, "batch length hidden"], Float[Tensor, "batch layers width"]]:
+        self, x: Float[Tensor, "batch length inputs"], state: Float[Tensor, "batch layers state_dim"] | None = None
+    ) -> tuple[Float[Tensor, "batch length hidden"], Float[Tensor, "batch layers state_dim"]]:
         """Return the outputs of the last layer and the final state; the initial state defaults to zeros."""
         dtype = self.rnn.all_weights[0][0].dtype
         if state is None:
-            state = x.new_zeros(x.shape[0], len(self.layers), self.width)
-        new_state: list[Layer] = []
+            state = x.new_zeros(x.shape[0], len(self.layers), self.state_dim)
+        new_state: list[LayerState] = []
         # Disable autocast: PyTorch would run cuDNN in float16 whatever the autocast dtype, and the gradient of a mean
         # over thousands of tokens underflows there.
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(dtype)
-            for layer, layer_state in zip(self.layers, self.split(state.to(dtype)), strict=True):
+            for layer, layer_state in zip(self.layers, self.unpack_state(state.to(dtype)), strict=True):
                 if new_state:
                     x = dropout(x, self.dropout) if self.training else x
                 x, last = self._run_layer(layer, x, layer_state)
                 new_state.append(last)
-        return x, self.join(new_state)
+        return x, self.pack_state(new_state)
 
     def _run_layer(
-        self, layer: nn.RNNBase, x: Float[Tensor, "batch length inputs"], state: Layer
-    ) -> tuple[Float[Tensor, "batch length hidden"], Layer]:
+        self, layer: nn.RNNBase, x: Float[Tensor, "batch length inputs"], state: LayerState
+    ) -> tuple[Float[Tensor, "batch length hidden"], LayerState]:
         """Run one layer over all steps."""
         if isinstance(layer, nn.GRU):
             x, h = fast.gru_layer(layer, x, state[0])
@@ -100,15 +104,19 @@ class Recurrent(nn.Module):
         return x, tuple(part[0] for part in (last if self.cell == "lstm" else (last,)))
 
     def unroll(self, x: Float[Tensor, "batch length inputs"]) -> "StepwiseRNN":
-        """Return a step-by-step version of these layers; x is the part of the input known for all steps."""
+        """Return a step function, with W x computed for all steps at once.
+
+        x is the part of the input that is known before the first step; each call of the step function takes the rest
+        (see `StepwiseRNN`).
+        """
         return StepwiseRNN(self.cell, self.layers, x.transpose(0, 1), self.dropout if self.training else 0.0)
 
-    def split(self, state: Float[Tensor, "batch layers width"]) -> list[Layer]:
-        """Split a state tensor into per-layer states."""
+    def unpack_state(self, state: Float[Tensor, "batch layers state_dim"]) -> list[LayerState]:
+        """Split a state tensor into the state of each layer: (h,), or (h, c) for an LSTM."""
         return [layer.split(self.hidden, dim=-1) for layer in state.unbind(1)]
 
-    def join(self, layers: Sequence[Layer]) -> Float[Tensor, "batch layers width"]:
-        """Concatenate per-layer states into one tensor."""
+    def pack_state(self, layers: Sequence[LayerState]) -> Float[Tensor, "batch layers state_dim"]:
+        """Concatenate the states of all layers into one tensor."""
         return torch.stack([torch.cat(layer, dim=-1) for layer in layers], dim=1)
 
 
@@ -155,25 +163,30 @@ def gather_time(
 
 
 class Bridge(nn.Module):
-    """Initial decoder state from the encoder's final states h_n: B h_n, tanh(B h_n), h_n itself ("none"), or zeros.
+    """Initial state of the decoder from h_n, the final states of the encoder.
 
-    With "none", an LSTM's c is initialised with h as well: the encoder's c is only available after the padding.
+    linear    B h_n
+    tanh      tanh(B h_n)
+    none      h_n, for h and also for c of an LSTM: the encoder's c is only available after the padding
+    zeros     0
     """
 
-    def __init__(self, kind: str, inputs: tuple[int, int], outputs: tuple[int, int]) -> None:
+    def __init__(
+        self, kind: Literal["linear", "tanh", "none", "zeros"], inputs: tuple[int, int], outputs: tuple[int, int]
+    ) -> None:
         """`inputs` and `outputs` are the layers and the features per layer of the encoder and of the decoder."""
         super().__init__()
         self.kind, self.outputs = kind, outputs
         sizes = inputs[0] * inputs[1], outputs[0] * outputs[1]
         self.project = nn.Linear(*sizes) if kind in ("linear", "tanh") else None  # B
 
-    def forward(self, final: Float[Tensor, "batch encoder_layers features"]) -> Float[Tensor, "batch layers width"]:
-        layers, width = self.outputs
+    def forward(self, final: Float[Tensor, "batch encoder_layers features"]) -> Float[Tensor, "batch layers state_dim"]:
+        layers, state_dim = self.outputs
         if self.kind == "zeros":
-            return final.new_zeros(len(final), layers, width)
+            return final.new_zeros(len(final), layers, state_dim)
         if self.project is None:
-            return final.repeat(1, 1, width // final.shape[-1])
-        state = self.project(final.flatten(1)).unflatten(1, (layers, width))
+            return final.repeat(1, 1, state_dim // final.shape[-1])
+        state = self.project(final.flatten(1)).unflatten(1, (layers, state_dim))
         return state.tanh() if self.kind == "tanh" else state
 
 
@@ -195,10 +208,10 @@ class StepwiseRNN:
             self.layers.append((StepLinear(base, w), StepLinear(c.expand(*x.shape[:2], -1), u)))
 
     def __call__(
-        self, state: Sequence[Layer], extra: Float[Tensor, "batch inputs"] | None = None
-    ) -> tuple[Float[Tensor, "batch hidden"], list[Layer]]:
+        self, state: Sequence[LayerState], extra: Float[Tensor, "batch inputs"] | None = None
+    ) -> tuple[Float[Tensor, "batch hidden"], list[LayerState]]:
         """Run the next step on the next x concatenated with `extra`; return its output and the new layer states."""
-        new_state: list[Layer] = []
+        new_state: list[LayerState] = []
         for (input_linear, hidden_linear), layer in zip(self.layers, state, strict=True):
             if new_state:
                 extra = dropout(new_state[-1][0], self.dropout)

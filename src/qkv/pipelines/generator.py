@@ -52,7 +52,7 @@ class Generator(DecoderPipeline):
         self._tokenizer = self.tokenizer.target
         special_tokens = self.tokenizer.special_tokens
         # Models of one running text have no end token; released models and models of documents do.
-        self.end = special_tokens.end if getattr(self.model.config, "ends", False) else None
+        self.end = special_tokens.end if getattr(self.model.config, "has_end_token", False) else None
         unused = [] if self.end is not None or special_tokens.end is None else [special_tokens.end]
         self.suppressed = [*special_tokens.suppressed, *unused]
 

@@ -157,12 +157,12 @@ class CaptioningTask(Task):
         return CaptionBatch(pictures, batch.target_in, batch.target_out, batch.tokens)
 
     def loss(self, model: ShowAttendTell, batch: CaptionBatch) -> Float[Tensor, ""]:
-        """Mean cross-entropy in nats, plus the REINFORCE term of hard and the spread penalty of soft attention."""
+        """Mean cross-entropy in nats, plus the loss of REINFORCE or of doubly stochastic attention, if configured."""
         logits, weights = model.forward_with_weights(batch.images, batch.target_in)
         reward = alignment_loss(model, logits, batch.target_out, IGNORE)
         loss = mean_cross_entropy(logits, batch.target_out, IGNORE, self.options.label_smoothing, consume=True)
-        if model.config.spread:
-            loss = loss + model.config.spread * doubly_stochastic_loss(weights, batch.target_out != IGNORE)
+        if model.config.doubly_stochastic:
+            loss = loss + model.config.doubly_stochastic * doubly_stochastic_loss(weights, batch.target_out != IGNORE)
         return loss if reward is None else loss + reward
 
     def validate(self, model: ShowAttendTell) -> dict[str, float]:

@@ -72,7 +72,7 @@ class PackedLMTask(Task):
         LabeledTextDataset,
     )
     config_class = PackedLMConfig
-    model_options: ClassVar = {"ends": True}
+    model_options: ClassVar = {"has_end_token": True}
     columns = (PERPLEXITY,)
     from_data = ("vocab_size",)
     capturable = True

@@ -49,7 +49,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> GPT2Config:
         attention_dropout=their.attn_pdrop,
         tie_embeddings=their.tie_word_embeddings,
         layer_norm_eps=their.layer_norm_epsilon,
-        ends=True,
+        has_end_token=True,
     )
 
 

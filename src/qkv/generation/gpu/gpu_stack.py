@@ -28,6 +28,7 @@ MOST_VECTOR_ROWS = 4
 VECTOR_CHUNK = 256  # inputs per step of vector_linear: 8 per thread of a warp
 PRELOADED = 48  # registers per thread for weights that vector_linear loads before its inputs exist
 SELECT_BLOCK = 2048  # tokens per program of the selection
+PARTS_AT_ONCE = 64  # tiles of the sums of x that are loaded together
 MULTIPROCESSORS = 132
 
 
@@ -310,7 +311,6 @@ class GPUStack:
     ) -> None:
         """Launch a linear layer; its source is the residual stream if `source` is None."""
         choice, norm, post = linear.choice, linear.norm, not self.stack.pre_norm
-        from_stream = source is None
         residual_norm = sub.first.norm if mode == "residual" and sub is not None and post else None
         next_norm = None if sub is None else sub.next_norm
         arguments: dict[str, Any] = {
@@ -345,7 +345,7 @@ class GPUStack:
         if choice.kind == "vector":
             tiles = choice.block_n // choice.warps
             chunks = triton.cdiv(linear.inputs, VECTOR_CHUNK)
-            registers = VECTOR_CHUNK // 32 * linear.weight.element_size() // 4 * tiles  # of a chunk
+            registers = VECTOR_CHUNK // 32 * linear.weight.element_size() * tiles // 4  # of a chunk
             kernels.vector_linear[(blocks,)](
                 self._x if source is None else source,
                 linear.weight,
@@ -374,7 +374,8 @@ class GPUStack:
                 BLOCK_N=choice.block_n,
                 BLOCK_K=choice.block_k,
                 SPLIT=split,
-                PARTS=self._parts if from_stream else 1,
+                parts=self._parts,
+                PARTS=min(triton.next_power_of_2(self._parts), PARTS_AT_ONCE) if norm is not None else 1,
                 PREFETCH=self.pdl,
                 num_stages=choice.stages,
                 **arguments,

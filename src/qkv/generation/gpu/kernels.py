@@ -33,7 +33,6 @@ import triton
 import triton.language as tl
 
 INTERPRETED: tl.constexpr = tl.constexpr(bool(triton.knobs.runtime.interpret))
-PARTS_AT_ONCE: tl.constexpr = tl.constexpr(16)
 
 
 # ------------------------------------------------------------------------------------------------ device functions
@@ -163,22 +162,23 @@ def _product(a, b, acc):
 
 @triton.jit
 @no_type_check
-def _part_sums(sums_ptr, m, rows_padded, PARTS: tl.constexpr, ROWS: tl.constexpr):
+def _part_sums(sums_ptr, m, rows_padded, parts, PARTS: tl.constexpr, ROWS: tl.constexpr):
     """Sums of x and x^2 of each row over the parts that the kernel that wrote x left."""
     total = tl.zeros([ROWS], tl.float32)
     squares = tl.zeros([ROWS], tl.float32)
-    for first in tl.static_range(0, PARTS, PARTS_AT_ONCE):
-        part = first + tl.arange(0, PARTS_AT_ONCE)
+    for first in range(0, parts, PARTS):
+        part = first + tl.arange(0, PARTS)
         at = sums_ptr + part[:, None] * 2 * rows_padded + m[None, :]
-        total += tl.sum(tl.load(at, mask=(part < PARTS)[:, None], other=0.0), axis=0)
-        squares += tl.sum(tl.load(at + rows_padded, mask=(part < PARTS)[:, None], other=0.0), axis=0)
+        inside = (part < parts)[:, None]
+        total += tl.sum(tl.load(at, mask=inside, other=0.0), axis=0)
+        squares += tl.sum(tl.load(at + rows_padded, mask=inside, other=0.0), axis=0)
     return total, squares
 
 
 # --------------------------------------------------------------------------------------------------------- embedding
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["capacity", "places"])
 @no_type_check
 def embed(
     ids_ptr, positions_ptr, table_ptr, weight_ptr, scale_ptr, place_ptr, gain_ptr, x_ptr, h_ptr, sums_ptr, rows_padded,
@@ -212,7 +212,7 @@ def embed(
 # ----------------------------------------------------------------------------------------------------------- linears
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["capacity"])
 @no_type_check
 def vector_linear(
     source_ptr, weight_ptr, gain_ptr, eps, scale_ptr, column_ptr, bias_ptr, out_ptr, x_ptr, moments_ptr, rows_padded,
@@ -310,12 +310,12 @@ def vector_linear(
             tl.store(at + rows_padded, square)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "parts", "capacity"])
 @no_type_check
 def matrix_linear(
     source_ptr, product_ptr, weight_ptr, eps, scale_ptr, column_ptr, bias_ptr, out_ptr, x_ptr, moments_ptr, rows,
     rows_padded, residual_gain_ptr, residual_shift_ptr, h_ptr, next_gain_ptr, sums_ptr, key_ptr, value_ptr,
-    positions_ptr, capacity, partial_ptr, counters_ptr,
+    positions_ptr, capacity, partial_ptr, counters_ptr, parts,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr, PARTS: tl.constexpr, STORE_MOMENTS: tl.constexpr, MODE: tl.constexpr,
     ACTIVATION: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PREFETCH: tl.constexpr, PDL: tl.constexpr,
@@ -338,8 +338,8 @@ def matrix_linear(
             LINE: tl.constexpr = 128 // (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
             LINES: tl.constexpr = BLOCK_K // LINE
             if LINES > 0:
-                for k in range(begin, begin + SHARE, BLOCK_K):
-                    _prefetch(weight_at + tl.minimum(k + tl.arange(0, LINES) * LINE, INPUTS - 1)[:, None])
+                for ahead in range(begin, begin + SHARE, BLOCK_K):
+                    _prefetch(weight_at + tl.minimum(ahead + tl.arange(0, LINES) * LINE, INPUTS - 1)[:, None])
         _wait(PDL)
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for first in range(begin, begin + SHARE, BLOCK_K):
@@ -370,7 +370,7 @@ def matrix_linear(
         mean = tl.zeros([BLOCK_M, 1], tl.float32)
         deviation = mean
         if column_ptr is not None:
-            total, squares = _part_sums(sums_ptr, m, rows_padded, PARTS, BLOCK_M)
+            total, squares = _part_sums(sums_ptr, m, rows_padded, parts, PARTS, BLOCK_M)
             mean, deviation = _moments(total, squares, eps, INPUTS)
             if STORE_MOMENTS:
                 if tl.program_id(0) == 0:
@@ -392,7 +392,7 @@ def matrix_linear(
 # --------------------------------------------------------------------------------------------------------- attention
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["capacity"])
 @no_type_check
 def attend(
     query_ptr, key_ptr, value_ptr, rows_ptr, lengths_ptr, out_ptr, partial_ptr, counters_ptr, capacity, scale,
@@ -431,6 +431,10 @@ def attend(
         value = tl.load(value_ptr + at, mask=old, other=0.0)
         _wait(PDL)
         query = tl.load(query_ptr + (row * HEADS + head) * HEAD_DIM + d) * scale
+        if not CROSS:
+            new_at = ((row * HEADS + head).to(tl.int64) * capacity + position) * HEAD_DIM + d
+            new_key = tl.load(key_ptr + new_at).to(tl.float32)
+            new_value = tl.load(value_ptr + new_at).to(tl.float32)
 
         score = tl.where(t < end, tl.sum(key.to(tl.float32) * query[None, :], axis=1), float("-inf"))
         top = score
@@ -444,36 +448,28 @@ def attend(
                 owner = tl.load(rows_ptr + row * capacity + t, mask=t < end, other=0)
                 base = (owner * HEADS + head).to(tl.int64) * capacity
             at = ((base + t) * HEAD_DIM)[:, None] + d[None, :]
-            key = tl.load(key_ptr + at, mask=old, other=0.0).to(tl.float32)
-            value = tl.load(value_ptr + at, mask=old, other=0.0).to(tl.float32)
-            score = tl.where(t < end, tl.sum(key * query[None, :], axis=1), float("-inf"))
+            key = tl.load(key_ptr + at, mask=old, other=0.0)
+            value = tl.load(value_ptr + at, mask=old, other=0.0)
+            score = tl.where(t < end, tl.sum(key.to(tl.float32) * query[None, :], axis=1), float("-inf"))
             new_top = tl.maximum(top, score)  # finite: the first tile is full if there is a second
             decay = tl.exp(top - new_top)
             weight = tl.exp(score - new_top)
-            sums = sums * decay[:, None] + weight[:, None] * value
+            sums = sums * decay[:, None] + weight[:, None] * value.to(tl.float32)
             total = total * decay + weight
             top = new_top
 
         highest = tl.max(top, axis=0)
         if not CROSS:
-            if (position >= begin) & (position < begin + SHARE):  # the new token
-                at = ((row * HEADS + head).to(tl.int64) * capacity + position) * HEAD_DIM + d
-                new_key = tl.load(key_ptr + at).to(tl.float32)
-                new_value = tl.load(value_ptr + at).to(tl.float32)
-                new_score = tl.sum(new_key * query, axis=0)
-                highest = tl.maximum(highest, new_score)
-                weight = tl.exp(top - highest)
-                new_weight = tl.exp(new_score - highest)
-                denominator = tl.sum(total * weight, axis=0) + new_weight
-                result = tl.sum(sums * weight[:, None], axis=0) + new_weight * new_value
-            else:
-                weight = tl.exp(top - highest)
-                denominator = tl.sum(total * weight, axis=0)
-                result = tl.sum(sums * weight[:, None], axis=0)
-        else:
-            weight = tl.exp(top - highest)
-            denominator = tl.sum(total * weight, axis=0)
-            result = tl.sum(sums * weight[:, None], axis=0)
+            mine = (position >= begin) & (position < begin + SHARE)  # the new token
+            new_score = tl.where(mine, tl.sum(new_key * query, axis=0), float("-inf"))
+            highest = tl.maximum(highest, new_score)
+        slot_weight = tl.exp(top - highest)
+        denominator = tl.sum(total * slot_weight, axis=0)
+        result = tl.sum(sums * slot_weight[:, None], axis=0)
+        if not CROSS:
+            new_weight = tl.exp(new_score - highest)
+            denominator += new_weight
+            result += new_weight * new_value
 
         out_at = out_ptr + (row * HEADS + head) * HEAD_DIM + d
         active = (length + SHARE - 1) // SHARE

@@ -196,9 +196,7 @@ class GPUStack:
                 )
                 built.append(_SubLayer("cross", index, first, last, following, cross.scale, key_value))
             norm, following = following, self._norm(next(norms))
-            built.append(
-                _SubLayer("ffn", index, self._linear(layer.up, norm), self._linear(layer.down), following)
-            )
+            built.append(_SubLayer("ffn", index, self._linear(layer.up, norm), self._linear(layer.down), following))
             norm = following
         assert stack.readout is not None
         return built, self._linear(stack.readout, norm)
@@ -375,7 +373,7 @@ class GPUStack:
                 BLOCK_K=choice.block_k,
                 SPLIT=split,
                 parts=self._parts,
-                PARTS=min(triton.next_power_of_2(self._parts), PARTS_AT_ONCE) if norm is not None else 1,
+                PARTS=1 if norm is None or self._parts == 1 else PARTS_AT_ONCE,
                 PREFETCH=self.pdl,
                 num_stages=choice.stages,
                 **arguments,
@@ -383,9 +381,7 @@ class GPUStack:
         if mode == "residual":
             self._parts = blocks
 
-    def _product(
-        self, linear: _Linear, source: Float[Tensor, "padded inputs"]
-    ) -> Float[Tensor, "rows outputs"]:
+    def _product(self, linear: _Linear, source: Float[Tensor, "padded inputs"]) -> Float[Tensor, "rows outputs"]:
         if linear.scale is not None:
             raise Unsupported("cublas", "int8 weights")
         source, weight = source[: self.rows], linear.weight.t()

@@ -24,7 +24,8 @@ such as weights, and waits for its end. It lets its successor start after that w
 predecessor have ended when a kernel starts, and their results may be read before the wait.
 """
 
-# ruff: noqa: N803 (upper-case arguments are compile-time constants, following the Triton convention)
+# ruff: noqa: N803, N806 (upper-case names are compile-time constants, following the Triton convention)
+# ruff: noqa: RUF005, SIM102, SIM114 (Triton compiles neither unpacking nor conditions that mix both kinds of values)
 # `no_type_check` keeps run-time type checkers from wrapping the functions that Triton compiles.
 
 from typing import no_type_check
@@ -153,11 +154,11 @@ def _finish(
 @triton.jit
 @no_type_check
 def _product(a, b, acc):
-    """acc + a b in float32; the interpreter does not support bfloat16 operands."""
+    """acc + a b in float32, with b in the type of a; the interpreter does not support bfloat16 operands."""
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc=acc)
     else:
-        return tl.dot(a, b, acc=acc, input_precision="ieee")
+        return tl.dot(a, b.to(a.dtype), acc=acc, input_precision="ieee")
 
 
 @triton.jit
@@ -329,6 +330,7 @@ def matrix_linear(
     inside = (m < rows)[:, None] & (n < OUTPUTS)[None, :]
     SHARE: tl.constexpr = ((INPUTS + SPLIT - 1) // SPLIT + BLOCK_K - 1) // BLOCK_K * BLOCK_K
     begin = tl.program_id(2) * SHARE
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     if product_ptr is not None:
         _wait(PDL)
         acc = tl.load(product_ptr + m[:, None] * OUTPUTS + n[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -341,7 +343,6 @@ def matrix_linear(
                 for ahead in range(begin, begin + SHARE, BLOCK_K):
                     _prefetch(weight_at + tl.minimum(ahead + tl.arange(0, LINES) * LINE, INPUTS - 1)[:, None])
         _wait(PDL)
-        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for first in range(begin, begin + SHARE, BLOCK_K):
             k = first + tl.arange(0, BLOCK_K)
             source_at = source_ptr + m[:, None] * INPUTS + k[None, :]
@@ -351,7 +352,7 @@ def matrix_linear(
             else:
                 a = tl.load(source_at, mask=(k < INPUTS)[None, :], other=0.0)
                 b = tl.load(weight_at + k[:, None], mask=(k < INPUTS)[:, None], other=0.0)
-            acc = _product(a, b.to(a.dtype), acc)
+            acc = _product(a, b, acc)
 
     last = True
     if SPLIT > 1:

@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 
 from qkv.generation.decoder_stack import Stack, decoder_stack
-from qkv.generation.gpu.gpu_stack import Choice, GPUStack, GreedySelection, choose
+from qkv.generation.gpu.gpu_stack import AttentionChoice, Choice, GPUStack, GreedySelection, choose
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.transformer import Transformer, TransformerConfig
 
@@ -35,7 +35,7 @@ START = time.perf_counter()
 PROMPT, TOKENS = 32, 128
 LIMITS = {"float32": 1e-5, "bfloat16": 2e-2, "int8": 6e-2}
 SHAPES = {"qkv": (2304, 768), "out": (768, 768), "up": (3072, 768), "down": (768, 3072), "readout": (50257, 768)}
-Choices = dict[str, Choice]
+Choices = dict[str, Choice | AttentionChoice]  # of the layers of SHAPES, and of attention under "attend"
 
 
 def seconds() -> float:
@@ -152,9 +152,16 @@ def run_checks(pool: ProcessPoolExecutor) -> bool:
 # -------------------------------------------------------------------------------------------------------------- timing
 
 
-def chooser(choices: Choices, rows: int):
-    by_shape = {SHAPES[name]: choice for name, choice in choices.items()}
-    return lambda _, outputs, inputs: by_shape.get((outputs, inputs)) or choose(rows, outputs, inputs)
+def default(rows: int) -> Choices:
+    return {name: choose(rows, *shape) for name, shape in SHAPES.items()} | {"attend": AttentionChoice()}
+
+
+def build(stack: Stack, dtype: str, rows: int, choices: Choices, pdl: bool) -> GPUStack:
+    by_shape = {shape: choices.get(name, choose(rows, *shape)) for name, shape in SHAPES.items()}
+    return GPUStack(
+        stack, dtype, rows, PROMPT + TOKENS + 8, pdl=pdl, attention=choices["attend"],
+        chooser=lambda rows, outputs, inputs: by_shape[outputs, inputs],
+    )  # fmt: skip
 
 
 class Greedy:
@@ -162,7 +169,7 @@ class Greedy:
 
     @torch.no_grad()
     def __init__(self, stack: Stack, dtype: str, rows: int, choices: Choices, pdl: bool, steps: int = 1) -> None:
-        self.stack = GPUStack(stack, dtype, rows, PROMPT + TOKENS + 8, chooser=chooser(choices, rows), pdl=pdl)
+        self.stack = build(stack, dtype, rows, choices, pdl)
         self.select = GreedySelection(rows, self.stack.vocab_size, pdl=pdl)
         self.ids = torch.full((rows,), 11, dtype=torch.int32, device="cuda")
         self.positions = torch.zeros(rows, dtype=torch.int32, device="cuda")
@@ -198,13 +205,17 @@ class Greedy:
 
 def warm(rows: int, dtype: str, choices: Choices, pdl: bool) -> None:
     """Compile all kernels of a choice, on one layer."""
-    stack = GPUStack(decoder_stack(gpt2(1)), dtype, rows, PROMPT + TOKENS + 8, chooser=chooser(choices, rows), pdl=pdl)
+    stack = build(decoder_stack(gpt2(1)), dtype, rows, choices, pdl)
     ids = torch.zeros(rows, dtype=torch.int32, device="cuda")
     GreedySelection(rows, stack.vocab_size, pdl=pdl)(stack.step(ids, ids.clone()), ids, ids.clone())
     torch.cuda.synchronize()
 
 
-def candidates(rows: int, name: str) -> list[Choice]:
+def candidates(rows: int, name: str) -> list[Choice] | list[AttentionChoice]:
+    if name == "attend":
+        shares = (32, 64, 256) if rows <= 8 else (256,)
+        sizes = ((2048, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 4), (8192, 8))
+        return [AttentionChoice(*size, share) for size in sizes for share in shares if size[0] // 64 <= share]
     outputs, inputs = SHAPES[name]
     found = []
     if rows <= 4:
@@ -231,13 +242,19 @@ def candidates(rows: int, name: str) -> list[Choice]:
     return found
 
 
-def short(choice: Choice) -> str:
+def without_cublas(choices: Choices) -> Choices:
+    return {name: choice for name, choice in choices.items() if getattr(choice, "kind", None) != "cublas"}
+
+
+def short(choice: Choice | AttentionChoice) -> str:
+    if isinstance(choice, AttentionChoice):
+        return f"{choice.elements} w{choice.warps} share {choice.share}"
     return f"{choice.kind[:3]} n{choice.block_n} k{choice.block_k} w{choice.warps} s{choice.stages} /{choice.split}"
 
 
 def sweep(stack: Stack, rows: int, until: float) -> tuple[Choices, dict[str, object]]:
     """Best choice per linear layer, one layer after the other."""
-    best = {name: choose(rows, *shape) for name, shape in SHAPES.items()}
+    best = default(rows)
     log: dict[str, object] = {}
 
     def cost(choices: Choices) -> float:
@@ -248,7 +265,7 @@ def sweep(stack: Stack, rows: int, until: float) -> tuple[Choices, dict[str, obj
         return min(made.milliseconds(96, 32, 3) for _ in range(2))
 
     lowest = first = cost(best)
-    for name in ("up", "down", "qkv", "out", "readout"):
+    for name in ("up", "down", "attend", "qkv", "out", "readout"):
         tried = {short(best[name]): lowest}
         for choice in candidates(rows, name):
             if seconds() > until:
@@ -345,8 +362,8 @@ def main() -> None:
         if not arguments.skip_sweep:
             jobs = []
             for rows in arguments.rows:
-                base = {name: choose(rows, *shape) for name, shape in SHAPES.items()}
-                options = {name: candidates(rows, name) for name in SHAPES}
+                base = default(rows)
+                options = {name: candidates(rows, name) for name in base}
                 for index in range(max(map(len, options.values()))):
                     picked = {name: found[index % len(found)] for name, found in options.items()}
                     jobs.append((rows, "bfloat16", base | picked, True))
@@ -361,7 +378,7 @@ def main() -> None:
     stack = decoder_stack(gpt2())
     share = (arguments.budget - seconds()) / max(1, len(arguments.rows))
     for rows in arguments.rows:
-        best = {name: choose(rows, *shape) for name, shape in SHAPES.items()}
+        best = default(rows)
         if not arguments.skip_sweep:
             found, failure = attempt(sweep, stack, rows, seconds() + share)
             if failure is None:
@@ -370,14 +387,13 @@ def main() -> None:
                 say("sweep failed", failure)
         for name, choice in best.items():
             lines.append(f"rows {rows:2d} best {name:7s} {short(choice)}")
-        default = {name: choose(rows, *shape) for name, shape in SHAPES.items()}
         for label, dtype, choices, pdl, steps in (
             ("best", "bfloat16", best, True, 1),
             ("best, 8 steps a graph", "bfloat16", best, True, 8),
             ("best, no PDL", "bfloat16", best, False, 1),
-            ("default", "bfloat16", default, True, 1),
-            ("best", "int8", {n: c for n, c in best.items() if c.kind != "cublas"}, True, 1),
-            ("default", "float32", default, True, 1),
+            ("default", "bfloat16", default(rows), True, 1),
+            ("best", "int8", without_cublas(best), True, 1),
+            ("default", "float32", default(rows), True, 1),
         ):
             greedy, failure = attempt(Greedy, stack, dtype, rows, choices, pdl, steps)
             if greedy is None:

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from qkv.errors import InputError, Unsupported
 from qkv.generation.decoder_stack import decoder_stack
-from qkv.generation.gpu.gpu_stack import Choice, GPUStack, GreedySelection
+from qkv.generation.gpu.gpu_stack import AttentionChoice, Choice, GPUStack, GreedySelection
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.transformer import Transformer, TransformerConfig
 
@@ -136,11 +136,9 @@ def test_rows_have_their_own_positions_and_share_tokens_through_the_table():
 
 
 @torch.no_grad()
-def test_attention_splits_long_texts(monkeypatch):
-    monkeypatch.setattr(GPUStack, "_tokens", 4)
-    monkeypatch.setattr(GPUStack, "_attention_split", lambda self, length: (8, -(-length // 8)))
+def test_attention_splits_long_texts():
     model, ids = gpt2(layers=1, max_length=32), tokens(5, 22)
-    stack = GPUStack(decoder_stack(model), "float32", 5, 24, device=DEVICE)
+    stack = GPUStack(decoder_stack(model), "float32", 5, 24, device=DEVICE, attention=AttentionChoice(4 * 8, 4, 8))
     stack.prefill(range(5), ids[:, :20].tolist())
     positions = [20, 3, 8, 17, 0]
     logits = stack.step(

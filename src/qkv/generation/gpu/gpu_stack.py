@@ -44,6 +44,15 @@ class Choice:
     split: int = 1  # programs that share the inputs of an output, in the matrix kernel
 
 
+@dataclass(frozen=True)
+class AttentionChoice:
+    """How attention runs."""
+
+    elements: int = 4096  # keys times features per step
+    warps: int = 4
+    share: int = 256  # least number of tokens per program
+
+
 Chooser = Callable[[int, int, int], Choice]
 
 
@@ -116,13 +125,14 @@ class GPUStack:
         *,
         device: str | torch.device = "cuda",
         chooser: Chooser = choose,
+        attention: AttentionChoice = AttentionChoice(),  # noqa: B008  (it is immutable)
         pdl: bool | None = None,
     ) -> None:
         _check(stack, rows, capacity, memory_rows, memory_capacity)
         self.stack, self.dtype, self.rows, self.capacity = stack, dtype, rows, capacity
         self.device = torch.device(device)
         self.pdl = self._has_pdl() if pdl is None else pdl
-        self._chooser = chooser
+        self._chooser, self._attention = chooser, attention
         self._weights: dict[int, tuple[Tensor, Tensor | None]] = {}
         self._norms: dict[int, _Norm] = {}
         self._sub_layers, self._readout = self._build()
@@ -252,9 +262,8 @@ class GPUStack:
 
     def _attention_split(self, length: int) -> tuple[int, int]:
         """Return how many tokens one program attends to, and the number of programs for `length` tokens."""
-        programs = self.rows * self.stack.heads
-        wanted = max(1, 2 * MULTIPROCESSORS // programs)
-        share = max(256, triton.next_power_of_2(triton.cdiv(length, wanted)))
+        wanted = max(1, 2 * MULTIPROCESSORS // (self.rows * self.stack.heads))
+        share = max(self._attention.share, triton.next_power_of_2(triton.cdiv(length, wanted)))
         return share, max(1, triton.cdiv(length, share))
 
     # ---------------------------------------------------------------------------------------------------------- step
@@ -398,14 +407,9 @@ class GPUStack:
             self._query, keys[sub.layer], values[sub.layer], self.memory_of if cross else self.table,
             self.memory_lengths if cross else positions, self._attended, self._attention_partial,
             self._attention_counters, keys.shape[3], float(sub.scale),
-            CROSS=cross, HEADS=self.stack.heads, HEAD_DIM=head_dim, TOKENS=self._tokens, SHARE=share, SPLIT=split,
-            num_warps=4, **self._launch_options(),
+            CROSS=cross, HEADS=self.stack.heads, HEAD_DIM=head_dim, TOKENS=self._attention.elements // head_dim,
+            SHARE=share, SPLIT=split, num_warps=self._attention.warps, **self._launch_options(),
         )  # fmt: skip
-
-    @property
-    def _tokens(self) -> int:
-        """Tokens per step of attention."""
-        return 4096 // self.stack.head_dim
 
     def _launch_options(self) -> dict[str, Any]:
         return {"PDL": True, "launch_pdl": True} if self.pdl else {"PDL": False}

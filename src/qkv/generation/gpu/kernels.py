@@ -102,46 +102,84 @@ def _moments(total, squares, eps, DIM: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _optional(pointer, at, inside):
+    """Load floats, or return zero if there is no tensor."""
+    if pointer is not None:
+        return tl.load(pointer + at, mask=inside, other=0.0)
+    else:
+        return 0.0
+
+
+@triton.jit
+@no_type_check
+def _constants(
+    n, scale_ptr, column_ptr, bias_ptr, residual_gain_ptr, residual_shift_ptr, next_gain_ptr, OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    """Load what `_finish` needs for the outputs `n` and what is known before a step."""
+    inside = n < OUTPUTS
+    return (
+        _optional(scale_ptr, n, inside), _optional(column_ptr, n, inside), _optional(bias_ptr, n, inside),
+        _optional(residual_gain_ptr, n, inside), _optional(residual_shift_ptr, n, inside),
+        _optional(next_gain_ptr, n, inside),
+    )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def _residual(x_ptr, m, n, rows, OUTPUTS: tl.constexpr, MODE: tl.constexpr):
+    """Load the residual stream, in the residual mode."""
+    if MODE == "residual":
+        return tl.load(x_ptr + m * OUTPUTS + n, mask=(m < rows) & (n < OUTPUTS), other=0.0)
+    else:
+        return 0.0
+
+
+@triton.jit
+@no_type_check
+def _positions(positions_ptr, m, rows, capacity):
+    """Positions of the new tokens, where they are needed."""
+    if positions_ptr is not None:
+        return tl.minimum(tl.load(positions_ptr + m, mask=m < rows, other=0), capacity - 1)
+    else:
+        return 0
+
+
+@triton.jit
+@no_type_check
 def _finish(
-    y, m, n, rows, mean, deviation, scale_ptr, column_ptr, bias_ptr, out_ptr, x_ptr, moments_ptr, moments_stride,
-    residual_gain_ptr, residual_shift_ptr, h_ptr, next_gain_ptr, key_ptr, value_ptr, positions_ptr, capacity,
+    y, m, n, rows, mean, deviation, constants, residual, position, scale_ptr, column_ptr, bias_ptr, out_ptr, x_ptr,
+    moments_ptr, moments_stride, residual_gain_ptr, h_ptr, next_gain_ptr, key_ptr, value_ptr, capacity,
     OUTPUTS: tl.constexpr, MODE: tl.constexpr, ACTIVATION: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     """Turn products into outputs and store them; return the new residual stream, zero outside, in the residual mode.
 
     `m` and `n`, rows and outputs, broadcast to the shape of `y`; so do `mean` and `deviation`, the reciprocal.
     """
-    in_outputs = n < OUTPUTS
-    inside = (m < rows) & in_outputs
+    inside = (m < rows) & (n < OUTPUTS)
     if scale_ptr is not None:
-        y *= tl.load(scale_ptr + n, mask=in_outputs, other=0.0)
+        y *= constants[0]
     if column_ptr is not None:
-        y = (y - mean * tl.load(column_ptr + n, mask=in_outputs, other=0.0)) * deviation
+        y = (y - mean * constants[1]) * deviation
     if bias_ptr is not None:
-        y += tl.load(bias_ptr + n, mask=in_outputs, other=0.0)
+        y += constants[2]
     y = _activate(y, ACTIVATION)
     if MODE == "plain":
         tl.store(out_ptr + m.to(tl.int64) * OUTPUTS + n, y.to(out_ptr.dtype.element_ty), mask=inside)
     elif MODE == "residual":
-        x_at = x_ptr + m * OUTPUTS + n
-        residual = tl.load(x_at, mask=inside, other=0.0)
         if residual_gain_ptr is not None:
-            mean = tl.load(moments_ptr + m)
-            deviation = tl.load(moments_ptr + moments_stride + m)
-            gain = tl.load(residual_gain_ptr + n, mask=in_outputs, other=0.0)
-            shift = tl.load(residual_shift_ptr + n, mask=in_outputs, other=0.0)
-            residual = (residual - mean) * deviation * gain + shift
+            residual_mean = tl.load(moments_ptr + m)
+            residual_deviation = tl.load(moments_ptr + moments_stride + m)
+            residual = (residual - residual_mean) * residual_deviation * constants[3] + constants[4]
         y = tl.where(inside, y + residual, 0.0)
-        tl.store(x_at, y, mask=inside)
+        tl.store(x_ptr + m * OUTPUTS + n, y, mask=inside)
         if h_ptr is not None:
             h = y
             if next_gain_ptr is not None:
-                h *= tl.load(next_gain_ptr + n, mask=in_outputs, other=0.0)
+                h *= constants[5]
             tl.store(h_ptr + m * OUTPUTS + n, h.to(h_ptr.dtype.element_ty), mask=inside)
     else:
         DIM: tl.constexpr = HEADS * HEAD_DIM
         tl.store(out_ptr + m * DIM + n, y, mask=inside & (n < DIM))
-        position = tl.minimum(tl.load(positions_ptr + m, mask=m < rows, other=0), capacity - 1)
         feature = n % DIM
         cached_at = (m * HEADS + feature // HEAD_DIM).to(tl.int64) * capacity + position
         cached_at = cached_at * HEAD_DIM + feature % HEAD_DIM
@@ -163,17 +201,12 @@ def _product(a, b, acc):
 
 @triton.jit
 @no_type_check
-def _part_sums(sums_ptr, m, rows_padded, parts, PARTS: tl.constexpr, ROWS: tl.constexpr):
-    """Sums of x and x^2 of each row over the parts that the kernel that wrote x left."""
-    total = tl.zeros([ROWS], tl.float32)
-    squares = tl.zeros([ROWS], tl.float32)
-    for first in range(0, parts, PARTS):
-        part = first + tl.arange(0, PARTS)
-        at = sums_ptr + part[:, None] * 2 * rows_padded + m[None, :]
-        inside = (part < parts)[:, None]
-        total += tl.sum(tl.load(at, mask=inside, other=0.0), axis=0)
-        squares += tl.sum(tl.load(at + rows_padded, mask=inside, other=0.0), axis=0)
-    return total, squares
+def _part_sums(sums_ptr, first, m, rows_padded, parts, PARTS: tl.constexpr):
+    """Sums of x and x^2 over parts of each row, which the kernel that wrote x left."""
+    part = first + tl.arange(0, PARTS)
+    at = sums_ptr + part[:, None] * 2 * rows_padded + m[None, :]
+    inside = (part < parts)[:, None]
+    return tl.load(at, mask=inside, other=0.0), tl.load(at + rows_padded, mask=inside, other=0.0)
 
 
 # --------------------------------------------------------------------------------------------------------- embedding
@@ -227,6 +260,17 @@ def vector_linear(
     first = tl.program_id(0) * TILES * TILE
     lane = tl.arange(0, TILE)
     k = tl.arange(0, CHUNK)
+    constants = ()
+    for t in tl.static_range(TILES):
+        constants = constants + (
+            _constants(
+                first + t * TILE + lane, scale_ptr, column_ptr, bias_ptr, residual_gain_ptr, residual_shift_ptr,
+                next_gain_ptr, OUTPUTS,
+            ),
+        )  # fmt: skip
+    positions = ()
+    for row in tl.static_range(ROWS):
+        positions = positions + (_positions(positions_ptr, row + tl.zeros([TILE], tl.int32), ROWS, capacity),)
     weights = ()
     gains = ()
     for c in tl.static_range(CHUNKS):
@@ -243,6 +287,11 @@ def vector_linear(
             gains = gains + (tl.load(at, mask=in_inputs, other=0.0),)
     _wait(PDL)
 
+    residuals = ()
+    for row in tl.static_range(ROWS):
+        for t in tl.static_range(TILES):
+            n = first + t * TILE + lane
+            residuals = residuals + (_residual(x_ptr, row + tl.zeros([TILE], tl.int32), n, ROWS, OUTPUTS, MODE),)
     sums = ()
     totals = ()
     squares = ()
@@ -298,9 +347,10 @@ def vector_linear(
             n = first + t * TILE + lane
             m = row + tl.zeros([TILE], tl.int32)
             y = _finish(
-                tl.sum(sums[row * TILES + t], axis=1), m, n, ROWS, mean, deviation, scale_ptr, column_ptr,
-                bias_ptr, out_ptr, x_ptr, moments_ptr, rows_padded, residual_gain_ptr, residual_shift_ptr, h_ptr,
-                next_gain_ptr, key_ptr, value_ptr, positions_ptr, capacity, OUTPUTS, MODE, ACTIVATION, HEADS, HEAD_DIM,
+                tl.sum(sums[row * TILES + t], axis=1), m, n, ROWS, mean, deviation, constants[t],
+                residuals[row * TILES + t], positions[row], scale_ptr, column_ptr, bias_ptr, out_ptr, x_ptr,
+                moments_ptr, rows_padded, residual_gain_ptr, h_ptr, next_gain_ptr, key_ptr, value_ptr, capacity,
+                OUTPUTS, MODE, ACTIVATION, HEADS, HEAD_DIM,
             )  # fmt: skip
             if MODE == "residual" and h_ptr is not None:
                 total += tl.sum(y, axis=0)
@@ -331,9 +381,12 @@ def matrix_linear(
     SHARE: tl.constexpr = ((INPUTS + SPLIT - 1) // SPLIT + BLOCK_K - 1) // BLOCK_K * BLOCK_K
     begin = tl.program_id(2) * SHARE
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    constants = _constants(
+        n[None, :], scale_ptr, column_ptr, bias_ptr, residual_gain_ptr, residual_shift_ptr, next_gain_ptr, OUTPUTS
+    )
+    position = _positions(positions_ptr, m[:, None], rows, capacity)
     if product_ptr is not None:
         _wait(PDL)
-        acc = tl.load(product_ptr + m[:, None] * OUTPUTS + n[None, :], mask=inside, other=0.0).to(tl.float32)
     else:
         weight_at = weight_ptr + tl.minimum(n, OUTPUTS - 1).to(tl.int64)[None, :] * INPUTS
         if PREFETCH:
@@ -343,6 +396,12 @@ def matrix_linear(
                 for ahead in range(begin, begin + SHARE, BLOCK_K):
                     _prefetch(weight_at + tl.minimum(ahead + tl.arange(0, LINES) * LINE, INPUTS - 1)[:, None])
         _wait(PDL)
+    residual = _residual(x_ptr, m[:, None], n[None, :], rows, OUTPUTS, MODE)
+    if column_ptr is not None:
+        totals, squares = _part_sums(sums_ptr, 0, m, rows_padded, parts, PARTS)
+    if product_ptr is not None:
+        acc = tl.load(product_ptr + m[:, None] * OUTPUTS + n[None, :], mask=inside, other=0.0).to(tl.float32)
+    else:
         for first in range(begin, begin + SHARE, BLOCK_K):
             k = first + tl.arange(0, BLOCK_K)
             source_at = source_ptr + m[:, None] * INPUTS + k[None, :]
@@ -371,8 +430,13 @@ def matrix_linear(
         mean = tl.zeros([BLOCK_M, 1], tl.float32)
         deviation = mean
         if column_ptr is not None:
-            total, squares = _part_sums(sums_ptr, m, rows_padded, parts, PARTS, BLOCK_M)
-            mean, deviation = _moments(total, squares, eps, INPUTS)
+            total = tl.sum(totals, axis=0)
+            square = tl.sum(squares, axis=0)
+            for others in range(PARTS, parts, PARTS):
+                totals, squares = _part_sums(sums_ptr, others, m, rows_padded, parts, PARTS)
+                total += tl.sum(totals, axis=0)
+                square += tl.sum(squares, axis=0)
+            mean, deviation = _moments(total, square, eps, INPUTS)
             if STORE_MOMENTS:
                 if tl.program_id(0) == 0:
                     tl.store(moments_ptr + m, mean)
@@ -380,9 +444,9 @@ def matrix_linear(
             mean = mean[:, None]
             deviation = deviation[:, None]
         y = _finish(
-            acc, m[:, None], n[None, :], rows, mean, deviation, scale_ptr, column_ptr, bias_ptr, out_ptr, x_ptr,
-            moments_ptr, rows_padded, residual_gain_ptr, residual_shift_ptr, h_ptr, next_gain_ptr, key_ptr, value_ptr,
-            positions_ptr, capacity, OUTPUTS, MODE, ACTIVATION, HEADS, HEAD_DIM,
+            acc, m[:, None], n[None, :], rows, mean, deviation, constants, residual, position, scale_ptr, column_ptr,
+            bias_ptr, out_ptr, x_ptr, moments_ptr, rows_padded, residual_gain_ptr, h_ptr, next_gain_ptr, key_ptr,
+            value_ptr, capacity, OUTPUTS, MODE, ACTIVATION, HEADS, HEAD_DIM,
         )  # fmt: skip
         if MODE == "residual" and h_ptr is not None:
             at = sums_ptr + tl.program_id(0) * 2 * rows_padded + m

@@ -21,7 +21,6 @@
 #define PANEL 64 // outputs per panel of packed weights
 #define LANES 16
 #define ROWS 6 // tokens per register tile
-#define MAX_HEAD_DIM 512
 
 enum { F32 = 0, BF16 = 1, I8 = 2 };
 enum { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, SILU = 4, TANH = 5 };
@@ -294,125 +293,149 @@ static inline void finish(const Linear *linear, int64_t panel, const float *valu
 }
 
 #ifdef VECTOR
-static inline __attribute__((always_inline)) void tile(const Linear *linear, Input input, int64_t panel, int64_t first,
-                                                       const int rows, int64_t activation, const float *residual,
-                                                       float *out) {
-    const int64_t dtype = linear->dtype, group = group_of(dtype), groups = padded(linear->inputs, group) / group;
-    float value[PANEL];
-    __m512 sums[ROWS][4];
-    if (dtype == I8) {
-#ifdef __AVX512VNNI__
-        const uint8_t *w = (const uint8_t *)linear->weight + panel * groups * PANEL * 4;
-        const int8_t *x = (const int8_t *)input.values + first * groups * 4;
-        __m512i acc[ROWS][4];
-        for (int r = 0; r < rows; r++)
-            for (int c = 0; c < 4; c++) acc[r][c] = _mm512_setzero_si512();
-        for (int64_t g = 0; g < groups; g++, w += 4 * PANEL) {
-            __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
-            __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
-            _mm_prefetch((const char *)(w + 4096), _MM_HINT_T0);
-            _mm_prefetch((const char *)(w + 4160), _MM_HINT_T0);
-            _mm_prefetch((const char *)(w + 4224), _MM_HINT_T0);
-            _mm_prefetch((const char *)(w + 4288), _MM_HINT_T0);
-#pragma GCC unroll 6
-            for (int r = 0; r < rows; r++) {
-                int32_t four;
-                memcpy(&four, x + (r * groups + g) * 4, 4);
-                __m512i a = _mm512_set1_epi32(four);
-                acc[r][0] = _mm512_dpbusd_epi32(acc[r][0], w0, a);
-                acc[r][1] = _mm512_dpbusd_epi32(acc[r][1], w1, a);
-                acc[r][2] = _mm512_dpbusd_epi32(acc[r][2], w2, a);
-                acc[r][3] = _mm512_dpbusd_epi32(acc[r][3], w3, a);
-            }
-        }
-        for (int r = 0; r < rows; r++) {
-            __m512i correction = _mm512_set1_epi32(input.correction[first + r]);
-            __m512 scale = _mm512_set1_ps(input.scale[first + r]);
-            for (int c = 0; c < 4; c++) {
-                int64_t output = panel * PANEL + c * LANES;
-                int64_t left = linear->outputs - output;
-                __mmask16 mask = left >= LANES ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
-                __m512 column_scale = _mm512_maskz_loadu_ps(mask, linear->scale + output);
-                sums[r][c] = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(acc[r][c], correction)), scale),
-                                           column_scale);
-            }
-        }
-#endif
-    } else {
-        for (int r = 0; r < rows; r++)
-            for (int c = 0; c < 4; c++) sums[r][c] = _mm512_setzero_ps();
-        if (dtype == BF16) {
-#ifdef __AVX512BF16__
-            const uint16_t *w = (const uint16_t *)linear->weight + panel * groups * PANEL * 2;
-            const uint16_t *x = (const uint16_t *)input.values + first * groups * 2;
-            for (int64_t g = 0; g < groups; g++, w += 2 * PANEL) {
-                __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 32);
-                __m512bh w2 = (__m512bh)_mm512_loadu_si512(w + 64), w3 = (__m512bh)_mm512_loadu_si512(w + 96);
-                _mm_prefetch((const char *)(w + 2048), _MM_HINT_T0);
-                _mm_prefetch((const char *)(w + 2080), _MM_HINT_T0);
-                _mm_prefetch((const char *)(w + 2112), _MM_HINT_T0);
-                _mm_prefetch((const char *)(w + 2144), _MM_HINT_T0);
-#pragma GCC unroll 6
-                for (int r = 0; r < rows; r++) {
-                    int32_t two;
-                    memcpy(&two, x + (r * groups + g) * 2, 4);
-                    __m512bh a = (__m512bh)_mm512_set1_epi32(two);
-                    sums[r][0] = _mm512_dpbf16_ps(sums[r][0], w0, a);
-                    sums[r][1] = _mm512_dpbf16_ps(sums[r][1], w1, a);
-                    sums[r][2] = _mm512_dpbf16_ps(sums[r][2], w2, a);
-                    sums[r][3] = _mm512_dpbf16_ps(sums[r][3], w3, a);
-                }
-            }
-#endif
-        } else {
-            const float *w = (const float *)linear->weight + panel * groups * PANEL;
-            const float *x = (const float *)input.values + first * groups;
-            for (int64_t g = 0; g < groups; g++, w += PANEL) {
-                __m512 w0 = _mm512_loadu_ps(w), w1 = _mm512_loadu_ps(w + 16);
-                __m512 w2 = _mm512_loadu_ps(w + 32), w3 = _mm512_loadu_ps(w + 48);
-                _mm_prefetch((const char *)(w + 1024), _MM_HINT_T0);
-                _mm_prefetch((const char *)(w + 1040), _MM_HINT_T0);
-                _mm_prefetch((const char *)(w + 1056), _MM_HINT_T0);
-                _mm_prefetch((const char *)(w + 1072), _MM_HINT_T0);
-#pragma GCC unroll 6
-                for (int r = 0; r < rows; r++) {
-                    __m512 a = _mm512_set1_ps(x[r * groups + g]);
-                    sums[r][0] = _mm512_fmadd_ps(w0, a, sums[r][0]);
-                    sums[r][1] = _mm512_fmadd_ps(w1, a, sums[r][1]);
-                    sums[r][2] = _mm512_fmadd_ps(w2, a, sums[r][2]);
-                    sums[r][3] = _mm512_fmadd_ps(w3, a, sums[r][3]);
-                }
-            }
-        }
-    }
-    for (int r = 0; r < rows; r++) {
-        float *to = out + (first + r) * linear->outputs;
-        const float *from = residual ? residual + (first + r) * linear->outputs : 0;
-        if ((panel + 1) * PANEL <= linear->outputs) {
-            for (int c = 0; c < 4; c++) {
-                int64_t output = panel * PANEL + c * LANES;
+#define UNROLL _Pragma("GCC unroll 6") // of every loop over accumulators, so that they stay in registers
+#define INLINE static inline __attribute__((always_inline))
+
+// Write the sums of a tile: activate(sums + bias) + residual.
+INLINE void finish_tile(const Linear *linear, int64_t panel, int64_t first, const int rows, __m512 sums[ROWS][4],
+                        int64_t activation, const float *residual, float *out) {
+    if ((panel + 1) * PANEL <= linear->outputs) {
+        UNROLL for (int r = 0; r < rows; r++) {
+            int64_t to = (first + r) * linear->outputs + panel * PANEL;
+            UNROLL for (int c = 0; c < 4; c++) {
                 __m512 y = sums[r][c];
-                if (linear->bias) y = _mm512_add_ps(y, _mm512_loadu_ps(linear->bias + output));
-                y = activate512(y, activation);
-                if (from) y = _mm512_add_ps(y, _mm512_loadu_ps(from + output));
-                _mm512_storeu_ps(to + output, y);
+                if (linear->bias) y = _mm512_add_ps(y, _mm512_loadu_ps(linear->bias + panel * PANEL + c * LANES));
+                if (activation) y = activate512(y, activation);
+                if (residual) y = _mm512_add_ps(y, _mm512_loadu_ps(residual + to + c * LANES));
+                _mm512_storeu_ps(out + to + c * LANES, y);
             }
-        } else {
-            for (int c = 0; c < 4; c++) _mm512_storeu_ps(value + c * LANES, sums[r][c]);
-            finish(linear, panel, value, activation, from, to);
         }
+        return;
+    }
+    float value[PANEL];
+    UNROLL for (int r = 0; r < rows; r++) {
+        int64_t to = (first + r) * linear->outputs;
+        UNROLL for (int c = 0; c < 4; c++) _mm512_storeu_ps(value + c * LANES, sums[r][c]);
+        finish(linear, panel, value, activation, residual ? residual + to : 0, out + to);
     }
 }
 
-static int has_tile(int64_t dtype) {
-#ifndef __AVX512VNNI__
-    if (dtype == I8) return 0;
-#endif
-#ifndef __AVX512BF16__
-    if (dtype == BF16) return 0;
-#endif
-    return 1;
+// Fetch the weights that are used in about 16 iterations.
+INLINE void prefetch(const void *w) {
+    UNROLL for (int line = 0; line < 4; line++) _mm_prefetch((const char *)w + 4096 + 64 * line, _MM_HINT_T0);
 }
+
+#ifdef __AVX512VNNI__
+// acc += w . a in groups of four; as an instruction, because compilers spill the accumulators of the intrinsic.
+#define DOT_INT8(acc, w, a) __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(a))
+
+INLINE void tile_int8(const Linear *linear, Input input, int64_t panel, int64_t first, const int rows,
+                      int64_t activation, const float *residual, float *out) {
+    const int64_t groups = padded(linear->inputs, 4) / 4;
+    const uint8_t *w = (const uint8_t *)linear->weight + panel * groups * PANEL * 4;
+    const int8_t *x = (const int8_t *)input.values + first * groups * 4;
+    __m512i acc[ROWS][4];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < 4; c++) acc[r][c] = _mm512_setzero_si512();
+    for (int64_t g = 0; g < groups; g++, w += 4 * PANEL) {
+        __m512i w0 = _mm512_loadu_si512(w), w1 = _mm512_loadu_si512(w + 64);
+        __m512i w2 = _mm512_loadu_si512(w + 128), w3 = _mm512_loadu_si512(w + 192);
+        prefetch(w);
+        UNROLL for (int r = 0; r < rows; r++) {
+            int32_t four;
+            memcpy(&four, x + (r * groups + g) * 4, 4);
+            __m512i a = _mm512_set1_epi32(four);
+            DOT_INT8(acc[r][0], w0, a);
+            DOT_INT8(acc[r][1], w1, a);
+            DOT_INT8(acc[r][2], w2, a);
+            DOT_INT8(acc[r][3], w3, a);
+        }
+    }
+    __m512 sums[ROWS][4];
+    UNROLL for (int c = 0; c < 4; c++) {
+        int64_t left = linear->outputs - panel * PANEL - c * LANES;
+        __mmask16 mask = left >= LANES ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
+        __m512 scale = _mm512_maskz_loadu_ps(mask, linear->scale + panel * PANEL + c * LANES);
+        UNROLL for (int r = 0; r < rows; r++) {
+            __m512i sum = _mm512_sub_epi32(acc[r][c], _mm512_set1_epi32(input.correction[first + r]));
+            sums[r][c] = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(input.scale[first + r])), scale);
+        }
+    }
+    finish_tile(linear, panel, first, rows, sums, activation, residual, out);
+}
+#endif
+
+#ifdef __AVX512BF16__
+INLINE void tile_bfloat16(const Linear *linear, Input input, int64_t panel, int64_t first, const int rows,
+                          int64_t activation, const float *residual, float *out) {
+    const int64_t groups = padded(linear->inputs, 2) / 2;
+    const uint16_t *w = (const uint16_t *)linear->weight + panel * groups * PANEL * 2;
+    const uint16_t *x = (const uint16_t *)input.values + first * groups * 2;
+    __m512 sums[ROWS][4];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < 4; c++) sums[r][c] = _mm512_setzero_ps();
+    for (int64_t g = 0; g < groups; g++, w += 2 * PANEL) {
+        __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 32);
+        __m512bh w2 = (__m512bh)_mm512_loadu_si512(w + 64), w3 = (__m512bh)_mm512_loadu_si512(w + 96);
+        prefetch(w);
+        UNROLL for (int r = 0; r < rows; r++) {
+            int32_t two;
+            memcpy(&two, x + (r * groups + g) * 2, 4);
+            __m512bh a = (__m512bh)_mm512_set1_epi32(two);
+            sums[r][0] = _mm512_dpbf16_ps(sums[r][0], w0, a);
+            sums[r][1] = _mm512_dpbf16_ps(sums[r][1], w1, a);
+            sums[r][2] = _mm512_dpbf16_ps(sums[r][2], w2, a);
+            sums[r][3] = _mm512_dpbf16_ps(sums[r][3], w3, a);
+        }
+    }
+    finish_tile(linear, panel, first, rows, sums, activation, residual, out);
+}
+#endif
+
+INLINE void tile_float32(const Linear *linear, Input input, int64_t panel, int64_t first, const int rows,
+                         int64_t activation, const float *residual, float *out) {
+    const int64_t groups = linear->inputs;
+    const float *w = (const float *)linear->weight + panel * groups * PANEL;
+    const float *x = (const float *)input.values + first * groups;
+    __m512 sums[ROWS][4];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < 4; c++) sums[r][c] = _mm512_setzero_ps();
+    for (int64_t g = 0; g < groups; g++, w += PANEL) {
+        __m512 w0 = _mm512_loadu_ps(w), w1 = _mm512_loadu_ps(w + 16);
+        __m512 w2 = _mm512_loadu_ps(w + 32), w3 = _mm512_loadu_ps(w + 48);
+        prefetch(w);
+        UNROLL for (int r = 0; r < rows; r++) {
+            __m512 a = _mm512_set1_ps(x[r * groups + g]);
+            sums[r][0] = _mm512_fmadd_ps(w0, a, sums[r][0]);
+            sums[r][1] = _mm512_fmadd_ps(w1, a, sums[r][1]);
+            sums[r][2] = _mm512_fmadd_ps(w2, a, sums[r][2]);
+            sums[r][3] = _mm512_fmadd_ps(w3, a, sums[r][3]);
+        }
+    }
+    finish_tile(linear, panel, first, rows, sums, activation, residual, out);
+}
+
+// All tokens of the panels [begin, end): one function per type, or the compiler runs out of registers.
+#define PANELS(name, tile)                                                                                             \
+    static __attribute__((noinline)) void name(const Linear *linear, Input input, int64_t tokens, int64_t activation,  \
+                                               const float *residual, float *out, int64_t begin, int64_t end) {        \
+        for (int64_t panel = begin; panel < end; panel++) {                                                            \
+            int64_t token = 0;                                                                                         \
+            for (; token + ROWS <= tokens; token += ROWS) tile(linear, input, panel, token, 6, activation, residual, out); \
+            switch (tokens - token) {                                                                                  \
+            case 5: tile(linear, input, panel, token, 5, activation, residual, out); break;                            \
+            case 4: tile(linear, input, panel, token, 4, activation, residual, out); break;                            \
+            case 3: tile(linear, input, panel, token, 3, activation, residual, out); break;                            \
+            case 2: tile(linear, input, panel, token, 2, activation, residual, out); break;                            \
+            case 1: tile(linear, input, panel, token, 1, activation, residual, out); break;                            \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+PANELS(panels_float32, tile_float32)
+#ifdef __AVX512VNNI__
+PANELS(panels_int8, tile_int8)
+#endif
+#ifdef __AVX512BF16__
+PANELS(panels_bfloat16, tile_bfloat16)
+#endif
 #endif
 
 static void plain_tile(const Linear *linear, Input input, int64_t panel, int64_t token, int64_t activation,
@@ -449,94 +472,177 @@ static void apply(const Linear *linear, Input input, int64_t tokens, int64_t act
                   float *out, int64_t thread, int64_t threads) {
     int64_t begin, end;
     share((linear->outputs + PANEL - 1) / PANEL, thread, threads, &begin, &end);
-    for (int64_t panel = begin; panel < end; panel++) {
 #ifdef VECTOR
-        if (has_tile(linear->dtype)) {
-            int64_t token = 0;
-            for (; token + ROWS <= tokens; token += ROWS) tile(linear, input, panel, token, 6, activation, residual, out);
-            switch (tokens - token) {
-            case 5: tile(linear, input, panel, token, 5, activation, residual, out); break;
-            case 4: tile(linear, input, panel, token, 4, activation, residual, out); break;
-            case 3: tile(linear, input, panel, token, 3, activation, residual, out); break;
-            case 2: tile(linear, input, panel, token, 2, activation, residual, out); break;
-            case 1: tile(linear, input, panel, token, 1, activation, residual, out); break;
-            }
-            continue;
-        }
+    if (linear->dtype == F32) {
+        panels_float32(linear, input, tokens, activation, residual, out, begin, end);
+        return;
+    }
+#ifdef __AVX512VNNI__
+    if (linear->dtype == I8) {
+        panels_int8(linear, input, tokens, activation, residual, out, begin, end);
+        return;
+    }
 #endif
+#ifdef __AVX512BF16__
+    if (linear->dtype == BF16) {
+        panels_bfloat16(linear, input, tokens, activation, residual, out, begin, end);
+        return;
+    }
+#endif
+#endif
+    for (int64_t panel = begin; panel < end; panel++)
         for (int64_t token = 0; token < tokens; token++)
             plain_tile(linear, input, panel, token, activation, residual, out);
-    }
 }
 
 // ---------------------------------------------------------------------------------------------------- attention
 
-// out = sum_t softmax_t(scale q . k_t) v_t over `length` cached tokens; token t is in the cache of row table[t].
-// `weights` holds the softmax afterwards.
-static void attend(const float *q, float scale, const Cache *cache, int64_t layer, int64_t head, int64_t heads,
-                   int64_t dim, const int32_t *table, int64_t row, int64_t length, int half, float *weights, float *out) {
-    int64_t plane = layer * cache->rows;
-#define OFFSET(t) ((((plane + (table ? table[t] : row)) * heads + head) * cache->capacity + (t)) * dim)
-    float largest = -INFINITY, sum = 0.f;
+#define QUERIES 4 // consecutive tokens of a row whose attention is computed together
+
+typedef struct {
+    const Cache *cache;
+    const int32_t *table; // row that holds token t, or null: `row` holds all
+    int64_t layer, head, heads, head_dim, row;
+    int half; // whether the cache is float16
+} Keys;
+
+static inline int64_t offset_of(const Keys *keys, int64_t t) {
+    int64_t row = keys->table ? keys->table[t] : keys->row;
+    return (((keys->layer * keys->cache->rows + row) * keys->heads + keys->head) * keys->cache->capacity + t) * keys->head_dim;
+}
+
 #ifdef VECTOR
-    if (dim % LANES == 0 && dim <= MAX_HEAD_DIM) {
-        int64_t parts = dim / LANES;
-        __m512 query[MAX_HEAD_DIM / LANES];
-        for (int64_t p = 0; p < parts; p++) query[p] = _mm512_mul_ps(_mm512_loadu_ps(q + p * LANES), _mm512_set1_ps(scale));
-        for (int64_t t = 0; t < length; t++) {
-            int64_t offset = OFFSET(t);
-            __m512 a = _mm512_mul_ps(query[0], load_cache(cache->keys, offset, half));
-            for (int64_t p = 1; p < parts; p++)
-                a = _mm512_fmadd_ps(query[p], load_cache(cache->keys, offset + p * LANES, half), a);
-            weights[t] = _mm512_reduce_add_ps(a);
-            largest = fmaxf(largest, weights[t]);
-        }
-        __m512 total = _mm512_setzero_ps(), top = _mm512_set1_ps(largest);
-        int64_t t = 0;
-        for (; t + LANES <= length; t += LANES) {
-            __m512 p = exp512(_mm512_sub_ps(_mm512_loadu_ps(weights + t), top));
-            _mm512_storeu_ps(weights + t, p);
-            total = _mm512_add_ps(total, p);
-        }
-        if (t < length) {
-            __mmask16 mask = (__mmask16)((1u << (length - t)) - 1);
-            __m512 p = _mm512_maskz_mov_ps(mask, exp512(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, weights + t), top)));
-            _mm512_mask_storeu_ps(weights + t, mask, p);
-            total = _mm512_add_ps(total, p);
-        }
-        __m512 inverse = _mm512_set1_ps(1.f / _mm512_reduce_add_ps(total));
-        for (t = 0; t < length; t++) weights[t] *= _mm512_cvtss_f32(inverse);
-        for (int64_t p = 0; p < parts; p += 4) {
-            int64_t some = parts - p < 4 ? parts - p : 4;
-            __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
-            for (t = 0; t < length; t++) {
-                int64_t offset = OFFSET(t) + p * LANES;
-                __m512 weight = _mm512_set1_ps(weights[t]);
-                for (int64_t i = 0; i < some; i++)
-                    sums[i] = _mm512_fmadd_ps(weight, load_cache(cache->values, offset + i * LANES, half), sums[i]);
+// Lane i of the result is the sum of the lanes of x[i].
+INLINE __m512 sum_each(__m512 x[16]) {
+    __m512 a[8], b[4], c[2];
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
+        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+    UNROLL for (int i = 0; i < 4; i++) {
+        __m512d low = _mm512_castps_pd(a[2 * i]), high = _mm512_castps_pd(a[2 * i + 1]);
+        b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    }
+    UNROLL for (int i = 0; i < 2; i++)
+        c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88), _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
+}
+
+// weights[q * stride + t] = q . k_t for t in [0, length), in blocks of 16 / queries keys; the rows of `weights` have room
+// for a whole block.
+INLINE void dot_products(const Keys *keys, const float *query, const int queries, int64_t query_stride, int64_t length,
+                         float *weights, int64_t stride) {
+    const int block = 16 / queries;
+    int64_t parts = keys->head_dim / LANES;
+    for (int64_t t = 0; t < length; t += block) {
+        int64_t offset[16];
+        _Pragma("GCC unroll 16") for (int k = 0; k < block; k++) offset[k] = offset_of(keys, t + k < length ? t + k : length - 1);
+        __m512 sums[16];
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) sums[i] = _mm512_setzero_ps();
+        for (int64_t p = 0; p < parts; p++) {
+            __m512 q[4];
+            UNROLL for (int i = 0; i < queries; i++) q[i] = _mm512_loadu_ps(query + i * query_stride + p * LANES);
+            _Pragma("GCC unroll 16") for (int k = 0; k < block; k++) {
+                __m512 key = load_cache(keys->cache->keys, offset[k] + p * LANES, keys->half);
+                UNROLL for (int i = 0; i < queries; i++) sums[i * block + k] = _mm512_fmadd_ps(q[i], key, sums[i * block + k]);
             }
-            for (int64_t i = 0; i < some; i++) _mm512_storeu_ps(out + (p + i) * LANES, sums[i]);
+        }
+        __m512 dots = sum_each(sums);
+        if (queries == 1) {
+            _mm512_storeu_ps(weights + t, dots);
+        } else {
+            _mm_storeu_ps(weights + t, _mm512_extractf32x4_ps(dots, 0));
+            _mm_storeu_ps(weights + stride + t, _mm512_extractf32x4_ps(dots, 1));
+            _mm_storeu_ps(weights + 2 * stride + t, _mm512_extractf32x4_ps(dots, 2));
+            _mm_storeu_ps(weights + 3 * stride + t, _mm512_extractf32x4_ps(dots, 3));
+        }
+    }
+}
+
+// Softmax of scale * weights over [0, length); zero up to `end`.
+static void softmax(float *weights, float scale, int64_t length, int64_t end) {
+    __m512 top = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps(), factor = _mm512_set1_ps(scale);
+    for (int64_t t = 0; t < length; t += LANES) {
+        __mmask16 mask = length - t >= LANES ? 0xffff : (__mmask16)((1u << (length - t)) - 1);
+        __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, weights + t), factor);
+        _mm512_mask_storeu_ps(weights + t, mask, x);
+        top = _mm512_mask_max_ps(top, mask, top, x);
+    }
+    top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+    for (int64_t t = 0; t < length; t += LANES) {
+        __mmask16 mask = length - t >= LANES ? 0xffff : (__mmask16)((1u << (length - t)) - 1);
+        __m512 p = _mm512_maskz_mov_ps(mask, exp512(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, weights + t), top)));
+        _mm512_mask_storeu_ps(weights + t, mask, p);
+        total = _mm512_add_ps(total, p);
+    }
+    float inverse = 1.f / _mm512_reduce_add_ps(total);
+    for (int64_t t = 0; t < length; t++) weights[t] *= inverse;
+    for (int64_t t = length; t < end; t++) weights[t] = 0.f;
+}
+
+INLINE void weighted_sums(const Keys *keys, const float *weights, const int queries, int64_t stride, int64_t length,
+                          float *out, int64_t out_stride) {
+    int64_t parts = keys->head_dim / LANES;
+    for (int64_t first = 0; first < parts; first += 4) {
+        const int some = parts - first >= 4 ? 4 : (int)(parts - first);
+        __m512 sums[QUERIES][4];
+        UNROLL for (int i = 0; i < queries; i++) UNROLL for (int p = 0; p < 4; p++) sums[i][p] = _mm512_setzero_ps();
+        for (int64_t t = 0; t < length; t++) {
+            int64_t offset = offset_of(keys, t) + first * LANES;
+            UNROLL for (int p = 0; p < 4; p++) {
+                if (p >= some) break;
+                __m512 value = load_cache(keys->cache->values, offset + p * LANES, keys->half);
+                UNROLL for (int i = 0; i < queries; i++)
+                    sums[i][p] = _mm512_fmadd_ps(_mm512_set1_ps(weights[i * stride + t]), value, sums[i][p]);
+            }
+        }
+        UNROLL for (int i = 0; i < queries; i++) UNROLL for (int p = 0; p < 4; p++)
+            if (p < some) _mm512_storeu_ps(out + i * out_stride + (first + p) * LANES, sums[i][p]);
+    }
+}
+#endif
+
+// out_i = sum_t softmax_t(scale q_i . k_t) v_t over the first lengths[i] cached tokens, for `queries` tokens of a row.
+// weights[i * stride + t] holds the softmax afterwards.
+static __attribute__((noinline)) void attend(const Keys *keys, const float *query, int64_t queries, int64_t query_stride, float scale,
+                   const int32_t *lengths, float *weights, int64_t stride, float *out, int64_t out_stride) {
+#ifdef VECTOR
+    if (keys->head_dim % LANES == 0) {
+        int64_t longest = lengths[0];
+        for (int64_t i = 1; i < queries; i++) longest = lengths[i] > longest ? lengths[i] : longest;
+        if (queries == QUERIES) {
+            dot_products(keys, query, QUERIES, query_stride, longest, weights, stride);
+            for (int64_t i = 0; i < QUERIES; i++) softmax(weights + i * stride, scale, lengths[i], longest);
+            weighted_sums(keys, weights, QUERIES, stride, longest, out, out_stride);
+            return;
+        }
+        for (int64_t i = 0; i < queries; i++) {
+            dot_products(keys, query + i * query_stride, 1, 0, lengths[i], weights + i * stride, 0);
+            softmax(weights + i * stride, scale, lengths[i], lengths[i]);
+            weighted_sums(keys, weights + i * stride, 1, 0, lengths[i], out + i * out_stride, 0);
         }
         return;
     }
 #endif
-    for (int64_t t = 0; t < length; t++) {
-        int64_t offset = OFFSET(t);
-        float dot = 0.f;
-        for (int64_t i = 0; i < dim; i++)
-            dot += q[i] * (half ? (float)((_Float16 *)cache->keys)[offset + i] : ((float *)cache->keys)[offset + i]);
-        weights[t] = dot * scale;
-        largest = fmaxf(largest, weights[t]);
+    const int64_t dim = keys->head_dim;
+    const float *k32 = keys->cache->keys, *v32 = keys->cache->values;
+    const _Float16 *k16 = keys->cache->keys, *v16 = keys->cache->values;
+    for (int64_t i = 0; i < queries; i++) {
+        const float *q = query + i * query_stride;
+        float *w = weights + i * stride, *to = out + i * out_stride, largest = -INFINITY, sum = 0.f;
+        for (int64_t t = 0; t < lengths[i]; t++) {
+            int64_t offset = offset_of(keys, t);
+            float dot = 0.f;
+            for (int64_t d = 0; d < dim; d++) dot += q[d] * (keys->half ? (float)k16[offset + d] : k32[offset + d]);
+            w[t] = dot * scale;
+            largest = fmaxf(largest, w[t]);
+        }
+        for (int64_t t = 0; t < lengths[i]; t++) sum += w[t] = expf(w[t] - largest);
+        for (int64_t d = 0; d < dim; d++) to[d] = 0.f;
+        for (int64_t t = 0; t < lengths[i]; t++) {
+            int64_t offset = offset_of(keys, t);
+            w[t] /= sum;
+            for (int64_t d = 0; d < dim; d++) to[d] += w[t] * (keys->half ? (float)v16[offset + d] : v32[offset + d]);
+        }
     }
-    for (int64_t t = 0; t < length; t++) sum += weights[t] = expf(weights[t] - largest);
-    for (int64_t i = 0; i < dim; i++) out[i] = 0.f;
-    for (int64_t t = 0; t < length; t++) {
-        int64_t offset = OFFSET(t);
-        weights[t] /= sum;
-        for (int64_t i = 0; i < dim; i++)
-            out[i] += weights[t] * (half ? (float)((_Float16 *)cache->values)[offset + i] : ((float *)cache->values)[offset + i]);
-    }
-#undef OFFSET
 }
 
 // ---------------------------------------------------------------------------------------------------- the stack
@@ -581,19 +687,29 @@ int64_t qkv_run(const Stack *stack, Batch *batch) {
     if (stack->cross && batch->memory.capacity > longest) longest = batch->memory.capacity;
     float *x = batch->hidden;
     float *qkv = allocate(n * 3 * dim * sizeof(float)), *inner = allocate(n * widest * sizeof(float));
-    float *attended = allocate(n * dim * sizeof(float)), *scratch = allocate(threads * (longest + LANES + widest) * sizeof(float));
+    const int64_t stride = longest + LANES, per_thread = QUERIES * stride + widest;
+    float *attended = allocate(n * dim * sizeof(float)), *scratch = allocate(threads * per_thread * sizeof(float));
+    int32_t *group = allocate((n + 1) * sizeof(int32_t)); // first token of each group of up to QUERIES tokens of a row
     Input input = {allocate(n * (widest + 4) * sizeof(float)), allocate(n * sizeof(float)), allocate(n * sizeof(int32_t))};
-    int64_t failed = !(qkv && inner && attended && scratch && input.values && input.scale && input.correction);
+    int64_t failed = !(qkv && inner && attended && scratch && group && input.values && input.scale && input.correction);
     Barrier sync = {0, 0, 1};
+    int64_t groups = 0;
     if (!failed) {
+        for (int64_t i = 0; i < n; groups++) {
+            group[groups] = (int32_t)i;
+            int64_t first = i++;
+            while (i < n && i - first < QUERIES && batch->rows[i] == batch->rows[first]) i++;
+        }
+        group[groups] = (int32_t)n;
 #pragma omp parallel num_threads(threads)
         {
-            int64_t thread = omp_get_thread_num(), team = omp_get_num_threads(), begin, end, pair_begin, pair_end;
+            int64_t thread = omp_get_thread_num(), team = omp_get_num_threads(), begin, end, pair_begin, pair_end, store_begin, store_end;
             if (thread == 0) sync.threads = team;
 #pragma omp barrier
-            float *scores = scratch + thread * (longest + LANES + widest), *row = scores + longest + LANES;
+            float *scores = scratch + thread * per_thread, *row = scores + QUERIES * stride;
             share(n, thread, team, &begin, &end);
-            share(n * heads, thread, team, &pair_begin, &pair_end);
+            share(n * heads, thread, team, &store_begin, &store_end);
+            share(groups * heads, thread, team, &pair_begin, &pair_end);
             for (int64_t i = begin; i < end && batch->ids; i++) {
                 float *to = x + i * dim;
                 if (stack->embed) memcpy(to, stack->embed + (int64_t)batch->ids[i] * dim, dim * sizeof(float));
@@ -612,7 +728,7 @@ int64_t qkv_run(const Stack *stack, Batch *batch) {
                 barrier(&sync);
                 apply(&layer->qkv, input, n, NONE, 0, qkv, thread, team);
                 barrier(&sync);
-                for (int64_t pair = pair_begin; pair < pair_end; pair++) {
+                for (int64_t pair = store_begin; pair < store_end; pair++) {
                     int64_t i = pair / heads, head = pair % heads;
                     int64_t to = (((l * batch->cache.rows + batch->rows[i]) * heads + head) * batch->cache.capacity +
                                   batch->positions[i]) * head_dim;
@@ -621,13 +737,14 @@ int64_t qkv_run(const Stack *stack, Batch *batch) {
                 }
                 barrier(&sync);
                 for (int64_t pair = pair_begin; pair < pair_end; pair++) {
-                    int64_t i = pair / heads, head = pair % heads, r = batch->rows[i];
-                    attend(qkv + i * 3 * dim + head * head_dim, layer->scale, &batch->cache, l, head, heads, head_dim,
-                           batch->table ? batch->table + r * batch->table_stride : 0, r, batch->lengths[i], half, scores,
-                           attended + i * dim + head * head_dim);
-                    if (batch->self_weights)
-                        memcpy(batch->self_weights + ((i * stack->layers + l) * heads + head) * batch->cache.capacity,
-                               scores, batch->lengths[i] * sizeof(float));
+                    int64_t i = group[pair / heads], count = group[pair / heads + 1] - i, head = pair % heads, r = batch->rows[i];
+                    Keys keys = {&batch->cache, batch->table ? batch->table + r * batch->table_stride : 0, l, head, heads,
+                                 head_dim, r, (int)half};
+                    attend(&keys, qkv + i * 3 * dim + head * head_dim, count, 3 * dim, layer->scale, batch->lengths + i,
+                           scores, stride, attended + i * dim + head * head_dim, dim);
+                    for (int64_t q = 0; q < count && batch->self_weights; q++)
+                        memcpy(batch->self_weights + (((i + q) * stack->layers + l) * heads + head) * batch->cache.capacity,
+                               scores + q * stride, batch->lengths[i + q] * sizeof(float));
                 }
                 barrier(&sync);
                 for (int64_t i = begin; i < end; i++) prepare(&layer->out, input, i, attended + i * dim);
@@ -645,12 +762,15 @@ int64_t qkv_run(const Stack *stack, Batch *batch) {
                     apply(&layer->cross_query, input, n, NONE, 0, qkv, thread, team);
                     barrier(&sync);
                     for (int64_t pair = pair_begin; pair < pair_end; pair++) {
-                        int64_t i = pair / heads, head = pair % heads, r = batch->memory_rows[i];
-                        attend(qkv + i * dim + head * head_dim, layer->cross_scale, &batch->memory, l, head, heads,
-                               head_dim, 0, r, batch->memory_lengths[r], half, scores, attended + i * dim + head * head_dim);
-                        if (batch->weights)
-                            memcpy(batch->weights + ((i * stack->layers + l) * heads + head) * batch->memory.capacity,
-                                   scores, batch->memory_lengths[r] * sizeof(float));
+                        int64_t i = group[pair / heads], count = group[pair / heads + 1] - i, head = pair % heads;
+                        int64_t r = batch->memory_rows[i];
+                        int32_t source = batch->memory_lengths[r], same[QUERIES] = {source, source, source, source};
+                        Keys keys = {&batch->memory, 0, l, head, heads, head_dim, r, (int)half};
+                        attend(&keys, qkv + i * dim + head * head_dim, count, dim, layer->cross_scale, same, scores, stride,
+                               attended + i * dim + head * head_dim, dim);
+                        for (int64_t q = 0; q < count && batch->weights; q++)
+                            memcpy(batch->weights + (((i + q) * stack->layers + l) * heads + head) * batch->memory.capacity,
+                                   scores + q * stride, source * sizeof(float));
                     }
                     barrier(&sync);
                     for (int64_t i = begin; i < end; i++) prepare(&layer->cross_out, input, i, attended + i * dim);
@@ -687,7 +807,7 @@ int64_t qkv_run(const Stack *stack, Batch *batch) {
             }
         }
     }
-    free(qkv), free(inner), free(attended), free(scratch), free(input.values), free(input.scale), free(input.correction);
+    free(qkv), free(inner), free(attended), free(scratch), free(group), free(input.values), free(input.scale), free(input.correction);
     return failed;
 }
 

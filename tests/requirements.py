@@ -1,8 +1,8 @@
 """Skips that are failures.
 
 The environment variable QKV_REQUIRE names what this machine must have, separated by commas: "browser" (Chromium and its
-driver), "data" (the datasets under QKV_DATA), "packages" (the packages of the `dev` extra). A test that is skipped for
-lack of it fails, so that it cannot be skipped unnoticed.
+driver), "compiler" (a C compiler), "data" (the datasets under QKV_DATA), "packages" (the packages of the `dev` extra).
+A test that is skipped for lack of it fails, so that it cannot be skipped unnoticed.
 """
 
 import importlib
@@ -20,6 +20,10 @@ def _needs_browser(node: Node, reason: str) -> bool:
     return node.get_closest_marker("browser") is not None or "selenium" in reason
 
 
+def _needs_compiler(node: Node, reason: str) -> bool:
+    return "needs a C compiler" in reason
+
+
 def _needs_data(node: Node, reason: str) -> bool:
     named = any(word in reason for word in ("QKV_DATA", "SHA256SUMS", "SHA-256"))
     return named and not any(name in reason for name in SEPARATE_DATASETS)
@@ -31,6 +35,7 @@ def _needs_package(node: Node, reason: str) -> bool:
 
 REQUIREMENTS: dict[str, Callable[[Node, str], bool]] = {
     "browser": _needs_browser,
+    "compiler": _needs_compiler,
     "data": _needs_data,
     "packages": _needs_package,
 }

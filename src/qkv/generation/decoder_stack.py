@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from qkv.attention import Dot, ScaledDot, Softmax
+from qkv.attention.position import NoPosition
 from qkv.errors import Unsupported
 from qkv.models.gpt2 import GPT2, Block
 from qkv.models.transformer import DecoderBlock, EncoderBlock, Transformer
@@ -235,7 +236,7 @@ def _scale(attention: MultiHeadAttention) -> float:
         raise _unsupported(f"the score {type(attend.score).__name__}")
     if not isinstance(attend.align, Softmax):
         raise _unsupported(f"the alignment {type(attend.align).__name__}")
-    if attend.position is not None:
+    if not isinstance(attend.position, NoPosition | None):
         raise _unsupported(f"the position {type(attend.position).__name__} inside attention")
     if attention.kv_heads != attention.heads:
         raise _unsupported("grouped-query attention")

@@ -1,0 +1,142 @@
+"""The decoding engine against the simple searches, on requests of mixed length."""
+
+import random
+
+import pytest
+import torch
+
+import qkv
+from qkv.generation import (
+    DecodingConstraints,
+    Engine,
+    EngineCache,
+    GenerationConfig,
+    Request,
+    Sampling,
+    Tokens,
+    generate,
+)
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
+from tests.generation.kernels import require_kernels
+from tests.generation.test_cpu_kernels import random_gpt2, random_transformer
+
+SUPPRESSED, VOCABULARY = (0, 7), 290
+CONFIGS = [
+    GenerationConfig(),
+    GenerationConfig(length_penalty=0.0),
+    GenerationConfig(num_beams=4, num_return_sequences=3),
+    GenerationConfig(num_beams=3, exact=True, length_penalty=0.6),
+    GenerationConfig(num_beams=7),
+    GenerationConfig(sampling=Sampling(temperature=0.9, top_k=20, top_p=0.9), num_return_sequences=2),
+    GenerationConfig(sampling=Sampling(seed=3)),
+    GenerationConfig(sampling=Sampling(temperature=0)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _kernels():
+    require_kernels()
+
+
+def mixed_requests(count, vocabulary, source=False, seed=0):
+    """Requests with prompts, limits and forced prefixes of different lengths."""
+    numbers = random.Random(seed)
+    requests = []
+    for index in range(count):
+        longest = numbers.randint(1, 25)
+        prefix = [numbers.randrange(2, vocabulary) for _ in range(numbers.randint(0, min(3, longest)))]
+        prompt = [numbers.randrange(vocabulary) for _ in range(1 if source else numbers.randint(1, 30))]
+        text = [numbers.randrange(2, vocabulary) for _ in range(numbers.randint(1, 20))] if source else None
+        requests.append(Request(prompt, longest, numbers.randint(0, longest), prefix, text, index))
+    return requests
+
+
+@torch.inference_mode()
+def simple_search(model, request, tokens, config):
+    if request.source is None:
+        state = model.init_state(1)
+        if len(request.prompt) > 1:
+            state = model.forward_from(torch.tensor([request.prompt[:-1]]), state)[1]
+    else:
+        state = model.init_state(model.encode(torch.tensor([request.source])))
+    constraints = DecodingConstraints(
+        1, [request.prompt[-1]], tokens.end, request.max_new_tokens, request.min_new_tokens, tokens.suppressed,
+        tokens.vocab_size, [request.prefix],
+    )  # fmt: skip
+    return generate(model, state, constraints, config, row_ids=[request.row_id])[0]
+
+
+def check(model, requests, tokens, config, batch_size):
+    results = dict(Engine.build(model).decode(requests, tokens, config, batch_size=batch_size))
+    assert sorted(results) == list(range(len(requests)))
+    for index, request in enumerate(requests):
+        expected = simple_search(model, request, tokens, config)
+        assert [best.tokens for best in results[index]] == [best.tokens for best in expected], index
+        for ours, theirs in zip(results[index], expected, strict=True):
+            assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("batch_size", [1, 5, None])
+def test_gpt2(config, batch_size):
+    check(random_gpt2(), mixed_requests(30, 301), Tokens(1, SUPPRESSED, VOCABULARY), config, batch_size)
+
+
+@pytest.mark.parametrize("config", [config for config in CONFIGS if config.num_beams == 1], ids=str)
+def test_gpt2_without_an_end_token(config):
+    check(random_gpt2(), mixed_requests(20, 301), Tokens(None, SUPPRESSED), config, 4)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_transformer(config, norm):
+    model = random_transformer(norm=norm)
+    check(model, mixed_requests(30, 120, source=True), Tokens(1, (0,)), config, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_500_prompts(config):
+    model = random_gpt2(dim=96, heads=4, layers=4)
+    check(model, mixed_requests(500, 301, seed=1), Tokens(1, SUPPRESSED, VOCABULARY), config, None)
+
+
+def test_stream_equals_decode():
+    model, (request,) = random_gpt2(), mixed_requests(1, 301, seed=2)
+    engine, tokens = Engine.build(model), Tokens(1, SUPPRESSED)
+    for sampling in (Sampling(temperature=0), Sampling(seed=5)):
+        config = GenerationConfig(sampling=sampling)
+        ((_, (best,)),) = engine.decode([request], tokens, config)
+        assert tuple(engine.stream(request, tokens, config)) == best.tokens
+
+
+def test_the_engine_follows_the_weights():
+    model = random_gpt2()
+    cache, request = EngineCache(model), Request([5, 6], 8)
+    before = cache.get()
+    assert before is cache.get()
+    with torch.no_grad():
+        model.blocks[0].ffn.up_proj.weight.mul_(-3.0)
+    ((_, (best,)),) = cache.get().decode([request], Tokens(None), GenerationConfig())
+    assert best.tokens == simple_search(model, request, Tokens(None), GenerationConfig())[0].tokens
+
+
+def test_models_that_need_their_own_forward_pass():
+    model = random_gpt2()
+    cache = EngineCache(model)
+    with qkv.watch(model):
+        assert cache.get() is None
+        assert "watched" in cache.reason
+    with qkv.ablate(model, 0, [1]):
+        assert cache.get() is None
+    handle = model.blocks[0].register_forward_hook(lambda *arguments: None)
+    assert cache.get() is None
+    handle.remove()
+    assert cache.get() is not None
+    model.train()
+    assert cache.get() is None
+    assert EngineCache(RNNLM(RNNLMConfig(vocab_size=20, hidden_dim=8)).eval()).get() is None
+
+
+def test_no_requests():
+    assert list(Engine.build(random_gpt2()).decode([], Tokens(None), GenerationConfig())) == []

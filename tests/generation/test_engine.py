@@ -6,16 +6,19 @@ import pytest
 import torch
 
 import qkv
+from qkv.errors import InputError
 from qkv.generation import (
     DecodingConstraints,
     Engine,
     EngineCache,
     GenerationConfig,
+    PromptLookup,
     Request,
     Sampling,
     Tokens,
     generate,
 )
+from qkv.generation.cpu.runner import CPURunner
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from tests.generation.kernels import require_kernels
 from tests.generation.test_cpu_kernels import random_gpt2, random_transformer
@@ -108,6 +111,57 @@ def test_stream_equals_decode():
         config = GenerationConfig(sampling=sampling)
         ((_, (best,)),) = engine.decode([request], tokens, config)
         assert tuple(engine.stream(request, tokens, config)) == best.tokens
+
+
+@pytest.mark.parametrize("config", [config for config in CONFIGS if config.num_beams == 1], ids=str)
+@pytest.mark.parametrize("draft", ["lookup", "same", "other"])
+@pytest.mark.parametrize("end", [1, None])
+def test_speculative_decoding_is_exact(config, draft, end):
+    """Guesses change the speed, not the tokens, whether they are all right (the same model) or mostly wrong."""
+    model = random_gpt2()
+    drafts = {
+        "lookup": PromptLookup(),
+        "same": Engine.build(model),
+        "other": Engine.build(random_gpt2(seed=1, layers=1)),
+    }
+    numbers = random.Random(0)
+    requests = [
+        Request([numbers.randrange(6) for _ in range(numbers.randint(1, 30))], numbers.randint(1, 25), row_id=row)
+        for row in range(12)
+    ]
+    engine, tokens = Engine.build(model), Tokens(end, SUPPRESSED)
+    plain = dict(engine.decode(requests, tokens, config, batch_size=5))
+    for guesses in (1, 4):
+        fast = engine.decode(requests, tokens, config, batch_size=5, draft=drafts[draft], draft_tokens=guesses)
+        assert {row: [best.tokens for best in beams] for row, beams in fast} == {
+            row: [best.tokens for best in beams] for row, beams in plain.items()
+        }
+
+
+def test_right_guesses_save_steps(monkeypatch):
+    engine, request = Engine.build(random_gpt2()), Request([5, 6], 20)
+    steps = []
+    extend, step = CPURunner.extend, CPURunner.step
+    monkeypatch.setattr(CPURunner, "step", lambda *arguments: steps.append(1) or step(*arguments))
+    monkeypatch.setattr(CPURunner, "extend", lambda *arguments: steps.append(len(arguments) > 3) or extend(*arguments))
+    list(engine.decode([request], Tokens(None), GenerationConfig()))
+    plain = sum(steps)
+    steps.clear()
+    list(engine.decode([request], Tokens(None), GenerationConfig(), draft=engine, draft_tokens=4))
+    assert plain == 20
+    assert sum(steps) == 4  # five tokens each
+
+
+def test_unsuitable_drafts():
+    model, request = random_gpt2(), Request([5, 6], 8)
+    engine, tokens = Engine.build(model), Tokens(1)
+    for config, draft, guesses in (
+        (GenerationConfig(num_beams=2), PromptLookup(), 5),
+        (GenerationConfig(), Engine.build(random_gpt2(vocab_size=200)), 5),
+        (GenerationConfig(), PromptLookup(), 0),
+    ):
+        with pytest.raises(InputError):
+            engine.decode([request], tokens, config, draft=draft, draft_tokens=guesses)
 
 
 def test_the_engine_follows_the_weights():

@@ -9,6 +9,7 @@ from qkv.generation.decode import GenerationConfig, generate
 from qkv.generation.engine import DType, Engine, EngineCache
 from qkv.generation.sampling import Sampling, sample, stream
 from qkv.generation.search import greedy_search
+from qkv.generation.speculative import PromptLookup
 
 __all__ = [
     "Coverage",
@@ -18,6 +19,7 @@ __all__ = [
     "EngineCache",
     "GenerationConfig",
     "Hypothesis",
+    "PromptLookup",
     "Request",
     "Sampling",
     "Tokens",

@@ -16,6 +16,7 @@ from qkv.generation.back_pointers import Hypothesis
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.runner import Runner
 from qkv.generation.sampling import sample_from, uniform_numbers
+from qkv.generation.speculative import Draft, accepted
 from qkv.types import Float, Int, Tensor
 
 
@@ -44,7 +45,11 @@ Result = tuple[int, list[Hypothesis]]  # index of a request, and its hypotheses,
 
 
 def decode_requests(
-    runner: Runner, requests: Iterable[Request], tokens: Tokens, config: GenerationConfig
+    runner: Runner,
+    requests: Iterable[Request],
+    tokens: Tokens,
+    config: GenerationConfig,
+    speculation: "Speculation | None" = None,
 ) -> Iterator[Result]:
     """Yield (index, hypotheses) of each request as it is finished, in any order."""
     queue = deque(enumerate(requests))
@@ -52,12 +57,26 @@ def decode_requests(
         if tokens.end is None:
             raise InputError("beam search requires an end token")
         return BeamDecoder(runner, queue, tokens, config).run()
-    return TokenDecoder(runner, queue, tokens, config).run()
+    return TokenDecoder(runner, queue, tokens, config, speculation).run()
 
 
-def stream_request(runner: Runner, request: Request, tokens: Tokens, config: GenerationConfig) -> Iterator[int]:
+def stream_request(
+    runner: Runner,
+    request: Request,
+    tokens: Tokens,
+    config: GenerationConfig,
+    speculation: "Speculation | None" = None,
+) -> Iterator[int]:
     """Yield the tokens of a single request, decoded by greedy search or sampling, as they are generated."""
-    return TokenDecoder(runner, deque([(0, request)]), tokens, config).stream()
+    return TokenDecoder(runner, deque([(0, request)]), tokens, config, speculation).stream()
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Speculative decoding: the source of guesses, and the most guesses per step."""
+
+    draft: Draft
+    tokens: int = 5
 
 
 class Constraints:
@@ -93,9 +112,14 @@ class TokenDecoder:
     """Greedy search and sampling: one row per sequence."""
 
     def __init__(
-        self, runner: Runner, queue: deque[tuple[int, Request]], tokens: Tokens, config: GenerationConfig
+        self,
+        runner: Runner,
+        queue: deque[tuple[int, Request]],
+        tokens: Tokens,
+        config: GenerationConfig,
+        speculation: Speculation | None,
     ) -> None:
-        self._runner, self._config = runner, config
+        self._runner, self._config, self._speculation = runner, config, speculation
         self._constraints = Constraints(tokens)
         self._copies = 1 if config.sampling is None else config.num_return_sequences
         self._queue = deque((index, copy, request) for index, request in queue for copy in range(self._copies))
@@ -148,33 +172,70 @@ class TokenDecoder:
         return uniform_numbers(sampling.seed, request.row_id, copy, request.max_new_tokens + 1)
 
     def _step(self, active: list["ActiveRow"]) -> list["ActiveRow"]:
-        """Decode one token of every row; return the rows that are finished."""
+        """Decode one token of every row, or more if guesses were right; return the rows that are finished."""
+        guesses = self._guesses(active)
         rows = [row.row for row in active]
-        if all(row.tokens for row in active):
+        if not any(guesses) and all(row.tokens for row in active):
             logits = self._runner.step(torch.tensor(rows), torch.tensor([row.tokens[-1] for row in active]))
         else:
-            logits = self._runner.extend(rows, [row.tokens[-1:] or row.request.prompt for row in active])
+            fed = [
+                [*(row.tokens[-1:] or row.request.prompt), *guess] for row, guess in zip(active, guesses, strict=True)
+            ]
+            logits = self._runner.extend(rows, fed, [len(guess) + 1 for guess in guesses])
+        pairs = list(zip(active, guesses, strict=True))
+        positions = [(row, ahead) for row, guess in pairs for ahead in range(len(guess) + 1)]
         normalizer = self._runner.log_sum_exp(logits)
-        self._constraints.apply(logits, [row.request for row in active], [len(row.tokens) for row in active])
-        tokens = self._choose(logits, normalizer, active)
-        log_p = (logits.gather(1, tokens[:, None])[:, 0] - normalizer).tolist()
-        finished = []
-        for row, token, log_probability in zip(active, tokens.tolist(), log_p, strict=True):
+        chosen = self._choose(logits, normalizer, positions)
+        log_p = (logits.gather(1, chosen[:, None])[:, 0] - normalizer).tolist()
+        candidates = iter(zip(chosen.tolist(), log_p, strict=True))
+        for row, guess in pairs:
+            self._append(row, guess, [next(candidates) for _ in range(len(guess) + 1)])
+        if any(guesses):
+            self._runner.truncate(rows, [row.cached for row in active])
+        return [row for row in active if self._is_finished(row)]
+
+    def _append(self, row: "ActiveRow", guess: list[int], candidates: list[tuple[int, float]]) -> None:
+        """Append the tokens chosen by the model: those after right guesses, and one more."""
+        right = accepted(guess, [token for token, _ in candidates])
+        for token, log_probability in candidates[: right + 1]:
             row.tokens.append(token)
             row.total += log_probability
-            if token == self._constraints.end or len(row.tokens) == row.request.max_new_tokens + (
-                self._constraints.end is not None
-            ):
-                finished.append(row)
-        return finished
+            if self._is_finished(row):
+                return
+
+    def _is_finished(self, row: "ActiveRow") -> bool:
+        end = self._constraints.end
+        return row.tokens[-1] == end or len(row.tokens) == row.request.max_new_tokens + (end is not None)
+
+    def _guesses(self, active: list["ActiveRow"]) -> list[list[int]]:
+        if self._speculation is None:
+            return [[] for _ in active]
+        texts = [[*row.request.prompt, *row.tokens] for row in active]
+        most = self._speculation.tokens
+        counts = [max(0, min(most, row.request.max_new_tokens - len(row.tokens) - 1)) for row in active]
+
+        def choose(
+            logits: Float[Tensor, "rows vocabulary"], positions: Sequence[tuple[int, int]]
+        ) -> Int[Tensor, "rows"]:
+            rows = [(active[index], ahead) for index, ahead in positions]
+            return self._choose(logits, self._runner.log_sum_exp(logits), rows)
+
+        return self._speculation.draft.propose([row.row for row in active], texts, counts, choose)
 
     def _choose(
-        self, logits: Float[Tensor, "rows vocabulary"], normalizer: Float[Tensor, "rows"], active: list["ActiveRow"]
-    ) -> Int[Tensor, "rows"]:
+        self,
+        logits: Float[Tensor, "positions vocabulary"],
+        normalizer: Float[Tensor, "positions"],
+        positions: Sequence[tuple["ActiveRow", int]],
+    ) -> Int[Tensor, "positions"]:
+        """Choose the tokens of rows, each so many steps ahead; applies the constraints to the logits in place."""
+        steps = [len(row.tokens) + ahead for row, ahead in positions]
+        self._constraints.apply(logits, [row.request for row, _ in positions], steps)
         sampling = self._config.sampling
         if sampling is None or sampling.temperature == 0:
             return self._runner.top_k(logits, 1)[1][:, 0]
-        uniform = torch.stack([_at(row.uniform, len(row.tokens)) for row in active]).to(logits.device)
+        numbers = [_at(row.uniform, step) for (row, _), step in zip(positions, steps, strict=True)]
+        uniform = torch.stack(numbers).to(logits.device)
         return sample_from(sampling.filter_probs(logits - normalizer[:, None]), uniform)
 
 
@@ -189,6 +250,11 @@ class ActiveRow:
     uniform: Float[Tensor, "steps"] | None  # random numbers of all steps
     tokens: list[int] = field(default_factory=list)  # new tokens
     total: float = 0.0  # log-probability of the new tokens
+
+    @property
+    def cached(self) -> int:
+        """Number of tokens that the cache should hold: all but the last."""
+        return len(self.request.prompt) + len(self.tokens) - 1
 
     def hypothesis(self, end: int | None, length_penalty: float) -> Hypothesis:
         tokens = self.tokens if end is None else self.tokens[:-1]

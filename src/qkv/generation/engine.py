@@ -11,19 +11,28 @@ import torch
 from torch import nn
 
 from qkv.attention.layers import attention_layers
-from qkv.errors import Unsupported
-from qkv.generation.continuous_batching import Request, Result, Tokens, decode_requests, stream_request
+from qkv.errors import InputError, Unsupported
+from qkv.generation.continuous_batching import (
+    Request,
+    Result,
+    Speculation,
+    Tokens,
+    decode_requests,
+    stream_request,
+)
 from qkv.generation.cpu.library import FEATURES, features
 from qkv.generation.cpu.packed_stack import PackedStack, WeightType
 from qkv.generation.cpu.runner import CPURunner
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.decoder_stack import decoder_stack, encoder_stack
+from qkv.generation.speculative import AssistantModel, PromptLookup
 from qkv.models.transformer import Transformer
 from qkv.runtime.memory import free_memory
 
 DType = Literal["auto", "float32", "bfloat16", "int8"]
 MAX_ROWS = 128  # sequences decoded at once by default, beams counted
 MAX_CACHE_BYTES = 2**30
+DRAFT_TOKENS = 5  # guesses per step in speculative decoding
 
 
 class Engine:
@@ -51,26 +60,73 @@ class Engine:
         return f"CPU kernels ({sets}), {self._decoder.dtype} weights"
 
     def decode(
-        self, requests: Sequence[Request], tokens: Tokens, config: GenerationConfig, *, batch_size: int | None = None
+        self,
+        requests: Sequence[Request],
+        tokens: Tokens,
+        config: GenerationConfig,
+        *,
+        batch_size: int | None = None,
+        draft: "Engine | PromptLookup | None" = None,
+        draft_tokens: int = DRAFT_TOKENS,
     ) -> Iterator[Result]:
-        """Yield (index, hypotheses) of each request as it is finished; at most `batch_size` are decoded at once."""
+        """Yield (index, hypotheses) of each request as it is finished; at most `batch_size` are decoded at once.
+
+        With `draft`, a smaller model or the prompt itself guesses up to `draft_tokens` tokens that this model checks in
+        one pass; the results are the same.
+        """
         if not requests:
             return iter(())
-        runner = self._runner(requests, config, batch_size)
+        runner = self._runner(requests, config, batch_size, draft_tokens if draft is not None else 0)
+        speculation = self._speculation(draft, draft_tokens, requests, config, runner.rows)
         # The longest first: a long request that starts last would keep a nearly empty batch busy.
         order = sorted(range(len(requests)), key=lambda index: -_expected_length(requests[index]))
-        results = decode_requests(runner, [requests[index] for index in order], tokens, config)
+        results = decode_requests(runner, [requests[index] for index in order], tokens, config, speculation)
         return ((order[index], hypotheses) for index, hypotheses in results)
 
-    def stream(self, request: Request, tokens: Tokens, config: GenerationConfig) -> Iterator[int]:
+    def stream(
+        self,
+        request: Request,
+        tokens: Tokens,
+        config: GenerationConfig,
+        *,
+        draft: "Engine | PromptLookup | None" = None,
+        draft_tokens: int = DRAFT_TOKENS,
+    ) -> Iterator[int]:
         """Yield the tokens of one request as they are generated."""
-        return stream_request(self._runner([request], config, 1), request, tokens, config)
+        runner = self._runner([request], config, 1, draft_tokens if draft is not None else 0)
+        speculation = self._speculation(draft, draft_tokens, [request], config, 1)
+        return stream_request(runner, request, tokens, config, speculation)
 
-    def _runner(self, requests: Sequence[Request], config: GenerationConfig, batch_size: int | None) -> CPURunner:
+    def _speculation(
+        self,
+        draft: "Engine | PromptLookup | None",
+        draft_tokens: int,
+        requests: Sequence[Request],
+        config: GenerationConfig,
+        rows: int,
+    ) -> Speculation | None:
+        if draft is None:
+            return None
+        if config.num_beams > 1 or self._encoder is not None:
+            raise InputError("speculative decoding supports greedy search and sampling with language models only")
+        if draft_tokens < 1:
+            raise InputError(f"draft_tokens must be at least 1, not {draft_tokens}")
+        if isinstance(draft, PromptLookup):
+            return Speculation(draft, draft_tokens)
+        if draft._decoder.vocab_size != self._decoder.vocab_size:
+            raise InputError(
+                f"the assistant has {draft._decoder.vocab_size:,} tokens and the model {self._decoder.vocab_size:,}: "
+                "speculative decoding needs the same vocabulary"
+            )
+        return Speculation(AssistantModel(draft._runner(requests, config, rows, draft_tokens)), draft_tokens)
+
+    def _runner(
+        self, requests: Sequence[Request], config: GenerationConfig, batch_size: int | None, draft_tokens: int
+    ) -> CPURunner:
         """Allocate the rows of a batch for the longest of the requests."""
         beams = config.num_beams if config.sampling is None else 1
         copies = 1 if config.sampling is None else config.num_return_sequences
-        capacity = max(len(request.prompt) + request.max_new_tokens + 1 for request in requests)
+        capacity = max(len(request.prompt) + request.max_new_tokens + 1 for request in requests) + draft_tokens
         source_capacity = max(len(request.source or ()) for request in requests)
         groups = min(self._groups(beams, capacity, source_capacity, batch_size), len(requests) * copies)
         return CPURunner(

@@ -28,8 +28,14 @@ class Runner(ABC):
         """Append one token to each row; return the logits after it."""
 
     @abstractmethod
-    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Float[Tensor, "rows vocabulary"]:
-        """Append any number of tokens to each row; return the logits after the last of each row."""
+    def extend(
+        self, rows: Sequence[int], tokens: Sequence[Sequence[int]], wanted: Sequence[int] | None = None
+    ) -> Float[Tensor, "positions vocabulary"]:
+        """Append any number of tokens to each row; return the logits after the last `wanted` of each row (one each)."""
+
+    @abstractmethod
+    def truncate(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        """Drop the cached tokens of each row beyond a length."""
 
     def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
         """Return the normalizers of the logits."""

@@ -74,7 +74,9 @@ class CPURunner(Runner):
         self.lengths[rows] += 1
         return logits
 
-    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Float[Tensor, "rows vocabulary"]:
+    def extend(
+        self, rows: Sequence[int], tokens: Sequence[Sequence[int]], wanted: Sequence[int] | None = None
+    ) -> Float[Tensor, "positions vocabulary"]:
         counts = torch.tensor([len(row) for row in tokens])
         index = torch.tensor(rows, dtype=torch.int32)
         starts = self.lengths[index.long()]
@@ -84,9 +86,18 @@ class CPURunner(Runner):
         row_of = index.repeat_interleave(counts)
         self.cache.table[row_of.long(), positions.long()] = row_of
         ids = torch.tensor([token for row in tokens for token in row], dtype=torch.int32)
-        logits = self._run(ids, row_of, positions, (counts.cumsum(0) - 1).int())
+        ends = counts.cumsum(0).int()
+        if wanted is None:
+            indices = ends - 1
+        else:
+            parts = zip(ends.tolist(), wanted, strict=True)
+            indices = torch.cat([torch.arange(end - count, end, dtype=torch.int32) for end, count in parts])
+        logits = self._run(ids, row_of, positions, indices)
         self.lengths[index.long()] += counts.int()
         return logits
+
+    def truncate(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        self.lengths[torch.tensor(rows)] = torch.tensor(lengths, dtype=torch.int32)
 
     def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
         return log_sum_exp(logits)

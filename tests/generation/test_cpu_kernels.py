@@ -79,7 +79,7 @@ def test_linear_layers(kernels, dtype, tokens, outputs, inputs):
         CODES[dtype], outputs, inputs, packed.data_ptr(), None if scale is None else scale.data_ptr(), bias.data_ptr()
     )
     out = torch.full((tokens + 1, outputs), torch.nan)
-    assert library().qkv_linear(ctypes.byref(linear), x.data_ptr(), tokens, out.data_ptr()) == 0
+    assert library().qkv_linear(ctypes.byref(linear), x.data_ptr(), tokens, None, out.data_ptr()) == 0
     assert error(out[:tokens], x.double() @ weight.double().T + bias.double()) < MOST_ERROR[dtype]
     assert out[tokens].isnan().all()  # nothing is written beyond the result
 

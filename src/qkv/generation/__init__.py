@@ -5,6 +5,7 @@ from qkv.generation.beam import beam_search
 from qkv.generation.constraints import DecodingConstraints
 from qkv.generation.continuous_batching import Request, Tokens
 from qkv.generation.coverage import Coverage
+from qkv.generation.cpu.packed_weights import PackedWeights
 from qkv.generation.decode import GenerationConfig, generate
 from qkv.generation.engine import DType, Engine, EngineCache
 from qkv.generation.sampling import Sampling, sample, stream
@@ -19,6 +20,7 @@ __all__ = [
     "EngineCache",
     "GenerationConfig",
     "Hypothesis",
+    "PackedWeights",
     "PromptLookup",
     "Request",
     "Sampling",

@@ -138,9 +138,9 @@ class Generator(DecoderPipeline):
         for rows in self._batches(contexts, config, size):
             batch = [contexts[row] for row in rows]
             constraints = self._constraints(batch, config)
-            yield from zip(
-                rows, generate(self.model, self._state(batch), constraints, config, row_ids=rows), strict=True
-            )
+            with self.simple_search():
+                hypotheses = generate(self.model, self._state(batch), constraints, config, row_ids=rows)
+            yield from zip(rows, hypotheses, strict=True)
 
     def _stream_tokens(self, context: Encoding, config: GenerationConfig) -> Iterator[int]:
         if self.engine is not None:

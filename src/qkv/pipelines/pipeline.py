@@ -1,17 +1,18 @@
 """Base classes of the pipelines: a model with its tokenizer, raw input in, answer out."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import torch
 from torch import nn
 
 from qkv.datasets.tagged import Tagged
-from qkv.errors import InputError
-from qkv.generation import DType, Engine, EngineCache
+from qkv.errors import InputError, Unsupported
+from qkv.generation import DType, Engine, EngineCache, PackedWeights
 from qkv.hub import load_as
 from qkv.nn.interfaces import TextEncoder
 from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
@@ -78,21 +79,38 @@ class DecoderPipeline(Pipeline):
     ) -> None:
         super().__init__(model, tokenizer, device)
         self._engine = EngineCache(self.model, dtype)
-        if self.engine is None and dtype == "int8":
-            raise InputError(f"{self.name}: int8 decoding does not support {self._engine.reason}")
-        if self.engine is None and dtype != "auto":
-            self.model = self.model.to(getattr(torch, dtype))
+        self._packed: PackedWeights | None = None
+        if self.engine is None and dtype in ("bfloat16", "int8"):
+            self._packed = self._pack(dtype)
 
     @property
     def engine(self) -> Engine | None:
         """The decoding engine, or None if the model is decoded by the simple searches."""
         return self._engine.get()
 
+    def simple_search(self) -> AbstractContextManager[object]:
+        """Return the context in which the simple searches run: that of the packed weights, if there are any."""
+        return nullcontext() if self._packed is None else self._packed
+
     @property
     def decoding(self) -> str:
         """The implementation that decodes the model, and the reason if it is not the engine."""
-        engine = self.engine
-        return f"PyTorch (the engine does not support {self._engine.reason})" if engine is None else engine.description
+        if (engine := self.engine) is not None:
+            return engine.description
+        weights = "" if self._packed is None else f", {self._packed.dtype} weights"
+        return f"PyTorch{weights} (the engine does not support {self._engine.reason})"
+
+    def _pack(self, dtype: Literal["bfloat16", "int8"]) -> PackedWeights | None:
+        """Pack the weights for the simple searches; without kernels, bfloat16 is left to PyTorch."""
+        try:
+            if self.model.device.type != "cpu":
+                raise Unsupported("packed weights", f"the device {self.model.device}")
+            return PackedWeights(self.model, dtype)
+        except Unsupported as error:
+            if dtype == "int8":
+                raise InputError(f"{self.name}: int8 decoding does not support {error.reason}") from None
+        self.model = self.model.to(torch.bfloat16)
+        return None
 
 
 class TextPipeline(Pipeline):

@@ -220,7 +220,8 @@ class Translator(DecoderPipeline):
         coverage = None
         if config.coverage_penalty:
             coverage = Coverage(config.coverage_penalty, self.model.alignment_layers[0], batch.source_lengths)
-        return generate(self.model, state, constraints, config, coverage=coverage, row_ids=row_ids)
+        with self.simple_search():
+            return generate(self.model, state, constraints, config, coverage=coverage, row_ids=row_ids)
 
     def _batch(self, pairs: Sequence[tuple[Source, Sequence[int]]]) -> PairBatch:
         """Collate sources and targets on the model's device."""

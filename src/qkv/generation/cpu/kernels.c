@@ -839,8 +839,8 @@ int64_t qkv_memory(const Stack *stack, int64_t layer, const Linear *linear, cons
     return failed;
 }
 
-// A single linear layer: out [tokens, outputs] = x [tokens, inputs] W^T + bias.
-int64_t qkv_linear(const Linear *linear, const float *x, int64_t tokens, float *out) {
+// A single linear layer: out [tokens, outputs] = x [tokens, inputs] W^T + bias + residual (or null).
+int64_t qkv_linear(const Linear *linear, const float *x, int64_t tokens, const float *residual, float *out) {
     int64_t threads = omp_get_max_threads();
     Input input = {allocate(tokens * (linear->inputs + 4) * sizeof(float)), allocate(tokens * sizeof(float)), allocate(tokens * sizeof(int32_t))};
     int64_t failed = !(input.values && input.scale && input.correction);
@@ -851,7 +851,7 @@ int64_t qkv_linear(const Linear *linear, const float *x, int64_t tokens, float *
             share(tokens, thread, team, &begin, &end);
             for (int64_t i = begin; i < end; i++) prepare(linear, input, i, x + i * linear->inputs);
 #pragma omp barrier
-            apply(linear, input, tokens, NONE, 0, out, thread, team);
+            apply(linear, input, tokens, NONE, residual, out, thread, team);
         }
     }
     free(input.values), free(input.scale), free(input.correction);

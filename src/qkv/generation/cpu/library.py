@@ -123,7 +123,7 @@ def library() -> ctypes.CDLL:
     kernels.qkv_memory.argtypes = (
         POINTER(StackC), c_int64, POINTER(LinearC), c_void_p, c_int64, c_void_p, c_void_p, POINTER(CacheC),
     )  # fmt: skip
-    kernels.qkv_linear.argtypes = (POINTER(LinearC), c_void_p, c_int64, c_void_p)
+    kernels.qkv_linear.argtypes = (POINTER(LinearC), c_void_p, c_int64, c_void_p, c_void_p)
     kernels.qkv_log_sum_exp.argtypes = (c_void_p, c_int64, c_int64, c_void_p)
     kernels.qkv_top_k.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p)
     for name in ("qkv_run", "qkv_memory", "qkv_linear"):

@@ -22,6 +22,20 @@ def quantize(weight: Float[Tensor, "outputs inputs"]) -> tuple[Int[Tensor, "outp
     return (weight.float() / scale[:, None]).round_().clamp_(-127, 127).to(torch.int8), scale
 
 
+def pack(weights: LinearWeights, dtype: WeightType) -> tuple[Tensor, Float[Tensor, "outputs"] | None]:
+    """Pack a matrix for the kernels; return its bytes and, for int8, its scales."""
+    weight, scale = weights.weight, weights.scale
+    if dtype == "int8":
+        if scale is None:
+            weight, scale = quantize(weight)
+    elif scale is not None:
+        weight, scale = weight.float() * scale[:, None], None
+    rows = weight.to(TORCH_TYPES[dtype]).contiguous()
+    packed = torch.empty(library().qkv_packed_bytes(CODES[dtype], *rows.shape), dtype=torch.uint8)
+    library().qkv_pack(CODES[dtype], rows.data_ptr(), *rows.shape, packed.data_ptr())
+    return packed, scale
+
+
 class PackedStack:
     """A stack whose matrices are packed for the CPU kernels, in float32, bfloat16 or int8."""
 
@@ -139,16 +153,8 @@ class PackedStack:
         )
 
     def _pack(self, weights: LinearWeights) -> LinearC:
-        weight, scale, code = weights.weight, weights.scale, CODES[self.dtype]
-        if self.dtype == "int8":
-            if scale is None:
-                weight, scale = quantize(weight)
-        elif scale is not None:
-            weight, scale = weight.float() * scale[:, None], None
-        rows = weight.to(TORCH_TYPES[self.dtype]).contiguous()
-        packed = torch.empty(self._kernels.qkv_packed_bytes(code, *rows.shape), dtype=torch.uint8)
-        self._kernels.qkv_pack(code, rows.data_ptr(), *rows.shape, packed.data_ptr())
-        return LinearC(code, *rows.shape, self._keep(packed), self._keep(scale), None)
+        packed, scale = pack(weights, self.dtype)
+        return LinearC(CODES[self.dtype], weights.outputs, weights.inputs, self._keep(packed), self._keep(scale), None)
 
     def _embedding(self) -> Float[Tensor, "vocabulary dim"]:
         embed = self.stack.embed

@@ -34,7 +34,7 @@ def attend(
     need_weights: bool = False,
     start: int | Int[Tensor, "*batch"] | None = None,
 ) -> AttentionOutput:
-    """Compute attention with the given score, position, mask and alignment.
+    """Compute attention with the given score, position, mask and align function.
 
     scores = mask(position(score(query, key))),   weights = align(scores),   output = weights @ value
 

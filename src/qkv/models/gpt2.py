@@ -4,9 +4,9 @@
     h_l = h' + FFN(LN(h')),   h' = h_{l-1} + MaskedSelfAttention(LN(h_{l-1})),   l = 1 ... L
     p(x_{t+1} | x_1 ... x_t) = softmax(E LN(h_L))
 
-The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialized from N(0, 0.02^2). The last
-layers of attention and FFN, whose outputs are added to h, have the standard deviation 0.02 / sqrt(2L) instead, so that
-the scale of h does not grow with the number of layers.
+The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialized from N(0, 0.02^2). The
+output projections of attention and FFN, whose outputs are added to h, have the standard deviation 0.02 / sqrt(2L)
+instead, so that the scale of h does not grow with the number of layers.
 """
 
 from dataclasses import dataclass

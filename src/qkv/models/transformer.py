@@ -8,7 +8,13 @@ LN is layer normalization. With norm = "post", as in the paper, it follows each 
 norm = "pre", it is applied to the input of each sub-layer, x = x + SelfAttention(LN(x)), and to the outputs of encoder
 and decoder; training is then less sensitive to the learning rate warmup (Xiong et al. 2020).
 
-The encoder can also use positions in the dependency trees of its sentences (`qkv.nn.tree_positions`).
+The encoder can also use positions in the dependency trees of its sentences (Wang, Tu, Wang and Shi 2019), with
+depth(i) the number of edges to the root, and distance(i, j) = depth(i) - depth(j) if one word is an ancestor of the
+other, else depth(i) + depth(j), negative if i comes first. The argument `tree` holds depth and distance of all tokens
+(`qkv.nn.tree_positions`).
+
+    tree = "depth"       D[depth(i)] is added to the embedding of token i
+    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r],   r = distance(i, j)
 """
 
 from dataclasses import dataclass
@@ -25,7 +31,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
-from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreePosition, check_tree, check_tree_input
+from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreeKind, check_tree, check_tree_input
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -57,7 +63,7 @@ class TransformerConfig(Config):
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     position: PositionTerm = Term("position", "sinusoidal")  # added to the embeddings, or inside self-attention
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
-    tree: TreePosition = "none"  # positions in dependency trees of the source: none, depth, distance or both
+    tree: TreeKind = "none"  # positions in dependency trees of the source: none, depth, distance or both
     tie_embeddings: bool = True  # tie source, target and output; needs a shared vocabulary
     tie_output: bool = False  # tie target and output only
     scale_embeddings: bool = True  # multiply embeddings by sqrt(dim)
@@ -187,7 +193,7 @@ class Transformer(EncoderDecoder[Memory, State]):
 class Embedding(nn.Module):
     """dropout(sqrt(d) * E[token] + PE[position] + D[tree depth])   (section 3.4)."""
 
-    def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreePosition = "none") -> None:
+    def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreeKind = "none") -> None:
         super().__init__()
         self.positions = build_positional_encoding(config.position, config.sizes)  # PE
         self.tokens = ScaledEmbedding(vocab_size, config.dim, None if config.scale_embeddings else 1.0)  # E

@@ -34,7 +34,6 @@ class Keys:
     """Keys already transformed by the position and the score, to be reused by later queries."""
 
     tensor: Float[Tensor, "batch kv_heads key features"]
-    immutable: bool = True  # false if their memory will be overwritten, as in a static cache
 
 
 class Sizes(NamedTuple):

@@ -24,7 +24,7 @@ import torch
 from pydantic import model_validator
 from torch import nn
 
-from qkv.attention import Cache, Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
+from qkv.attention import Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, PositionTerm, Rate, ScoreTerm, Size, Term, require
 from qkv.nn.embedding import ScaledEmbedding, build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
@@ -116,7 +116,7 @@ class State:
 
     sources: tuple[KeyValue, ...]  # keys and values of the source for each layer
     lengths: Int[Tensor, "batch"] | None  # of the source
-    past: tuple[Cache, ...] | None  # key/value cache of each layer; None before the first token
+    past: tuple[KeyValue, ...] | None  # key/value cache of each layer; None before the first token
     position: int  # of the next token
 
 
@@ -179,7 +179,7 @@ class Transformer(EncoderDecoder[Memory, State]):
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each token, and the new state."""
         y, mask = self.target_embed(tokens, offset=state.position), padding_mask(state.lengths)
-        present: list[Cache] = []
+        present: list[KeyValue] = []
         past = state.past or (None,) * len(self.decoder)
         for block, cache, source in zip(self.decoder, past, state.sources, strict=True):
             y, new_cache = block(y, source, mask, cache)
@@ -243,8 +243,8 @@ class DecoderBlock(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, y: Float[Tensor, "batch target dim"], source: KeyValue, mask: Mask | None, past: Cache | None = None
-    ) -> tuple[Float[Tensor, "batch target dim"], Cache]:
+        self, y: Float[Tensor, "batch target dim"], source: KeyValue, mask: Mask | None, past: KeyValue | None = None
+    ) -> tuple[Float[Tensor, "batch target dim"], KeyValue]:
         """Return the block's output and the key/value cache for the next call; `mask` is that of the source."""
         start = 0 if past is None else past.length  # position of the first query
         attended, present = self.self_attention(self.self_norm.before(y), Causal(), past)

@@ -64,7 +64,7 @@ def evaluate(
     own, loaded = (find_run(run), None) if data else open_run(run)
     task_class = _task_class(run, own, search, limit, output)
     if loaded is None:
-        names = [display_name(data or [])]
+        names = [" and ".join(map(str, data or []))]
         loaded = read_files(run, own, task_class, data or [], names[0], strict=strict)
     else:
         names = select_splits(run, split, task_class.splits(loaded))
@@ -187,11 +187,6 @@ def find_run(run: Path) -> "Run | None":
         raise InputError(f"{run}: no such folder")
     folder = next((folder for folder in (run, run.parent) if (folder / MANIFEST).exists()), None)
     return None if folder is None else Run.open(folder)
-
-
-def display_name(data: list[Path]) -> str:
-    """Return the name of the user's files in messages."""
-    return " and ".join(str(path) for path in data)
 
 
 def read_files(

@@ -34,7 +34,6 @@ from qkv.attention import (
     Relative,
     Window,
     attend,
-    plan,
 )  # fmt: skip
 from qkv.attention.watch import Recording
 from qkv.nn.feed_forward import FeedForward
@@ -59,12 +58,10 @@ def overhead() -> None:
     query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 4, 8)
     lengths = torch.tensor([3])
     allowed = (torch.arange(4) < lengths[:, None])[:, None, None]
-    kept = plan(query, key, key, mask=Padding(lengths))
     bare = F.scaled_dot_product_attention
     pairs: dict[str, tuple[Call, Call]] = {
         "no mask": (lambda: bare(query, key, key), lambda: attend(query, key, key).output),
         "causal": (lambda: bare(query, key, key), lambda: attend(query, key, key, mask=Causal()).output),
-        "padding, in a plan": (lambda: bare(query, key, key, allowed), lambda: kept(query, key, key).output),
         "padding": (
             lambda: bare(query, key, key, allowed),
             lambda: attend(query, key, key, mask=Padding(lengths)).output,

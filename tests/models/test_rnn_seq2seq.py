@@ -153,7 +153,7 @@ def gru(layer: nn.GRU, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 
 
 def encode_reference(model: RNNSeq2Seq, source: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """h_i and h_n."""
+    """h_i and h_final."""
     (layer,) = model.encoder.layers
     x = model.encoder.embed.weight[source]
     forward, backward = [torch.zeros(4).double()], [torch.zeros(4).double()]

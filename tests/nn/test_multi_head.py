@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import qkv
 from qkv.attention import Additive, ALiBi, Causal, Cosine, LocalMonotonic, Padding, Position, Rotary, Softmax
 from qkv.errors import InputError
 from qkv.nn.interfaces import select
@@ -117,25 +116,21 @@ def test_grouped_query_attention_matches_repeated_keys_and_values():
 
 @pytest.mark.parametrize("position", [None, Turn()])
 @pytest.mark.parametrize("score", [None, Cosine(heads=4), Additive(3, 3, 5)])
-@pytest.mark.parametrize("kind", ["growing", "number", "tensor"])
-def test_stepwise_attention_with_a_cache_matches_the_full_sequence(kind, score, position):
+def test_stepwise_attention_with_a_cache_matches_the_full_sequence(score, position):
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(12, 4, kv_heads=2, score=score, position=position), torch.randn(3, 7, 12)
     expected, _ = layer(x, Causal())
-    cache = None if kind == "growing" else layer.static_cache(3, 9, torch.tensor(0) if kind == "tensor" else 0)
-    actual = []
+    cache, actual = None, []
     for first, last in ((0, 3), (3, 4), (4, 5), (5, 7)):
         read, cache = layer(x[:, first:last], Causal(), cache)
         actual.append(read)
     torch.testing.assert_close(torch.cat(actual, dim=1), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["growing", "number", "tensor"])
-def test_rows_of_a_cache_can_be_reordered_between_steps(kind):
+def test_rows_of_a_cache_can_be_reordered_between_steps():
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(12, 4), torch.randn(3, 5, 12)
-    cache = None if kind == "growing" else layer.static_cache(3, 5, torch.tensor(0) if kind == "tensor" else 0)
-    _, cache = layer(x[:, :3], Causal(), cache)
+    _, cache = layer(x[:, :3], Causal())
     rows = torch.tensor([2, 2, 0, 1])
     read, _ = layer(x[rows, 3:], Causal(), select(cache, rows))
     torch.testing.assert_close(read, layer(x[rows], Causal())[0][:, 3:], rtol=0, atol=1e-5)
@@ -181,19 +176,6 @@ def test_indivisible_sizes_raise(sizes, words):
         MultiHeadAttention(dim, heads, kv_heads=kv_heads[0] if kv_heads else None)
 
 
-def test_watch_records_attention_over_a_static_cache():
-    layer, x = MultiHeadAttention(12, 4), torch.randn(2, 5, 12)
-    with qkv.watch(layer) as expected:
-        layer(x, Causal())
-    model = nn.ModuleDict({"layer": layer})
-    for length in (0, torch.tensor(0)):
-        cache = layer.static_cache(2, 5, length)
-        with qkv.watch(model) as seen:
-            for t in range(5):
-                _, cache = layer(x[:, t : t + 1], Causal(), cache)
-        torch.testing.assert_close(seen["layer"].weights, expected[""].weights)
-
-
 # The shape checks of the test suite cannot be compiled: this runs in a separate process.
 COMPILED = """
 import torch
@@ -230,43 +212,12 @@ with qkv.watch(compiled) as seen:
 assert list(seen) == ["own.0", "own.1", "cross"]
 for layer in seen:
     torch.testing.assert_close(seen[layer].weights, expected[layer].weights)
-
-caches, actual = tuple(layer.static_cache(2, 6, torch.tensor(0)) for layer in model.own), []
-with torch.no_grad():
-    for t in range(6):
-        read, caches = compiled(x[:, t : t + 1], memory, lengths, caches)
-        actual.append(read)
-torch.testing.assert_close(torch.cat(actual, dim=1), output, rtol=0, atol=1e-5)
 """
 
 
 def test_two_layers_compile_into_one_graph_with_and_without_watch():
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-@pytest.mark.gpu
-def test_one_cuda_graph_decodes_every_token():
-    torch.manual_seed(0)
-    layer, x = MultiHeadAttention(64, 4, kv_heads=2, position=Turn()).cuda(), torch.randn(2, 9, 64, device="cuda")
-    with torch.no_grad():
-        expected, _ = layer(x, Causal())
-        length, token = torch.zeros((), dtype=torch.long, device="cuda"), x[:, :1].clone()
-        cache = layer.static_cache(2, 9, length)
-        torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            layer(token, Causal(), cache)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            read, after = layer(token, Causal(), cache)
-            length.copy_(after.length)
-        actual = []
-        for t in range(9):
-            token.copy_(x[:, t : t + 1])
-            graph.replay()
-            actual.append(read.clone())
-    torch.testing.assert_close(torch.cat(actual, dim=1), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("position", [None, Rotary(4), ALiBi(2)])
@@ -281,10 +232,10 @@ def test_positions_are_the_same_stepwise_and_at_once(align, position):
     full, _ = heads(x, Causal())
     source = heads.keys_values(memory)
     expected_cross = heads.cross(x, source, start=0)
-    for cache in (None, heads.static_cache(2, 5), heads.static_cache(2, 5, torch.tensor(0))):
-        with torch.no_grad():
-            for t in range(5):
-                step, cache = heads(x[:, t : t + 1], Causal(), cache)
-                torch.testing.assert_close(step, full[:, t : t + 1], rtol=0, atol=1e-5)
-                cross = heads.cross(x[:, t : t + 1], source, start=t)
-                torch.testing.assert_close(cross, expected_cross[:, t : t + 1], rtol=0, atol=1e-5)
+    cache = None
+    with torch.no_grad():
+        for t in range(5):
+            step, cache = heads(x[:, t : t + 1], Causal(), cache)
+            torch.testing.assert_close(step, full[:, t : t + 1], rtol=0, atol=1e-5)
+            cross = heads.cross(x[:, t : t + 1], source, start=t)
+            torch.testing.assert_close(cross, expected_cross[:, t : t + 1], rtol=0, atol=1e-5)

@@ -181,5 +181,6 @@ def test_scores_in_chunks_are_equal_and_test_games_differ_from_validation(monkey
 def test_description_and_splits():
     task, model = prepared()
     assert task.describe() == "3 arms, 4 pull(s)"
-    assert BanditTask.splits(BanditDataset({"train": BANDITS})) == ["valid", "test"]
-    assert task.evaluate(model, load("bandits", arms=3, pulls=4), "test").size == 10_000
+    data = load("bandits", arms=3, pulls=4)
+    assert BanditTask.splits(data) == ["valid", "test"]
+    assert task.evaluate(model, data, "test").size == 10_000

@@ -85,7 +85,7 @@ def test_loss_is_the_mean_over_words():
 @pytest.mark.parametrize("longest", [5, 64])
 def test_tags_do_not_depend_on_the_rest_of_the_batch(budget, longest):
     model = TableEncoder(len(TOKENIZER), LABELS, "tagger", longest)
-    tags = predict_tags(model, ExampleEncoder(TOKENIZER), [sentence.words for sentence in SENTENCES], BatchSize(budget))
+    tags = predict_tags(model, ExampleEncoder(TOKENIZER), SENTENCES, BatchSize(budget))
     alone = [
         [LABELS[int(model.table.weight[TOKENIZER.encode(word)[0]].argmax())] for word in sentence.words]
         for sentence in SENTENCES
@@ -121,7 +121,7 @@ def test_unnamed_tags_are_numbered():
     model = TableEncoder(len(TOKENIZER), LABELS, "tagger")
     model.config.label_names = ()
     model.table.weight.data[TOKENIZER.encode("a")[0]] = torch.tensor([0.0, 0.0, 9.0])
-    assert predict_tags(model, ExampleEncoder(TOKENIZER), [["a"]], BatchSize(8)) == [["LABEL_2"]]
+    assert predict_tags(model, ExampleEncoder(TOKENIZER), [Tagged(("a",), ("",))], BatchSize(8)) == [["LABEL_2"]]
 
 
 def test_an_epoch_has_every_example_once():

@@ -92,7 +92,9 @@ def test_a_tree_model_learns_tags_that_depend_on_the_tree(tree):
     task, model = build(tree=tree, position="none", layers=1)
     train(task, model, 40)
     assert task.validate(model)["accuracy"] == 1.0
-    tags = predict_tags(model, ExampleEncoder(TOKENIZER), [["ab"] * 4], BatchSize(100), [(2, 3, 4, 0)])
+    tags = predict_tags(
+        model, ExampleEncoder(TOKENIZER), [Tagged(("ab",) * 4, ("",) * 4, (2, 3, 4, 0))], BatchSize(100)
+    )
     assert tags[0][2:] == ["child", "root"]
 
 
@@ -113,7 +115,7 @@ def test_a_sentence_without_a_tree_is_an_error():
 
 def test_an_invalid_tree_is_an_error():
     with pytest.raises(InputError, match="word 3 of sentence 1 is a second root"):
-        predict_tags(build()[1], ExampleEncoder(TOKENIZER), [["ab"] * 3], BatchSize(100), [(0, 1, 0)])
+        predict_tags(build()[1], ExampleEncoder(TOKENIZER), [Tagged(("ab",) * 3, ("",) * 3, (0, 1, 0))], BatchSize(100))
 
 
 def test_the_recipes_differ_only_in_the_trees():

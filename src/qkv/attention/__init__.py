@@ -3,11 +3,11 @@
 from qkv.attention.ablate import ablate
 from qkv.attention.addressing import Addressing
 from qkv.attention.align import Align, AlignInput, LocalMonotonic, LocalPredictive, Softmax, Uniform
-from qkv.attention.cache import Cache, KeyValue, StaticKeyValue
+from qkv.attention.cache import KeyValue
 from qkv.attention.encoding import Learned, PositionalEncoding, Sinusoidal
 from qkv.attention.hard import Hard
 from qkv.attention.mask import Causal, Dense, Documents, Mask, Padding, Prefix, Window
-from qkv.attention.operator import Attend, Plan, attend, explain, plan
+from qkv.attention.operator import Attend, attend, explain
 from qkv.attention.position import ALiBi, Position, Rotary
 from qkv.attention.relative import Relative, TreeRelative
 from qkv.attention.score import (
@@ -49,7 +49,6 @@ __all__ = [
     "Attend",
     "AttentionOutput",
     "Bilinear",
-    "Cache",
     "Causal",
     "Concat",
     "Cosine",
@@ -67,7 +66,6 @@ __all__ = [
     "LowRankBilinear",
     "Mask",
     "Padding",
-    "Plan",
     "Position",
     "PositionalEncoding",
     "Prefix",
@@ -80,7 +78,6 @@ __all__ = [
     "Sizes",
     "Softmax",
     "Sparsemax",
-    "StaticKeyValue",
     "TreePositions",
     "TreeRelative",
     "Trees",
@@ -90,6 +87,5 @@ __all__ = [
     "ablate",
     "attend",
     "explain",
-    "plan",
     "watch",
 ]  # fmt: skip

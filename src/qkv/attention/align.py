@@ -21,14 +21,14 @@ WINDOW = 10  # default half-width D of local attention, as in Luong, Pham and Ma
 
 
 class SoftmaxForm(NamedTuple):
-    """An alignment as fused kernels compute it: softmax(scores / temperature) over the keys allowed by a mask."""
+    """An align function as fused kernels compute it: softmax(scores / temperature) over the keys allowed by a mask."""
 
     temperature: float = 1.0
     mask: Mask | None = None
 
 
 class AlignInput(NamedTuple):
-    """Inputs of an alignment. Masked keys have the lowest finite score."""
+    """Inputs of an align function. Masked keys have the lowest finite score."""
 
     scores: Float[Tensor, "batch heads query key"]
     allowed: Bool[Tensor, "#batch #heads #query #key"] | None  # the mask; None allows everything

@@ -1,7 +1,7 @@
-"""The attention operator: as a function, as a reusable plan, and as a module."""
+"""The attention operator: as a function and as a module."""
 
 from collections.abc import Callable
-from typing import TypedDict, Unpack, final
+from typing import TypedDict, Unpack
 
 from torch import nn
 
@@ -12,8 +12,8 @@ from qkv.attention.mask import Mask
 from qkv.attention.position import Position
 from qkv.attention.score import Keys, ScaledDot, Score
 from qkv.attention.score_shape import ScoreShape
-from qkv.attention.spec import AttentionOutput, Backend, Request, check_shapes, check_terms, transform_keys
-from qkv.errors import InputError, ShapeError
+from qkv.attention.spec import AttentionOutput, Request, check_shapes, check_terms, transform_keys
+from qkv.errors import InputError
 from qkv.types import Float, Int, Tensor
 
 SCALED_DOT = ScaledDot()
@@ -34,7 +34,7 @@ def attend(
     need_weights: bool = False,
     start: int | Int[Tensor, "*batch"] | None = None,
 ) -> AttentionOutput:
-    """Compute attention with the given score, position, mask and alignment.
+    """Compute attention with the given score, position, mask and align function.
 
     scores = mask(position(score(query, key))),   weights = align(scores),   output = weights @ value
 
@@ -59,49 +59,6 @@ class Terms(TypedDict, total=False):
     backend: str
     need_weights: bool
     start: int | Int[Tensor, "*batch"] | None
-
-
-@final
-class Plan:
-    """A call of `attend` with fixed terms, backend and mask tensor, to be applied to new tensors.
-
-    The tensors must have the same shapes, dtype, device and `requires_grad` as those it was created with.
-    """
-
-    def __init__(self, request: Request, backend: Backend) -> None:
-        self.backend = backend
-        self.shape = request.shape
-        dynamic = isinstance(request.shape.start, Tensor)  # it may change between calls, and the mask with it
-        self._terms = (
-            request.score, request.position, request.mask, request.align, request.dropout, request.need_weights,
-            request.shape, None if dynamic else request.materialize_mask(),
-        )  # fmt: skip
-
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads query dim"],
-        key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
-        value: Float[Tensor, "batch kv_heads key value_dim"],
-    ) -> AttentionOutput:
-        """Run `attend` on tensors of the shapes that the plan was created for."""
-        check_shapes(query, key, value)
-        if (*query.shape[:3], value.shape[2]) != self.shape[:4]:
-            raise ShapeError(
-                f"the plan is for {list(self.shape[:4])} [batch, heads, query, key], not "
-                f"{[*query.shape[:3], value.shape[2]]}: create a new plan"
-            )
-        return self.backend.run(Request(query, key, value, *self._terms))
-
-
-def plan(
-    query: Float[Tensor, "batch heads query dim"],
-    key: Float[Tensor, "batch kv_heads key key_dim"] | Keys,
-    value: Float[Tensor, "batch kv_heads key value_dim"],
-    **terms: Unpack[Terms],
-) -> Plan:
-    """Prepare a call of `attend` once, to run it many times on tensors of the same shapes, e.g. when decoding."""
-    request = build_request(query, key, value, **terms)
-    return Plan(request, choose(request, terms.get("backend", "auto")))
 
 
 def explain(

@@ -34,14 +34,13 @@ class Keys:
     """Keys already transformed by the position and the score, to be reused by later queries."""
 
     tensor: Float[Tensor, "batch kv_heads key features"]
-    immutable: bool = True  # false if their memory will be overwritten, as in a static cache
 
 
 class Sizes(NamedTuple):
-    """Sizes of an attention layer, from which `from_sizes` builds its score, alignment and position."""
+    """Sizes of one attention head, from which `from_sizes` builds its score, align function and position."""
 
-    query: int
-    key: int
+    query: int  # features of a query; the dim of a layer is heads * query
+    key: int  # features of a key
     hidden: int  # default hidden size of an additive score, and default rank of a bilinear one
     max_keys: int  # maximum number of keys
     heads: int = 1

@@ -1,4 +1,4 @@
-"""Sparse alignments: like a softmax, but keys with low scores get weight exactly 0.
+"""Sparse align functions: like a softmax, but keys with low scores get weight exactly 0.
 
 Entmax (Peters, Niculae and Martins 2019) is the distribution that maximises p . s + H_a(p), with Tsallis' entropy H_a:
 

@@ -37,7 +37,6 @@ class Request:
     dropout: float
     need_weights: bool
     shape: ScoreShape
-    materialized: MaterializedMask | None = None  # the mask tensor, if a plan has computed it already
 
     @property
     def grouped(self) -> bool:
@@ -69,11 +68,8 @@ class Request:
 
     def materialize_mask(self, extra: Mask | None = None) -> MaterializedMask | None:
         """Return the mask tensor, combined with an extra mask; None if there is neither."""
-        if extra is not None:
-            return (extra if self.mask is None else self.mask & extra).materialize(self.shape)
-        if self.materialized is None and self.mask is not None:
-            return self.mask.materialize(self.shape)
-        return self.materialized
+        mask = self.mask if extra is None else extra if self.mask is None else self.mask & extra
+        return None if mask is None else mask.materialize(self.shape)
 
     def subset(self, heads: tuple[int, ...] | None, queries: tuple[int, ...] | None) -> "Request":
         """Restrict the request to a subset of heads and queries."""
@@ -90,7 +86,7 @@ class Request:
             )
         query = select_along(query, 2, queries)
         shape = self.shape.subset(heads, queries)
-        return replace(self, query=query, key=key, value=value, score=score, shape=shape, materialized=None)
+        return replace(self, query=query, key=key, value=value, score=score, shape=shape)
 
 
 def check_shapes(query: Tensor, key: Tensor | Keys, value: Tensor) -> None:

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from qkv.attention.backends.reference import REFERENCE
 from qkv.attention.layers import Layer, check_heads, checked_indices, select_layers
 from qkv.attention.replay import in_backward
-from qkv.attention.score import Keys
 from qkv.attention.score_shape import select_along
 from qkv.attention.spec import Request
 from qkv.errors import InputError
@@ -236,15 +235,14 @@ class AttentionRecord:
 def can_defer(request: Request) -> bool:
     """Whether the weights can be computed later, because nothing they depend on will have changed by then.
 
-    Parameters change with the next optimizer step, a static cache with the next text, and everything in a CUDA graph
-    with the next replay. Also, keys take less memory than weights only if there are many queries.
+    Parameters change with the next optimizer step, and everything in a CUDA graph with the next replay. Also, keys take
+    less memory than weights only if there are many queries.
     """
     terms = (request.score, request.position, request.align)
     return (
         request.shape.queries > 1
         and not request.query.requires_grad
         and not isinstance(request.shape.start, Tensor)
-        and not (isinstance(request.key, Keys) and not request.key.immutable)
         and not any(isinstance(term, nn.Module) and any(True for _ in term.parameters()) for term in terms)
         and not (request.query.is_cuda and torch.cuda.is_current_stream_capturing())
     )

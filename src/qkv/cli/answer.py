@@ -100,17 +100,13 @@ def _parse_question(line: str, where: str) -> "Question":
 
 def _print(number: int, answer: "ExtractedAnswer", top_k: int) -> None:
     rows = [
-        (f"{candidate.probability:.4f}", str(candidate.start), str(candidate.end), _one_line(candidate.text))
+        (f"{candidate.probability:.4f}", str(candidate.start), str(candidate.end), " ".join(candidate.text.split()))
         for candidate in answer.candidates
     ]
     if answer.span is None:
         rows.insert(0, (f"{answer.no_answer:.4f}", "", "", ""))
     for row in rows[:top_k]:
         result_line(str(number), *row)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def as_dict(answer: "ExtractedAnswer") -> dict[str, Any]:

@@ -23,27 +23,29 @@ if TYPE_CHECKING:
 ALL_TESTS = "all-tests"
 
 
+Split = Annotated[
+    list[str] | None,
+    typer.Option("--split", metavar="SPLIT", help="Split to evaluate, or all-tests; repeatable [test]."),
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Evaluate only the first N pairs.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", callback=options.check_output, metavar="FILE", help="Write the outputs, one per line."),
+]
+NoRecord = Annotated[bool, typer.Option("--no-record", help="Do not append the result to RUN/results.jsonl.")]
+
+
 def evaluate(
     run: options.Folder,
-    split: Annotated[
-        list[str] | None,
-        typer.Option("--split", metavar="SPLIT", help="Split to evaluate, or all-tests; repeatable [test]."),
-    ] = None,
+    split: Split = None,
     data: options.Data = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, max=options.MAX_COUNT, help="Evaluate only the first N pairs.")
-    ] = None,
+    limit: Limit = None,
     num_beams: options.NumBeams = 1,
     length_penalty: options.LengthPenalty = 1.0,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", callback=options.check_output, metavar="FILE", help="Write the outputs, one per line."
-        ),
-    ] = None,
-    no_record: Annotated[
-        bool, typer.Option("--no-record", help="Do not append the result to RUN/results.jsonl.")
-    ] = False,
+    output: Output = None,
+    no_record: NoRecord = False,
     strict: options.Strict = False,
     device: options.Device = "auto",
     json: options.Json = False,
@@ -62,7 +64,7 @@ def evaluate(
     own, loaded = (find_run(run), None) if data else open_run(run)
     task_class = _task_class(run, own, search, limit, output)
     if loaded is None:
-        names = [display_name(data or [])]
+        names = [" and ".join(map(str, data or []))]
         loaded = read_files(run, own, task_class, data or [], names[0], strict=strict)
     else:
         names = select_splits(run, split, task_class.splits(loaded))
@@ -185,11 +187,6 @@ def find_run(run: Path) -> "Run | None":
         raise InputError(f"{run}: no such folder")
     folder = next((folder for folder in (run, run.parent) if (folder / MANIFEST).exists()), None)
     return None if folder is None else Run.open(folder)
-
-
-def display_name(data: list[Path]) -> str:
-    """Return the name of the user's files in messages."""
-    return " and ".join(str(path) for path in data)
 
 
 def read_files(

@@ -18,53 +18,60 @@ if TYPE_CHECKING:
     from qkv.training.recipe import Recipe
 
 
+RecipeName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RECIPE", autocompletion=options.complete_recipes, help="Recipe name, or path to a .toml file."
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        autocompletion=options.complete_keys,
+        help="Override a key, e.g. train.lr=3e-4 (with --resume: train keys only); repeatable.",
+    ),
+]
+Valid = Annotated[
+    list[Path] | None, typer.Option("--valid", metavar="FILE", help="Validation data [held out from --data].")
+]
+Test = Annotated[list[Path] | None, typer.Option("--test", metavar="FILE", help="Test data for `qkv evaluate`.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FOLDER", help="Output directory [runs/RECIPE-N, N from the seed on]."),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Delete the run in the output directory first, if there is one.")
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        autocompletion=options.complete_runs,
+        help="Resume a run; train a finished one longer with --set train.epochs=N.",
+    ),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show config, data, model size and estimated time; write nothing.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Train even if the memory estimate exceeds the available memory.")]
+
+
 def train(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE", autocompletion=options.complete_recipes, help="Recipe name, or path to a .toml file."
-        ),
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            autocompletion=options.complete_keys,
-            help="Override a key, e.g. train.lr=3e-4 (with --resume: train keys only); repeatable.",
-        ),
-    ] = None,
+    recipe: RecipeName = None,
+    assignments: Assignments = None,
     data: options.Data = None,
-    valid: Annotated[
-        list[Path] | None, typer.Option("--valid", metavar="FILE", help="Validation data [held out from --data].")
-    ] = None,
-    test: Annotated[
-        list[Path] | None, typer.Option("--test", metavar="FILE", help="Test data for `qkv evaluate`.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FOLDER", help="Output directory [runs/RECIPE-N, N from the seed on]."),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete the run in the output directory first, if there is one.")
-    ] = False,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume",
-            metavar="RUN",
-            autocompletion=options.complete_runs,
-            help="Resume a run; train a finished one longer with --set train.epochs=N.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show config, data, model size and estimated time; write nothing.")
-    ] = False,
+    valid: Valid = None,
+    test: Test = None,
+    output: Output = None,
+    overwrite: Overwrite = False,
+    resume: Resume = None,
+    dry_run: DryRunOption = False,
     data_dir: options.DataDir = None,
     strict: options.Strict = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Train even if the memory estimate exceeds the available memory.")
-    ] = False,
+    force: Force = False,
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
@@ -77,33 +84,32 @@ def train(
     from qkv.training import job
     from qkv.training.recipe import read_recipe
 
+    if resume is not None:
+        for option, value in {"--output": output, "--overwrite": overwrite, "--dry-run": dry_run}.items():
+            if value:
+                raise InputError(f"{option} cannot be combined with --resume")
+        if data or valid or test or data_dir is not None or strict:
+            raise InputError(
+                "--data, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed run "
+                "keeps its data"
+            )
+        _check_same_recipe(recipe, resume)
+        _report(job.resume(resume, device, assignments=assignments or [], force=force), recipe, json)
+        return
+    if recipe is None:
+        raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")
     changes = [
         *_data_overrides(recipe, data, valid, test),
         *(assignments or []),
         *(["data.strict=true"] if strict else []),
         *([f"data.folder={dumps(str(data_dir))}"] if data_dir is not None else []),
     ]
-    if resume is not None:
-        for option, value in {"--output": output, "--overwrite": overwrite, "--dry-run": dry_run}.items():
-            if value:
-                raise InputError(f"{option} cannot be combined with --resume")
-        if len(changes) > len(assignments or []):
-            raise InputError(
-                "--data, --valid, --test, --data-dir and --strict cannot be combined with --resume: a resumed run "
-                "keeps its data"
-            )
-        _check_same_recipe(recipe, resume)
-        done = job.resume(resume, device, assignments=assignments or [], force=force)
-    elif recipe is None:
-        raise InputError("missing recipe: pass a recipe name (see qkv recipes) or the path to a .toml file")
-    else:
-        config = read_recipe(recipe, changes)
-        if dry_run:
-            _report_dry_run(job.dry_run(config, device, force=force), json)
-            return
-        folder = output or _default_folder(config, overwrite=overwrite)
-        done = job.begin(config, folder, device, force=force, overwrite=overwrite)
-    _report(done, recipe, json)
+    config = read_recipe(recipe, changes)
+    if dry_run:
+        _report_dry_run(job.dry_run(config, device, force=force), json)
+        return
+    folder = output or _default_folder(config, overwrite=overwrite)
+    _report(job.begin(config, folder, device, force=force, overwrite=overwrite), recipe, json)
 
 
 def _default_folder(recipe: "Recipe", *, overwrite: bool) -> Path:
@@ -130,7 +136,7 @@ def _check_same_recipe(recipe: str | None, folder: Path) -> None:
 
 
 def _data_overrides(
-    recipe: str | None, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
+    recipe: str, data: list[Path] | None, valid: list[Path] | None, test: list[Path] | None
 ) -> list[str]:
     """Return recipe overrides that train on the user's files, read in the format of the recipe's task."""
     from qkv.datasets.user_files import user_dataset
@@ -138,8 +144,8 @@ def _data_overrides(
 
     files = {"train": data, "valid": valid, "test": test}
     overrides = [f"data.{split}={dumps([str(path) for path in paths])}" for split, paths in files.items() if paths]
-    if not overrides or recipe is None:
-        return overrides
+    if not overrides:
+        return []
     task = task_of(recipe_table(recipe))
     if task is None:
         return overrides  # read_recipe reports the unknown task

@@ -111,6 +111,13 @@ def batch_by_length(
     return batches
 
 
+def numbered_batches(examples: int, batch_size: int, epoch: int) -> list[list[int]]:
+    """Return the next full batches of an endless sequence of examples, about `examples` in an epoch."""
+    count = -(-examples // batch_size)
+    first = epoch * count
+    return [[*range(n * batch_size, (n + 1) * batch_size)] for n in range(first, first + count)]
+
+
 def shuffled_batches(lengths: Sequence[int], batch_size: BatchSize, seed: int, epoch: int) -> list[list[int]]:
     """Return the batches of one epoch in an order determined by (seed, epoch)."""
     # Hashed, because the generator uses only 32 bits of its seed.

@@ -226,9 +226,6 @@ class SequenceDataset(GeneratedDataset):
     def size(self, split: str) -> int:
         return int(self.splits[split].count)
 
-    def truncated(self, size: int | None) -> "SequenceDataset":
-        return self  # generated with `size` sequences
-
 
 class BanditDataset(GeneratedDataset):
     """Bandit games; a split is a `Bandits`."""
@@ -246,7 +243,7 @@ class DatasetConfig(Config):
     size: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None  # maximum number of training examples
 
     summary: ClassVar[str]  # in `qkv data list`; default: the first line of the docstring
-    license: ClassVar[str] = "unknown"
+    license: ClassVar[str] = "unknown"  # default: that of `info`
     info: ClassVar[DatasetInfo | None] = None  # None: generated, or files of the user
     dataset_class: ClassVar[type[Dataset[Any]]]
     columns: ClassVar[tuple[Column, ...]] = PAIRS  # of its result tables
@@ -256,6 +253,8 @@ class DatasetConfig(Config):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         if "summary" not in vars(cls):
             cls.summary = describe(cls)
+        if cls.info is not None and "license" not in vars(cls):
+            cls.license = cls.info.license
 
     @property
     def languages(self) -> str:

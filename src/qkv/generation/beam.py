@@ -56,15 +56,9 @@ def beam_search(
             row_ids = active.repeat_interleave(num_beams)
             penalty = tracker.step(row_ids)
             candidates = expand(running, constraint_state.apply(logits.float().log_softmax(dim=-1), step, row_ids))
-            is_end = candidates.tokens.eq(constraints.end)
-            # A hypothesis ends only if the end token is among the `num_beams` best candidates.
-            end_scores = (
-                candidates.scores.masked_fill(~is_end, -torch.inf)[:, :num_beams] / (step + 1) ** length_penalty
-            )
-            end_rows = candidates.rows[:, :num_beams]
-            finished = finished.merge(end_scores + penalty[end_rows], step, end_rows)
-            running, rank = candidates.scores.masked_fill(is_end, -torch.inf).topk(num_beams)
-            rows, tokens = candidates.rows.gather(1, rank), candidates.tokens.gather(1, rank)
+            end_scores, end_rows = candidates.ended(constraints.end, num_beams)
+            finished = finished.merge(end_scores / (step + 1) ** length_penalty + penalty[end_rows], step, end_rows)
+            running, rows, tokens = candidates.running(constraints.end, num_beams)
             if exact:  # upper bound: log p can only fall, the length grow to its maximum, and the coverage be complete
                 bound = running / (constraint_state.max_lengths(active)[:, None] + 1) ** length_penalty
             else:
@@ -81,11 +75,7 @@ def beam_search(
                 state = select(state, rows.flatten(), shared=shared)
             parents, token = rows.flatten(), tokens.flatten()
             tracker.reorder(parents)
-    paths = back_pointers.trace([end[1:] for row in range(constraints.batch) for end in results[row]])
-    return [
-        [Hypothesis(path, score, rows) for (score, _, _), (path, rows) in zip(results[row], paths, strict=False)]
-        for row in range(constraints.batch)
-    ]
+    return hypotheses(back_pointers, [results[row] for row in range(constraints.batch)])
 
 
 class Candidates(NamedTuple):
@@ -94,6 +84,18 @@ class Candidates(NamedTuple):
     scores: Float[Tensor, "rows candidates"]  # log p of the whole sequence
     rows: Int[Tensor, "rows candidates"]  # index of the extended hypothesis in the batch of hypotheses
     tokens: Int[Tensor, "rows candidates"]
+
+    def ended(self, end: int, beam: int) -> tuple[Float[Tensor, "rows beam"], Int[Tensor, "rows beam"]]:
+        """Return scores and rows of the `beam` best candidates, with -inf for those that do not end.
+
+        A hypothesis ends only if the end token is among the `beam` best candidates.
+        """
+        return self.scores.masked_fill(self.tokens.ne(end), -torch.inf)[:, :beam], self.rows[:, :beam]
+
+    def running(self, end: int, beam: int) -> "Candidates":
+        """Return the `beam` best candidates that do not end."""
+        scores, rank = self.scores.masked_fill(self.tokens.eq(end), -torch.inf).topk(beam)
+        return Candidates(scores, self.rows.gather(1, rank), self.tokens.gather(1, rank))
 
 
 def expand(running: Float[Tensor, "rows beam"], log_p: Float[Tensor, "hypotheses vocabulary"]) -> Candidates:
@@ -135,3 +137,12 @@ class FinishedHypotheses:
         slots = zip(self.scores.tolist(), self.steps.tolist(), self.rows.tolist(), strict=True)
         ends = ([end for end in zip(*row, strict=True) if end[0] != -torch.inf] for row in slots)
         return list(zip(row_ids.tolist(), ends, strict=True))
+
+
+def hypotheses(back_pointers: BackPointers, ends: list[list[End]]) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each row, traced back from their ends."""
+    paths = back_pointers.trace([(step, row) for row_ends in ends for _, step, row in row_ends])
+    return [
+        [Hypothesis(path, score, rows) for (score, _, _), (path, rows) in zip(row_ends, paths, strict=False)]
+        for row_ends in ends
+    ]

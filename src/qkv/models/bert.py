@@ -13,8 +13,15 @@ with an optional head:
     tagger           W h_L                      the label of each token
     span             W h_L                      start and end of an answer
 
-A tagger can also use positions in the dependency trees of its sentences (`qkv.nn.tree_positions`). Gold trees leak
-information about the labels: the head of a word reveals much about its role.
+A tagger can also use positions in the dependency trees of its sentences (Wang, Tu, Wang and Shi 2019):
+
+    tree = "depth"       h_0 = LN(E[x_t] + S[segment of t] + P[t] + D[depth(t)])
+    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r],   r = distance(i, j)
+
+where depth(t) counts the edges to the root, and distance(i, j) is depth(i) - depth(j) if one word is an ancestor of the
+other, else depth(i) + depth(j), negative if i comes first. The argument `tree` holds depth and distance of all tokens
+(`qkv.nn.tree_positions`). Gold trees leak information about the labels: the parent of a word reveals much about its
+role.
 """
 
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -42,7 +49,7 @@ from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from qkv.nn.interfaces import TextEncoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
-from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreePosition, check_tree, check_tree_input
+from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreeKind, check_tree, check_tree_input
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -72,7 +79,7 @@ class BertConfig(Config):
     segments: Size = 2  # number of segment embeddings
     max_length: Size = 512  # maximum input length; a hard limit for learned positions
     position: PositionTerm = Term("position", "learned")  # added to the embeddings, or inside self-attention
-    tree: TreePosition = "none"  # positions in dependency trees: none, depth, distance or both
+    tree: TreeKind = "none"  # positions in dependency trees: none, depth, distance or both
     score: ScoreTerm = Term("score", "scaled_dot")  # score between queries and keys
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms

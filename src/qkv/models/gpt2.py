@@ -4,9 +4,9 @@
     h_l = h' + FFN(LN(h')),   h' = h_{l-1} + MaskedSelfAttention(LN(h_{l-1})),   l = 1 ... L
     p(x_{t+1} | x_1 ... x_t) = softmax(E LN(h_L))
 
-The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialized from N(0, 0.02^2). The last
-layers of attention and FFN, whose outputs are added to h, have the standard deviation 0.02 / sqrt(2L) instead, so that
-the scale of h does not grow with the number of layers.
+The output layer is tied to the embedding (Press and Wolf 2017). Weights are initialized from N(0, 0.02^2). The
+output projections of attention and FFN, whose outputs are added to h, have the standard deviation 0.02 / sqrt(2L)
+instead, so that the scale of h does not grow with the number of layers.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import torch
 from pydantic import model_validator
 from torch import nn
 
-from qkv.attention import Cache, Causal, Documents, Mask, Prefix, ScaledDot, Sizes
+from qkv.attention import Causal, Documents, KeyValue, Mask, Prefix, ScaledDot, Sizes
 from qkv.attention.mask import Not
 from qkv.config import AlignTerm, Config, Count, PositionTerm, PositiveFloat, Rate, ScoreTerm, Size, Term, require
 from qkv.errors import InputError
@@ -77,7 +77,7 @@ class GPT2Config(Config):
 class State:
     """State between tokens, or between chunks of a text."""
 
-    past: tuple[Cache, ...] | None  # key/value cache of each layer; None before the first token
+    past: tuple[KeyValue, ...] | None  # key/value cache of each layer; None before the first token
     position: int  # of the next token
     padding: Int[Tensor, "batch"] | None = None  # number of left-padding positions per row
 
@@ -157,8 +157,8 @@ class GPT2(LanguageModel[State]):
         tokens: Int[Tensor, "batch length"],
         positions: int | Int[Tensor, "batch length"],  # position of the first token, or of every token
         mask: Mask,
-        past: tuple[Cache, ...] | None = None,
-    ) -> tuple[Float[Tensor, "batch length vocabulary"], tuple[Cache, ...]]:
+        past: tuple[KeyValue, ...] | None = None,
+    ) -> tuple[Float[Tensor, "batch length vocabulary"], tuple[KeyValue, ...]]:
         """Return the logits after each token, and the key/value caches of all layers."""
         x = self.embed(tokens)
         if self.positions is not None:
@@ -189,8 +189,8 @@ class Block(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, past: Cache | None = None
-    ) -> tuple[Float[Tensor, "batch length dim"], Cache]:
+        self, x: Float[Tensor, "batch length dim"], mask: Mask | None = None, past: KeyValue | None = None
+    ) -> tuple[Float[Tensor, "batch length dim"], KeyValue]:
         """Return the block's output and the key/value cache for the next call."""
         attended, present = self.attention(self.attention_norm(x), mask, past)
         x = x + self.dropout(attended)

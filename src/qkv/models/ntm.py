@@ -116,7 +116,7 @@ class NTM(SequenceModel[State]):
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.readout.weight.dtype)
             controller_step = self.controller.unroll(x)
-            # StepLinear: the same linear layer, faster if it is applied step by step
+            # StepLinear: the same linear layer, applied to the input of one step per call
             head_params = StepLinear.from_linear(self.head_params, x.shape[1], x.shape[0])
             controller_state: Sequence[LayerState] = state.controller
             memory, read, w, v = state.memory, state.read, state.write_weights, state.read_weights
@@ -162,6 +162,7 @@ class FeedForwardController(nn.Module):
     def unroll(self, x: Float[Tensor, "batch steps inputs"]) -> StepFunction:
         """Return a step function, with W x of all steps computed at once."""
         w_x, w_read = self.layer.weight.split((x.shape[-1], self.layer.in_features - x.shape[-1]), dim=1)
+        # Each call of `linear` returns W [x_t ; r_{t-1}] + b of the next step: it adds W r_{t-1} to the rest.
         linear = StepLinear(F.linear(x.transpose(0, 1), w_x, self.layer.bias), w_read)
         return lambda state, read: (linear(read).tanh(), [])
 
@@ -208,7 +209,7 @@ class Heads(nn.Module):
         else:  # content only: no interpolation with the previous weights, no shift, no sharpening
             gate = sharpening = torch.ones_like(strength)
             shift = torch.ones_like(part["strength"])
-        # Addressing is the alignment, from scores to weights. It depends on the step, so it is built for each call.
+        # The align function, from scores to weights. It depends on the step, so it is built for each call.
         align = Addressing(previous[:, :, None], gate, shift, sharpening, strength)
         return self.attend(key, memory[:, None], values[:, None], align=align).output[:, :, 0]
 

@@ -1,22 +1,26 @@
 """Recurrent encoder-decoders: a fixed context vector, or attention over the source.
 
 The encoder computes a state h_i of each source token i, by default h_i = [forward_i ; backward_i] of a bidirectional
-RNN, and its final state h_n, a summary of the sentence; for encoders that are not recurrent, h_n is the mean of all h_i
-(`qkv.nn.encoders`). s_t is the state of the decoder, y_{t-1} the embedding of the previous token, o_t the input of the
-readout O:
+RNN, and h_final, a summary of the n tokens: [forward_n ; backward_1] of each layer, the states after each direction has
+read all tokens. For encoders that are not recurrent, h_final is the mean of all h_i (`qkv.nn.encoders`). s_t is the
+state of the decoder, y_{t-1} the embedding of the previous token, o_t the input of the readout O:
 
-    s_0 = tanh(B h_n),   p(y_t) = softmax(O o_t)       B is the bridge from encoder to decoder
+    s_0 = tanh(B h_final),   p(y_t) = softmax(O o_t)
+
+B is the bridge: one matrix from h_final of all encoder layers to the states of all decoder layers, h and also c of an
+LSTM. With bridge = "none", h and c of each decoder layer are h_final of the same encoder layer.
 
 decoder = "plain"       Cho et al. (2014); Sutskever, Vinyals and Le (2014)
-    s_t = RNN([y_{t-1} ; c], s_{t-1}),   c = h_n
+    s_t = RNN([y_{t-1} ; c], s_{t-1}),   c = h_final of the last layer
     o_t = tanh(R [s_t ; y_{t-1} ; c])
-    where `context` selects whether h_n is the initial state, the input c of every step, or both
+    where `context` selects whether h_final is used for s_0 (else s_0 = 0), as the input c of every step, or both
 
 decoder = "bahdanau"    Bahdanau, Cho and Bengio (2015): attention with the previous state, before the recurrence
     a_ti = softmax_i(score(s_{t-1}, h_i)),   score(s, h) = v . tanh(W s + U h)
     c_t = sum_i a_ti h_i
     s_t = RNN([y_{t-1} ; c_t], s_{t-1})
     o_t = tanh(R [s_t ; c_t ; y_{t-1}])
+    In the paper, o_t is a maxout layer on s_{t-1}, c_t and y_{t-1}, and s_0 = tanh(B backward_1).
 
 decoder = "luong"       Luong, Pham and Manning (2015): attention with the new state, after the recurrence
     s_t = RNN([y_{t-1} ; o_{t-1}], s_{t-1})            with input feeding, else s_t = RNN(y_{t-1}, s_{t-1})
@@ -56,17 +60,17 @@ class RNNSeq2SeqConfig(Config):
     embedding_dim: Size = 128  # size of the token embeddings
     hidden_dim: Size = 128  # size of the decoder states, and of the encoder states unless encoder.dim is set
     encoder: EncoderTerm = Term("encoder", "rnn")  # source encoder: rnn, conv or transformer
-    bridge: Literal["none", "linear", "tanh"] = "tanh"  # from h_n to the initial state of the decoder; none: copy
+    bridge: Literal["none", "linear", "tanh"] = "tanh"  # from h_final to s_0; none: copy
     decoder: Literal["bahdanau", "luong", "plain"] = "bahdanau"  # equations of the decoder
-    context: Literal["initial", "every_step", "both"] = "initial"  # plain: where h_n is used, in s_0 or in every step
+    context: Literal["initial", "every_step", "both"] = "initial"  # plain: where h_final is used
     input_feeding: bool = True  # luong: feed the attentional state to the next step
     score: ScoreTerm = Term("score", "additive")  # score of decoder states and encoder states
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
-    coverage: bool = False  # add the sum of the attention weights so far to the keys (See, Liu and Manning 2017)
+    coverage: bool = False  # add w sum_{u<t} a_ui, w learned, to the key of h_i (See, Liu and Manning 2017)
     tie_embeddings: bool = False  # tie target embedding and readout, and source embedding if the vocabulary is shared
     scheduled_sampling: Probability = 0.0  # probability of feeding the model's own token in training
-    dropout: Rate = 0.1  # dropout of embeddings, between layers, of encoder states and of o_t
-    context_dropout: Rate | None = None  # dropout of the encoder states for attention; default: dropout
+    dropout: Rate = 0.1  # dropout of embeddings, between layers and of o_t
+    context_dropout: Rate | None = None  # dropout of the encoder states h_i; unset: same as dropout
     max_length: Size = 512  # maximum source and target length
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
 
@@ -115,7 +119,7 @@ class RNNSeq2SeqConfig(Config):
 class Memory:
     """Encoded source."""
 
-    final: Float[Tensor, "batch layers features"]  # h_n
+    final: Float[Tensor, "batch layers features"]  # h_final of each layer
     source: EncodedSource | None  # keys and values of h_i, and the coverage so far; None for the plain decoder
 
 
@@ -196,7 +200,7 @@ class RNNDecoder(nn.Module, ABC):
         self.rnn = Recurrent(
             config.cell, config.embedding_dim + extra_input_dim, config.hidden_dim, config.layers, config.dropout
         )
-        bridge = "zeros" if config.context == "every_step" else config.bridge  # "zeros": s_0 = 0, h_n is not used
+        bridge = "zeros" if config.context == "every_step" else config.bridge  # "zeros": s_0 = 0
         self.bridge = Bridge(bridge, (encoder.final_layers, encoder.dim), (config.layers, self.rnn.state_dim))  # B
         self.pre_output = nn.Linear(pre_output_input_dim, config.pre_output_dim)  # R
 
@@ -226,7 +230,7 @@ class PlainDecoder(RNNDecoder):
 
     def forward(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
         if self.feeds_context:
-            c = state.memory.final[:, -1:].expand(-1, y.shape[1], -1)  # h_n of the last layer
+            c = state.memory.final[:, -1:].expand(-1, y.shape[1], -1)  # h_final of the last layer
             y = torch.cat((y, c), dim=-1)
         s, hidden = self.rnn(y, state.hidden)
         o = self.pre_output(torch.cat((s, y), dim=-1)).tanh()
@@ -262,7 +266,7 @@ class BahdanauDecoder(AttentionDecoder):
         super().__init__(config, encoder, encoder.dim, config.hidden_dim + encoder.dim + config.embedding_dim)
 
     def forward(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
-        rnn_step = self.rnn.unroll(y)  # one step of the RNN, with the products W y of all steps computed here
+        rnn_step = self.rnn.unroll(y)  # computes W y of all steps; each call of rnn_step runs the next step
         layers = self.rnn.unpack_state(state.hidden)
         source = state.memory.source
         states, contexts = [], []
@@ -300,8 +304,8 @@ class LuongDecoder(AttentionDecoder):
         return self._forward_feeding(y, state) if self.input_feeding else self._forward_at_once(y, state)
 
     def _forward_feeding(self, y: Float[Tensor, "batch target embedding_dim"], state: State) -> DecoderOutput:
-        rnn_step = self.rnn.unroll(y)  # one step of the RNN, with the products W y of all steps computed here
-        # StepLinear: the same linear layer, faster if it is applied step by step
+        rnn_step = self.rnn.unroll(y)  # computes W y of all steps; each call of rnn_step runs the next step
+        # StepLinear: the same linear layer, applied to the input of one step per call
         pre_output = StepLinear.from_linear(self.pre_output, y.shape[1], y.shape[0])
         layers = self.rnn.unpack_state(state.hidden)
         source = state.memory.source

@@ -3,8 +3,8 @@
     forward_t = cell(x_t, forward_{t-1}),   backward_t = cell(x_t, backward_{t+1}),   h_t = [forward_t ; backward_t]
                                                                             (Schuster and Paliwal 1997)
 
-with a cell of `qkv.nn.rnn`, or with one direction h_t = forward_t. Layers are stacked, each on the states of both
-directions below. The heads are:
+where cell is a tanh RNN, a GRU or an LSTM, or h_t = forward_t with one direction. In a stack of layers, x_t is h_t of
+the layer below. The heads are:
 
     tagger           W h_t                      the label of each token
     classifier       W pool(h_1 .. h_n)         the label of the text, with mean, last or attention pooling

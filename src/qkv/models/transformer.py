@@ -8,7 +8,13 @@ LN is layer normalization. With norm = "post", as in the paper, it follows each 
 norm = "pre", it is applied to the input of each sub-layer, x = x + SelfAttention(LN(x)), and to the outputs of encoder
 and decoder; training is then less sensitive to the learning rate warmup (Xiong et al. 2020).
 
-The encoder can also use positions in the dependency trees of its sentences (`qkv.nn.tree_positions`).
+The encoder can also use positions in the dependency trees of its sentences (Wang, Tu, Wang and Shi 2019), with
+depth(i) the number of edges to the root, and distance(i, j) = depth(i) - depth(j) if one word is an ancestor of the
+other, else depth(i) + depth(j), negative if i comes first. The argument `tree` holds depth and distance of all tokens
+(`qkv.nn.tree_positions`).
+
+    tree = "depth"       D[depth(i)] is added to the embedding of token i
+    tree = "distance"    score(i, j) += q_i . K[r] / sqrt(d),   output_i += sum_j a_ij V[r],   r = distance(i, j)
 """
 
 from dataclasses import dataclass
@@ -18,14 +24,14 @@ import torch
 from pydantic import model_validator
 from torch import nn
 
-from qkv.attention import Cache, Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
+from qkv.attention import Causal, KeyValue, Mask, Padding, Position, Sizes, TreePositions
 from qkv.config import AlignTerm, Config, Count, NonNegativeInt, PositionTerm, Rate, ScoreTerm, Size, Term, require
 from qkv.nn.embedding import ScaledEmbedding, build_attention_position, build_positional_encoding
 from qkv.nn.fast import Dropout
 from qkv.nn.feed_forward import Activation, FeedForward
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.multi_head import BackendName, MultiHeadAttention, check_terms, head_sizes
-from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreePosition, check_tree, check_tree_input
+from qkv.nn.tree_positions import TreeDepth, TreeDistance, TreeKind, check_tree, check_tree_input
 from qkv.registry import register
 from qkv.types import Float, Int, Tensor
 
@@ -57,7 +63,7 @@ class TransformerConfig(Config):
     align: AlignTerm = Term("align", "softmax")  # from scores to attention weights
     position: PositionTerm = Term("position", "sinusoidal")  # added to the embeddings, or inside self-attention
     backend: BackendName = "auto"  # attention implementation; auto: the fastest that supports the terms
-    tree: TreePosition = "none"  # positions in dependency trees of the source: none, depth, distance or both
+    tree: TreeKind = "none"  # positions in dependency trees of the source: none, depth, distance or both
     tie_embeddings: bool = True  # tie source, target and output; needs a shared vocabulary
     tie_output: bool = False  # tie target and output only
     scale_embeddings: bool = True  # multiply embeddings by sqrt(dim)
@@ -110,7 +116,7 @@ class State:
 
     sources: tuple[KeyValue, ...]  # keys and values of the source for each layer
     lengths: Int[Tensor, "batch"] | None  # of the source
-    past: tuple[Cache, ...] | None  # key/value cache of each layer; None before the first token
+    past: tuple[KeyValue, ...] | None  # key/value cache of each layer; None before the first token
     position: int  # of the next token
 
 
@@ -173,7 +179,7 @@ class Transformer(EncoderDecoder[Memory, State]):
     ) -> tuple[Float[Tensor, "batch length vocabulary"], State]:
         """Return the logits after each token, and the new state."""
         y, mask = self.target_embed(tokens, offset=state.position), padding_mask(state.lengths)
-        present: list[Cache] = []
+        present: list[KeyValue] = []
         past = state.past or (None,) * len(self.decoder)
         for block, cache, source in zip(self.decoder, past, state.sources, strict=True):
             y, new_cache = block(y, source, mask, cache)
@@ -187,7 +193,7 @@ class Transformer(EncoderDecoder[Memory, State]):
 class Embedding(nn.Module):
     """dropout(sqrt(d) * E[token] + PE[position] + D[tree depth])   (section 3.4)."""
 
-    def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreePosition = "none") -> None:
+    def __init__(self, config: TransformerConfig, vocab_size: int, tree: TreeKind = "none") -> None:
         super().__init__()
         self.positions = build_positional_encoding(config.position, config.sizes)  # PE
         self.tokens = ScaledEmbedding(vocab_size, config.dim, None if config.scale_embeddings else 1.0)  # E
@@ -237,8 +243,8 @@ class DecoderBlock(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(
-        self, y: Float[Tensor, "batch target dim"], source: KeyValue, mask: Mask | None, past: Cache | None = None
-    ) -> tuple[Float[Tensor, "batch target dim"], Cache]:
+        self, y: Float[Tensor, "batch target dim"], source: KeyValue, mask: Mask | None, past: KeyValue | None = None
+    ) -> tuple[Float[Tensor, "batch target dim"], KeyValue]:
         """Return the block's output and the key/value cache for the next call; `mask` is that of the source."""
         start = 0 if past is None else past.length  # position of the first query
         attended, present = self.self_attention(self.self_norm.before(y), Causal(), past)

@@ -46,7 +46,7 @@ class EncoderSizes(NamedTuple):
 
 @register("encoder", "rnn")
 class RNNEncoder(SourceEncoder):
-    """h_i = [forward_i ; backward_i] of the last of some recurrent layers; `final` has h_n of each layer."""
+    """h_i = [forward_i ; backward_i] of the last recurrent layer; `final` has h_final of each layer (see `BiRNN`)."""
 
     has_final_states = True
 

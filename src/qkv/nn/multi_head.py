@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from qkv.attention import Align, Attend, Cache, KeyValue, Mask, Position, Score, Sizes, StaticKeyValue
+from qkv.attention import Align, Attend, Keys, KeyValue, Mask, Position, Score, Sizes
 from qkv.config import Term, require
 from qkv.errors import ConfigError, InputError, ShapeError
 from qkv.types import Float, Int, Tensor
@@ -58,17 +58,17 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Tensor, "batch query dim"],
         mask: Mask | None = None,
-        past: Cache | None = None,
+        past: KeyValue | None = None,
         *,
         position: Position | None = None,
-    ) -> tuple[Float[Tensor, "batch query dim"], Cache]:
+    ) -> tuple[Float[Tensor, "batch query dim"], KeyValue]:
         """Self-attention over `past` and `x`; also returns the key/value cache extended by `x`."""
         query, key, value = (self.split_heads(part) for part in self.qkv_proj(x).split(self._sizes, dim=-1))
         if past is None:
-            present: Cache = KeyValue(self.attend.keys(key, position=position).tensor, value)
+            present = KeyValue(self.attend.keys(key, position=position).tensor, value)
         else:
             present = past.append(self.attend.keys(key, past.length, position=position), value)
-        start = present.first_position(query.shape[2])
+        start = present.length - query.shape[2]
         return self._attend_and_project(query, present, mask, position, start), present
 
     def keys_values(self, memory: Float[Tensor, "batch key dim"], *, position: Position | None = None) -> KeyValue:
@@ -90,11 +90,6 @@ class MultiHeadAttention(nn.Module):
         query = self.split_heads(self._project(x, slice(self._sizes[0])))
         return self._attend_and_project(query, memory, mask, position, start)
 
-    def static_cache(self, batch: int, capacity: int, length: int | Int[Tensor, ""] = 0) -> StaticKeyValue:
-        """Return an empty cache for `capacity` tokens; pass `length` as a zero tensor for use in a CUDA graph."""
-        token = self.qkv_proj.weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
-        return StaticKeyValue.like(self.attend.keys(token), token, capacity, length)
-
     def split_heads(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
@@ -109,13 +104,12 @@ class MultiHeadAttention(nn.Module):
     def _attend_and_project(
         self,
         query: Float[Tensor, "batch heads query head_dim"],
-        memory: Cache,
+        memory: KeyValue,
         mask: Mask | None,
         position: Position | None,
         start: int | Int[Tensor, "*batch"] | None,
     ) -> Float[Tensor, "batch query dim"]:
-        mask = memory.mask_unfilled(mask)
-        attended = self.attend(query, memory.keys, memory.values, mask, position=position, start=start)
+        attended = self.attend(query, Keys(memory.key), memory.value, mask, position=position, start=start)
         return self.out_proj(self.merge_heads(attended.output))
 
 

@@ -121,7 +121,9 @@ class Recurrent(nn.Module):
 
 
 class BiRNN(nn.Module):
-    """h_i = [forward_i ; backward_i], or forward_i with one direction; also returns the final state h_n.
+    """h_i = [forward_i ; backward_i], or forward_i with one direction; also returns h_final.
+
+    h_final = [forward_n ; backward_1], or forward_n: the states after each direction has read all n tokens.
 
     The backward layer runs over each sentence reversed, so that padding comes last in both directions and no packing is
     needed.
@@ -138,7 +140,7 @@ class BiRNN(nn.Module):
         lengths: Int[Tensor, "batch"],
         reverse: Int[Tensor, "batch length"],
     ) -> tuple[Float[Tensor, "batch length features"], Float[Tensor, "batch features"]]:
-        """Return h_i at all positions, and h_n; `reverse` is `reverse_index(lengths, length)`, shared by all layers."""
+        """Return h_i of all tokens, and h_final; `reverse` is `reverse_index(lengths, length)` for all layers."""
         outputs, _ = self.forward_rnn(x)
         last_index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, -1, outputs.shape[-1])
         last = outputs.gather(1, last_index)[:, 0]
@@ -163,11 +165,12 @@ def gather_time(
 
 
 class Bridge(nn.Module):
-    """Initial state of the decoder from h_n, the final states of the encoder.
+    """Initial state of the decoder, h or [h ; c] of each layer, from h_final of each layer of the encoder.
 
-    linear    B h_n
-    tanh      tanh(B h_n)
-    none      h_n, for h and also for c of an LSTM: the encoder's c is only available after the padding
+    linear    B h_final, with the layers concatenated on both sides
+    tanh      tanh(B h_final)
+    none      h_final of the same layer, for h and also for c of an LSTM: the encoder's c is not at the end of the
+              sentence, but of the padding
     zeros     0
     """
 

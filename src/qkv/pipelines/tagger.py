@@ -73,13 +73,8 @@ class Tagger(TextPipeline):
         """Tag the words of one text or several."""
         inputs = [_Words.of(text) for text in texts]
         require_text([words.text for words in inputs])
-        predictions = predict_tags(
-            self.model,
-            self.encoder,
-            [words.words for words in inputs],
-            inference_batch_size(batch_size),
-            [words.heads for words in inputs],
-        )
+        sentences = [Tagged(words.words, ("",) * len(words.words), words.heads) for words in inputs]
+        predictions = predict_tags(self.model, self.encoder, sentences, inference_batch_size(batch_size))
         has_entities = are_entity_tags(self.model.config.label_names)
         return [
             TaggedText(
@@ -191,21 +186,12 @@ def _tree(sentences: Sequence[Tagged], words: Sequence[Word], end: int) -> Tree:
 
 @torch.inference_mode()
 def predict_tags(
-    model: TextEncoder,
-    encoder: AnyExampleEncoder,
-    sentences: Sequence[Sequence[str]],
-    batch_size: BatchSize,
-    heads: Sequence[tuple[int, ...] | None] | None = None,
+    model: TextEncoder, encoder: AnyExampleEncoder, sentences: Sequence[Tagged], batch_size: BatchSize
 ) -> list[list[str]]:
-    """Predict the tag of each word; models with tree positions need the heads of the words."""
+    """Predict the tag of each word, whatever its tag is; models with tree positions need the heads of the words."""
     names, encoder = model.labels, encoder.fresh_copy()
-    all_heads = heads or [None] * len(sentences)
-    untagged = [
-        Tagged(tuple(words), ("",) * len(words), word_heads)
-        for words, word_heads in zip(sentences, all_heads, strict=True)
-    ]
-    encoded = encode_sentences(encoder, untagged, {}, model.config.max_length, trees=reads_trees(model.config))
-    tags = [[""] * len(words) for words in sentences]
+    encoded = encode_sentences(encoder, sentences, {}, model.config.max_length, trees=reads_trees(model.config))
+    tags = [[""] * len(sentence.words) for sentence in sentences]
     for rows, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
         batch = batch.to(model.device)
         best = tag_logits(model, encoder, batch).argmax(dim=-1).tolist()

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional as F
 
+from qkv.datasets.batching import numbered_batches
 from qkv.datasets.corpora.bit_sequences import Copy, Puzzle, Recall, RepeatCopy, Sequences, Size, Stream, format_size
-from qkv.datasets.dataset import DatasetConfig, SequenceDataset
+from qkv.datasets.dataset import SequenceDataset
 from qkv.datasets.tensor_batch import TensorBatch
 from qkv.errors import InputError
 from qkv.metrics import Metric
@@ -49,10 +50,6 @@ def bits_at(size: Size) -> str:
     return f"bits_at_{format_size(size)}"
 
 
-class AlgorithmicConfig(TaskConfig):
-    """Options of the task."""
-
-
 @register("task", "algorithmic")
 @dataclass
 class AlgorithmicTask(Task):
@@ -76,27 +73,23 @@ class AlgorithmicTask(Task):
     model = SequenceModel
     datasets = (SequenceDataset,)
     batch_units = ("examples",)
-    config_class = AlgorithmicConfig
+    tokenizer = None
     from_data = ("input_dim", "output_dim")
+    evaluates_train = False  # it is endless
     capturable = True
 
     train: Stream
     valid: Stream
     train_config: TrainConfig
-    options: AlgorithmicConfig
+    options: TaskConfig
     seed: int
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.tokenizer = None
         metrics = ["loss", "bits", *map(bits_at, self.train.puzzle.eval_sizes)]
         best_by = self.train_config.best_by
         if best_by not in metrics:
             raise InputError(f"unknown metric train.best_by {best_by!r}{nearest(best_by, metrics)}")
-
-    @classmethod
-    def train_tokenizer(cls, data: Any, config: DatasetConfig, model: Any) -> None:
-        return None
 
     @classmethod
     def sizes(cls, data: SequenceDataset, tokenizer: None) -> dict[str, Any]:
@@ -109,7 +102,7 @@ class AlgorithmicTask(Task):
         data: SequenceDataset,
         tokenizer: None,
         model: Any,
-        options: AlgorithmicConfig,
+        options: TaskConfig,
         train: TrainConfig,
         seed: int,
     ) -> "AlgorithmicTask":
@@ -119,11 +112,7 @@ class AlgorithmicTask(Task):
         return f"{self.train.count:,} sequences an epoch"
 
     def epoch(self, number: int) -> list[list[int]]:
-        """Full batches only, because there are always more sequences."""
-        size = self.train_config.batch_size
-        batches = -(-self.train.count // size)
-        begin = number * batches * size
-        return [list(range(first, first + size)) for first in range(begin, begin + batches * size, size)]
+        return numbered_batches(self.train.count, self.train_config.batch_size, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> SequenceBatch:
         return SequenceBatch.from_sequences(
@@ -136,10 +125,6 @@ class AlgorithmicTask(Task):
 
     def validate(self, model: SequenceModel[Any]) -> dict[str, float]:
         return self._scores(model, self.valid)
-
-    @classmethod
-    def splits(cls, data: Any) -> list[str]:
-        return [split for split in data.splits if split != "train"]  # training data is endless
 
     def evaluate(self, model: SequenceModel[Any], data: SequenceDataset, split: str) -> Evaluation:
         stream = data.splits[split]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from qkv.datasets.batching import numbered_batches
 from qkv.datasets.corpora.bandits import Bandits
 from qkv.datasets.dataset import BanditDataset
 from qkv.datasets.tensor_batch import TensorBatch
@@ -42,10 +43,6 @@ class GameBatch(TensorBatch):
         return self.rewards.shape[0] * self.rewards.shape[1]
 
 
-class BanditConfig(TaskConfig):
-    """Options of the task."""
-
-
 @register("task", "bandit")
 @dataclass
 class BanditTask(Task):
@@ -61,19 +58,17 @@ class BanditTask(Task):
     model = SNAILPolicy
     datasets = (BanditDataset,)
     batch_units = ("examples",)
-    config_class = BanditConfig
+    tokenizer = None
     from_data = ("actions", "length")
+    evaluates_train = False  # it is endless
     capturable = True
 
     train: Bandits
     valid: Bandits
     train_config: TrainConfig
-    options: BanditConfig
+    options: TaskConfig
     seed: int
     notes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        self.tokenizer = None
 
     @classmethod
     def sizes(cls, data: BanditDataset, tokenizer: None) -> dict[str, Any]:
@@ -81,7 +76,7 @@ class BanditTask(Task):
 
     @classmethod
     def prepare(
-        cls, data: BanditDataset, tokenizer: None, model: Any, options: BanditConfig, train: TrainConfig, seed: int
+        cls, data: BanditDataset, tokenizer: None, model: Any, options: TaskConfig, train: TrainConfig, seed: int
     ) -> "BanditTask":
         return cls(data.splits["train"], data.splits["valid"], train, options, seed, data.notes)
 
@@ -89,9 +84,7 @@ class BanditTask(Task):
         return f"{self.train.arms} arms, {self.train.pulls} pull(s)"
 
     def epoch(self, number: int) -> list[list[int]]:
-        size = self.train_config.batch_size
-        count = -(-GAMES // size)
-        return [[*range(begin * size, (begin + 1) * size)] for begin in range(number * count, (number + 1) * count)]
+        return numbered_batches(GAMES, self.train_config.batch_size, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> GameBatch:
         return draw_games(self.train, self.seed, rows)
@@ -103,10 +96,6 @@ class BanditTask(Task):
 
     def validate(self, model: SNAILPolicy) -> dict[str, float]:
         return scores(model, self.valid, VALID_SEED, self.train_config.valid_size)
-
-    @classmethod
-    def splits(cls, data: Any) -> list[str]:
-        return ["valid", "test"]
 
     def evaluate(self, model: SNAILPolicy, data: BanditDataset, split: str) -> Evaluation:
         seed = VALID_SEED if split == "valid" else TEST_SEED

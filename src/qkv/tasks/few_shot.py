@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.config import Rate
+from qkv.datasets.batching import numbered_batches
 from qkv.datasets.dataset import EpisodeDataset
 from qkv.datasets.episodes import FewShotDataset
 from qkv.datasets.tensor_batch import TensorBatch
@@ -69,6 +70,7 @@ class FewShotTask(Task):
     model = SNAIL
     datasets = (EpisodeDataset,)
     batch_units = ("examples",)
+    tokenizer = None
     config_class = FewShotConfig
     from_data = ("ways", "shots", "channels", "height", "width")
     capturable = True
@@ -81,7 +83,6 @@ class FewShotTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.tokenizer = None
         self.pixel_cache = PixelCache(self.train)
 
     @classmethod
@@ -100,9 +101,7 @@ class FewShotTask(Task):
         return f"{len(self.train):,} classes, {self.train.ways} ways, {self.train.shots} shot(s)"
 
     def epoch(self, number: int) -> list[list[int]]:
-        size = self.train_config.batch_size
-        count = -(-len(self.train) // size)  # episodes are unlimited, so that all batches are full
-        return [[*range(begin * size, (begin + 1) * size)] for begin in range(number * count, (number + 1) * count)]
+        return numbered_batches(len(self.train), self.train_config.batch_size, number)
 
     def batch(self, rows: Sequence[int], *, padded_to_shape: bool = False) -> EpisodeBatch:
         episodes = self.train.sample(self.seed, rows)

@@ -24,7 +24,7 @@ from qkv.types import Bool, Float, Int, Shaped, Tensor
 
 @dataclass(frozen=True)
 class PictureBatch(TensorBatch):
-    """LabeledImages by index, their labels, and their augmentation; the pixels stay on the model's device."""
+    """Images by index, their labels, and their augmentation; the pixels stay on the model's device."""
 
     rows: Int[Tensor, "batch"]
     labels: Int[Tensor, "batch"]
@@ -47,7 +47,7 @@ class ImageClassificationConfig(TaskConfig):
 @register("task", "classify_images")
 @dataclass
 class ImageClassificationTask(Task):
-    """LabeledImages in random order, randomly shifted, mirrored and with a square cut out.
+    """Images in random order, randomly shifted, mirrored and with a square cut out.
 
     All pictures are kept and augmented on the model's device; a batch holds the parameters.
     """
@@ -62,6 +62,7 @@ class ImageClassificationTask(Task):
     unit = "pictures"
     datasets = (ImageDataset,)
     batch_units = ("examples",)
+    tokenizer = None
     config_class = ImageClassificationConfig
     from_data = ("classes", "label_names", "height", "width", "channels")
     capturable = True
@@ -74,7 +75,6 @@ class ImageClassificationTask(Task):
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        self.tokenizer = None
         self.number = 0  # of the current epoch
         self.pixels: dict[torch.device, Tensor] = {}  # of all training pictures
 

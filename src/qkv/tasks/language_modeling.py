@@ -67,6 +67,7 @@ class LanguageModelingTask(Task):
     datasets = (TextDataset,)
     config_class = LanguageModelingConfig
     from_data = ("vocab_size",)
+    evaluates_train = False
 
     tokenizer: Tokenizer
     text: Int[Tensor, "tokens"]
@@ -81,10 +82,6 @@ class LanguageModelingTask(Task):
         self.capturable = self.max_length is not None  # no state is carried between steps
         self.offset = 0  # of this epoch's streams in the text
         self.state: Any = None  # model state at the end of the last chunk
-
-    @classmethod
-    def sizes(cls, data: TextDataset, tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"vocab_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
@@ -154,10 +151,6 @@ class LanguageModelingTask(Task):
     def validate(self, model: LanguageModel[Any]) -> dict[str, float]:
         """Metrics on the whole validation text."""
         return self.valid.scores(model, self.train_config.batching.size, length=self.options.length)
-
-    @classmethod
-    def splits(cls, data: Any) -> list[str]:
-        return [split for split in data.splits if split != "train"]
 
     def evaluate(self, model: LanguageModel[Any], data: TextDataset, split: str) -> Evaluation:
         text = EncodedText.from_text(self.tokenizer.target, data.splits[split])

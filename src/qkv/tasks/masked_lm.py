@@ -151,10 +151,6 @@ class MaskedLMTask(Task):
         )
 
     @classmethod
-    def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"vocab_size": len(tokenizer)}
-
-    @classmethod
     def prepare(
         cls,
         data: Dataset[Any],

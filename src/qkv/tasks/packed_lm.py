@@ -75,6 +75,7 @@ class PackedLMTask(Task):
     model_options: ClassVar = {"has_end_token": True}
     columns = (PERPLEXITY,)
     from_data = ("vocab_size",)
+    evaluates_train = False
     capturable = True
 
     tokenizer: Tokenizer
@@ -87,10 +88,6 @@ class PackedLMTask(Task):
 
     def __post_init__(self) -> None:
         self.rows: Packed | None = None  # of the current epoch
-
-    @classmethod
-    def sizes(cls, data: Dataset[Any], tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"vocab_size": len(tokenizer.target)}
 
     @classmethod
     def prepare(
@@ -138,10 +135,6 @@ class PackedLMTask(Task):
 
     def validate(self, model: GPT2) -> dict[str, float]:
         return self._scores(model, self.valid)
-
-    @classmethod
-    def splits(cls, data: Any) -> list[str]:
-        return [split for split in data.splits if split != "train"]
 
     def evaluate(self, model: GPT2, data: Dataset[Any], split: str) -> Evaluation:
         texts = encode_documents(self.tokenizer.target, data.documents(split))

@@ -27,10 +27,6 @@ from qkv.tokenizers import Tokenizer
 from qkv.types import Float, Tensor
 
 
-class QuestionAnsweringConfig(TaskConfig):
-    """Options of the task."""
-
-
 @register("task", "answer")
 @dataclass
 class QuestionAnsweringTask(Task):
@@ -45,7 +41,6 @@ class QuestionAnsweringTask(Task):
     }
     model = Bert
     datasets = (QuestionDataset,)
-    config_class = QuestionAnsweringConfig
     model_options: ClassVar = {"head": "span"}
     from_data = ("vocab_size",)
     capturable = True
@@ -55,7 +50,7 @@ class QuestionAnsweringTask(Task):
     valid: list[Question]
     questions: int  # number of training questions
     train_config: TrainConfig
-    options: QuestionAnsweringConfig
+    options: TaskConfig
     max_length: int
     seed: int
     notes: tuple[str, ...]
@@ -64,16 +59,12 @@ class QuestionAnsweringTask(Task):
         self.encoder = ExampleEncoder(self.tokenizer)
 
     @classmethod
-    def sizes(cls, data: QuestionDataset, tokenizer: Tokenizer) -> dict[str, Any]:
-        return {"vocab_size": len(tokenizer)}
-
-    @classmethod
     def prepare(
         cls,
         data: QuestionDataset,
         tokenizer: Tokenizer,
         model: Any,
-        options: QuestionAnsweringConfig,
+        options: TaskConfig,
         train: TrainConfig,
         seed: int,
     ) -> "QuestionAnsweringTask":

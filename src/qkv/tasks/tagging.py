@@ -129,13 +129,7 @@ class TaggingTask(Task):
         for _, batch in iter_batches(encoded.examples, batch_size, encoder.pad):
             total += float(_loss(model, encoder, batch.to(model.device)))
             words += batch.tokens
-        predictions = predict_tags(
-            model,
-            encoder,
-            [sentence.words for sentence in sentences],
-            batch_size,
-            [sentence.heads for sentence in sentences],
-        )
+        predictions = predict_tags(model, encoder, sentences, batch_size)
         return {"loss": total / words if words else math.nan, **tag_scores(predictions, sentences)}
 
 

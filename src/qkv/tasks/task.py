@@ -69,6 +69,7 @@ class Task(ABC):
     test_metrics: ClassVar[Mapping[str, Metric]] = {}  # returned by `evaluate` only
     searches: ClassVar[bool] = False  # whether `evaluate` takes search settings
     columns: ClassVar[tuple[Column, ...]] = ()  # of its result tables; empty: those of the dataset
+    evaluates_train: ClassVar[bool] = True  # whether `evaluate` takes the training split
     model: ClassVar[type[Any]]  # base class of the models that can be trained on it
     model_options: ClassVar[Mapping[str, Any]] = {}  # model config keys that the task fixes
     from_data: ClassVar[tuple[str, ...]] = ()  # model config keys that are set from the data
@@ -135,7 +136,7 @@ class Task(ABC):
     @classmethod
     def splits(cls, data: Any) -> list[str]:
         """The splits a model can be evaluated on."""
-        return list(data.splits)
+        return [split for split in data.splits if split != "train" or cls.evaluates_train]
 
     @classmethod
     def for_evaluation(cls, data: Any, model: Any, options: Any, train: TrainConfig, seed: int) -> "Task":

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from qkv.tasks.task import Batch, Task
 from qkv.tasks.train_config import TrainConfig
 from qkv.training.display import Display
 from qkv.training.ema import EMA
-from qkv.training.environment import current_environment
+from qkv.training.environment import RunEnvironment, current_environment
 from qkv.training.interrupt import Interrupt
 from qkv.training.log import Log
 from qkv.training.run import LOG, Best, Run, TrainState
@@ -28,80 +28,109 @@ LOG_EVERY = 20  # steps
 
 def train(run: Run, task: Task, model: Network, data: str, display: Display) -> TrainState:
     """Train to the end of the recipe, from the newest checkpoint if there is one; Ctrl-C saves and returns early."""
-    config = run.recipe.train
-    device = model.device
-    optimizer = adamw(model, config)
-    ema = EMA(model, config.ema) if config.ema else None
-    averaged = model if ema is None else ema.module  # validated and saved
-    environment = current_environment(device, config, capturable=task.capturable)
-    state, notes = run.restore(task, model, optimizer, ema, data, environment)
-    for note in notes:
-        display.print(f"note: {note}")
-    run.truncate_log(state)
-    step_class = CudaGraphTrainStep if environment.graphs else TrainStep
-    train_step = step_class(model, partial(task.loss, model), environment.precision, config.clip)
-    saved = state if run.checkpoints else None
+    trainer = Trainer(run, task, model, data, display)
+    with Interrupt() as interrupt, Log(run.folder / LOG, trainer.state.step + 1) as log, display:
+        return trainer.train(log, interrupt)
 
-    def save() -> None:
-        nonlocal saved
-        if saved != state:
-            if not all(parameter.isfinite().all() for parameter in model.parameters()):
-                raise NotFinite(f"step {state.step}: a weight is not finite; {last_checkpoint(run)}")
-            run.save(state, task, model, optimizer, ema, data, environment)
-            saved = state
 
-    with Interrupt() as interrupt, Log(run.folder / LOG, state.step + 1) as log, display:
-        began, clock, tokens = time.monotonic() - state.seconds, time.monotonic(), 0
-        batches = Prefetcher(task, remaining_steps(task, config.epochs, state), device, filled=environment.graphs)
+class Trainer:
+    """The model, the optimizer and the state of a run, restored from its newest checkpoint."""
+
+    def __init__(self, run: Run, task: Task, model: Network, data: str, display: Display) -> None:
+        self.run, self.task, self.model, self.data, self.display = run, task, model, data, display
+        self.config = config = run.recipe.train
+        self.optimizer = adamw(model, config)
+        self.ema = EMA(model, config.ema) if config.ema else None
+        self.averaged = model if self.ema is None else self.ema.module  # validated and saved
+        self.environment = current_environment(model.device, config, capturable=task.capturable)
+        self.state, notes = run.restore(task, model, self.optimizer, self.ema, data, self.environment)
+        for note in notes:
+            display.print(f"note: {note}")
+        run.truncate_log(self.state)
+        self.train_step = build_train_step(task, model, config, self.environment)
+        self.saved = self.state if run.checkpoints else None
+
+    def train(self, log: Log, interrupt: Interrupt) -> TrainState:
+        """Run the remaining steps; after an interrupt, save and return."""
+        config = self.config
+        began, clock, tokens = time.monotonic() - self.state.seconds, time.monotonic(), 0
+        steps = remaining_steps(self.task, config.epochs, self.state)
+        batches = Prefetcher(self.task, steps, self.model.device, filled=self.environment.graphs)
         for step, batch in batches:
-            model.train()
-            rate = learning_rate(config, state.step, step.start)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            output = train_step(batch)
-            batches.prefetch()  # overlap host work with the GPU
-            loss, norm = torch.stack(list(output)).tolist()
-            require_finite(loss, "loss", state, run)
-            require_finite(norm, "gradient", state, run)
-            optimizer.step()
-
+            rate = learning_rate(config, self.state.step, step.start)
+            loss, norm = self.update(batch, batches, rate)
             tokens += batch.tokens
             now = time.monotonic()
-            state = replace(state, step=state.step + 1, epoch=step.epoch, batch=step.number + 1, seconds=now - began)
-            if ema is not None:
-                ema.update(state.step)
-            if state.step % LOG_EVERY == 0 or state.step == 1 or step.end == 1.0:
+            self.advance(step, now - began)
+            if self.state.step % LOG_EVERY == 0 or self.state.step == 1 or step.end == 1.0:
                 speed, clock, tokens = tokens / (now - clock), now, 0
-                log.write(state.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
-                display.step(step.epoch + 1, config.epochs, step.end, loss, speed, task.unit)
-            if state.step % config.validate_every == 0:
-                state = validate(task, averaged, config, state, log, display)
-                clock, tokens = time.monotonic(), 0  # the reported speed is that of training
-                if state.best is not None and state.best.step == state.step:
-                    save()
-                if config.patience and state.evals_since_best >= config.patience:
-                    display.print(
-                        f"early stopping: {config.best_by} has not improved in {state.evals_since_best} validations"
-                    )
+                log.write(self.state.step, "train", {"loss": loss, "norm": norm, "lr": rate, "tokens_per_s": speed})
+                self.display.step(step.epoch + 1, config.epochs, step.end, loss, speed, self.task.unit)
+            if self.state.step % config.validate_every == 0:
+                self.validate(log)
+                if config.patience and self.state.evals_since_best >= config.patience:
+                    failed = self.state.evals_since_best
+                    self.display.print(f"early stopping: {config.best_by} has not improved in {failed} validations")
                     break
+                clock, tokens = time.monotonic(), 0  # the reported speed is that of training
             stopping = bool(interrupt)  # read once: a signal between two reads must not stop without saving
-            if state.step % config.save_every == 0 or stopping:
-                save()
+            if self.state.step % config.save_every == 0 or stopping:
+                self.save()
             if stopping:
-                return state
-        if not state.finished:
-            if state.validated < state.step:
-                state = validate(task, averaged, config, state, log, display)
-            state = replace(state, finished=True, seconds=time.monotonic() - began)
-            save()
-    return state
+                return self.state
+        if not self.state.finished:
+            if self.state.validated < self.state.step:
+                self.state = validate(self.task, self.averaged, config, self.state, log, self.display)
+            self.state = replace(self.state, finished=True, seconds=time.monotonic() - began)
+            self.save()
+        return self.state
+
+    def update(self, batch: Batch, batches: "Prefetcher", rate: float) -> tuple[float, float]:
+        """Update the weights; return the loss and the norm of the gradient before clipping."""
+        self.model.train()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        output = self.train_step(batch)
+        batches.prefetch()  # overlap host work with the GPU
+        loss, norm = torch.stack(list(output)).tolist()
+        require_finite(loss, "loss", self.state, self.run)
+        require_finite(norm, "gradient", self.state, self.run)
+        self.optimizer.step()
+        return loss, norm
+
+    def advance(self, step: "Step", seconds: float) -> None:
+        """Count a step, and average the weights."""
+        count, batch = self.state.step + 1, step.number + 1
+        self.state = replace(self.state, step=count, epoch=step.epoch, batch=batch, seconds=seconds)
+        if self.ema is not None:
+            self.ema.update(self.state.step)
+
+    def validate(self, log: Log) -> None:
+        """Validate the averaged weights, and save a checkpoint if they are the best so far."""
+        self.state = validate(self.task, self.averaged, self.config, self.state, log, self.display)
+        if self.state.best is not None and self.state.best.step == self.state.step:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint, unless that of this state exists."""
+        if self.saved == self.state:
+            return
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise NotFinite(f"step {self.state.step}: a weight is not finite; {last_checkpoint(self.run)}")
+        self.run.save(self.state, self.task, self.model, self.optimizer, self.ema, self.data, self.environment)
+        self.saved = self.state
+
+
+def build_train_step(task: Task, model: Network, config: TrainConfig, environment: RunEnvironment) -> TrainStep[Any]:
+    """Return the function that computes loss and gradients of a batch."""
+    step_class = CudaGraphTrainStep if environment.graphs else TrainStep
+    return step_class(model, partial(task.loss, model), environment.precision, config.clip)
 
 
 def seconds_per_step(task: Task, model: Network, config: TrainConfig, count: int = 3) -> float:
     """Return the mean time of `count` training steps, on batches spread over an epoch; changes the model."""
     environment = current_environment(model.device, config, capturable=task.capturable)
-    step_class = CudaGraphTrainStep if environment.graphs else TrainStep
-    train_step = step_class(model, partial(task.loss, model), environment.precision, config.clip)
+    train_step = build_train_step(task, model, config, environment)
     optimizer = adamw(model, config)
     batches = task.epoch(0)
     seconds = []

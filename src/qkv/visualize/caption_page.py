@@ -2,7 +2,6 @@
 
 import base64
 import html
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from PIL import Image
 
 from qkv.pipelines.captioner import Caption
 from qkv.visualize.glyphs import clipped, visible
-from qkv.visualize.image_overlay import coloured
+from qkv.visualize.image_overlay import coloured, png_bytes
 from qkv.visualize.selection import pick_head
 from qkv.visualize.template import write_page
 
@@ -57,8 +56,6 @@ def _scaled(pixels: UInt8[np.ndarray, "height width *colours"], side: int) -> UI
 
 
 def _img(pixels: UInt8[np.ndarray, "height width *colours"], alt: str) -> str:
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, format="PNG")
     height, width = pixels.shape[:2]
-    source = base64.b64encode(data.getvalue()).decode()
+    source = base64.b64encode(png_bytes(Image.fromarray(pixels))).decode()
     return f'<img src="data:image/png;base64,{source}" width="{width}" height="{height}" alt="{html.escape(alt)}">'

@@ -2,7 +2,6 @@
 
 import base64
 import html
-import io
 import math
 import os
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from qkv.errors import InputError
 from qkv.interpret.episode_probe import QUERY, EpisodeAnswer
 from qkv.runtime.files import write_atomically
 from qkv.visualize.colormap import ON_LIGHT, shade
+from qkv.visualize.image_overlay import png_bytes
 from qkv.visualize.selection import checked_weights
 from qkv.visualize.template import write_page
 
@@ -54,9 +54,7 @@ def save_episode_png(episode: EpisodeAnswer, path: str | os.PathLike[str]) -> Pa
             begin = top + height + _TEXT + row * _BAR
             weight_colour = shade(ON_LIGHT, float(weights[number]) / (float(weights.max()) or 1.0))
             draw.rectangle((left, begin, left + width - 1, begin + _BAR - 3), fill=weight_colour)
-    data = io.BytesIO()
-    canvas.save(data, format="PNG")
-    write_atomically(Path(path), data.getvalue())
+    write_atomically(Path(path), png_bytes(canvas))
     return Path(path)
 
 
@@ -74,8 +72,6 @@ def _article(episode: EpisodeAnswer) -> str:
 
 def _figure(episode: EpisodeAnswer, number: int) -> str:
     """Return the HTML of an image with its label and one attention bar per layer."""
-    data = io.BytesIO()
-    _picture(episode.pixels[number]).save(data, format="PNG")
     text, _ = _caption(episode, number)
     bars = "".join(
         f'<svg viewBox="0 0 100 8" preserveAspectRatio="none" role="img"><title>{html.escape(attention.layer)}: '
@@ -85,7 +81,7 @@ def _figure(episode: EpisodeAnswer, number: int) -> str:
     )
     same = " same" if episode.labels[number] == episode.labels[-1] else ""
     asked = " asked" if number == len(episode.labels) - 1 else ""
-    image = base64.b64encode(data.getvalue()).decode()
+    image = base64.b64encode(png_bytes(_picture(episode.pixels[number]))).decode()
     return (
         f'<figure class="{(same + asked).strip()}"><img alt="" src="data:image/png;base64,{image}">'
         f"<figcaption>{html.escape(text)}</figcaption>{bars}</figure>"

@@ -39,10 +39,15 @@ def save_picture_png(
     canvas = Image.new("RGB", (2 * size[0] + _GAP, size[1]), "white")
     canvas.paste(original, (0, 0))
     canvas.paste(Image.fromarray(coloured(np.asarray(original.convert("L")), weights)), (size[0] + _GAP, 0))
-    data = io.BytesIO()
-    canvas.save(data, format="PNG")
-    write_atomically(Path(path), data.getvalue())
+    write_atomically(Path(path), png_bytes(canvas))
     return Path(path)
+
+
+def png_bytes(image: Image.Image) -> bytes:
+    """Return an image as a PNG file."""
+    data = io.BytesIO()
+    image.save(data, format="PNG")
+    return data.getvalue()
 
 
 def coloured(

@@ -17,7 +17,6 @@ from qkv.attention.mask import Mask, Padding
 from qkv.attention.score import DotProduct, Keys
 from qkv.attention.score_shape import Index, ScoreShape
 from qkv.attention.spec import AttentionOutput, Backend, Request
-from qkv.errors import Unsupported
 from qkv.types import Float, Int, Shaped, Tensor
 
 ScoreMod = Callable[[Tensor, Index], Tensor]  # modifies the score of a cell
@@ -186,8 +185,6 @@ def _flex(
     else:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
-            if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):  # possible in a plan
-                raise Unsupported("flex", "there is no backward pass on the CPU")
             # It rejects tensors that require gradients, even under no_grad.
             query, key, value = query.detach(), key.detach(), value.detach()
             output, aux = flex_attention(query, key, value, return_aux=LSE, **terms)

@@ -49,7 +49,7 @@ class Reference(Backend):
             scores = scores + request.position.bias(query, request.shape)(CellIndex(request.shape))
         mask = request.materialize_mask()
         if request.shape.keys == 0:
-            weights = scores  # no keys: alignments need at least one
+            weights = scores  # no keys: align functions need at least one
         elif mask is None:
             weights = request.align.compute_weights(AlignInput(scores, None, query, request.shape))
         else:

@@ -60,7 +60,6 @@ class CMUDict(PairConfig):
     """English words and their phonemes."""
 
     summary = "English words to phonemes: 135,166 pronunciations"
-    license = INFO.license
     info = INFO
     columns = (
         Column("per", "phoneme error rate, %", 100, higher_is_better=False),

@@ -134,7 +134,6 @@ class Emoji(CaptionConfig):
     """Emoji of two vendors with their names."""
 
     summary = "emoji by Google and Twitter with their names, 64 x 64 pixels: 3,786 of each"
-    license = INFO.license
     info = INFO
     columns = CAPTIONS
     remarks: ClassVar = {

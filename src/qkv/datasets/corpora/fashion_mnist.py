@@ -74,7 +74,6 @@ class FashionMNIST(DatasetConfig):
     """Grayscale images of clothing."""
 
     summary = "grayscale images of clothing, 28 x 28 pixels, ten classes: 60,000 for training, 10,000 for test"
-    license = INFO.license
     info = INFO
     dataset_class = ImageDataset
     columns = ACCURACY

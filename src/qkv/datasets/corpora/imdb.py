@@ -51,7 +51,6 @@ class IMDB(LabeledTextConfig):
     """Positive or negative film reviews."""
 
     summary = "50,000 film reviews, positive or negative: 5,000 each for validation and test"
-    license = INFO.license
     info = INFO
     columns = ACCURACY
 

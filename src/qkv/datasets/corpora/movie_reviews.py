@@ -52,7 +52,6 @@ class MovieReviews(LabeledTextConfig):
     """Positive or negative long film reviews."""
 
     summary = "2,000 long film reviews, positive or negative, in ten folds"
-    license = INFO.license
     info = INFO
     columns = ACCURACY
 

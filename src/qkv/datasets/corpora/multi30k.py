@@ -81,7 +81,6 @@ class Multi30k(PairConfig):
     """Image captions in four languages."""
 
     summary = "image captions in en, de, fr, cs: 29,000 training pairs"
-    license = INFO.license
     info = INFO
     columns = BLEU
     remarks: ClassVar = {

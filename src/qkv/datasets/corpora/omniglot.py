@@ -137,7 +137,6 @@ class Omniglot(DatasetConfig):
     """Handwritten characters for few-shot learning."""
 
     summary = "handwritten characters for few-shot learning: 1,028 for training, 172 for validation, 423 for test"
-    license = INFO.license
     info = INFO
     dataset_class = EpisodeDataset
     columns = (*ACCURACY, Column("margin", "±, %", 100, higher_is_better=False))

@@ -42,7 +42,6 @@ class SentencePolarity(LabeledTextConfig):
     """Positive or negative sentences from film reviews."""
 
     summary = "10,662 sentences from film reviews, positive or negative"
-    license = INFO.license
     info = INFO
     columns = ACCURACY
 

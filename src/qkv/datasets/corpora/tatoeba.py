@@ -44,7 +44,6 @@ class Tatoeba(PairConfig):
     """Short English sentences with German translations."""
 
     summary = "short sentences in en and de: 169,813 pairs"
-    license = INFO.license
     info = INFO
     columns = BLEU
 

@@ -37,7 +37,6 @@ class TinyShakespeare(TextDatasetConfig):
     """Plays by Shakespeare."""
 
     summary = "Shakespeare plays: 1,115,394 characters"
-    license = INFO.license
     info = INFO
     dataset_class = TextDataset
     columns = (Column("nats", "nats per character", digits=4, higher_is_better=False),)

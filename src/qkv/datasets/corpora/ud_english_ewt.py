@@ -65,7 +65,6 @@ class UDEnglishEWT(TaggedConfig):
     """Web text with parts of speech and dependency trees."""
 
     summary = "web text with parts of speech and dependency trees: 12,544 training sentences"
-    license = INFO.license
     info = INFO
     columns = ACCURACY
     remarks: ClassVar = {

@@ -48,7 +48,6 @@ class WNUT17(TaggedConfig):
     """Web text with rare named entities."""
 
     summary = "web text with rare named entities: 3,394 training sentences"
-    license = INFO.license
     info = INFO
     columns = (Column("f1", "F1 of entities, %", 100),)
 

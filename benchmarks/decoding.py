@@ -5,11 +5,12 @@
     python -m benchmarks.decoding --models FOLDER         checkpoints of the peers [.peers/models]
 
 Each contender is a process of its own that loads its model, warms up, and then runs a case whenever it is its turn.
-Weights are random: GPT-2 124M continues prompts of 32 tokens by 128, or reads one of 512; the Transformer (6 + 6 layers,
-width 512, vocabulary 10,000) decodes 32 sentences of 15 to 25 tokens into exactly 40. Before a speed is printed, the
-tokens of all float32 contenders are compared: they must be the same, or 95 % of them in beam search, where libraries
-differ in whether the end token counts in the score. FOLDER holds transformers' folders gpt2 and marian (made if missing) and CTranslate2's conversions
-gpt2-ct2-int8 and so on; a contender whose library or folder is missing is left out and named.
+Weights are random: GPT-2 124M continues prompts of 32 tokens by 128, or reads one of 512; the Transformer (6 + 6
+layers, width 512, vocabulary 10,000) decodes 32 sentences of 15 to 25 tokens into exactly 40. Before a speed is
+printed, the tokens of all float32 contenders are compared: they must be the same, or 95 % of them in beam search, where
+libraries differ in whether the end token counts in the score. FOLDER holds transformers' folders gpt2 and marian (made
+if missing) and CTranslate2's conversions gpt2-ct2-int8 and so on; a contender whose library or folder is missing is
+left out and named.
 """
 
 import argparse

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from qkv.attention import Align, Attend, Cache, KeyValue, Mask, Position, Score, Sizes, StaticKeyValue
 from qkv.config import Term, require
 from qkv.errors import ConfigError, InputError, ShapeError
+from qkv.nn.initialization import SkipInit
+from qkv.nn.quantized import QuantizedLinear
 from qkv.types import Float, Int, Tensor
 
 BackendName = Literal["auto", "reference", "sdpa", "flex", "triton"]
@@ -92,7 +94,7 @@ class MultiHeadAttention(nn.Module):
 
     def static_cache(self, batch: int, capacity: int, length: int | Int[Tensor, ""] = 0) -> StaticKeyValue:
         """Return an empty cache for `capacity` tokens; pass `length` as a zero tensor for use in a CUDA graph."""
-        token = self.qkv_proj.weight.new_zeros(batch, self.kv_heads, 1, self.head_dim)
+        token = self.out_proj.bias.new_zeros(batch, self.kv_heads, 1, self.head_dim)
         return StaticKeyValue.like(self.attend.keys(token), token, capacity, length)
 
     def split_heads(self, x: Float[Tensor, "batch length features"]) -> Float[Tensor, "batch heads length head_dim"]:
@@ -103,6 +105,9 @@ class MultiHeadAttention(nn.Module):
 
     def _project(self, x: Float[Tensor, "batch length dim"], rows: slice) -> Float[Tensor, "batch length features"]:
         """Project with the given rows of the stacked W_Q, W_K and W_V."""
+        projection: nn.Module = self.qkv_proj
+        if isinstance(projection, QuantizedLinear):
+            return projection(x, rows)
         bias = self.qkv_proj.bias
         return F.linear(x, self.qkv_proj.weight[rows], None if bias is None else bias[rows])
 
@@ -130,7 +135,7 @@ def check_terms(sizes: Sizes, **terms: Term) -> None:
     """Raise ConfigError unless the terms of a config can be built with these sizes; nothing is allocated."""
     for key, term in terms.items():
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), SkipInit():
                 term.build(sizes)
         except (InputError, ShapeError) as error:
             raise ConfigError(f"{key} {term.name!r}: {error}") from None

@@ -14,6 +14,7 @@ from qkv.errors import InputError
 from qkv.generation import DType, Engine, EngineCache
 from qkv.hub import load_as
 from qkv.nn.interfaces import TextEncoder
+from qkv.nn.quantized import is_quantized
 from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
 from qkv.runtime.device import pick_device
 from qkv.tokenizers import Tokenizer
@@ -78,9 +79,9 @@ class DecoderPipeline(Pipeline):
     ) -> None:
         super().__init__(model, tokenizer, device)
         self._engine = EngineCache(self.model, dtype)
-        if self.engine is None and dtype == "int8":
+        if self.engine is None and dtype == "int8" and not is_quantized(self.model):
             raise InputError(f"{self.name}: int8 decoding does not support {self._engine.reason}")
-        if self.engine is None and dtype != "auto":
+        if self.engine is None and dtype not in ("auto", "int8"):
             self.model = self.model.to(getattr(torch, dtype))
 
     @property

@@ -10,7 +10,7 @@ from qkv.datasets.text_files import read_lines
 from qkv.errors import InputError
 
 CONTENTS = [
-    b"a\nb\nc\n", b"a\nb\nc", b"a\r\nb\r\n", b"a\rb\rc", b"a\rb\r", b"a\rb\nc\rd\n", b"\xef\xbb\xbfa\nb", 
+    b"a\nb\nc\n", b"a\nb\nc", b"a\r\nb\r\n", b"a\rb\rc", b"a\rb\r", b"a\rb\nc\rd\n", b"\xef\xbb\xbfa\nb",
     b"a\n\n\nb\n\n", b"\n\na", b"one", "é\u2028x\x0by\n\x85z\n".encode(), b"a\r\r\nb\n",
 ]  # fmt: skip
 

@@ -89,6 +89,8 @@ def test_resume_needs_files(qkv, models, tmp_path):
     model = models / "translate"
     for arguments in (["abc"], ["abc", "--output", "x"], ["--input", lines], ["--output", "x"]):
         assert "--resume" in qkv("translate", model, *arguments, "--resume").error
+    missing = ["--input", tmp_path / "none.txt", "--output", tmp_path / "out.txt"]
+    assert "none.txt: no such file" in qkv("translate", model, *missing, "--resume").error
     arguments = ["--input", lines, "--output", tmp_path / "out.txt"]
     assert "--page" in qkv("translate", model, *arguments, "--resume", "--page", tmp_path / "p.html").error
     assert "--overwrite" in qkv("translate", model, *arguments, "--resume", "--overwrite").error

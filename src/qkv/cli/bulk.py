@@ -42,6 +42,8 @@ def bulk_files(
     if resume and page is not None:
         raise InputError("--resume cannot be combined with --page")
     if texts or page is not None or file is None or output is None or is_parsed(file) or not file.is_file():
+        if resume and file is not None and str(file) != "-" and not file.exists():
+            raise InputError(f"{file}: no such file")
         if resume:
             raise InputError("--resume requires --input FILE, with one text per line, and --output FILE")
         return None

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from qkv.pipelines.generator import Generator
 from qkv.pipelines.translator import Translator
 from qkv.runtime.mapped import release_pages
 from qkv.tokenizers import CharTokenizer
+from qkv.training.finetune import load_pretrained
 from tests.limits import memory_limit
 
 TOKENIZER = CharTokenizer.train(["abc def"])
@@ -172,6 +174,11 @@ def test_only_some_models_are_quantized(tmp_path, int8):
         with pytest.raises(InputError, match="made from"):
             convert(int8, tmp_path / "out", dtype=dtype)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_quantized_model_is_not_finetuned(int8, unchecked):
+    with pytest.raises(InputError, match="cannot be trained"):
+        load_pretrained(SimpleNamespace(init=int8, model_class=GPT2))
 
 
 def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:

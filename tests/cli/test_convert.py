@@ -206,3 +206,20 @@ def test_models_that_the_elmo_format_cannot_represent_are_errors(qkv, bert, tmp_
     assert "normalize_words" in qkv("convert", tmp_path / "ours", out, "--to", "elmo").error
     assert "Bert" in qkv("convert", bert, out, "--to", "elmo").error
     assert not out.exists()
+
+
+def test_a_quantized_model_is_written_evaluated_and_refused(qkv, bert, tmp_path):
+    tokenizer = CharTokenizer.train(["abc"])
+    vocab = {"source_vocab_size": len(tokenizer), "target_vocab_size": len(tokenizer)}
+    sizes = {"dim": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 8, "max_length": 8}
+    (tmp_path / "in").mkdir()
+    save_model(Transformer(TransformerConfig(**vocab, **sizes)), tokenizer, tmp_path / "in")
+    done = qkv("convert", tmp_path / "in", tmp_path / "out", "--dtype", "int8", "--json")
+    summary = json.loads(done.out)
+    assert (summary["to"], summary["dtype"]) == ("qkv", "int8")
+    assert summary["bytes"] == sum(tensor.nbytes for tensor in load_file(tmp_path / "out" / WEIGHTS).values())
+    (tmp_path / "pairs.tsv").write_text("ab\tba\nabc\tcba\n")
+    assert qkv("evaluate", tmp_path / "out", "--data", tmp_path / "pairs.tsv", "--device", "cpu").code == 0
+    assert "Bert" in qkv("convert", bert, tmp_path / "more", "--dtype", "int8").error
+    assert "--to qkv" in qkv("convert", tmp_path / "in", tmp_path / "more", "--dtype", "int8", "--to", "hf").error
+    assert "int8" in qkv("convert", tmp_path / "out", tmp_path / "more").error

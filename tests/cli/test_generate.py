@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkv.cli import generate
 from qkv.hub import save_model
 from qkv.models.rnn_lm import RNNLM, RNNLMConfig
 from qkv.tokenizers import CharTokenizer
@@ -28,6 +29,23 @@ def test_a_prompt_is_continued(qkv, folder):
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("To be")
     assert len(done.out) == len("To be") + 12 + len("\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--temperature", 0], ["--top-k", 3, "--seed", 4]])
+def test_on_a_terminal_one_prompt_is_streamed(qkv, folder, monkeypatch, more):
+    arguments = ["generate", folder, "To bé", "--max-new-tokens", 12, *more]
+    expected, pieces = qkv(*arguments), []
+    monkeypatch.setattr(generate, "on_terminal", lambda: True)
+    monkeypatch.setattr(generate, "result_piece", lambda piece: pieces.append(piece))
+    done = qkv(*arguments)
+    assert (done.code, done.out, done.err) == (0, "\n", expected.err)
+    assert "".join(pieces) + "\n" == expected.out
+    assert len(pieces) == 1 + 12
+    pieces.clear()
+    assert "--max-new-tokens" in qkv(*arguments, "--max-new-tokens", 0).error
+    for other in (["--json"], ["--num-return-sequences", 2], ["or not"]):
+        assert qkv(*arguments, *other).code == 0
+    assert not pieces
 
 
 def test_a_document_is_one_prompt(qkv, folder, tmp_path):

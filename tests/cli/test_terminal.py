@@ -135,7 +135,13 @@ def ended(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, E
         cases[f"{name}, same"] = Case(arguments[name], **same)
     hostile = ["classify", str(folder / "hostile"), "the cat"]
     generated = ["generate", str(folder / "lm"), "the\x1b[31m\n\tcat\x9b", "--max-new-tokens", "1"]
+    streamed = ["generate", str(folder / "lm"), "the cat", "--max-new-tokens", "30"]
+    bulk = ["--input", str(folder / "texts.txt"), "--output"]
     cases |= {
+        "stream on a terminal": Case(streamed, **results),
+        "stream in a pipe": Case(streamed),
+        "generate, bulk": Case(["generate", str(folder / "lm"), *bulk, str(folder / "generated.txt")], **bar),
+        "translate, bulk": Case(["translate", str(folder / "run"), *bulk, str(folder / "translated.txt")], **bar),
         "label on a terminal": Case(hostile, **results),
         "label in a pipe": Case(hostile),
         "label in JSON": Case([*hostile, "--json"], **results),
@@ -205,6 +211,21 @@ def test_control_characters_of_a_label_do_not_reach_a_line_of_results(ended: dic
 def test_generated_text_keeps_its_newlines_and_tabs_alone_on_a_terminal(ended: dict[str, Ended]) -> None:
     assert ended["text on a terminal"].out.startswith("the\\x1b[31m\n\tcat\\x9b")
     assert ended["text in a pipe"].out.startswith("the\x1b[31m\n\tcat\x9b")
+
+
+def test_streamed_text_equals_that_in_a_pipe(ended: dict[str, Ended]) -> None:
+    assert ended["stream on a terminal"].out == ended["stream in a pipe"].out
+    assert ended["stream on a terminal"].code == 0
+
+
+@pytest.mark.parametrize("name", ["generate", "translate"])
+def test_the_bar_of_a_file_has_rates(ended: dict[str, Ended], name: str) -> None:
+    one = ended[f"{name}, bulk"]
+    assert one.code == 0, one
+    assert one.out.count("\n") == 1
+    assert f"{COUNT}/{COUNT}" in one.err
+    assert "lines/s" in one.err
+    assert "tokens/s" in one.err
 
 
 def test_json_keeps_a_label_exactly_without_control_characters(ended: dict[str, Ended]) -> None:

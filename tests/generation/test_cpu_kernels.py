@@ -8,11 +8,12 @@ import torch
 from qkv.errors import Unsupported
 from qkv.generation.cpu import library as libraries
 from qkv.generation.cpu.library import LinearC, library
-from qkv.generation.cpu.packed_stack import CODES, TORCH_TYPES, PackedStack, log_sum_exp, quantize, top_k
+from qkv.generation.cpu.packed_stack import CODES, TORCH_TYPES, PackedStack, log_sum_exp, top_k
 from qkv.generation.cpu.runner import CPURunner
 from qkv.generation.decoder_stack import decoder_stack, encoder_stack
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.nn.quantized import quantize
 from tests.generation.kernels import require_kernels
 
 MOST_ERROR = {"float32": 1e-6, "bfloat16": 6e-3, "int8": 1.5e-2}  # of the norm

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.errors import InputError
+from qkv.errors import ConfigError, InputError
+from qkv.generation import GenerationConfig, Sampling
 from qkv.generation.sampling import MAX_TOKENS
 from qkv.hub import save_model
 from qkv.models.gpt2 import GPT2, GPT2Config
@@ -187,3 +188,28 @@ def test_the_context_of_a_model_bounds_prompt_and_continuation():
     assert len(generator("to be", max_new_tokens=4).continuation) == 4
     with pytest.raises(InputError, match=r"prompt 2 .* must be at most 2"):
         generator(["to", "to be, "], max_new_tokens=4)
+
+
+@pytest.mark.parametrize("kind", ["rnn_lm", "gpt2"])
+def test_samples_of_a_part_of_the_prompts_with_their_row_ids(random_model, kind):
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(TOKENIZER), dim=16, heads=2, layers=1, max_length=40)
+    generator = Generator(random_model if kind == "rnn_lm" else GPT2(config), TOKENIZER)
+    prompts = ["be", "to", "or not", "be"]
+    options = GenerationConfig(max_new_tokens=9, sampling=Sampling(seed=2))
+    together = dict(generator.stream_results(prompts, options))
+    part = dict(generator.stream_results(prompts[2:], options, row_ids=[2, 3]))
+    assert {index + 2: [sample.text for sample in samples] for index, samples in part.items()} == {
+        index: [sample.text for sample in together[index]] for index in (2, 3)
+    }
+    assert together[0][0].text != together[3][0].text
+    assert together[0][0].new_tokens == 9
+    with pytest.raises(ConfigError, match="row_ids"):
+        dict(generator.stream_results(prompts, options, row_ids=[1]))
+
+
+def test_a_check_names_the_number_of_a_prompt(random_model):
+    generator = Generator(random_model, TOKENIZER)
+    generator.check(["be"], first=7)
+    with pytest.raises(InputError, match="prompt 8 "):
+        generator.check(["be", ""], first=7)

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,7 @@ class OutputClosed(Exception):  # noqa: N818  (not an error)
 
 def result(text: str) -> None:
     """Print a result unchanged; on a terminal, escape control characters other than newline and tab."""
-    _print(escape_controls(text, keep="\n\t") if _on_terminal() else text)
+    _print(escape_controls(text, keep="\n\t") if on_terminal() else text)
 
 
 def result_line(*fields: str) -> None:
@@ -48,7 +48,7 @@ def result_line(*fields: str) -> None:
     Control characters, including tabs and newlines, are escaped in each field; bidirectional controls, which are
     legitimate text in some languages, only on a terminal.
     """
-    keep = "" if _on_terminal() else BIDI
+    keep = "" if on_terminal() else BIDI
     _print("\t".join(escape_controls(field, keep) for field in fields))
 
 
@@ -74,14 +74,33 @@ def results_to(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    _redirected.append([])
-    try:
+    with collect_results() as lines:
         yield
-        lines = _redirected[-1]
-    finally:
-        _redirected.pop()
     write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
     result(str(path))
+
+
+@contextmanager
+def collect_results() -> Iterator[list[str]]:
+    """Collect the results printed inside in a list instead of printing them."""
+    _redirected.append([])
+    try:
+        yield _redirected[-1]
+    finally:
+        _redirected.pop()
+
+
+def result_piece(text: str) -> None:
+    """Print a part of a result at once, without a line break."""
+    try:
+        print(escape_controls(text, keep="\n\t") if on_terminal() else text, end="", flush=True)  # noqa: T201
+    except BrokenPipeError:
+        raise OutputClosed from None
+
+
+def rate_bar(what: str, total: int, first: int = 0) -> AbstractContextManager[Callable[[int, int], None]]:
+    """Return a context manager that shows a progress bar with rates if stderr is a terminal (see `Bars.rate_bar`)."""
+    return Bars(stderr()).rate_bar(what, total, first)
 
 
 def progress_bar(what: str, total: int, *, streaming: bool = False) -> AbstractContextManager[Progress]:
@@ -89,7 +108,7 @@ def progress_bar(what: str, total: int, *, streaming: bool = False) -> AbstractC
 
     With `streaming`, results are printed during the loop; the bar is hidden if stdout is a terminal too.
     """
-    return Bars(stderr()).count_bar(what, total, hidden=streaming and _on_terminal())
+    return Bars(stderr()).count_bar(what, total, hidden=streaming and on_terminal())
 
 
 def _print(text: str) -> None:
@@ -102,7 +121,8 @@ def _print(text: str) -> None:
         raise OutputClosed from None
 
 
-def _on_terminal() -> bool:
+def on_terminal() -> bool:
+    """Return whether results are printed on a terminal."""
     return not _redirected and sys.stdout.isatty()
 
 

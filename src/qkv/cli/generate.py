@@ -1,15 +1,22 @@
 """`qkv generate`: text generation with a language model."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options, texts
-from qkv.cli.console import result, result_json, results_to
+from qkv.cli.bulk import BulkFiles, Report, bulk_files, decode_file
+from qkv.cli.console import info, on_terminal, result, result_json, result_piece, results_to
 
 if TYPE_CHECKING:
-    from qkv.pipelines.generator import GeneratedText
+    from pathlib import Path
+
+    from qkv.generation import GenerationConfig
+    from qkv.pipelines.generator import GeneratedText, Generator
+
+CHUNK = 256  # prompts of a file that are decoded together
 
 
 def generate(
@@ -24,41 +31,121 @@ def generate(
     top_p: options.TopP = None,
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
+    dtype: options.DType = options.DecodingDType.auto,
     output: options.Output = None,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
     device: options.Device = "auto",
+    verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
     """Generate text with a language model.
 
     Prompts are arguments, or the lines of a file or of standard input; --document reads a whole file as one prompt. Use
-    --json to separate results that span several lines.
+    --json to separate results that span several lines. On a terminal, the text of a single prompt is printed as it is
+    generated. A file of any length is decoded into --output; if the job is interrupted, --resume continues it.
     """
-    lines = texts.read_texts(prompts, file, document, strict=True)
+    given = [*(prompts or ()), *map(str, document or ())]
+    files = bulk_files(given, file, output, resume=resume, overwrite=overwrite, strict=True)
+    lines = [] if files else texts.read_texts(prompts, file, document, strict=True)
 
+    from qkv.generation import GenerationConfig, Sampling
     from qkv.pipelines.generator import Generator
 
-    unknown: dict[int, Sequence[str]] = {}
-    answers: list[Any] = Generator(run, device=device)(
-        lines,
-        max_new_tokens=max_new_tokens,
-        num_return_sequences=num_return_sequences,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        batch_size=batch_size,
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences, sampling=sampling
     )
-    with results_to(output):
-        for number, answer in enumerate(answers, start=1):
-            samples = answer if num_return_sequences > 1 else [answer]
-            if samples[0].unknown:
-                unknown[number] = samples[0].unknown
-            for rank, sample in enumerate(samples, start=1):
-                if json:
-                    result_json({"input": number, "rank": rank, **as_dict(sample)})
-                else:
-                    result(sample.text)
+    generator = Generator(run, device=device, dtype=dtype.value)
+    if verbose:
+        info(f"decoding: {generator.decoding}")
+    if files:
+        _generate_file(generator, files, run, config, {"dtype": dtype.value, "device": device}, batch_size, json=json)
+    elif len(prompts or ()) == 1 and num_return_sequences == 1 and not json and output is None and on_terminal():
+        _stream(generator, lines[0], config)
+    else:
+        answers = _generate(generator, lines, 0, config, batch_size, lambda lines, tokens: None)
+        with results_to(output):
+            unknown = _print_all(answers, 0, json=json)
+        texts.note_unknown_tokens(unknown)
+
+
+def _generate(
+    generator: "Generator",
+    prompts: Sequence[str],
+    begin: int,
+    config: "GenerationConfig",
+    batch_size: int | None,
+    report: Report,
+) -> list[list["GeneratedText"]]:
+    """Return the samples of each prompt; the first prompt has the index `begin`."""
+    samples: dict[int, list[GeneratedText]] = {}
+    row_ids = range(begin, begin + len(prompts))
+    for index, answers in generator.stream_results(prompts, config, batch_size=batch_size, row_ids=row_ids):
+        samples[index] = answers
+        report(1, sum(answer.new_tokens for answer in answers))
+    return [samples[index] for index in range(len(prompts))]
+
+
+def _generate_file(
+    generator: "Generator",
+    files: BulkFiles,
+    run: "Path",
+    config: "GenerationConfig",
+    settings: dict[str, Any],
+    batch_size: int | None,
+    *,
+    json: bool,
+) -> None:
+    """Continue the prompts of a file."""
+    unknown: dict[int, Sequence[str]] = {}
+    assert config.max_new_tokens is not None
+    max_new_tokens = config.max_new_tokens
+
+    def decode(prompts: list[str], begin: int, report: Report) -> None:
+        answers = _generate(generator, prompts, begin, config, batch_size, report)
+        texts.add_unknown_tokens(unknown, _print_all(answers, begin, json=json))
+
+    def check(prompts: list[str], begin: int) -> None:
+        generator.check(prompts, max_new_tokens, begin + 1)
+
+    job = {"command": "generate", **config.to_dict(), **settings, "json": json}
+    decode_file(files, run, job, decode, check, label="generating", chunk=CHUNK)
     texts.note_unknown_tokens(unknown)
+
+
+def _stream(generator: "Generator", prompt: str, config: "GenerationConfig") -> None:
+    """Print the continuation of one prompt as it is generated."""
+    assert config.max_new_tokens is not None
+    assert config.sampling is not None
+    pieces = generator.stream(
+        prompt,
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.sampling.temperature,
+        top_k=config.sampling.top_k,
+        top_p=config.sampling.top_p,
+        seed=config.sampling.seed,
+    )
+    first = next(pieces, "")  # raises if the prompt is invalid
+    for piece in chain((prompt, first), pieces):
+        result_piece(piece)
+    result("")
+    if unknown := generator.unknown_tokens(prompt):
+        texts.note_unknown_tokens({1: unknown})
+
+
+def _print_all(answers: Sequence[Sequence["GeneratedText"]], begin: int, *, json: bool) -> dict[int, Sequence[str]]:
+    """Print the samples of each prompt; return the out-of-vocabulary tokens of the prompts, by number."""
+    unknown: dict[int, Sequence[str]] = {}
+    for number, samples in enumerate(answers, start=begin + 1):
+        if samples[0].unknown:
+            unknown[number] = samples[0].unknown
+        for rank, sample in enumerate(samples, start=1):
+            if json:
+                result_json({"input": number, "rank": rank, **as_dict(sample)})
+            else:
+                result(sample.text)
+    return unknown
 
 
 def as_dict(sample: "GeneratedText") -> dict[str, Any]:

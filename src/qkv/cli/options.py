@@ -8,6 +8,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from glob import escape, glob
 from importlib.resources import files
 from pathlib import Path
@@ -134,6 +135,25 @@ Page = Annotated[
     typer.Option(
         "--page", callback=check_output, metavar="PAGE.html", help="Write an HTML page with the attention weights."
     ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue a job that was interrupted, with the same --input and --output.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing --output of an --input file.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print which implementation decodes.")]
+
+
+class DecodingDType(StrEnum):
+    """Types of the weights in decoding."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
+DType = Annotated[
+    DecodingDType, typer.Option("--dtype", help="Data type of the weights in decoding; auto: that of the model.")
 ]
 BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Inputs per batch [as many as fit in memory].")]
 NumBeams = Annotated[int, typer.Option("--num-beams", help="Beam size; 1 is greedy search.")]

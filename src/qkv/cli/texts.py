@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STDIN = "standard input"
 DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")  # path of a pipe made by shell process substitution
 MAX_UNKNOWN_SHOWN = 10  # unknown tokens listed in one note
+MAX_UNKNOWN_INPUTS = 10_000  # whose unknown tokens are kept
 CHUNK = 1024  # texts processed at a time
 
 T = TypeVar("T")
@@ -81,6 +82,12 @@ def note_unknown_tokens(unknown: Mapping[int, Sequence[str]], what: str = "input
     where = first if len(unknown) == 1 else f"{len(unknown):,} {what}s, first: {first}"
     hint = "; the input has tabs: pass a single column (cut -f 1)" if "\t" in tokens else ""
     note(f"{where}: out-of-vocabulary tokens: {', '.join(names)}{more}{hint}")
+
+
+def add_unknown_tokens(unknown: dict[int, Sequence[str]], more: Mapping[int, Sequence[str]]) -> None:
+    """Add the out-of-vocabulary tokens of more inputs, up to a limit: a file can have any number of lines."""
+    if len(unknown) < MAX_UNKNOWN_INPUTS:
+        unknown.update(more)
 
 
 def predictions(

@@ -1,7 +1,7 @@
 """`qkv translate`: text-to-text with an encoder-decoder model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import options
+from qkv.cli.bulk import BulkFiles, Report, bulk_files, decode_file
 from qkv.cli.console import info, progress_bar, result, result_json, result_line, results_to
-from qkv.cli.texts import CHUNK, note_unknown_tokens, read_conllu, read_texts
+from qkv.cli.texts import CHUNK, add_unknown_tokens, note_unknown_tokens, read_conllu, read_texts
 from qkv.errors import InputError
 from qkv.registry import nearest
 
 if TYPE_CHECKING:
     from qkv.datasets.tagged import Tagged
+    from qkv.generation import DType, GenerationConfig, Sampling
     from qkv.pipelines.output import Answer, AttentionMap
     from qkv.pipelines.translator import Translator
 
@@ -61,13 +63,17 @@ def translate(
     top_p: options.TopP = None,
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
+    dtype: options.DType = options.DecodingDType.auto,
     align: Align = None,
     align_level: AlignLevel = None,
     alignment_threshold: AlignmentThreshold = None,
     output: options.Output = None,
+    resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
     page: options.Page = None,
     strict: options.Strict = False,
     device: options.Device = "auto",
+    verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
     """Translate texts from arguments, a file or stdin.
@@ -75,68 +81,96 @@ def translate(
     Files and standard input contain one text per line; *.conllu files provide words and the heads required by models
     with tree positions. With --json, each output is an object with its score and its alignment: for each target token,
     a row of weights over the source tokens. --align pharaoh appends a tab and pairs of source and target word
-    indices such as 0-0 2-1.
+    indices such as 0-0 2-1. A file of any length is translated into --output; if the job is interrupted, --resume
+    continues it.
     """
-    from qkv.generation import GenerationConfig, Sampling
+    from qkv.generation import GenerationConfig
 
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    config = GenerationConfig(
+        num_beams=num_beams, num_return_sequences=num_return_sequences, length_penalty=length_penalty,
+        coverage_penalty=coverage_penalty, exact=exact, min_new_tokens=min_new_tokens, max_new_tokens=max_new_tokens,
+        sampling=_sampling(do_sample, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
+    )  # fmt: skip
+    printer = Printer(_parse_alignment(align, align_level, alignment_threshold, json=json), config, json=json)
+    files = bulk_files(text, file, output, page, resume=resume, overwrite=overwrite, strict=strict)
+    sources: list[Any] = [] if files else read_conllu(text, file) or read_texts(text, file, strict=strict)
+    translator = _load(run, device, dtype.value, verbose=verbose)
+    if align is not None and printer.alignment.form != "none":
+        translator.check_alignment()
+    attention = printer.alignment.form != "none" or page is not None
+    search = {"config": config, "prefix": prefix, "batch_size": batch_size, "attention": attention}
+    if files:
+        settings = {"prefix": prefix, "dtype": dtype.value, "device": device}
+        _translate_file(translator, files, run, search, printer, settings)
+        return
+    with results_to(output):
+        _translate_all(translator, sources, search, printer, page)
+
+
+def _load(run: Path, device: str, dtype: "DType", *, verbose: bool) -> "Translator":
+    """Return the translator of a run."""
+    from qkv.pipelines.translator import Translator
+
+    translator = Translator(run, device=device, dtype=dtype)
+    if verbose:
+        info(f"decoding: {translator.decoding}")
+    return translator
+
+
+def _sampling(do_sample: bool, **values: Any) -> "Sampling | None":
+    """Return the sampling options, or None without --do-sample."""
+    from qkv.generation import Sampling
+
+    sampling = Sampling(**values)
     if not do_sample and sampling != Sampling():
         raise InputError("--temperature, --top-k, --top-p and --seed require --do-sample")
-    config = GenerationConfig(
-        num_beams=num_beams,
-        num_return_sequences=num_return_sequences,
-        length_penalty=length_penalty,
-        coverage_penalty=coverage_penalty,
-        exact=exact,
-        min_new_tokens=min_new_tokens,
-        max_new_tokens=max_new_tokens,
-        sampling=sampling if do_sample else None,
-    )
-    alignment = _parse_alignment(align, align_level, alignment_threshold, json=json)
-    sources: list[Any] = read_conllu(text, file) or read_texts(text, file, strict=strict)
-    search: dict[str, Any] = {"config": config, "prefix": prefix, "batch_size": batch_size}
-    with results_to(output):
-        _translate_all(run, device, sources, search, alignment, page, require_alignment=align is not None, json=json)
+    return sampling if do_sample else None
 
 
 def _translate_all(
-    run: Path,
-    device: str,
+    translator: "Translator",
     sources: list["str | Tagged"],
     search: dict[str, Any],
-    alignment: "Alignment",
+    printer: "Printer",
     page: Path | None,
-    *,
-    require_alignment: bool,
-    json: bool,
 ) -> None:
     """Translate and print the sources, and write the attention page."""
-    from qkv.datasets.tagged import text_of
-    from qkv.pipelines.translator import Translator
-
-    translator = Translator(run, device=device)
-    if require_alignment and alignment.form != "none":
-        translator.check_alignment()
     translator.check(sources)
     shown: list[Answer] = []
-    unknown: dict[int, Sequence[str]] = {}
-    search["attention"] = alignment.form != "none" or page is not None
-    ranked = search["config"].num_return_sequences > 1
     with progress_bar("translating", len(sources), streaming=True) as progress:
         for begin in range(0, len(sources), CHUNK):
             chunk = sources[begin : begin + CHUNK]
             outputs = _translate(translator, chunk, begin, search)
-            for number, (source, answers) in enumerate(zip(chunk, outputs, strict=True), start=begin + 1):
-                _print(number, text_of(source), answers, alignment, json=json, ranked=ranked)
-                shown += answers if page is not None else []
-                if answers and answers[0].unknown:
-                    unknown[number] = answers[0].unknown
+            printer.print_all(chunk, outputs, begin)
+            shown += [answer for answers in outputs for answer in answers] if page is not None else []
             progress(begin + len(outputs))
-    note_unknown_tokens(unknown)
+    note_unknown_tokens(printer.unknown)
     if page is not None:
         from qkv.visualize import save_page
 
         info(f"attention: {save_page(shown, page)}")
+
+
+def _translate_file(
+    translator: "Translator",
+    files: BulkFiles,
+    run: Path,
+    search: dict[str, Any],
+    printer: "Printer",
+    settings: dict[str, Any],
+) -> None:
+    """Translate the lines of a file."""
+
+    def decode(lines: list[str], begin: int, report: Report) -> None:
+        printer.print_all(lines, _translate(translator, lines, begin, search, report), begin)
+
+    def check(lines: list[str], begin: int) -> None:
+        translator.check(lines, begin + 1)
+
+    alignment = {f"align_{key}": value for key, value in asdict(printer.alignment).items()}
+    job = {"command": "translate", **search["config"].to_dict(), **settings, **alignment, "json": printer.json}
+    decode_file(files, run, job, decode, check, label="translating", chunk=CHUNK)
+    note_unknown_tokens(printer.unknown)
 
 
 @dataclass(frozen=True)
@@ -176,33 +210,56 @@ def _parse_alignment(form: str | None, level: str | None, threshold: float | Non
 
 
 def _translate(
-    translator: "Translator", sources: Sequence["str | Tagged"], begin: int, search: dict[str, Any]
+    translator: "Translator",
+    sources: Sequence["str | Tagged"],
+    begin: int,
+    search: dict[str, Any],
+    report: Report = lambda lines, tokens: None,
 ) -> list[list["Answer"]]:
     """Return the outputs for each source (numbered from `begin`); an empty source has none."""
     from qkv.datasets.tagged import text_of
 
     nonempty = {number: source for number, source in enumerate(sources, start=begin) if text_of(source).strip()}
     numbers = [*nonempty]
-    answers = {
-        numbers[index]: answers for index, answers in translator.stream([*nonempty.values()], row_ids=numbers, **search)
-    }
+    answers: dict[int, list[Answer]] = {}
+    report(len(sources) - len(nonempty), 0)
+    for index, best in translator.stream([*nonempty.values()], row_ids=numbers, **search):
+        answers[numbers[index]] = best
+        report(1, sum(answer.new_tokens for answer in best))
     return [answers.get(number, []) for number in range(begin, begin + len(sources))]
 
 
-def _print(number: int, line: str, answers: list["Answer"], alignment: Alignment, *, json: bool, ranked: bool) -> None:
-    if not answers and json:  # empty input line: keep one output line per input line
-        result_json({"input": number, "rank": 1, "source": line, "text": "", "score": None})
-    elif not answers and not ranked:
-        result("" if alignment.form == "none" else "\t")
-    for rank, answer in enumerate(answers, start=1):
-        if json:
-            result_json({"input": number, "rank": rank, **as_dict(answer, alignment)})
-            continue
-        columns = [str(number), str(rank), f"{answer.score:.4f}", answer.text] if ranked else [answer.text]
-        if alignment.form != "none":
-            formatted = alignment.format(answer)
-            columns.append(formatted if alignment.form == "pharaoh" else dumps(formatted))
-        result_line(*columns)
+class Printer:
+    """Prints translations, and keeps the out-of-vocabulary tokens of the sources."""
+
+    def __init__(self, alignment: Alignment, config: "GenerationConfig", *, json: bool) -> None:
+        self.alignment, self.json = alignment, json
+        self.ranked = config.num_return_sequences > 1
+        self.unknown: dict[int, Sequence[str]] = {}  # by input number
+
+    def print_all(self, sources: Sequence["str | Tagged"], outputs: Sequence[list["Answer"]], begin: int) -> None:
+        """Print the outputs for each source, the first of which has the index `begin`."""
+        from qkv.datasets.tagged import text_of
+
+        for number, (source, answers) in enumerate(zip(sources, outputs, strict=True), start=begin + 1):
+            self._print(number, text_of(source), answers)
+            if answers and answers[0].unknown:
+                add_unknown_tokens(self.unknown, {number: answers[0].unknown})
+
+    def _print(self, number: int, line: str, answers: list["Answer"]) -> None:
+        if not answers and self.json:  # empty input line: keep one output line per input line
+            result_json({"input": number, "rank": 1, "source": line, "text": "", "score": None})
+        elif not answers and not self.ranked:
+            result("" if self.alignment.form == "none" else "\t")
+        for rank, answer in enumerate(answers, start=1):
+            if self.json:
+                result_json({"input": number, "rank": rank, **as_dict(answer, self.alignment)})
+                continue
+            columns = [str(number), str(rank), f"{answer.score:.4f}", answer.text] if self.ranked else [answer.text]
+            if self.alignment.form != "none":
+                formatted = self.alignment.format(answer)
+                columns.append(formatted if self.alignment.form == "pharaoh" else dumps(formatted))
+            result_line(*columns)
 
 
 def as_dict(answer: "Answer", alignment: Alignment) -> dict[str, Any]:

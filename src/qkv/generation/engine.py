@@ -27,7 +27,7 @@ from qkv.generation.decode import GenerationConfig
 from qkv.generation.decoder_stack import decoder_stack, encoder_stack
 from qkv.generation.speculative import AssistantModel, PromptLookup
 from qkv.models.transformer import Transformer
-from qkv.runtime.memory import free_memory
+from qkv.runtime.memory import free_memory, trim_heap
 
 DType = Literal["auto", "float32", "bfloat16", "int8"]
 MAX_ROWS = 128  # sequences decoded at once by default, beams counted
@@ -49,6 +49,7 @@ class Engine:
         if device.type != "cpu":
             raise Unsupported("fast decoding", f"the device {device}")
         decoder = decoder_stack(model)
+        trim_heap()  # what loading the model has freed, e.g. a parsed tokenizer.json
         weight_type = _weight_type(decoder.embed.weight.dtype) if dtype == "auto" else dtype
         encoder = PackedStack(encoder_stack(model), weight_type) if isinstance(model, Transformer) else None
         return cls(PackedStack(decoder, weight_type), encoder)

@@ -13,10 +13,12 @@ from qkv.errors import InputError
 from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import write_elmo
 from qkv.hub.model_folder import ModelFolder, locate, save_model
+from qkv.hub.quantization import require_quantizable
 from qkv.hub.released import released_dtype, write_released
 from qkv.hub.tensors import WEIGHTS
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
+from qkv.nn.quantized import quantize_layers
 from qkv.runtime.download import Progress
 from qkv.runtime.files import atomic_folder, check_output_folder, read_regular
 from qkv.tokenizers.library import MAX_FILE_BYTES, SPECIAL
@@ -25,7 +27,7 @@ from qkv.tokenizers.tokenizer import CONFIG, TOKENIZER
 
 # Hugging Face transformers, qkv, or the two files of the original ELMo release.
 Kind = Literal["hf", "qkv", "elmo"]
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.int8}
 IMAGE_FILES = ("preprocessor_config.json",)  # image preprocessing
 EXTRA_FILES = (  # tokenizer files of the various libraries and generation settings
     *IMAGE_FILES,
@@ -61,17 +63,25 @@ class Converted:
 def convert(
     source: str | Path,
     out: Path,
-    to: Kind = "hf",
+    to: Kind | None = None,
     dtype: torch.dtype | None = None,
     bar: Callable[[str, int], AbstractContextManager[Progress]] = lambda name, size: nullcontext(lambda done: None),
 ) -> Converted:
     """Convert the model in `source` to a directory `out` in another format, optionally with another dtype.
 
-    The write is atomic: `out` is complete or absent.
+    The format is by default that of Hugging Face transformers; int8 weights are stored in the format of qkv only. The
+    write is atomic: `out` is complete or absent.
     """
     check_output_folder(out)
     folder = ModelFolder(locate(source))
     network = folder.network
+    if folder.is_quantized:
+        raise InputError(f"{source} is quantized to int8: convert the model that it was made from")
+    to = to or ("qkv" if dtype == torch.int8 else "hf")
+    if dtype == torch.int8:
+        if to != "qkv":
+            raise InputError(f"int8 weights are stored in the qkv format only: use --to qkv, not --to {to}")
+        require_quantizable(network)
     family = family_for(network) if to == "hf" else None
     if to == "elmo":
         if not issubclass(network, Elmo):
@@ -79,7 +89,10 @@ def convert(
         if dtype not in (None, torch.float32):
             raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
         dtype = torch.float32
-    model = folder.load(torch.device("cpu"), dtype or _stored_dtype(folder))
+    model = folder.load(torch.device("cpu"), None if dtype == torch.int8 else dtype or _stored_dtype(folder))
+    parameters = sum(weight.numel() for weight in model.parameters())
+    if dtype == torch.int8:
+        quantize_layers(model)
     size = sum(weight.nbytes for weight in model.parameters())
     with atomic_folder(out) as scratch, bar(WEIGHTS, size) as progress:
         if family is not None:
@@ -92,7 +105,6 @@ def convert(
             _copy(folder.path / name, scratch / name)
     weights = list(model.parameters())
     stored_dtype = str(weights[0].dtype).removeprefix("torch.")
-    parameters = sum(weight.numel() for weight in weights)
     if to == "elmo":
         size = written * weights[0].itemsize
         return Converted(type(model).__name__, written, stored_dtype, size, left_out=parameters - written)

@@ -21,6 +21,13 @@ from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import elmo_files, load_elmo
 from qkv.hub.huggingface import fetch, is_hub_name, is_shadowed
 from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
+from qkv.hub.quantization import (
+    QUANTIZATION,
+    empty_quantized_model,
+    load_weights,
+    quantized_dtypes,
+    require_quantizable,
+)
 from qkv.hub.released import CONFIG, load_released
 from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
 from qkv.hub.tokenizer_files import check_vocab_size
@@ -28,6 +35,7 @@ from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.models.vit import ViT
 from qkv.nn.interfaces import Model
+from qkv.nn.quantized import is_quantized, quantize_layers
 from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
@@ -39,6 +47,7 @@ from qkv.tokenizers import Tokenizer, load_tokenizer
 Network = Model | ViT
 
 LIBRARY = "qkv"  # "library" in config.json: model_type alone is ambiguous
+OWN_KEYS = ("library", "model_type", "quantization")  # of config.json, next to those of the model
 T = TypeVar("T")
 CHECKPOINT = re.compile(r"step-\d{8,}")
 
@@ -54,7 +63,8 @@ def save_model(
     if name is None:
         raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
     folder = Path(folder)
-    config = {"library": LIBRARY, "model_type": name, **_to_dict(model.config)}
+    quantization = {"quantization": QUANTIZATION} if is_quantized(model) else {}
+    config = {"library": LIBRARY, "model_type": name, **quantization, **_to_dict(model.config)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
@@ -103,9 +113,21 @@ class ModelFolder:
     def config(self) -> Any:
         """The config of a model saved by qkv."""
         path = self.path / CONFIG
-        values = {key: value for key, value in self.config_json.items() if key not in ("library", "model_type")}
+        values = {key: value for key, value in self.config_json.items() if key not in OWN_KEYS}
         with reading(path):
             return build(self.network.config_class, values, str(path))
+
+    @cached_property
+    def is_quantized(self) -> bool:
+        """Whether the weights were saved in int8."""
+        if not self.is_own or "quantization" not in self.config_json:
+            return False
+        if self.config_json["quantization"] != QUANTIZATION:
+            value = printable(repr(self.config_json["quantization"]))
+            raise CheckpointError(f"{self.path / CONFIG}: unknown quantization {value}; supported: {QUANTIZATION!r}")
+        with reading(self.path / CONFIG):
+            require_quantizable(self.network)
+        return True
 
     def load(self, device: torch.device, dtype: torch.dtype | None = None) -> Any:
         """Load the model in eval mode; see `load`."""
@@ -116,12 +138,14 @@ class ModelFolder:
         if os.path.lexists(self.path / MANIFEST_FILE):
             verify_manifest(self.path)
         meta = checked_meta_model(self.network, self.config, self.path / CONFIG)
-        stored = checked_header(self.path / WEIGHTS, {name: weight.shape for name, weight in meta.named_parameters()})
+        if self.is_quantized:
+            quantize_layers(meta)
+        shapes = {name: weight.shape for name, weight in meta.named_parameters()}
+        stored = checked_header(self.path / WEIGHTS, shapes, quantized_dtypes(meta))
         require_model_memory(meta, self.path)
-        model = empty_model(self.network, self.config, dtype)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                stored[name].copy_into(parameter)
+        build_empty = empty_quantized_model if self.is_quantized else empty_model
+        model = build_empty(self.network, self.config, dtype)
+        load_weights(model, stored)
         with reading(self.path):
             model.tokenizer = load_tokenizer(self.path)
         if model.tokenizer is not None:
@@ -143,7 +167,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dt
 
     `folder` is a saved model, a training run, a Hugging Face directory of a supported family, a released ELMo, or
     "owner/name" on the Hugging Face Hub. Names and shapes are checked against the file headers before memory is
-    allocated. Weights are converted to float32 unless `dtype` is given.
+    allocated. Weights are converted to float32 unless `dtype` is given. The int8 weights of a quantized model
+    (`qkv convert --dtype int8`) stay in the file, which is mapped into memory.
     """
     return load_as(object, folder, device, dtype)
 

@@ -7,10 +7,11 @@ neither overlap nor leave gaps. Reading therefore never needs more memory than t
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from qkv.errors import CheckpointError
-from qkv.runtime.documents import open_bytes, read_object
+from qkv.runtime.documents import open_bytes, parse_object, read_object
 from qkv.runtime.download import Progress
+from qkv.runtime.mapped import MappedFile
 from qkv.runtime.text import printable
 from qkv.types import Tensor
 
@@ -55,13 +57,13 @@ class StoredTensor:
             raise CheckpointError(f"{self.where} contains values out of range for {str(dtype).removeprefix('torch.')}")
         return values
 
-    def check(self, shape: Iterable[int]) -> None:
-        """Raise unless the tensor has this shape and a floating-point dtype."""
+    def check(self, shape: Iterable[int], dtypes: Collection[str] = WEIGHT_DTYPES) -> None:
+        """Raise unless the tensor has this shape and one of these dtypes, by default a floating-point one."""
         if self.shape != tuple(shape):
             actual = printable(str(list(self.shape)))
             raise CheckpointError(f"{self.where} has shape {actual}, expected {list(shape)}")
-        if self.dtype not in WEIGHT_DTYPES:
-            raise CheckpointError(f"{self.where} has dtype {self.dtype}; supported: {', '.join(WEIGHT_DTYPES)}")
+        if self.dtype not in dtypes:
+            raise CheckpointError(f"{self.where} has dtype {self.dtype}; supported: {', '.join(dtypes)}")
 
     def copy_into(self, weight: Tensor) -> None:
         """Copy the stored values into a weight or a view of one, converted to its dtype."""
@@ -119,17 +121,39 @@ def read_tensors(path: Path, shapes: Mapping[str, torch.Size] | None = None) -> 
     return {name: stored.read_finite() for name, stored in checked_header(path, shapes).items()}
 
 
-def checked_header(path: Path, shapes: Mapping[str, torch.Size]) -> dict[str, StoredTensor]:
-    """Return the tensors of a file by name; raise unless names and shapes match exactly."""
+def checked_header(
+    path: Path, shapes: Mapping[str, torch.Size], dtypes: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, StoredTensor]:
+    """Return the tensors of a file by name; raise unless names and shapes match exactly.
+
+    The dtype of a tensor must be that in `dtypes`, by default a floating-point one.
+    """
     tensors = read_header(path)
     for name, shape in shapes.items():
         if name not in tensors:
             raise CheckpointError(f"{path}: {name} is missing")
-        tensors[name].check(shape)
+        tensors[name].check(shape, (dtypes[name],) if name in dtypes else WEIGHT_DTYPES)
     for name in tensors:
         if name not in shapes:
             raise CheckpointError(f"{path}: {printable(name)} is not part of the model")
     return tensors
+
+
+def map_tensors(stored: Sequence[StoredTensor]) -> dict[str, Tensor]:
+    """Map int8 tensors of one file into memory; they are read from the file when they are used.
+
+    A process that uses them is killed if the file is truncated meanwhile.
+    """
+    if not stored:
+        return {}
+    path = stored[0].path
+    with open_bytes(path) as opened, _reading(path):
+        size = int.from_bytes(opened.read(8), "little")
+        if size > MAX_HEADER_BYTES:
+            raise SafetensorError(f"header larger than {MAX_HEADER_BYTES // 2**20} MiB")
+        header, file = parse_object(opened.read(size).decode(), path), MappedFile(opened)
+        offsets = {tensor.name: 8 + size + header[tensor.name]["data_offsets"][0] for tensor in stored}
+        return {tensor.name: file.tensor(torch.int8, offsets[tensor.name], tensor.shape) for tensor in stored}
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, progress: Progress = lambda done: None) -> None:
@@ -159,5 +183,5 @@ def _reading(path: Path) -> Iterator[None]:
     """Turn errors of the library into a CheckpointError of one line."""
     try:
         yield
-    except (SafetensorError, OSError, RuntimeError, ValueError, OverflowError) as error:
+    except (SafetensorError, OSError, RuntimeError, ValueError, OverflowError, LookupError) as error:
         raise CheckpointError(f"{path}: truncated or corrupt: {printable(str(error))}") from None

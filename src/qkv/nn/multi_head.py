@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from qkv.attention import Align, Attend, Keys, KeyValue, Mask, Position, Score, Sizes
 from qkv.config import Term, require
 from qkv.errors import ConfigError, InputError, ShapeError
+from qkv.nn.initialization import SkipInit
+from qkv.nn.quantized import QuantizedLinear
 from qkv.types import Float, Int, Tensor
 
 BackendName = Literal["auto", "reference", "sdpa", "flex", "triton"]
@@ -98,6 +100,9 @@ class MultiHeadAttention(nn.Module):
 
     def _project(self, x: Float[Tensor, "batch length dim"], rows: slice) -> Float[Tensor, "batch length features"]:
         """Project with the given rows of the stacked W_Q, W_K and W_V."""
+        projection: nn.Module = self.qkv_proj
+        if isinstance(projection, QuantizedLinear):
+            return projection(x, rows)
         bias = self.qkv_proj.bias
         return F.linear(x, self.qkv_proj.weight[rows], None if bias is None else bias[rows])
 
@@ -124,7 +129,7 @@ def check_terms(sizes: Sizes, **terms: Term) -> None:
     """Raise ConfigError unless the terms of a config can be built with these sizes; nothing is allocated."""
     for key, term in terms.items():
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), SkipInit():
                 term.build(sizes)
         except (InputError, ShapeError) as error:
             raise ConfigError(f"{key} {term.name!r}: {error}") from None

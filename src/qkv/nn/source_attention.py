@@ -9,6 +9,7 @@ from qkv.attention import Align, Attend, Keys, Padding, Score, Sizes
 from qkv.attention.precision import upcast_dtype
 from qkv.config import Term
 from qkv.errors import ConfigError, InputError, ShapeError
+from qkv.nn.initialization import SkipInit
 from qkv.nn.multi_head import BackendName as BackendName
 from qkv.types import Float, Int, Tensor
 
@@ -85,7 +86,7 @@ def check_attention(score: Term, align: Term, sizes: Sizes) -> None:
     """Raise ConfigError unless both terms can be built, and the score compares queries and keys, of these sizes."""
     for key, term in (("align", align), ("score", score)):
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), SkipInit():
                 module = term.build(sizes)
                 if isinstance(module, Score):
                     module(torch.empty(1, 1, 1, sizes.query), torch.empty(1, 1, 1, sizes.key))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from qkv.config import require
 from qkv.datasets.batching import BatchSize, batch_by_length
 from qkv.errors import InputError
 from qkv.generation import (
@@ -34,6 +35,7 @@ class GeneratedText:
     continuation: str
     score: float  # mean log-probability per generated token
     unknown: tuple[str, ...] = ()  # characters or words of the prompt that are not in the vocabulary
+    new_tokens: int = 0  # number of generated tokens, without the end token
 
     @property
     def text(self) -> str:
@@ -72,7 +74,8 @@ class Generator(DecoderPipeline):
         """Continue one prompt or several with up to `max_new_tokens` sampled tokens; a temperature of 0 is greedy.
 
         With `num_return_sequences` > 1 the result for each prompt is a list of samples. They depend on the seed and on
-        the index of the prompt and of the sample.
+        the index of the prompt and of the sample. `batch_size` prompts are decoded at a time, by default as many as fit
+        in memory, with weights of the `dtype` that the pipeline was made with, such as "int8".
         """
         config = GenerationConfig(
             max_new_tokens=max_new_tokens,
@@ -84,12 +87,22 @@ class Generator(DecoderPipeline):
         return answers if num_return_sequences > 1 else [answer for (answer,) in answers]
 
     def stream_results(
-        self, prompts: Sequence[str], config: GenerationConfig, *, batch_size: int | None = None
+        self,
+        prompts: Sequence[str],
+        config: GenerationConfig,
+        *,
+        batch_size: int | None = None,
+        row_ids: Sequence[int] | None = None,
     ) -> Iterator[tuple[int, list[GeneratedText]]]:
-        """Yield (index, samples) for each prompt as it is finished, in any order."""
+        """Yield (index, samples) for each prompt as it is finished, in any order.
+
+        Samples depend on the seed and the row id of the prompt, which is its index unless `row_ids` are given.
+        """
         assert config.max_new_tokens is not None
+        row_ids = range(len(prompts)) if row_ids is None else row_ids
+        require(len(row_ids) == len(prompts), f"{len(prompts)} prompt(s) but {len(row_ids)} row_ids: pass one each")
         contexts = self._encode(prompts, config.max_new_tokens)
-        for index, hypotheses in self._decode(contexts, config, batch_size):
+        for index, hypotheses in self._decode(contexts, config, batch_size, row_ids):
             yield index, [self._result(prompts[index], contexts[index], hypothesis) for hypothesis in hypotheses]
 
     def stream(
@@ -124,31 +137,33 @@ class Generator(DecoderPipeline):
             text.removeprefix(self.tokenizer.decode(context.ids)),
             hypothesis.score,
             self.tokenizer.unknown_pieces(context),
+            len(hypothesis.tokens),
         )
 
     def _decode(
-        self, contexts: Sequence[Encoding], config: GenerationConfig, batch_size: int | None
+        self, contexts: Sequence[Encoding], config: GenerationConfig, batch_size: int | None, row_ids: Sequence[int]
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield (index, hypotheses) of each context."""
         size = inference_batch_size(batch_size)
         if self.engine is not None:
-            requests = [self._request(context, config, index) for index, context in enumerate(contexts)]
+            requests = [self._request(*row, config) for row in zip(contexts, row_ids, strict=True)]
             yield from self.engine.decode(requests, self._tokens, config, batch_size=batch_size)
             return
         for rows in self._batches(contexts, config, size):
             batch = [contexts[row] for row in rows]
             constraints = self._constraints(batch, config)
             with self.simple_search():
-                hypotheses = generate(self.model, self._state(batch), constraints, config, row_ids=rows)
+                ids = [row_ids[row] for row in rows]
+                hypotheses = generate(self.model, self._state(batch), constraints, config, row_ids=ids)
             yield from zip(rows, hypotheses, strict=True)
 
     def _stream_tokens(self, context: Encoding, config: GenerationConfig) -> Iterator[int]:
         if self.engine is not None:
-            return self.engine.stream(self._request(context, config, 0), self._tokens, config)
+            return self.engine.stream(self._request(context, 0, config), self._tokens, config)
         assert config.sampling is not None
         return stream(self.model, self._state([context]), self._constraints([context], config), config.sampling)
 
-    def _request(self, context: Encoding, config: GenerationConfig, row_id: int) -> Request:
+    def _request(self, context: Encoding, row_id: int, config: GenerationConfig) -> Request:
         assert config.max_new_tokens is not None
         return Request(context.ids, config.max_new_tokens, row_id=row_id)
 
@@ -188,11 +203,20 @@ class Generator(DecoderPipeline):
             vocab_size=len(self.tokenizer),
         )
 
-    def _encode(self, prompts: Sequence[str], max_new_tokens: int) -> list[Encoding]:
+    def check(self, prompts: Sequence[str], max_new_tokens: int = 100, first: int = 1) -> None:
+        """Raise for the first prompt that is empty or too long. Prompts are numbered from `first`."""
+        self._encode(prompts, max_new_tokens, first)
+
+    def unknown_tokens(self, prompt: str) -> tuple[str, ...]:
+        """Return the characters or words of a prompt that are not in the vocabulary."""
+        (context,) = self.tokenizer.encode_with_offsets([prompt], add_special_tokens=True)
+        return self.tokenizer.unknown_pieces(context)
+
+    def _encode(self, prompts: Sequence[str], max_new_tokens: int, first: int = 1) -> list[Encoding]:
         """Tokenize prompts, or raise an error that names the first one that is empty or too long."""
         contexts = self.tokenizer.encode_with_offsets(prompts, add_special_tokens=True)
         limit = self.model.max_length
-        for number, context in enumerate(contexts, start=1):
+        for number, context in enumerate(contexts, start=first):
             if not context.ids:
                 raise InputError(f"prompt {number} is empty: a language model needs at least one token of context")
             if limit is not None and len(context) + max_new_tokens - 1 > limit:

@@ -73,6 +73,7 @@ class Answer:
     score: float  # log-probability, divided by length ** length_penalty, plus any coverage penalty
     maps: AttentionMaps | Callable[[], AttentionMaps] = field(default=(), repr=False, compare=False)
     unknown: tuple[str, ...] = ()  # characters of the source that are not in the vocabulary
+    new_tokens: int = 0  # number of generated tokens, without the end token
 
     @cached_property
     def attention(self) -> AttentionMaps:

@@ -15,6 +15,7 @@ from qkv.errors import InputError, Unsupported
 from qkv.generation import DType, Engine, EngineCache, PackedWeights
 from qkv.hub import load_as
 from qkv.nn.interfaces import TextEncoder
+from qkv.nn.quantized import is_quantized
 from qkv.pipelines.text_inputs import AnyExampleEncoder, build_example_encoder
 from qkv.runtime.device import pick_device
 from qkv.tokenizers import Tokenizer
@@ -80,7 +81,7 @@ class DecoderPipeline(Pipeline):
         super().__init__(model, tokenizer, device)
         self._engine = EngineCache(self.model, dtype)
         self._packed: PackedWeights | None = None
-        if self.engine is None and dtype in ("bfloat16", "int8"):
+        if self.engine is None and dtype in ("bfloat16", "int8") and not is_quantized(self.model):
             self._packed = self._pack(dtype)
 
     @property

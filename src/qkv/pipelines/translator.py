@@ -86,7 +86,8 @@ class Translator(DecoderPipeline):
         With `num_return_sequences` > 1 the result for each text is a list of answers, best first. `max_new_tokens` is
         by default twice the length of the source plus 50, up to the model's maximum, and `prefix` is the beginning of
         every translation. The attention of an answer is computed on first access; with `attention`, it is computed at
-        once for all answers of a batch.
+        once for all answers of a batch. `batch_size` texts are decoded at a time, by default as many as fit in memory,
+        with weights of the `dtype` that the pipeline was made with, such as "int8".
         """
         config = GenerationConfig(
             num_beams=num_beams,
@@ -161,6 +162,7 @@ class Translator(DecoderPipeline):
             hypothesis.score,
             partial(self._attention_of, source, hypothesis) if maps is None else maps,
             self.tokenizer.source.unknown_pieces(source.encoding),
+            len(hypothesis.tokens),
         )
 
     def _attention_of(self, source: Source, hypothesis: Hypothesis) -> AttentionMaps:
@@ -271,9 +273,9 @@ class Translator(DecoderPipeline):
         """Whether a text is within the model's maximum length."""
         return len(self.tokenizer.source.encode(text, add_special_tokens=True)) <= self.model.config.max_length
 
-    def check(self, texts: Sequence[str | Tagged]) -> None:
-        """Raise for the first text that cannot be translated; blank texts pass."""
-        self._encode({number: text for number, text in enumerate(texts, start=1) if text_of(text).strip()})
+    def check(self, texts: Sequence[str | Tagged], first: int = 1) -> None:
+        """Raise for the first text that cannot be translated; blank texts pass. Texts are numbered from `first`."""
+        self._encode({number: text for number, text in enumerate(texts, start=first) if text_of(text).strip()})
 
     def _encode(self, inputs: Mapping[int, str | Tagged]) -> list[Source]:
         """Tokenize inputs by number, or raise an error that names the first invalid one."""

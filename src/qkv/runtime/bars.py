@@ -1,6 +1,7 @@
 """Progress bars (terminal only) and messages on stderr."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -64,14 +65,37 @@ class Bars:
             yield progress
 
     @contextmanager
+    def rate_bar(self, name: str, count: int, first: int = 0) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar for `count` lines, with their rate; call it with the numbers of new lines and of their tokens.
+
+        The first `first` lines are done already.
+        """
+        columns = (MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+        began, lines, tokens = time.monotonic(), 0, 0
+
+        def update(new_lines: int, new_tokens: int) -> None:
+            nonlocal lines, tokens
+            lines, tokens = lines + new_lines, tokens + new_tokens
+            seconds = max(time.monotonic() - began, 1e-9)
+            rate = f"{lines / seconds:,.1f} lines/s  {tokens / seconds:,.0f} tokens/s"
+            progress.update(task, completed=first + lines, rate=rate)
+
+        with live_progress(self.console, *_columns(*columns)) as progress:
+            task = progress.add_task(escape_controls(name), total=count, completed=first, rate="")
+            yield update
+
+    @contextmanager
     def _bar(self, name: str, size: int, *amount: ProgressColumn, hidden: bool = False) -> Iterator[download.Progress]:
-        columns = (
-            TextColumn("{task.description}", markup=False),  # the name is not a format string
-            BarColumn(bar_width=BAR_WIDTH),
-            *amount,
-            TextColumn("eta"),
-            TimeRemainingColumn(),
-        )
-        with live_progress(self.console, *columns, hidden=hidden) as progress:
+        with live_progress(self.console, *_columns(*amount), hidden=hidden) as progress:
             task = progress.add_task(escape_controls(name), total=size)
             yield lambda done: progress.update(task, completed=done)
+
+
+def _columns(*amount: ProgressColumn) -> tuple[ProgressColumn, ...]:
+    return (
+        TextColumn("{task.description}", markup=False),  # the name is not a format string
+        BarColumn(bar_width=BAR_WIDTH),
+        *amount,
+        TextColumn("eta"),
+        TimeRemainingColumn(),
+    )

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import io
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from qkv.errors import InputError
 
 WRITING = ".writing-"  # prefix of incomplete or obsolete files
 LOCK = ".lock"
+SAMPLED_BLOCKS, SAMPLED_BLOCK_BYTES = 256, 4096  # of a large file, in `sampled_sha256`
 OLD = f"{WRITING}old-"  # prefix of a complete folder while it is being replaced
 
 
@@ -210,6 +212,14 @@ def remove_leftovers(folder: Path) -> None:
         _remove(path)
 
 
+def remove_scratch(path: Path) -> None:
+    """Remove the temporary files of killed processes that were writing `path`; the caller has the right to write it."""
+    pattern = re.compile(rf"{re.escape(WRITING)}\d+-{re.escape(path.name)}")
+    for other in path.parent.iterdir():
+        if pattern.fullmatch(other.name):
+            _remove(other)
+
+
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a folder; raise if another process holds it. A dead process releases its lock."""
@@ -225,6 +235,18 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file as a hex string."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sampled_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's size and, if it is large, of blocks spread over it and its beginning."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.sha256(f"{size}\0".encode())
+        digest.update(file.read(SAMPLED_BLOCKS * SAMPLED_BLOCK_BYTES))
+        for block in range(SAMPLED_BLOCKS if size > file.tell() else 0):
+            file.seek(block * (size - SAMPLED_BLOCK_BYTES) // (SAMPLED_BLOCKS - 1))
+            digest.update(file.read(SAMPLED_BLOCK_BYTES))
+        return digest.hexdigest()
 
 
 def _scratch(path: Path) -> Path:

@@ -1,5 +1,6 @@
 """Free memory of a device, and out-of-memory errors."""
 
+import ctypes
 import re
 import resource
 from collections.abc import Callable, Mapping
@@ -49,6 +50,13 @@ def require_memory(what: str, parts: Mapping[str, int], device: torch.device, ad
         f"{what} needs about {format_bytes(needed)} ({breakdown}) but {format_bytes(free)} are free on {device}: "
         f"{advice()}"
     )
+
+
+def trim_heap() -> None:
+    """Give freed memory back to the operating system, where the C library can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

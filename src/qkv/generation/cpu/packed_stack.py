@@ -8,18 +8,14 @@ import torch
 from qkv.errors import InputError
 from qkv.generation.cpu.library import BatchC, CacheC, LayerC, LinearC, NormC, StackC, features, library
 from qkv.generation.decoder_stack import LinearWeights, NormWeights, Stack
+from qkv.nn.quantized import quantize
+from qkv.runtime.mapped import release_pages
 from qkv.types import Float, Int, Tensor
 
 WeightType = Literal["float32", "bfloat16", "int8"]
 CODES: dict[WeightType, int] = {"float32": 0, "bfloat16": 1, "int8": 2}
 TORCH_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5}
-
-
-def quantize(weight: Float[Tensor, "outputs inputs"]) -> tuple[Int[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]:
-    """Quantize to int8 with one scale per output: W ~ q * scale."""
-    scale = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
-    return (weight.float() / scale[:, None]).round_().clamp_(-127, 127).to(torch.int8), scale
 
 
 def pack(weights: LinearWeights, dtype: WeightType) -> tuple[Tensor, Float[Tensor, "outputs"] | None]:
@@ -33,6 +29,7 @@ def pack(weights: LinearWeights, dtype: WeightType) -> tuple[Tensor, Float[Tenso
     rows = weight.to(TORCH_TYPES[dtype]).contiguous()
     packed = torch.empty(library().qkv_packed_bytes(CODES[dtype], *rows.shape), dtype=torch.uint8)
     library().qkv_pack(CODES[dtype], rows.data_ptr(), *rows.shape, packed.data_ptr())
+    release_pages(weights.weight)
     return packed, scale
 
 
@@ -44,6 +41,8 @@ class PackedStack:
         self._kernels = library()
         self._tensors: list[Tensor] = []  # keeps the memory that the C structures point to
         self._packed: dict[int, LinearC] = {}
+        # The largest matrix first: while a matrix is packed, there are two copies of it.
+        readout = LinearC() if stack.readout is None else self._linear(stack.readout)
         layers = (LayerC * len(stack.layers))()
         for to, layer in zip(layers, stack.layers, strict=True):
             to.attention_norm, to.ffn_norm = self._norm(layer.attention_norm), self._norm(layer.ffn_norm)
@@ -73,7 +72,7 @@ class PackedStack:
             embed=None if stack.tied else self._keep(self._embedding()),
             position=None if stack.position is None else self._keep(stack.position.float()),
             final_norm=self._norm(stack.final_norm),
-            readout=LinearC() if stack.readout is None else self._linear(stack.readout),
+            readout=readout,
             layer=layers,
         )
 
@@ -158,7 +157,9 @@ class PackedStack:
 
     def _embedding(self) -> Float[Tensor, "vocabulary dim"]:
         embed = self.stack.embed
-        return embed.weight.float() if embed.scale is None else embed.weight.float() * embed.scale[:, None]
+        table = embed.weight.float() if embed.scale is None else embed.weight.float() * embed.scale[:, None]
+        release_pages(embed.weight)
+        return table
 
     def _norm(self, norm: NormWeights | None) -> NormC:
         return NormC() if norm is None else NormC(self._keep(norm.weight), self._keep(norm.bias))

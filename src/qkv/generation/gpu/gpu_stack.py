@@ -17,10 +17,11 @@ import torch.nn.functional as F
 import triton
 
 from qkv.errors import InputError, Unsupported
-from qkv.generation.cpu.packed_stack import WeightType, quantize
+from qkv.generation.cpu.packed_stack import WeightType
 from qkv.generation.decoder_stack import LinearWeights, NormWeights, Stack
 from qkv.generation.gpu import kernels
 from qkv.nn.feed_forward import ACTIVATIONS
+from qkv.nn.quantized import quantize
 from qkv.types import Float, Int, Tensor
 
 STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}

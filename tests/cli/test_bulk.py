@@ -1,0 +1,230 @@
+"""Files decoded in chunks: order, bounded chunks, and jobs that are killed and continued."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.cli import generate, translate
+from qkv.hub import convert, save_model
+from qkv.models.gpt2 import GPT2, GPT2Config
+from qkv.models.transformer import Transformer, TransformerConfig
+from qkv.tokenizers import CharTokenizer
+
+TOKENIZER = CharTokenizer.train(["abcdefghij 0123456789"])
+VOCAB = {"source_vocab_size": len(TOKENIZER), "target_vocab_size": len(TOKENIZER)}
+SIZES = {"dim": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "ffn_dim": 32, "max_length": 40}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained Transformer and an untrained GPT-2."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(1)
+    transformer = Transformer(TransformerConfig(**VOCAB, **SIZES))
+    gpt2 = GPT2(GPT2Config(vocab_size=len(TOKENIZER), dim=16, heads=2, layers=1, max_length=40))
+    for name, model in (("translate", transformer), ("generate", gpt2)):
+        for weight in model.parameters():
+            torch.nn.init.normal_(weight, std=0.5)
+        (folder / name).mkdir()
+        save_model(model, TOKENIZER, folder / name)
+    return folder
+
+
+def write_lines(path: Path, count: int, *, blank: bool = False) -> Path:
+    generator = random.Random(0)
+    lines = ["".join(generator.choices("abcdefghij ", k=generator.randint(1, 12))).strip() or "a" for _ in range(count)]
+    if blank:
+        lines[1] = ""
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+SEARCHES: list[tuple[str, list[object]]] = [
+    ("translate", []),
+    ("translate", ["--num-beams", 2, "--num-return-sequences", 2, "--json", "--align", "none"]),
+    ("translate", ["--do-sample", "--seed", 3, "--max-new-tokens", 6]),
+    ("translate", ["--align", "pharaoh", "--max-new-tokens", 4]),
+    ("generate", ["--max-new-tokens", 6]),
+    ("generate", ["--max-new-tokens", 6, "--num-return-sequences", 2, "--json", "--dtype", "int8"]),
+]
+
+
+@pytest.mark.parametrize(("command", "options"), SEARCHES)
+def test_the_output_file_equals_stdout(qkv, models, tmp_path, monkeypatch, command, options):
+    lines = write_lines(tmp_path / "in.txt", 30, blank=command == "translate")
+    expected = qkv(command, models / command, "--input", lines, *options)
+    assert expected.code == 0, expected.err
+    out = tmp_path / "new" / "out.txt"
+    monkeypatch.setattr(translate, "CHUNK", 7)
+    monkeypatch.setattr(generate, "CHUNK", 7)
+    done = qkv(command, models / command, "--input", lines, *options, "--output", out)
+    assert (done.code, done.out, done.err) == (0, f"{out}\n", expected.err)
+    assert out.read_text() == expected.out
+    assert [path.name for path in out.parent.iterdir()] == ["out.txt"]
+
+
+def test_an_existing_output_needs_resume_or_overwrite(qkv, models, tmp_path):
+    lines, out = write_lines(tmp_path / "in.txt", 5), tmp_path / "out.txt"
+    arguments = ["translate", models / "translate", "--input", lines, "--output", out]
+    assert qkv(*arguments).code == 0
+    expected = out.read_bytes()
+    out.write_text("mine\n")
+    assert "--overwrite" in qkv(*arguments).error
+    assert "--overwrite" in qkv(*arguments, "--resume").error
+    assert out.read_text() == "mine\n"
+    assert qkv(*arguments, "--overwrite").code == 0
+    assert out.read_bytes() == expected
+
+
+def test_resume_needs_files(qkv, models, tmp_path):
+    lines = write_lines(tmp_path / "in.txt", 5)
+    model = models / "translate"
+    for arguments in (["abc"], ["abc", "--output", "x"], ["--input", lines], ["--output", "x"]):
+        assert "--resume" in qkv("translate", model, *arguments, "--resume").error
+    missing = ["--input", tmp_path / "none.txt", "--output", tmp_path / "out.txt"]
+    assert "none.txt: no such file" in qkv("translate", model, *missing, "--resume").error
+    arguments = ["--input", lines, "--output", tmp_path / "out.txt"]
+    assert "--page" in qkv("translate", model, *arguments, "--resume", "--page", tmp_path / "p.html").error
+    assert "--overwrite" in qkv("translate", model, *arguments, "--resume", "--overwrite").error
+
+
+def test_a_line_that_cannot_be_translated_is_an_error_before_anything_is_written(qkv, models, tmp_path):
+    lines = tmp_path / "in.txt"
+    lines.write_text("abc\n" * 2000 + "a" * 99 + "\n")
+    arguments = ["--input", lines, "--output", tmp_path / "out.txt"]
+    assert qkv("translate", models / "translate", *arguments).error.startswith("input 2001 ")
+    assert qkv("generate", models / "generate", *arguments, "--max-new-tokens", 5).error.startswith("prompt 2001 ")
+    lines.write_text("abc\n\nabc\n")
+    assert qkv("generate", models / "generate", *arguments).error.startswith("input 2 ")
+    assert qkv("translate", models / "translate", *arguments, "--strict").error.startswith("input 2 ")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_only_the_same_job_is_continued(qkv, models, tmp_path, monkeypatch):
+    monkeypatch.setattr(translate, "CHUNK", 4)
+    lines, out = write_lines(tmp_path / "in.txt", 10), tmp_path / "out.txt"
+    job = ["translate", models / "translate", "--input", lines, "--output", out]
+    interrupt(monkeypatch, qkv, *job)
+    assert len(out.read_text().splitlines()) == 4
+    progress = out.with_name("out.txt.progress.json")
+    assert json.loads(progress.read_text())["inputs"] == 4
+    assert "num_beams was 1 and is 2" in qkv(*job, "--resume", "--num-beams", 2).error.replace(
+        "--num-beams", "num_beams"
+    )
+    assert "--resume" in qkv(*job).error
+    text = lines.read_text()
+    lines.write_text(text.replace("a", "b"))
+    assert "the input differs" in qkv(*job, "--resume").error
+    lines.write_text(text)
+    convert(models / "translate", tmp_path / "other", to="qkv", dtype=torch.bfloat16)
+    assert "the model differs" in qkv("translate", tmp_path / "other", *job[2:], "--resume").error
+    done = qkv(*job, "--resume")
+    assert done.code == 0, done.err
+    assert out.read_text() == qkv("translate", models / "translate", "--input", lines).out
+    assert not progress.exists()
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, qkv: Any, *arguments: object) -> None:
+    """Run a command that is interrupted after its first chunk."""
+    decode, calls = translate._translate, []
+
+    def second_call_raises(*values: Any) -> Any:
+        calls.append(values)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return decode(*values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(translate, "_translate", second_call_raises)
+        ended = qkv(*arguments)
+    assert ended.code == 130
+    assert "--resume" in ended.err
+
+
+def test_verbose_and_dtype(qkv, models):
+    done = qkv("translate", models / "translate", "abc", "--dtype", "int8", "-v", "--device", "cpu")
+    assert done.code == 0
+    assert done.err.startswith("decoding: ")
+    assert "int8" in done.err
+    assert "--dtype" in qkv("generate", models / "generate", "abc", "--dtype", "int4").error
+    assert qkv("generate", models / "generate", "abc", "--max-new-tokens", 3).err == ""
+
+
+def start(command: str, models: Path, lines: Path, out: Path, *options: object) -> subprocess.Popen[bytes]:
+    # Short chunks and intervals, so that a short job has many moments at which it can be killed.
+    code = (
+        f"from qkv.cli import {command}, main; from qkv.runtime import resumable; "
+        f"{command}.CHUNK, resumable.SYNC_SECONDS = 32, 0.0; main.main()"
+    )
+    arguments = [command, models / command, "--input", lines, "--output", out, "--device", "cpu", *options]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    _, error = process.communicate(timeout=600)
+    assert process.returncode == 0, error.decode()
+
+
+def inputs_done(out: Path) -> int:
+    try:
+        return int(json.loads(out.with_name(f"{out.name}.progress.json").read_text())["inputs"])
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def check_killed_job(command: str, models: Path, folder: Path, count: int, kills: int, *options: object) -> None:
+    """Kill a job at random moments, each after some more progress, and compare the result with an undisturbed one."""
+    lines = write_lines(folder / "in.txt", count)
+    finish(start(command, models, lines, folder / "expected.txt", *options))
+    generator, out = random.Random(count), folder / "out.txt"
+    for kill in range(1, kills + 1):
+        process = start(command, models, lines, out, "--resume", *options)
+        while inputs_done(out) < kill * count // (kills + 2):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.001)
+        time.sleep(generator.random() * 0.05)
+        assert inputs_done(out) < count
+        process.kill()
+        process.communicate()
+        with out.open("ab") as file:
+            file.write(b"a partial li" * (kill % 2))
+    assert 0 < inputs_done(out) < count
+    finish(start(command, models, lines, out, "--resume", *options))
+    assert out.read_bytes() == (folder / "expected.txt").read_bytes()
+    assert out.read_bytes().count(b"\n") >= count
+    assert {path.name for path in folder.iterdir()} == {"in.txt", "expected.txt", "out.txt"}
+
+
+GENERATE: list[object] = ["--max-new-tokens", 16, "--seed", 2]
+
+
+@pytest.mark.parametrize(("command", "kills", "options"), [("translate", 5, []), ("generate", 2, GENERATE)])
+def test_a_job_that_is_killed_again_and_again(models, tmp_path, command, kills, options):
+    check_killed_job(command, models, tmp_path, 3000, kills, *options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("translate", []),
+        ("translate", ["--num-beams", 4]),
+        ("translate", ["--do-sample", "--seed", 5]),
+        ("generate", GENERATE),
+    ],
+)
+def test_a_long_job_that_is_killed_again_and_again(models, tmp_path, command, options):
+    check_killed_job(command, models, tmp_path, 20_000, 5, *options)

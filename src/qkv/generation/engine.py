@@ -1,10 +1,13 @@
 """The decoding engine: packed weights, cached keys and values, and continuous batching for one model.
 
-It runs GPT-2 and the Transformer on CPUs. Other models, and terms that the kernels do not implement, are decoded by the
-simple searches (`generate`), with the same results.
+It runs GPT-2 and the Transformer on CPUs and CUDA devices, in the type of their weights unless told otherwise. Other
+models, and terms that the kernels do not implement, are decoded by the simple searches (`generate`), with the same
+results.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -26,29 +29,30 @@ MAX_ROWS = 128  # sequences decoded at once by default, beams counted
 MAX_CACHE_BYTES = 2**30
 
 
-class Engine:
+class Engine(ABC):
     """Decodes requests with one model; made by `Engine.build`."""
 
-    def __init__(self, decoder: PackedStack, encoder: PackedStack | None) -> None:
-        self._decoder, self._encoder = decoder, encoder
-
-    @classmethod
-    def build(cls, model: nn.Module, dtype: DType = "auto") -> "Engine":
+    @staticmethod
+    def build(model: nn.Module, dtype: DType = "auto") -> "Engine":
         """Pack the weights of a model; raise `Unsupported` if it has no fast decoder on its device."""
         require_plain(model)
-        device = next(model.parameters()).device
-        if device.type != "cpu":
-            raise Unsupported("fast decoding", f"the device {device}")
-        decoder = decoder_stack(model)
+        device, decoder = next(model.parameters()).device, decoder_stack(model)
         weight_type = _weight_type(decoder.embed.weight.dtype) if dtype == "auto" else dtype
-        encoder = PackedStack(encoder_stack(model), weight_type) if isinstance(model, Transformer) else None
-        return cls(PackedStack(decoder, weight_type), encoder)
+        if device.type == "cpu":
+            encoder = PackedStack(encoder_stack(model), weight_type) if isinstance(model, Transformer) else None
+            return CPUEngine(PackedStack(decoder, weight_type), encoder)
+        if device.type != "cuda":
+            raise Unsupported("fast decoding", f"the device {device}")
+        if find_spec("triton") is None:
+            raise Unsupported("fast decoding", "GPUs without Triton")
+        from qkv.generation.gpu.engine import GPUEngine
+
+        return GPUEngine(model, weight_type)
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """The kernels that run, e.g. "CPU kernels (AVX-512), bfloat16 weights"."""
-        sets = ", ".join(name for bit, name in FEATURES.items() if features() & bit) or "portable"
-        return f"CPU kernels ({sets}), {self._decoder.dtype} weights"
 
     def decode(
         self, requests: Sequence[Request], tokens: Tokens, config: GenerationConfig, *, batch_size: int | None = None
@@ -56,14 +60,39 @@ class Engine:
         """Yield (index, hypotheses) of each request as it is finished; at most `batch_size` are decoded at once."""
         if not requests:
             return iter(())
-        runner = self._runner(requests, config, batch_size)
         # The longest first: a long request that starts last would keep a nearly empty batch busy.
         order = sorted(range(len(requests)), key=lambda index: -_expected_length(requests[index]))
-        results = decode_requests(runner, [requests[index] for index in order], tokens, config)
+        results = self._decode([requests[index] for index in order], tokens, config, batch_size)
         return ((order[index], hypotheses) for index, hypotheses in results)
 
+    @abstractmethod
+    def _decode(
+        self, requests: Sequence[Request], tokens: Tokens, config: GenerationConfig, batch_size: int | None
+    ) -> Iterator[Result]:
+        """Yield the results of requests, which start in this order."""
+
+    @abstractmethod
     def stream(self, request: Request, tokens: Tokens, config: GenerationConfig) -> Iterator[int]:
         """Yield the tokens of one request as they are generated."""
+
+
+class CPUEngine(Engine):
+    """Decodes requests on the CPU, with packed weights."""
+
+    def __init__(self, decoder: PackedStack, encoder: PackedStack | None) -> None:
+        self._decoder, self._encoder = decoder, encoder
+
+    @property
+    def description(self) -> str:
+        sets = ", ".join(name for bit, name in FEATURES.items() if features() & bit) or "portable"
+        return f"CPU kernels ({sets}), {self._decoder.dtype} weights"
+
+    def _decode(
+        self, requests: Sequence[Request], tokens: Tokens, config: GenerationConfig, batch_size: int | None
+    ) -> Iterator[Result]:
+        return decode_requests(self._runner(requests, config, batch_size), requests, tokens, config)
+
+    def stream(self, request: Request, tokens: Tokens, config: GenerationConfig) -> Iterator[int]:
         return stream_request(self._runner([request], config, 1), request, tokens, config)
 
     def _runner(self, requests: Sequence[Request], config: GenerationConfig, batch_size: int | None) -> CPURunner:

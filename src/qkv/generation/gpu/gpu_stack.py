@@ -14,15 +14,7 @@ import triton
 from qkv.errors import InputError, Unsupported
 from qkv.generation.decoder_stack import Stack
 from qkv.generation.gpu import kernels
-from qkv.generation.gpu.choices import (
-    MOST_VECTOR_ROWS,
-    AttentionChoice,
-    Choice,
-    Chooser,
-    choose,
-    choose_attention,
-    fit,
-)
+from qkv.generation.gpu.choices import AttentionChoice, Choice, Chooser, choose, choose_attention, fit
 from qkv.generation.gpu.weights import GPUWeights, Linear, Norm, SubLayer
 from qkv.nn.feed_forward import ACTIVATIONS
 from qkv.types import Float, Int, Tensor
@@ -56,7 +48,7 @@ class GPUStack:
         _check(stack, rows, capacity, memory_rows, memory_capacity)
         self.weights, self.stack, self.device, self.compute = weights, stack, weights.device, compute
         self.rows, self.capacity = rows, capacity
-        self.pdl = self._has_pdl() if pdl is None else pdl
+        self.pdl = has_pdl(self.device) if pdl is None else pdl
         self._attention = choose_attention(rows) if attention is None else attention
         self._block_m = min(max(16, triton.next_power_of_2(self.rows)), 128)
         self._padded = triton.cdiv(self.rows, self._block_m) * self._block_m
@@ -104,8 +96,6 @@ class GPUStack:
         return self.memory_keys.shape[3]
 
     def _fitting(self, choice: Choice) -> Choice:
-        if choice.kind == "vector" and self.rows > MOST_VECTOR_ROWS * 2:
-            raise InputError(f"the vector kernel is for few rows, not {self.rows}")
         if choice.kind != "matrix" or self.device.type != "cuda":
             return choice
         properties = cast(Any, torch.cuda.get_device_properties(self.device))
@@ -116,9 +106,6 @@ class GPUStack:
 
     def _identity(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "rows capacity"]:
         return rows.to(torch.int32)[:, None].repeat(1, self.capacity)
-
-    def _has_pdl(self) -> bool:
-        return self.device.type == "cuda" and torch.cuda.get_device_capability(self.device) >= (9, 0)
 
     def _attention_split(self, length: int) -> tuple[int, int]:
         """Return how many tokens one program attends to, and the number of programs for `length` tokens."""
@@ -358,6 +345,11 @@ class GPUStack:
     def _heads(self, x: Float[Tensor, "batch length features"], parts: int) -> Sequence[Tensor]:
         """Split features into `parts` tensors [batch, heads, length, head_dim]."""
         return x.unflatten(-1, (parts, self.stack.heads, self.stack.head_dim)).permute(2, 0, 3, 1, 4).unbind()
+
+
+def has_pdl(device: torch.device) -> bool:
+    """Return whether a device supports programmatic dependent launch."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _check(stack: Stack, rows: int, capacity: int, memory_rows: int, memory_capacity: int) -> None:

@@ -8,7 +8,7 @@ import triton
 from qkv.generation.continuous_batching import Tokens
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.gpu import kernels
-from qkv.generation.gpu.gpu_stack import GPUStack
+from qkv.generation.gpu.gpu_stack import GPUStack, has_pdl
 from qkv.generation.gpu.weights import GPUWeights
 from qkv.generation.runner import Runner
 from qkv.generation.static_steps import NOT_END, Step, TokenSteps
@@ -98,14 +98,13 @@ class GPURunner(Runner):
 class GreedySteps(TokenSteps):
     """Greedy search on a GPU: selects all tokens and advances all rows in two launches."""
 
-    def __init__(self, runner: GPURunner, tokens: Tokens, config: GenerationConfig, length: int) -> None:
+    def __init__(self, runner: Runner, tokens: Tokens, config: GenerationConfig, length: int) -> None:
         super().__init__(runner, tokens, config, length)
         rows, device = runner.rows, runner.device
         self._parts = triton.cdiv(runner.vocab_size, SELECT_BLOCK)
         self._tops, self._highest, self._sums = (torch.zeros(rows, self._parts, device=device) for _ in range(3))
         self._indices = torch.zeros(rows, self._parts, dtype=torch.int32, device=device)
-        pdl = runner.stack.pdl
-        self._options = {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
+        self._options = {"PDL": True, "launch_pdl": True} if has_pdl(device) else {"PDL": False}
 
     def step(self) -> None:
         logits = self.runner.step_all(self.token)

@@ -82,6 +82,19 @@ def test_runner():
     check(runner.step_all(torch.full((3,), 8, dtype=torch.int32, device=DEVICE)), [0, 1, 2])
 
 
+def test_normalizers_and_top_k():
+    model = GPT2(GPT2Config(vocab_size=2100, dim=16, heads=2, layers=1, max_length=16)).eval().to(DEVICE)
+    runner = GPURunner(GPUWeights(decoder_stack(model), "float32", DEVICE), rows=1, capacity=8)
+    logits = 5 * torch.randn(3, 2100, device=DEVICE)
+    logits[0, 5:] = -torch.inf
+    torch.testing.assert_close(runner.log_sum_exp(logits), logits.logsumexp(-1))
+    for k in (6, 33):
+        values, indices = runner.top_k(logits, k)
+        torch.testing.assert_close(values, logits.topk(k)[0])
+        torch.testing.assert_close(logits.gather(1, indices), values)
+        assert torch.equal(indices[1:], logits.topk(k)[1][1:])
+
+
 # ------------------------------------------------------------------------------------------------------ on real sizes
 
 

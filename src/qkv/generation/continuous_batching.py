@@ -291,11 +291,10 @@ class Beams:
     def _history_of(self, beam: Int[Tensor, "groups beams"]) -> Int[Tensor, "groups beams steps"]:
         return self.history.gather(1, beam[:, :, None].expand_as(self.history))
 
-    def hypotheses(self, group: int) -> list[Hypothesis]:
-        """Return the finished hypotheses of a group, best first."""
-        slots = zip(
-            self.scores[group].tolist(), self.finished[group].tolist(), self.lengths[group].tolist(), strict=True
-        )
+    def hypotheses(self, group: int, count: int) -> list[Hypothesis]:
+        """Return the `count` best finished hypotheses of a group, best first."""
+        tensors = self.scores, self.finished, self.lengths
+        slots = zip(*(tensor[group, :count].tolist() for tensor in tensors), strict=True)
         return [Hypothesis(tuple(tokens[:length]), score) for score, tokens, length in slots if score != -torch.inf]
 
 
@@ -395,7 +394,7 @@ class BeamDecoder:
         return values - normalizer[:, None], indices, torch.tensor(rows_run)
 
     def _hypotheses(self, group: int) -> list[Hypothesis]:
-        return self._state.hypotheses(group)[: self._config.num_return_sequences]
+        return self._state.hypotheses(group, self._config.num_return_sequences)
 
 
 @dataclass(eq=False)

@@ -68,7 +68,8 @@ class StaticSteps(ABC):
         """Give slots, whose rows are empty, to requests."""
         device = self.plan.device
         index = torch.tensor(slots, device=device)
-        self.plan[index] = self._plans(requests).to(device)
+        plans = torch.tensor([self._plan(request) for request in requests], dtype=torch.int32)
+        self.plan[index] = plans.to(device)
         self.limits[index] = torch.tensor([self.limit(request) for request in requests], device=device)
         self.steps[index] = 0
         self.active[index] = True
@@ -85,14 +86,13 @@ class StaticSteps(ABC):
         """Return the most new tokens of a request, the end token counted."""
         return request.max_new_tokens + (self.end is not None)
 
-    def _plans(self, requests: Sequence[Request]) -> Int[Tensor, "requests steps"]:
-        plans = torch.full((len(requests), self.plan.shape[1]), FREE, dtype=torch.int32)
-        for plan, request in zip(plans, requests, strict=True):
-            if self.end is not None:
-                plan[: request.min_new_tokens] = NOT_END
-                plan[request.max_new_tokens :] = self.end
-            plan[: len(request.prefix)] = torch.tensor(request.prefix, dtype=torch.int32)
-        return plans
+    def _plan(self, request: Request) -> list[int]:
+        plan = [FREE] * self.plan.shape[1]
+        if self.end is not None:
+            plan[: request.min_new_tokens] = [NOT_END] * request.min_new_tokens
+            plan[request.max_new_tokens :] = [self.end] * (len(plan) - request.max_new_tokens)
+        plan[: len(request.prefix)] = request.prefix
+        return plan
 
     def constrain(
         self, logits: Float[Tensor, "rows vocabulary"], constraints: Int[Tensor, "rows"]
@@ -284,11 +284,12 @@ class StaticBeamDecoder(BeamDecoder):
         if done:
             groups = [group.group for group in done]
             beams = self._state.select(torch.tensor(groups, device=self._steps.plan.device)).cpu()
-            self._results = {group: beams.hypotheses(number) for number, group in enumerate(groups)}
+            count = self._config.num_return_sequences
+            self._results = {group: beams.hypotheses(number, count) for number, group in enumerate(groups)}
         return done
 
     def _hypotheses(self, group: int) -> list[Hypothesis]:
-        return self._results[group][: self._config.num_return_sequences]
+        return self._results[group]
 
 
 def is_too_early(free: int, slots: int) -> bool:

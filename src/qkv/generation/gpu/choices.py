@@ -66,7 +66,7 @@ def choose(rows: int, outputs: int, inputs: int, dtype: str = "bfloat16") -> Cho
     for most, choices in MATRIX.items():
         if rows <= most:
             return choices[kinds.index(True)]
-    return Choice("matrix", 64, 64, 4, 3)
+    return Choice("matrix", 32, 64, 4, 4) if rows <= 128 else Choice("matrix", 64, 128, 8, 3)
 
 
 def choose_attention(rows: int) -> AttentionChoice:

@@ -23,7 +23,7 @@ from qkv.models.transformer import Transformer
 from qkv.runtime.memory import free_memory
 from qkv.types import Float, Int, Tensor
 
-MAX_ROWS = 512  # sequences decoded at once by default, beams counted
+MAX_ROWS = 5120  # sequences decoded at once by default, beams counted
 MAX_CACHE_BYTES = 2**32
 MIN_CAPACITY = 64
 KEPT = 4  # recordings

@@ -29,7 +29,7 @@ class GPUStack:
     """A decoder on a GPU with caches for a fixed number of rows, in float32, bfloat16 or int8.
 
     `table[row, t]` is the row whose cache holds token t of `row`; rows of the table may be permuted between steps.
-    `memory_of[row]` is the source that `row` attends to. `pdl` enables programmatic dependent launch.
+    `memory_of[row]` is the source that `row` attends to.
     """
 
     def __init__(
@@ -42,13 +42,11 @@ class GPUStack:
         *,
         chooser: Chooser = choose,
         attention: AttentionChoice | None = None,
-        pdl: bool | None = None,
     ) -> None:
         stack, compute = weights.stack, weights.compute
         _check(stack, rows, capacity, memory_rows, memory_capacity)
         self.weights, self.stack, self.device, self.compute = weights, stack, weights.device, compute
         self.rows, self.capacity = rows, capacity
-        self.pdl = has_pdl(self.device) if pdl is None else pdl
         self._attention = choose_attention(rows) if attention is None else attention
         self._block_m = min(max(16, triton.next_power_of_2(self.rows)), 128)
         self._padded = triton.cdiv(self.rows, self._block_m) * self._block_m
@@ -148,7 +146,7 @@ class GPUStack:
             ids, positions, self.table, weight, scale, self.weights.places, None if norm is None else norm.gain,
             self._x, self._h, self._sums, self._padded, self.capacity,
             1 if self.weights.places is None else len(self.weights.places), float(self.stack.embed_scale),
-            DIM=dim, BLOCK=triton.next_power_of_2(dim), num_warps=4, **self._launch_options(),
+            DIM=dim, BLOCK=triton.next_power_of_2(dim), num_warps=4, **launch_options(self.device),
         )  # fmt: skip
         self._parts = 1
 
@@ -193,7 +191,7 @@ class GPUStack:
             "HEADS": self.stack.heads,
             "HEAD_DIM": self.stack.head_dim,
             "num_warps": choice.warps,
-            **self._launch_options(),
+            **launch_options(self.device),
         }
         blocks = triton.cdiv(linear.outputs, choice.block_n)
         if choice.kind == "vector":
@@ -230,7 +228,7 @@ class GPUStack:
                 SPLIT=split,
                 parts=self._parts,
                 PARTS=1 if norm is None or self._parts == 1 else PARTS_AT_ONCE,
-                PREFETCH=self.pdl,
+                PREFETCH=has_pdl(self.device),
                 num_stages=choice.stages,
                 **arguments,
             )
@@ -255,11 +253,8 @@ class GPUStack:
             self.memory_lengths if cross else positions, self._attended, self._attention_partial,
             self._attention_counters, keys.shape[3], float(sub.scale),
             CROSS=cross, HEADS=self.stack.heads, HEAD_DIM=head_dim, TOKENS=self._attention.elements // head_dim,
-            SHARE=share, SPLIT=split, num_warps=self._attention.warps, **self._launch_options(),
+            SHARE=share, SPLIT=split, num_warps=self._attention.warps, **launch_options(self.device),
         )  # fmt: skip
-
-    def _launch_options(self) -> dict[str, Any]:
-        return {"PDL": True, "launch_pdl": True} if self.pdl else {"PDL": False}
 
     # ------------------------------------------------------------------------------------------------------- prefill
 
@@ -279,6 +274,8 @@ class GPUStack:
         x = x * self.stack.embed_scale
         if self.weights.places is not None:
             x = x + self.weights.places[:longest]
+        # What follows the last self-attention only matters for logits.
+        last = max(index for index, sub in enumerate(self.weights.sub_layers) if sub.kind == "self")
         # Attention is causal, so the padding at the end of a prompt never affects its tokens.
         for index, sub in enumerate(self.weights.sub_layers):
             residual = normalized = self._normalize(x, sub.first.norm)
@@ -287,9 +284,9 @@ class GPUStack:
             match sub.kind:
                 case "self":
                     query, key, value = self._heads(self._apply(sub.first, normalized), 3)
-                    self.keys[sub.layer, where, :, :longest] = key
-                    self.values[sub.layer, where, :, :longest] = value
-                    if index == self._last_self:
+                    self.keys[sub.layer, :, :, :longest].index_copy_(0, where, key)
+                    self.values[sub.layer, :, :, :longest].index_copy_(0, where, value)
+                    if index == last:
                         return
                     y = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=sub.scale)
                     y = y.transpose(1, 2).flatten(2)
@@ -306,12 +303,7 @@ class GPUStack:
                     y = y.transpose(1, 2).flatten(2)
                 case "ffn":
                     y = ACTIVATIONS[cast(Any, self.stack.activation)](self._apply(sub.first, normalized))
-            x = residual + self._apply(sub.last, y).float()
-
-    @property
-    def _last_self(self) -> int:
-        """Index of the last sub-layer with self-attention: what follows it only matters for logits."""
-        return max(index for index, sub in enumerate(self.weights.sub_layers) if sub.kind == "self")
+            x = residual + self._apply(sub.last, y)  # in float32
 
     @torch.no_grad()
     def set_memory(
@@ -337,7 +329,7 @@ class GPUStack:
         weight, bias = linear.weight, linear.own_bias
         if linear.scale is not None:
             weight = (weight.float() * linear.scale[:, None]).to(self.compute)
-        return F.linear(x.to(self.compute), weight, None if bias is None else bias.to(self.compute))
+        return F.linear(x.to(self.compute), weight, bias)
 
     def _normalize(self, x: Float[Tensor, "batch length dim"], norm: Norm | None) -> Float[Tensor, "batch length dim"]:
         return x if norm is None else F.layer_norm(x, x.shape[-1:], norm.gain, norm.shift, self.stack.eps)
@@ -350,6 +342,11 @@ class GPUStack:
 def has_pdl(device: torch.device) -> bool:
     """Return whether a device supports programmatic dependent launch."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def launch_options(device: torch.device) -> dict[str, Any]:
+    """Return the options of all launches on a device."""
+    return {"PDL": True, "launch_pdl": True} if has_pdl(device) else {"PDL": False}
 
 
 def _check(stack: Stack, rows: int, capacity: int, memory_rows: int, memory_capacity: int) -> None:

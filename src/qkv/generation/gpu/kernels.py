@@ -638,3 +638,46 @@ def select(
         tl.store(steps_ptr + row, step + 1)
         going = (step + 1 < tl.load(limits_ptr + row)) & (token != END)
         tl.store(active_ptr + row, going.to(tl.int8))
+
+
+# -------------------------------------------------------------------------------------------------------- beam search
+
+
+@triton.jit
+@no_type_check
+def log_sum_exp(logits_ptr, out_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """log sum exp(logit) of a row."""
+    _wait(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.arange(0, BLOCK)
+    top = tl.full([BLOCK], -1e38, tl.float32)  # finite, so that differences of -inf do not occur
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, VOCAB, BLOCK):
+        v = first + slot
+        logits = tl.load(logits_ptr + row * VOCAB + v, mask=v < VOCAB, other=float("-inf"))
+        new_top = tl.maximum(top, logits)
+        total = total * tl.exp(top - new_top) + tl.exp(logits - new_top)
+        top = new_top
+    highest = tl.max(top, axis=0)
+    tl.store(out_ptr + row, highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0)))
+
+
+@triton.jit
+@no_type_check
+def top_k_parts(
+    values_ptr, tops_ptr, indices_ptr, VOCAB: tl.constexpr, PARTS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """The K largest values of a part of a row and their indices."""
+    _wait(PDL)
+    part = tl.program_id(0)
+    row = tl.program_id(1).to(tl.int64)
+    slot = tl.arange(0, BLOCK)
+    v = part * BLOCK + slot
+    values = tl.load(values_ptr + row * VOCAB + v, mask=v < VOCAB, other=float("-inf"))
+    at = (row * PARTS + part) * K
+    for number in range(K):
+        top, index = tl.max(values, axis=0, return_indices=True)
+        tl.store(tops_ptr + at + number, top)
+        tl.store(indices_ptr + at + number, tl.minimum(part * BLOCK + index, VOCAB - 1).to(tl.int64))
+        values = tl.where(slot == index, float("-inf"), values)

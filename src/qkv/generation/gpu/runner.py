@@ -8,13 +8,16 @@ import triton
 from qkv.generation.continuous_batching import Tokens
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.gpu import kernels
-from qkv.generation.gpu.gpu_stack import GPUStack, has_pdl
+from qkv.generation.gpu.gpu_stack import GPUStack, launch_options
 from qkv.generation.gpu.weights import GPUWeights
 from qkv.generation.runner import Runner
 from qkv.generation.static_steps import NOT_END, Step, TokenSteps
 from qkv.types import Float, Int, Tensor
 
 SELECT_BLOCK = 2048  # tokens per program of the selection
+NORMALIZER_BLOCK = 4096
+TOP_BLOCK = 1024
+MOST_FAST_TOP = 32  # more of the largest values are found by `torch.topk`
 MOST_PREFILLED = 2**16  # tokens at once
 Encode = Callable[[Tensor, Tensor], Tensor]  # padded token ids and lengths -> hidden states
 
@@ -91,6 +94,29 @@ class GPURunner(Runner):
             logits[some] = self.step(index[some], torch.tensor([rest[number][place] for number in some]))
         return logits
 
+    def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
+        out = torch.empty(len(logits), device=self.device)
+        kernels.log_sum_exp[(len(logits),)](
+            logits, out, VOCAB=logits.shape[1], BLOCK=NORMALIZER_BLOCK, num_warps=8, **launch_options(self.device)
+        )
+        return out
+
+    def top_k(
+        self, values: Float[Tensor, "rows vocabulary"], k: int
+    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
+        rows, vocab_size = values.shape
+        if k > MOST_FAST_TOP:
+            return super().top_k(values, k)
+        parts = triton.cdiv(vocab_size, TOP_BLOCK)
+        tops = torch.empty(rows, parts * k, device=self.device)
+        indices = torch.empty(rows, parts * k, dtype=torch.long, device=self.device)
+        kernels.top_k_parts[(parts, rows)](
+            values, tops, indices, VOCAB=vocab_size, PARTS=parts, K=k, BLOCK=TOP_BLOCK, num_warps=4,
+            **launch_options(self.device),
+        )  # fmt: skip
+        top, places = tops.topk(k)
+        return top, indices.gather(1, places)
+
     def _index(self, numbers: Sequence[int]) -> Int[Tensor, "numbers"]:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
@@ -104,7 +130,6 @@ class GreedySteps(TokenSteps):
         self._parts = triton.cdiv(runner.vocab_size, SELECT_BLOCK)
         self._tops, self._highest, self._sums = (torch.zeros(rows, self._parts, device=device) for _ in range(3))
         self._indices = torch.zeros(rows, self._parts, dtype=torch.int32, device=device)
-        self._options = {"PDL": True, "launch_pdl": True} if has_pdl(device) else {"PDL": False}
 
     def step(self) -> None:
         logits = self.runner.step_all(self.token)
@@ -114,12 +139,12 @@ class GreedySteps(TokenSteps):
         kernels.select_parts[(self._parts, rows)](
             logits, blocked, self.plan, self.plan.shape[1], self.steps, self._tops, self._indices, self._highest,
             self._sums, END=end, NOT_END=NOT_END, VOCAB=vocab_size, PARTS=self._parts, BLOCK=SELECT_BLOCK, num_warps=8,
-            **self._options,
+            **launch_options(self.runner.device),
         )  # fmt: skip
         kernels.select[(rows,)](
             self._tops, self._indices, self._highest, self._sums, logits, self.plan, self.plan.shape[1], self.steps,
             self.limits, active, self.token, self.totals, END=end, VOCAB=vocab_size, PARTS=self._parts,
-            BLOCK=triton.next_power_of_2(self._parts), num_warps=1, **self._options,
+            BLOCK=triton.next_power_of_2(self._parts), num_warps=1, **launch_options(self.runner.device),
         )  # fmt: skip
 
 

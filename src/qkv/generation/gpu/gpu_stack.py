@@ -23,6 +23,7 @@ VECTOR_CHUNK = 256  # inputs per step of vector_linear: 8 per thread of a warp
 PRELOADED = 48  # registers per thread for weights that vector_linear loads before its inputs exist
 PARTS_AT_ONCE = 64  # tiles of the sums of x that are loaded together
 MULTIPROCESSORS = 132
+Mode = Literal["plain", "residual", "qkv"]  # of the output of a linear layer, as in `kernels`
 
 
 class GPUStack:
@@ -154,7 +155,7 @@ class GPUStack:
         self,
         linear: Linear,
         source: Float[Tensor, "padded inputs"] | None,
-        mode: Literal["plain", "residual", "qkv"],
+        mode: Mode,
         out: Float[Tensor, "..."] | None = None,
         *,
         activation: str = "none",
@@ -162,15 +163,27 @@ class GPUStack:
         positions: Int[Tensor, "rows"] | None = None,
     ) -> None:
         """Launch a linear layer; its source is the residual stream if `source` is None."""
-        choice, norm, post = self._choices[linear.shape], linear.norm, not self.stack.pre_norm
+        choice, arguments = self._choices[linear.shape], self._arguments(linear, mode, sub)
+        arguments |= {"out_ptr": out, "positions_ptr": positions, "ACTIVATION": activation}
+        if choice.kind == "vector":
+            self._launch_vector(linear, choice, self._x if source is None else source, arguments)
+        else:
+            source = self._h if source is None else source
+            assert source is not None
+            self._launch_matrix(linear, choice, source, arguments)
+        if mode == "residual":
+            self._parts = triton.cdiv(linear.outputs, choice.block_n)
+
+    def _arguments(self, linear: Linear, mode: Mode, sub: SubLayer | None) -> dict[str, Any]:
+        """Return the arguments that both kernels for linear layers have."""
+        post = not self.stack.pre_norm
         residual_norm = sub.first.norm if mode == "residual" and sub is not None and post else None
         next_norm = None if sub is None else sub.next_norm
-        arguments: dict[str, Any] = {
+        return {
             "eps": float(self.stack.eps),
             "scale_ptr": linear.scale,
             "column_ptr": linear.column,
             "bias_ptr": linear.bias,
-            "out_ptr": out,
             "x_ptr": self._x,
             "moments_ptr": self._moments,
             "rows_padded": self._padded,
@@ -181,59 +194,60 @@ class GPUStack:
             "sums_ptr": self._sums,
             "key_ptr": self.keys[sub.layer] if mode == "qkv" and sub is not None else None,
             "value_ptr": self.values[sub.layer] if mode == "qkv" and sub is not None else None,
-            "positions_ptr": positions,
             "capacity": self.capacity,
             "OUTPUTS": linear.outputs,
             "INPUTS": linear.inputs,
-            "STORE_MOMENTS": post and norm is not None,
+            "STORE_MOMENTS": post and linear.norm is not None,
             "MODE": mode,
-            "ACTIVATION": activation,
             "HEADS": self.stack.heads,
             "HEAD_DIM": self.stack.head_dim,
-            "num_warps": choice.warps,
             **launch_options(self.device),
         }
+
+    def _launch_vector(
+        self, linear: Linear, choice: Choice, source: Float[Tensor, "padded inputs"], arguments: dict[str, Any]
+    ) -> None:
+        tiles = choice.block_n // choice.warps
+        chunks = triton.cdiv(linear.inputs, VECTOR_CHUNK)
+        registers = VECTOR_CHUNK // 32 * linear.weight.element_size() * tiles // 4  # of a chunk
+        kernels.vector_linear[(triton.cdiv(linear.outputs, choice.block_n),)](
+            source,
+            linear.weight,
+            None if linear.norm is None else linear.norm.gain,
+            ROWS=self.rows,
+            TILE=choice.warps,
+            TILES=tiles,
+            CHUNK=VECTOR_CHUNK,
+            CHUNKS=min(chunks, PRELOADED // registers),
+            num_stages=1,
+            num_warps=choice.warps,
+            **arguments,
+        )
+
+    def _launch_matrix(
+        self, linear: Linear, choice: Choice, source: Float[Tensor, "padded inputs"], arguments: dict[str, Any]
+    ) -> None:
+        product = self._product(linear, source) if choice.kind == "cublas" else None
+        split = 1 if product is not None else choice.split
         blocks = triton.cdiv(linear.outputs, choice.block_n)
-        if choice.kind == "vector":
-            tiles = choice.block_n // choice.warps
-            chunks = triton.cdiv(linear.inputs, VECTOR_CHUNK)
-            registers = VECTOR_CHUNK // 32 * linear.weight.element_size() * tiles // 4  # of a chunk
-            kernels.vector_linear[(blocks,)](
-                self._x if source is None else source,
-                linear.weight,
-                None if norm is None else norm.gain,
-                ROWS=self.rows,
-                TILE=choice.warps,
-                TILES=tiles,
-                CHUNK=VECTOR_CHUNK,
-                CHUNKS=min(chunks, PRELOADED // registers),
-                num_stages=1,
-                **arguments,
-            )
-        else:
-            source = self._h if source is None else source
-            assert source is not None
-            product = self._product(linear, source) if choice.kind == "cublas" else None
-            split = 1 if product is not None else choice.split
-            kernels.matrix_linear[(blocks, self._padded // self._block_m, split)](
-                source,
-                product,
-                linear.weight,
-                rows=self.rows,
-                partial_ptr=self._partial,
-                counters_ptr=self._counters,
-                BLOCK_M=self._block_m,
-                BLOCK_N=choice.block_n,
-                BLOCK_K=choice.block_k,
-                SPLIT=split,
-                parts=self._parts,
-                PARTS=1 if norm is None or self._parts == 1 else PARTS_AT_ONCE,
-                PREFETCH=has_pdl(self.device),
-                num_stages=choice.stages,
-                **arguments,
-            )
-        if mode == "residual":
-            self._parts = blocks
+        kernels.matrix_linear[(blocks, self._padded // self._block_m, split)](
+            source,
+            product,
+            linear.weight,
+            rows=self.rows,
+            partial_ptr=self._partial,
+            counters_ptr=self._counters,
+            BLOCK_M=self._block_m,
+            BLOCK_N=choice.block_n,
+            BLOCK_K=choice.block_k,
+            SPLIT=split,
+            parts=self._parts,
+            PARTS=1 if linear.norm is None or self._parts == 1 else PARTS_AT_ONCE,
+            PREFETCH=has_pdl(self.device),
+            num_stages=choice.stages,
+            num_warps=choice.warps,
+            **arguments,
+        )
 
     def _product(self, linear: Linear, source: Float[Tensor, "padded inputs"]) -> Float[Tensor, "rows outputs"]:
         if linear.scale is not None:

@@ -1,16 +1,25 @@
 """Decoding speed compared with transformers and CTranslate2, contenders interleaved in one run.
 
-    python -m benchmarks.decoding                         on the CPU: GPT-2 124M and a Marian-size Transformer
+    python -m benchmarks.decoding                         on the GPU if there is one, else on the CPU
+    python -m benchmarks.decoding --device cpu            GPT-2 124M and a Marian-size Transformer
     python -m benchmarks.decoding --cases gpt2-b1 --rounds 5 --contenders qkv-int8,ct2-int8
     python -m benchmarks.decoding --models FOLDER         checkpoints of the peers [.peers/models]
 
 Each contender is a process of its own that loads its model, warms up, and then runs a case whenever it is its turn.
 Weights are random: GPT-2 124M continues prompts of 32 tokens by 128, or reads one of 512; the Transformer (6 + 6
-layers, width 512, vocabulary 10,000) decodes 32 sentences of 15 to 25 tokens into exactly 40. Before a speed is
-printed, the tokens of all float32 contenders are compared: they must be the same, or 95 % of them in beam search, where
-libraries differ in whether the end token counts in the score. FOLDER holds transformers' folders gpt2 and marian (made
-if missing) and CTranslate2's conversions gpt2-ct2-int8 and so on; a contender whose library or folder is missing is
-left out and named.
+layers, width 512, vocabulary 10,000) decodes 32 sentences of 15 to 25 tokens into exactly 40. On a GPU, one of the size
+of multi30k-transformer (4 + 4 layers, width 128, vocabulary 10,000) decodes 1,000 sentences of 9 to 26 tokens likewise.
+
+    qkv            the engine
+    simple         qkv's simple searches, which define the results
+    transformers   `generate`; sentences 64 at a time
+    whole          the same with all sentences at once
+    static         the same with a static cache, which transformers compiles
+
+Before a speed is printed, the tokens of all float32 contenders are compared: they must be the same, or 95 % of them in
+beam search, where libraries differ in whether the end token counts in the score. FOLDER holds transformers' folders
+gpt2, marian and multi30k (made if missing) and CTranslate2's conversions gpt2-ct2-int8 and so on; a contender whose
+library or folder is missing is left out and named.
 """
 
 import argparse
@@ -22,24 +31,39 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 THREADS = os.cpu_count() or 1
 PROMPT, NEW, LONG = 32, 128, 512
 SENTENCES, TARGET, VOCABULARY = 32, 40, 10_000
-CASES = {  # tokens of a run
+MANY = 1000
+TOKENS = {  # of a run
     "gpt2-b1": NEW,
     "gpt2-b8": 8 * NEW,
+    "gpt2-b64": 64 * NEW,
     "gpt2-prefill": LONG,
     "marian-greedy": SENTENCES * TARGET,
     "marian-beam4": SENTENCES * TARGET,
+    "multi30k-beam5": MANY * TARGET,
 }
-CONTENDERS = (
-    "qkv-float32", "qkv-bfloat16", "qkv-int8", "transformers-float32", "transformers-bfloat16",
-    "ct2-float32", "ct2-int8", "ct2x2-int8",
-)  # fmt: skip
-LEAST_AGREEMENT = {"marian-beam4": 0.95}  # of float32 contenders; 1 elsewhere
+CASES = {
+    "cpu": ("gpt2-b1", "gpt2-b8", "gpt2-prefill", "marian-greedy", "marian-beam4"),
+    "cuda": ("gpt2-b1", "gpt2-b8", "gpt2-b64", "multi30k-beam5"),
+}
+CONTENDERS = {
+    "cpu": (
+        "qkv-float32", "qkv-bfloat16", "qkv-int8", "transformers-float32", "transformers-bfloat16",
+        "ct2-float32", "ct2-int8", "ct2x2-int8",
+    ),
+    "cuda": (
+        "qkv-float32", "qkv-bfloat16", "qkv-int8", "simple-float32", "transformers-bfloat16", "whole-bfloat16",
+        "static-bfloat16",
+    ),
+}  # fmt: skip
+LEAST_AGREEMENT = {"marian-beam4": 0.95, "multi30k-beam5": 0.95}  # of float32 contenders; 1 elsewhere
+LEAST_AGREEMENT_GPU = 0.98  # elsewhere: the sums of a GPU depend on the size of the batch
 Run = Callable[[], list[list[int]]]  # returns the tokens of each sequence
 
 
@@ -48,79 +72,136 @@ def prompts(batch: int, length: int) -> list[list[int]]:
     return [[generator.randrange(50_000) for _ in range(length)] for _ in range(batch)]
 
 
-def sources() -> list[list[int]]:
-    generator = random.Random(0)
-    return [[generator.randrange(2, 9000) for _ in range(generator.randint(14, 24))] + [0] for _ in range(SENTENCES)]
+def sources(count: int = SENTENCES) -> list[list[int]]:
+    generator, (shortest, longest) = random.Random(0), (14, 24) if count == SENTENCES else (8, 25)
+    lengths = [generator.randint(shortest, longest) for _ in range(count)]
+    return [[generator.randrange(2, 9000) for _ in range(length)] + [0] for length in lengths]
 
 
-def qkv_cases(models: Path, dtype: Any) -> dict[str, Run]:
+def cases(generate: Callable[[int, int, int], Run], translate: Callable[[str, int, int], Run]) -> dict[str, Run]:
+    """Return the cases of a contender; models are loaded when a case first runs."""
+    return {
+        "gpt2-b1": generate(1, PROMPT, NEW),
+        "gpt2-b8": generate(8, PROMPT, NEW),
+        "gpt2-b64": generate(64, PROMPT, NEW),
+        "gpt2-prefill": generate(1, LONG, 1),
+        "marian-greedy": translate("marian", SENTENCES, 1),
+        "marian-beam4": translate("marian", SENTENCES, 4),
+        "multi30k-beam5": translate("multi30k", MANY, 5),
+    }
+
+
+def qkv_cases(models: Path, device: str, dtype: Any) -> dict[str, Run]:
     import qkv
     from qkv.generation import Engine, GenerationConfig, Request, Tokens
 
-    gpt2, marian = (Engine.build(qkv.load(models / name), dtype) for name in ("gpt2", "marian"))
+    @cache
+    def engine(name: str) -> Engine:
+        return Engine.build(qkv.load(models / name).to(device), dtype)
 
     def generate(batch: int, length: int, new: int) -> Run:
         requests = [Request(prompt, new) for prompt in prompts(batch, length)]
-        return lambda: decoded(gpt2.decode(requests, Tokens(None), GenerationConfig()))
+        return lambda: decoded(engine("gpt2").decode(requests, Tokens(None), GenerationConfig()))
 
-    def translate(beams: int) -> Run:
-        requests = [Request([9999], TARGET, TARGET, source=source) for source in sources()]
-        return lambda: decoded(marian.decode(requests, Tokens(0, [9999]), GenerationConfig(num_beams=beams)))
+    def translate(model: str, sentences: int, beams: int) -> Run:
+        requests = [Request([9999], TARGET, TARGET, source=source) for source in sources(sentences)]
+        config = GenerationConfig(num_beams=beams)
+        return lambda: decoded(engine(model).decode(requests, Tokens(0, [9999]), config))
 
     def decoded(results: Any) -> list[list[int]]:
         hypotheses = dict(results)
         return [list(hypotheses[index][0].tokens) for index in range(len(hypotheses))]
 
-    return {
-        "gpt2-b1": generate(1, PROMPT, NEW),
-        "gpt2-b8": generate(8, PROMPT, NEW),
-        "gpt2-prefill": generate(1, LONG, 1),
-        "marian-greedy": translate(1),
-        "marian-beam4": translate(4),
-    }
+    return cases(generate, translate)
 
 
-def transformers_cases(models: Path, dtype: str) -> dict[str, Run]:
+def simple_cases(models: Path, device: str) -> dict[str, Run]:
+    import torch
+
+    import qkv
+    from qkv.generation import DecodingConstraints, GenerationConfig
+    from qkv.generation import generate as search
+
+    model = cache(lambda name: qkv.load(models / name).to(device))
+
+    def generate(batch: int, length: int, new: int) -> Run:
+        def run() -> list[list[int]]:
+            ids, gpt2 = torch.tensor(prompts(batch, length)), model("gpt2")
+            with torch.inference_mode():
+                _, state = gpt2.forward_from(ids[:, :-1].to(device), gpt2.init_state(batch))
+            constraints = DecodingConstraints(batch, ids[:, -1].tolist(), None, new)
+            return [list(best.tokens) for (best,) in search(gpt2, state, constraints, GenerationConfig())]
+
+        return run
+
+    def translate(name: str, sentences: int, beams: int) -> Run:
+        def run() -> list[list[int]]:
+            marian, (ids, mask) = model(name), padded(sources(sentences))
+            with torch.inference_mode():
+                state = marian.init_state(marian.encode(ids.to(device), mask.sum(1).to(device)))
+            constraints = DecodingConstraints(sentences, 9999, 0, TARGET, TARGET, [9999])
+            found = search(marian, state, constraints, GenerationConfig(num_beams=beams))
+            return [list(hypotheses[0].tokens) for hypotheses in found]
+
+        return run
+
+    return cases(generate, translate)
+
+
+def padded(texts: list[list[int]]) -> Any:
+    """Token ids, and where they are not padding."""
+    import torch
+
+    longest = max(map(len, texts))
+    ids = torch.tensor([text + [9999] * (longest - len(text)) for text in texts])
+    return ids, (ids != 9999).long()
+
+
+def transformers_cases(models: Path, device: str, dtype: str, batch_size: int, static: bool) -> dict[str, Run]:
     import torch
     from transformers import GPT2LMHeadModel, MarianMTModel
 
-    gpt2 = GPT2LMHeadModel.from_pretrained(models / "gpt2", dtype=getattr(torch, dtype)).eval()
-    marian = MarianMTModel.from_pretrained(models / "marian", dtype=getattr(torch, dtype)).eval()
-    gpt2.generation_config.eos_token_id, gpt2.generation_config.pad_token_id = None, 0
-    config = marian.generation_config
-    config.forced_eos_token_id = config.eos_token_id = config.bad_words_ids = config.max_length = None
+    options = {"cache_implementation": "static"} if static else {}
+
+    @cache
+    def model(name: str) -> Any:
+        kind = GPT2LMHeadModel if name == "gpt2" else MarianMTModel
+        loaded = kind.from_pretrained(models / name, dtype=getattr(torch, dtype)).eval().to(device)
+        config = loaded.generation_config
+        config.forced_eos_token_id = config.eos_token_id = config.bad_words_ids = config.max_length = None
+        if name == "gpt2":
+            config.pad_token_id = 0
+        return loaded
 
     def generate(batch: int, length: int, new: int) -> Run:
-        ids = torch.tensor(prompts(batch, length))
+        ids = torch.tensor(prompts(batch, length)).to(device)
         mask = torch.ones_like(ids)
 
         @torch.inference_mode()
         def run() -> list[list[int]]:
-            return gpt2.generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False)[:, length:].tolist()
+            found = model("gpt2").generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False, **options)
+            return found[:, length:].tolist()
 
         return run
 
-    def translate(beams: int) -> Run:
-        longest = max(map(len, sources()))
-        ids = torch.tensor([source + [9999] * (longest - len(source)) for source in sources()])
-        mask = (ids != 9999).long()
+    def translate(name: str, sentences: int, beams: int) -> Run:
+        texts = sources(sentences)
 
         @torch.inference_mode()
         def run() -> list[list[int]]:
-            out = marian.generate(
-                input_ids=ids, attention_mask=mask, num_beams=beams, do_sample=False, max_new_tokens=TARGET
-            )
-            return out[:, 1:].tolist()
+            order, found = sorted(range(len(texts)), key=lambda row: len(texts[row])), list[list[int]]()
+            for begin in range(0, len(texts), batch_size):
+                ids, mask = padded([texts[row] for row in order[begin : begin + batch_size]])
+                out = model(name).generate(
+                    input_ids=ids.to(device), attention_mask=mask.to(device), num_beams=beams, do_sample=False,
+                    max_new_tokens=TARGET, **options,
+                )  # fmt: skip
+                found += out[:, 1:].tolist()
+            return [found[place] for place in sorted(range(len(order)), key=order.__getitem__)]
 
         return run
 
-    return {
-        "gpt2-b1": generate(1, PROMPT, NEW),
-        "gpt2-b8": generate(8, PROMPT, NEW),
-        "gpt2-prefill": generate(1, LONG, 1),
-        "marian-greedy": translate(1),
-        "marian-beam4": translate(4),
-    }
+    return cases(generate, translate)
 
 
 def ct2_cases(models: Path, dtype: str, workers: int) -> dict[str, Run]:
@@ -128,56 +209,66 @@ def ct2_cases(models: Path, dtype: str, workers: int) -> dict[str, Run]:
 
     threads = {"intra_threads": max(1, THREADS // workers), "inter_threads": workers}
     gpt2 = ctranslate2.Generator(str(models / f"gpt2-ct2-{dtype}"), compute_type=dtype, **threads)
-    marian = ctranslate2.Translator(str(models / f"marian-ct2-{dtype}"), compute_type=dtype, **threads)
+    translator = cache(
+        lambda name: ctranslate2.Translator(str(models / f"{name}-ct2-{dtype}"), compute_type=dtype, **threads)
+    )
 
     def generate(batch: int, length: int, new: int) -> Run:
         texts = [[f"t{token}" for token in prompt] for prompt in prompts(batch, length)]
         options = {"max_length": new, "min_length": new, "sampling_topk": 1, "include_prompt_in_result": False}
         return lambda: [result.sequences_ids[0] for result in gpt2.generate_batch(texts, **options)]
 
-    def translate(beams: int) -> Run:
+    def translate(model: str, sentences: int, beams: int) -> Run:
         names = {0: "</s>", 1: "<unk>"}
-        texts = [[names.get(token, f"t{token}") for token in source] for source in sources()]
+        texts = [[names.get(token, f"t{token}") for token in source] for source in sources(sentences)]
         options = {"max_decoding_length": TARGET, "min_decoding_length": TARGET}
-        size = SENTENCES // workers if workers > 1 else 0
+        size = sentences // workers if workers > 1 else 0
 
         def run() -> list[list[int]]:
-            results = marian.translate_batch(texts, beam_size=beams, max_batch_size=size, **options)
+            results = translator(model).translate_batch(texts, beam_size=beams, max_batch_size=size, **options)
             return [[int(piece[1:]) for piece in result.hypotheses[0]] for result in results]
 
         return run
 
-    return {
-        "gpt2-b1": generate(1, PROMPT, NEW),
-        "gpt2-b8": generate(8, PROMPT, NEW),
-        "gpt2-prefill": generate(1, LONG, 1),
-        "marian-greedy": translate(1),
-        "marian-beam4": translate(4),
-    }
+    return cases(generate, translate)
 
 
-def serve(name: str, models: Path) -> None:
+def contender_cases(name: str, models: Path, device: str) -> dict[str, Run]:
+    library, dtype = name.split("-")
+    match library:
+        case "qkv":
+            return qkv_cases(models, device, dtype)
+        case "simple":
+            return simple_cases(models, device)
+        case "ct2" | "ct2x2":
+            return ct2_cases(models, dtype, 2 if library == "ct2x2" else 1)
+    runs = transformers_cases(models, device, dtype, MANY if library == "whole" else 64, library == "static")
+    without = {"static": "multi30k", "whole": "gpt2"}.get(library, "none")  # slower, and the same as transformers
+    return {case: run for case, run in runs.items() if not case.startswith(without)}
+
+
+def serve(name: str, models: Path, device: str) -> None:
     """Run cases as they are named on standard input, and answer with one line of JSON each."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print to standard output
-    library, dtype = name.split("-")
     try:
-        if library == "qkv":
-            cases = qkv_cases(models, dtype)
-        elif library == "transformers":
-            cases = transformers_cases(models, dtype)
-        else:
-            cases = ct2_cases(models, dtype, 2 if library == "ct2x2" else 1)
+        runs = contender_cases(name, models, device)
     except Exception as error:  # a library or a checkpoint that is not there
         print(json.dumps({"error": f"{type(error).__name__}: {error}"[:200]}), file=answers)
         return
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
+        if line.strip() not in runs:
+            print(json.dumps({"skipped": True}), file=answers)
+            continue
         begin = time.perf_counter()
-        tokens = cases[line.strip()]()
-        print(
-            json.dumps({"seconds": time.perf_counter() - begin, "tokens": tokens, "mib": peak_memory()}), file=answers
-        )
+        try:
+            tokens = runs[line.strip()]()
+        except Exception as error:  # a case that the library does not support
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"[:200]}), file=answers)
+            continue
+        taken = time.perf_counter() - begin
+        print(json.dumps({"seconds": taken, "tokens": tokens, "mib": peak_memory()}), file=answers)
 
 
 def peak_memory() -> int:
@@ -189,10 +280,20 @@ def peak_memory() -> int:
 class Contender:
     """A contender in its own process."""
 
-    def __init__(self, name: str, models: Path) -> None:
+    def __init__(self, name: str, models: Path, device: str) -> None:
         self.name = name
         environment = os.environ | {"OMP_NUM_THREADS": str(THREADS), "QKV_CHECK_SHAPES": "0", "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", "benchmarks.decoding", "--worker", name, "--models", str(models)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.decoding",
+            "--worker",
+            name,
+            "--models",
+            str(models),
+            "--device",
+            device,
+        ]
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -201,7 +302,10 @@ class Contender:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.ready = self._answer()
+
+    def start(self) -> dict[str, Any]:
+        """Wait until the contender is ready; contenders start at the same time."""
+        return self._answer()
 
     def run(self, case: str) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -228,36 +332,49 @@ def agreement(tokens: list[list[int]], reference: list[list[int]]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, default=Path(".peers/models"))
-    parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--cases")
+    parser.add_argument("--contenders")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--worker")
     options = parser.parse_args()
     if options.worker:
-        serve(options.worker, options.models)
+        serve(options.worker, options.models, options.device)
         return
+    device = options.device
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     make_models(options.models)
+    names = options.contenders.split(",") if options.contenders else CONTENDERS[device]
     contenders = []
-    for name in options.contenders.split(","):
-        contender = Contender(name, options.models)
-        if "error" in contender.ready:
-            print(f"left out: {name} ({contender.ready['error']})")
+    for contender in [Contender(name, options.models, device) for name in names]:
+        if "error" in (answer := contender.start()):
+            print(f"left out: {contender.name} ({answer['error']})")
         else:
             contenders.append(contender)
-    for case in options.cases.split(","):
-        compare(case, contenders, options.rounds)
+    least = 1.0 if device == "cpu" else LEAST_AGREEMENT_GPU
+    for case in options.cases.split(",") if options.cases else CASES[device]:
+        compare(case, contenders, options.rounds, LEAST_AGREEMENT.get(case, least))
 
 
-def compare(case: str, contenders: list[Contender], rounds: int) -> None:
+def compare(case: str, contenders: list[Contender], rounds: int, least_agreement: float) -> None:
     """Print the speed of each contender, and its median ratio to the others within a round."""
     tokens, memory = {}, {}
     for contender in contenders:
         answer = contender.run(case)  # also warms up
+        if "skipped" in answer:
+            continue
+        if "error" in answer:
+            print(f"{case}: left out: {contender.name} ({answer['error']})")
+            continue
         tokens[contender.name], memory[contender.name] = answer["tokens"], answer["mib"]
+    contenders = [contender for contender in contenders if contender.name in tokens]
     exact = [name for name in tokens if name.endswith("float32")]
     for name in exact[1:]:
         share = agreement(tokens[name], tokens[exact[0]])
-        if share < LEAST_AGREEMENT.get(case, 1.0):
+        if share < least_agreement:
             print(f"{case}: {name} and {exact[0]} agree on {share:.1%} of the tokens only; no speed is printed")
             return
     times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
@@ -273,7 +390,7 @@ def compare(case: str, contenders: list[Contender], rounds: int) -> None:
         row: dict[str, Any] = {
             "case": case,
             "who": name,
-            "tokens_per_s": round(CASES[case] / statistics.median(seconds), 1),
+            "tokens_per_s": round(TOKENS[case] / statistics.median(seconds), 1),
         }
         row |= {"seconds": round(statistics.median(seconds), 4), "mib": memory[name]}
         if exact:
@@ -284,20 +401,21 @@ def compare(case: str, contenders: list[Contender], rounds: int) -> None:
 
 def make_models(models: Path) -> None:
     """Write random checkpoints of transformers, unless they are there."""
-    if (models / "gpt2" / "config.json").exists() and (models / "marian" / "config.json").exists():
+    if all((models / name / "config.json").exists() for name in ("gpt2", "marian", "multi30k")):
         return
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 
     torch.manual_seed(0)
     GPT2LMHeadModel(GPT2Config()).save_pretrained(models / "gpt2")
-    config = MarianConfig(
-        vocab_size=VOCABULARY, d_model=512, encoder_layers=6, decoder_layers=6, encoder_attention_heads=8,
-        decoder_attention_heads=8, encoder_ffn_dim=2048, decoder_ffn_dim=2048, pad_token_id=9999,
-        decoder_start_token_id=9999, eos_token_id=0, forced_eos_token_id=0, max_position_embeddings=512,
-        activation_function="relu", scale_embedding=True,
-    )  # fmt: skip
-    MarianMTModel(config).save_pretrained(models / "marian")
+    for name, width, heads, layers, ffn in (("marian", 512, 8, 6, 2048), ("multi30k", 128, 4, 4, 256)):
+        config = MarianConfig(
+            vocab_size=VOCABULARY, d_model=width, encoder_layers=layers, decoder_layers=layers,
+            encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=ffn, decoder_ffn_dim=ffn,
+            pad_token_id=9999, decoder_start_token_id=9999, eos_token_id=0, forced_eos_token_id=0,
+            max_position_embeddings=512, activation_function="relu", scale_embedding=True,
+        )  # fmt: skip
+        MarianMTModel(config).save_pretrained(models / name)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ pytest.importorskip("triton")
 
 from qkv.errors import InputError, Unsupported
 from qkv.generation.decoder_stack import decoder_stack
-from qkv.generation.gpu.gpu_stack import AttentionChoice, Choice, GPUStack, GreedySelection
+from qkv.generation.gpu.choices import AttentionChoice, Choice, choose, choose_attention, fit
+from qkv.generation.gpu.gpu_stack import GPUStack
+from qkv.generation.gpu.weights import GPUWeights
 from qkv.models.gpt2 import GPT2, GPT2Config
 from qkv.models.transformer import Transformer, TransformerConfig
 
@@ -53,8 +55,12 @@ def error(found, truth):
     return ((found.double() - truth.double()).norm() / truth.double().norm()).item()
 
 
+def gpu_stack(stack, dtype, *sizes, **options):
+    return GPUStack(GPUWeights(stack, dtype, DEVICE), *sizes, **options)
+
+
 def always(*choice):
-    return lambda rows, outputs, inputs: Choice(*choice)
+    return lambda rows, outputs, inputs, dtype: Choice(*choice)
 
 
 @torch.no_grad()
@@ -74,7 +80,7 @@ def always(*choice):
 def test_steps_of_gpt2(rows, dtype, choice):
     model, ids = gpt2(), tokens(rows, 5)
     options = {} if choice is None else {"chooser": always(*choice)}
-    stack = GPUStack(decoder_stack(model), dtype, rows, 7, device=DEVICE, **options)
+    stack = gpu_stack(decoder_stack(model), dtype, rows, 7, **options)
     stack.prefill(range(rows), ids[:, :3].tolist())
     truth = model(ids)
     for step in (3, 4):
@@ -86,10 +92,10 @@ def test_steps_of_gpt2(rows, dtype, choice):
 def test_few_and_many_rows_can_mix():
     model, ids = gpt2(layers=1), tokens(2, 2)
 
-    def mixed(rows, outputs, inputs):
+    def mixed(rows, outputs, inputs, dtype):
         return Choice("vector", 4) if outputs == 24 else Choice("matrix", 16, 16)
 
-    stack = GPUStack(decoder_stack(model), "float32", 2, 7, device=DEVICE, chooser=mixed)
+    stack = gpu_stack(decoder_stack(model), "float32", 2, 7, chooser=mixed)
     for step in range(2):
         logits = stack.step(ids[:, step].int(), int32([step] * 2))
     assert error(logits, model(ids)[:, 1]) < 1e-5
@@ -101,7 +107,7 @@ def test_few_and_many_rows_can_mix():
 def test_steps_of_a_transformer(rows, norm):
     model = transformer(norm=norm, activation="silu" if norm == "pre" else "gelu")
     source, lengths, of = tokens(3, 6), torch.tensor([6, 2, 5], device=DEVICE), torch.tensor([2, 1, 0, 2, 1])[:rows]
-    stack = GPUStack(decoder_stack(model), "float32", rows, 4, 3, 8, device=DEVICE)
+    stack = gpu_stack(decoder_stack(model), "float32", rows, 4, 3, 8)
     stack.set_memory(range(3), model.encode(source, lengths).hidden, lengths)
     stack.memory_of.copy_(of)
     ids = tokens(rows, 3)
@@ -115,14 +121,14 @@ def test_steps_of_a_transformer(rows, norm):
 @pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
 def test_activations(activation):
     model, ids = gpt2(layers=1, activation=activation, tie_embeddings=False), tokens(5, 1)
-    stack = GPUStack(decoder_stack(model), "float32", 5, 4, device=DEVICE)
+    stack = gpu_stack(decoder_stack(model), "float32", 5, 4)
     assert error(stack.step(ids[:, 0].int(), int32([0] * 5)), model(ids)[:, 0]) < 1e-5
 
 
 @torch.no_grad()
 def test_rows_have_their_own_positions_and_share_tokens_through_the_table():
     model, ids = gpt2(layers=1), tokens(5, 4)
-    stack = GPUStack(decoder_stack(model), "float32", 5, 6, device=DEVICE)
+    stack = gpu_stack(decoder_stack(model), "float32", 5, 6)
     prompts = [ids[0, :3], ids[1, :3], ids[2, :1], ids[3, :0], ids[4, :3]]
     stack.prefill(range(5), [prompt.tolist() for prompt in prompts])
     stack.table.copy_(stack.table[torch.tensor([0, 0, 2, 3, 1], device=DEVICE)])  # rows 1 and 4 continue 0 and 1
@@ -138,7 +144,7 @@ def test_rows_have_their_own_positions_and_share_tokens_through_the_table():
 @torch.no_grad()
 def test_attention_splits_long_texts():
     model, ids = gpt2(layers=1, max_length=32), tokens(5, 22)
-    stack = GPUStack(decoder_stack(model), "float32", 5, 24, device=DEVICE, attention=AttentionChoice(4 * 8, 4, 8))
+    stack = gpu_stack(decoder_stack(model), "float32", 5, 24, attention=AttentionChoice(4 * 8, 4, 8))
     stack.prefill(range(5), ids[:, :20].tolist())
     positions = [20, 3, 8, 17, 0]
     logits = stack.step(
@@ -151,27 +157,29 @@ def test_attention_splits_long_texts():
     assert error(logits, truth[:, 20]) < 1e-5
 
 
-def test_greedy_selection_takes_the_lowest_of_equal_tokens():
-    logits = torch.randn(3, 4100, device=DEVICE)
-    logits[0, 4099] = logits[0, 2500] = logits[0, 2501] = 9.0
-    logits[1, 0] = 9.0
-    ids, positions = int32([0, 0, 0]), int32([4, 5, 6])
-    token, log_p = GreedySelection(3, 4100, DEVICE)(logits, ids, positions)
-    assert token.tolist() == [2500, 0, int(logits[2].argmax())] == ids.tolist()
-    assert positions.tolist() == [5, 6, 7]
-    torch.testing.assert_close(log_p, logits.log_softmax(-1).amax(-1))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_choices_fit_all_shapes(dtype):
+    for rows in (1, 4, 5, 16, 17, 64, 65, 640):
+        assert choose_attention(rows).elements % 256 == 0
+        for outputs, inputs in ((50257, 768), (768, 3072), (3072, 768), (2304, 768), (768, 768), (24, 16)):
+            choice = choose(rows, outputs, inputs, dtype)
+            assert (choice.kind == "vector") == (rows <= 4)
+            assert choice.kind != "vector" or choice.block_n % choice.warps == 0
+            assert choice.kind != "cublas" or dtype == "float32"
+            small = fit(choice, 128, 2, 100_000)
+            assert small.stages * small.block_k * 2 * (small.block_n + 128) <= 100_000
 
 
 def test_errors():
     stack = decoder_stack(gpt2())
     with pytest.raises(InputError, match="at least one row"):
-        GPUStack(stack, "float32", 0, 4, device=DEVICE)
+        gpu_stack(stack, "float32", 0, 4)
     with pytest.raises(InputError, match="longer than the capacity"):
-        GPUStack(stack, "float32", 1, 2, device=DEVICE).prefill([0], [[1, 2, 3]])
+        gpu_stack(stack, "float32", 1, 2).prefill([0], [[1, 2, 3]])
     with pytest.raises(InputError, match="memory_rows"):
-        GPUStack(decoder_stack(transformer()), "float32", 1, 4, device=DEVICE)
+        gpu_stack(decoder_stack(transformer()), "float32", 1, 4)
     with pytest.raises(Unsupported, match="powers of two"):
-        GPUStack(decoder_stack(gpt2(heads=2)), "float32", 1, 4, device=DEVICE)
+        gpu_stack(decoder_stack(gpt2(heads=2)), "float32", 1, 4)
 
 
 @torch.no_grad()
@@ -181,7 +189,7 @@ def test_errors():
 def test_steps_in_a_cuda_graph(rows, dtype):
     torch.manual_seed(0)
     model, ids = GPT2(GPT2Config(layers=3)).eval().cuda(), tokens(rows, 40, 50257)
-    stack = GPUStack(decoder_stack(model), dtype, rows, 64)
+    stack = gpu_stack(decoder_stack(model), dtype, rows, 64)
     stack.prefill(range(rows), ids[:, :36].tolist())
     now, positions = ids[:, 36].int(), int32([36] * rows)
     stream = torch.cuda.Stream()

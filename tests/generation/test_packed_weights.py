@@ -20,19 +20,16 @@ def _kernels():
 def test_products(dtype):
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(200, 150), torch.randn(2, 7, 200)
-    base = torch.randn(7, 150)
+    base, weight = torch.randn(7, 150), layer.weight.detach().double()
     packed = PackedWeights(layer, dtype)
-    part = layer.weight[10:140, 30:180]  # a part of a matrix, as in a layer applied step by step
     with torch.inference_mode():
         truths = [
-            layer.double()(x.double()),
-            torch.addmm(base.double(), x[0].double(), layer.weight.t()),
-            F.linear(x[..., 30:180].double(), part.double()),
+            F.linear(x.double(), weight, layer.bias.double()),
+            torch.addmm(base.double(), x[0].double(), weight.t()),
+            F.linear(x[..., 30:180].double(), weight[10:140, 30:180]),
         ]
-        layer.float()
-        packed = PackedWeights(layer, dtype)
         with packed:
-            part = layer.weight[10:140, 30:180]
+            part = layer.weight[10:140, 30:180]  # a part of a matrix, as in a layer applied step by step
             results = [layer(x), torch.addmm(base, x[0], layer.weight.t()), F.linear(x[..., 30:180], part)]
     assert len(packed._packed) == 2  # nothing was left to PyTorch
     for result, truth in zip(results, truths, strict=True):

@@ -7,7 +7,7 @@ so the batch stays full whatever the lengths. Results equal those of the simple 
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -17,7 +17,7 @@ from qkv.generation.decode import GenerationConfig
 from qkv.generation.runner import Runner
 from qkv.generation.sampling import sample_from, uniform_numbers
 from qkv.generation.speculative import Draft, accepted
-from qkv.types import Float, Int, Tensor
+from qkv.types import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,6 @@ def decode_requests(
     """Yield (index, hypotheses) of each request as it is finished, in any order."""
     queue = deque(enumerate(requests))
     if config.sampling is None and config.num_beams > 1:
-        if tokens.end is None:
-            raise InputError("beam search requires an end token")
         return BeamDecoder(runner, queue, tokens, config).run()
     return TokenDecoder(runner, queue, tokens, config, speculation).run()
 
@@ -77,6 +75,13 @@ class Speculation:
 
     draft: Draft
     tokens: int = 5
+
+
+def require_end(tokens: Tokens) -> int:
+    """Return the end token; raise an error without one."""
+    if tokens.end is None:
+        raise InputError("beam search requires an end token")
+    return tokens.end
 
 
 class Constraints:
@@ -117,7 +122,7 @@ class TokenDecoder:
         queue: deque[tuple[int, Request]],
         tokens: Tokens,
         config: GenerationConfig,
-        speculation: Speculation | None,
+        speculation: Speculation | None = None,
     ) -> None:
         self._runner, self._config, self._speculation = runner, config, speculation
         self._constraints = Constraints(tokens)
@@ -146,10 +151,10 @@ class TokenDecoder:
             (row,) = self._admit(deque([0]))
         finished: list[ActiveRow] = []
         while not finished:
+            sent = len(row.tokens)
             with torch.inference_mode():  # not while the generator is suspended
                 finished = self._step([row])
-            if row.tokens[-1] != self._constraints.end:
-                yield row.tokens[-1]
+            yield from (token for token in row.tokens[sent:] if token != self._constraints.end)
 
     def _admit(self, free: deque[int]) -> list["ActiveRow"]:
         """Give free rows to the next requests in the queue."""
@@ -266,6 +271,99 @@ def _at(uniform: Float[Tensor, "steps"] | None, step: int) -> Float[Tensor, ""]:
     return uniform[step]
 
 
+@dataclass(frozen=True)
+class Beams:
+    """Hypotheses of groups of beams: the unfinished ones, and the best finished ones."""
+
+    running: Float[Tensor, "groups beams"]  # log p of the unfinished hypotheses
+    history: Int[Tensor, "groups beams steps"]  # their tokens
+    scores: Float[Tensor, "groups beams"]  # of the finished hypotheses, best first; -inf for empty slots
+    finished: Int[Tensor, "groups beams steps"]  # their tokens
+    lengths: Int[Tensor, "groups beams"]
+
+    @classmethod
+    def empty(cls, groups: int, beams: int, steps: int, device: torch.device) -> "Beams":
+        """Return groups without hypotheses."""
+        none = torch.full((groups, beams), -torch.inf, device=device)
+        tokens = torch.zeros((groups, beams, steps), dtype=torch.long, device=device)
+        return cls(none, tokens, none.clone(), tokens.clone(), tokens[:, :, 0].clone())
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.running, self.history, self.scores, self.finished, self.lengths
+
+    def select(self, groups: Int[Tensor, "groups"]) -> "Beams":
+        """Return some of the groups."""
+        return Beams(*(tensor[groups] for tensor in self.tensors))
+
+    def cpu(self) -> "Beams":
+        """Return the groups in the memory of the host."""
+        return Beams(*(tensor.cpu() for tensor in self.tensors))
+
+    def store(self, groups: Int[Tensor, "groups"], beams: "Beams") -> None:
+        """Replace some of the groups."""
+        for old, new in zip(self.tensors, beams.tensors, strict=True):
+            old[groups] = new
+
+    def begin(self, groups: Sequence[int]) -> None:
+        """Empty groups. All beams start out equal: all but one are disabled, or each would find the same hypotheses."""
+        self.running[groups] = -torch.inf
+        self.running[groups, 0] = 0.0
+        self.scores[groups] = -torch.inf
+
+    def extend(
+        self,
+        log_p: Float[Tensor, "groups beams k"],
+        tokens: Int[Tensor, "groups beams k"],
+        steps: Int[Tensor, "groups 1"],
+        limits: Int[Tensor, "groups 1"],
+        end: int,
+        config: GenerationConfig,
+    ) -> tuple["Beams", Int[Tensor, "groups beams"], Int[Tensor, "groups beams"], Bool[Tensor, "groups"]]:
+        """Extend every hypothesis by one of its `k` best next tokens, after `steps` tokens of at most `limits`.
+
+        Return the new beams, their parents and last tokens, and whether the search of each group has ended. It never
+        waits for a GPU.
+        """
+        beams, penalty = self.running.shape[1], config.length_penalty
+        totals = (self.running[:, :, None] + log_p).flatten(1)
+        scores, indices = totals.topk(min(2 * beams, totals.shape[1]))
+        beam, token = indices // log_p.shape[2], tokens.flatten(1).gather(1, indices)
+        is_end = token.eq(end)
+        # A hypothesis ends only if the end token is among the `num_beams` best candidates.
+        ends = scores.masked_fill(~is_end, -torch.inf)[:, :beams] / (steps + 1) ** penalty
+        merged = self._finish(ends, beam[:, :beams], steps)
+        running, rank = scores.masked_fill(is_end, -torch.inf).topk(beams)
+        beam, token = beam.gather(1, rank), token.gather(1, rank)
+        # Exact: an upper bound, as log p can only fall, and the length grow to its maximum.
+        bound = running / (limits if config.exact else steps + 2) ** penalty
+        done = ~(bound.amax(dim=1) > merged.scores[:, -1])  # also if the scores are NaN
+        history = self._history_of(beam)
+        history.scatter_(2, steps[:, :, None].expand(-1, beams, 1), token[:, :, None])
+        return replace(merged, running=running, history=history), beam, token, done
+
+    def _finish(
+        self, scores: Float[Tensor, "groups beams"], beam: Int[Tensor, "groups beams"], steps: Int[Tensor, "groups 1"]
+    ) -> "Beams":
+        """Keep the best finished hypotheses, with those that end now."""
+        if not scores.is_cuda and not (scores > -torch.inf).any():
+            return self
+        best, rank = torch.cat((self.scores, scores), dim=1).topk(scores.shape[1])
+        tokens = torch.cat((self.finished, self._history_of(beam)), dim=1)
+        lengths = torch.cat((self.lengths, steps.expand_as(scores)), dim=1)
+        finished = tokens.gather(1, rank[:, :, None].expand(-1, -1, tokens.shape[2]))
+        return replace(self, scores=best, finished=finished, lengths=lengths.gather(1, rank))
+
+    def _history_of(self, beam: Int[Tensor, "groups beams"]) -> Int[Tensor, "groups beams steps"]:
+        return self.history.gather(1, beam[:, :, None].expand_as(self.history))
+
+    def hypotheses(self, group: int, count: int) -> list[Hypothesis]:
+        """Return the `count` best finished hypotheses of a group, best first."""
+        tensors = self.scores, self.finished, self.lengths
+        slots = zip(*(tensor[group, :count].tolist() for tensor in tensors), strict=True)
+        return [Hypothesis(tuple(tokens[:length]), score) for score, tokens, length in slots if score != -torch.inf]
+
+
 class BeamDecoder:
     """Beam search: `num_beams` rows per request, all of one length."""
 
@@ -274,30 +372,29 @@ class BeamDecoder:
     ) -> None:
         self._runner, self._queue, self._config = runner, queue, config
         self._constraints = Constraints(tokens)
-        assert tokens.end is not None
-        self._end = tokens.end
+        self._end = require_end(tokens)
         self._beams = config.num_beams
-        groups = runner.rows // self._beams
-        if groups < 1:
+        self._groups = runner.rows // self._beams
+        if self._groups < 1:
             raise InputError(f"num_beams {self._beams} exceeds the {runner.rows} rows of the batch")
-        longest = max(request.max_new_tokens for _, request in queue) + 1 if queue else 1
-        self._running = torch.full((groups, self._beams), -torch.inf)  # log p of the unfinished hypotheses
-        self._history = torch.zeros((groups, self._beams, longest), dtype=torch.long)  # their tokens
-        self._scores = torch.full((groups, self._beams), -torch.inf)  # of the finished hypotheses, best first
-        self._finished = torch.zeros((groups, self._beams, longest), dtype=torch.long)  # their tokens
-        self._lengths = torch.zeros((groups, self._beams), dtype=torch.long)
+        self._state = self._empty_beams()
+
+    def _empty_beams(self) -> Beams:
+        longest = max((request.max_new_tokens for _, request in self._queue), default=0) + 1
+        return Beams.empty(self._groups, self._beams, longest, self._runner.device)
 
     def run(self) -> Iterator[Result]:
         """Yield the hypotheses of each request once its search has ended."""
-        free, active = deque(range(len(self._running))), list[ActiveGroup]()
+        free, active = deque(range(self._groups)), list[ActiveGroup]()
         while self._queue or active:
             with torch.inference_mode():
                 active += self._admit(free)
                 done = self._step(active)
+                results = [(group.index, self._hypotheses(group.group)) for group in done]
             for group in done:
                 active.remove(group)
                 free.append(group.group)
-                yield group.index, self._hypotheses(group.group)[: self._config.num_return_sequences]
+            yield from results
 
     def _admit(self, free: deque[int]) -> list["ActiveGroup"]:
         admitted = []
@@ -310,45 +407,26 @@ class BeamDecoder:
             self._runner.reset(rows, [row // self._beams for row in rows] if sources else ())
             if sources:
                 self._runner.encode(groups, sources)
-            # All beams start out equal: disable all but one, or each would find the same hypotheses.
-            self._running[groups] = -torch.inf
-            self._running[groups, 0] = 0.0
-            self._scores[groups] = -torch.inf
+            self._state.begin(groups)
         return admitted
 
     def _step(self, active: list["ActiveGroup"]) -> list["ActiveGroup"]:
         """Extend the hypotheses of every group by one token; return the groups that are done."""
-        beams, penalty = self._beams, self._config.length_penalty
-        best, tokens, rows_run = self._candidates(active)
+        log_p, tokens, rows_run = self._candidates(active)
         groups = torch.tensor([group.group for group in active])
         steps = torch.tensor([group.step for group in active])[:, None]
-        totals = (self._running[groups][:, :, None] + best[rows_run]).flatten(1)
-        scores, indices = totals.topk(min(2 * beams, totals.shape[1]))
-        beam, token = indices // best.shape[1], tokens[rows_run].flatten(1).gather(1, indices)
-        is_end = token.eq(self._end)
-        # A hypothesis ends only if the end token is among the `num_beams` best candidates.
-        ends = scores.masked_fill(~is_end, -torch.inf)[:, :beams] / (steps + 1) ** penalty
-        self._finish(groups, ends, beam[:, :beams], steps)
-        running, rank = scores.masked_fill(is_end, -torch.inf).topk(beams)
-        beam, token = beam.gather(1, rank), token.gather(1, rank)
-        if self._config.exact:  # upper bound: log p can only fall, and the length grow to its maximum
-            limits = torch.tensor([group.request.max_new_tokens for group in active])[:, None]
-            bound = running / (limits + 1) ** penalty
-        else:
-            bound = running / (steps + 2) ** penalty
-        done = (~(bound.amax(dim=1) > self._scores[groups, -1])).tolist()  # also if the scores are NaN
-        self._running[groups] = running
-        history = self._history[groups[:, None], beam]
-        history.scatter_(2, steps[:, :, None].expand(-1, beams, 1), token[:, :, None])
-        self._history[groups] = history
-        first = groups[:, None] * beams
-        going = torch.tensor([not is_done for is_done in done])
+        limits = torch.tensor([group.request.max_new_tokens + 1 for group in active])[:, None]
+        beams, parents, _, done = self._state.select(groups).extend(
+            log_p[rows_run], tokens[rows_run], steps, limits, self._end, self._config
+        )
+        self._state.store(groups, beams)
+        first, going = groups[:, None] * self._beams, ~done
         if going.any():
-            rows = (first + torch.arange(beams))[going].flatten()
-            self._runner.reorder(rows, (first + beam)[going].flatten())
+            rows = (first + torch.arange(self._beams))[going].flatten()
+            self._runner.reorder(rows, (first + parents)[going].flatten())
         for group in active:
             group.step += 1
-        return [group for group, is_done in zip(active, done, strict=True) if is_done]
+        return [group for group, is_done in zip(active, done.tolist(), strict=True) if is_done]
 
     def _candidates(
         self, active: list["ActiveGroup"]
@@ -357,13 +435,8 @@ class BeamDecoder:
 
         In its first step, a group has one row.
         """
-        beams, rows, requests, steps, rows_run = (
-            self._beams,
-            list[int](),
-            list[Request](),
-            list[int](),
-            list[list[int]](),
-        )
+        beams, history = self._beams, self._state.history
+        rows, requests, steps, rows_run = list[int](), list[Request](), list[int](), list[list[int]]()
         for group in active:
             count = beams if group.step else 1
             rows_run.append([len(rows) + min(beam, count - 1) for beam in range(beams)])
@@ -371,11 +444,11 @@ class BeamDecoder:
             requests += [group.request] * count
             steps += [group.step] * count
         if all(steps):
-            last = torch.cat([self._history[group.group, :, group.step - 1] for group in active])
+            last = torch.cat([history[group.group, :, group.step - 1] for group in active])
             logits = self._runner.step(torch.tensor(rows), last)
         else:
             tokens = [
-                [[int(token)] for token in self._history[group.group, :, group.step - 1]]
+                [[int(token)] for token in history[group.group, :, group.step - 1]]
                 if group.step
                 else [list(group.request.prompt)]
                 for group in active
@@ -386,28 +459,8 @@ class BeamDecoder:
         values, indices = self._runner.top_k(logits, min(2 * beams, logits.shape[1]))
         return values - normalizer[:, None], indices, torch.tensor(rows_run)
 
-    def _finish(
-        self,
-        groups: Int[Tensor, "groups"],
-        scores: Float[Tensor, "groups beams"],
-        beam: Int[Tensor, "groups beams"],
-        steps: Int[Tensor, "groups 1"],
-    ) -> None:
-        """Keep the best finished hypotheses, with those that end now."""
-        if not (scores > -torch.inf).any():
-            return
-        best, rank = torch.cat((self._scores[groups], scores), dim=1).topk(self._beams)
-        tokens = torch.cat((self._finished[groups], self._history[groups[:, None], beam]), dim=1)
-        lengths = torch.cat((self._lengths[groups], steps.expand_as(scores)), dim=1)
-        self._scores[groups] = best
-        self._finished[groups] = tokens.gather(1, rank[:, :, None].expand(-1, -1, tokens.shape[2]))
-        self._lengths[groups] = lengths.gather(1, rank)
-
     def _hypotheses(self, group: int) -> list[Hypothesis]:
-        slots = zip(
-            self._scores[group].tolist(), self._finished[group].tolist(), self._lengths[group].tolist(), strict=True
-        )
-        return [Hypothesis(tuple(tokens[:length]), score) for score, tokens, length in slots if score != -torch.inf]
+        return self._state.hypotheses(group, self._config.num_return_sequences)
 
 
 @dataclass(eq=False)

@@ -1,10 +1,13 @@
 """The decoding engine: packed weights, cached keys and values, and continuous batching for one model.
 
-It runs GPT-2 and the Transformer on CPUs. Other models, and terms that the kernels do not implement, are decoded by the
-simple searches (`generate`), with the same results.
+It runs GPT-2 and the Transformer on CPUs and CUDA devices, in the type of their weights unless told otherwise. Other
+models, and terms that the kernels do not implement, are decoded by the simple searches (`generate`), with the same
+results.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -35,30 +38,31 @@ MAX_CACHE_BYTES = 2**30
 DRAFT_TOKENS = 5  # guesses per step in speculative decoding
 
 
-class Engine:
+class Engine(ABC):
     """Decodes requests with one model; made by `Engine.build`."""
 
-    def __init__(self, decoder: PackedStack, encoder: PackedStack | None) -> None:
-        self._decoder, self._encoder = decoder, encoder
-
-    @classmethod
-    def build(cls, model: nn.Module, dtype: DType = "auto") -> "Engine":
+    @staticmethod
+    def build(model: nn.Module, dtype: DType = "auto") -> "Engine":
         """Pack the weights of a model; raise `Unsupported` if it has no fast decoder on its device."""
         require_plain(model)
-        device = next(model.parameters()).device
-        if device.type != "cpu":
-            raise Unsupported("fast decoding", f"the device {device}")
-        decoder = decoder_stack(model)
+        device, decoder = next(model.parameters()).device, decoder_stack(model)
         trim_heap()  # what loading the model has freed, e.g. a parsed tokenizer.json
         weight_type = _weight_type(decoder.embed.weight.dtype) if dtype == "auto" else dtype
-        encoder = PackedStack(encoder_stack(model), weight_type) if isinstance(model, Transformer) else None
-        return cls(PackedStack(decoder, weight_type), encoder)
+        if device.type == "cpu":
+            encoder = PackedStack(encoder_stack(model), weight_type) if isinstance(model, Transformer) else None
+            return CPUEngine(PackedStack(decoder, weight_type), encoder)
+        if device.type != "cuda":
+            raise Unsupported("fast decoding", f"the device {device}")
+        if find_spec("triton") is None:
+            raise Unsupported("fast decoding", "GPUs without Triton")
+        from qkv.generation.gpu.engine import GPUEngine
+
+        return GPUEngine(model, weight_type)
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """The kernels that run, e.g. "CPU kernels (AVX-512), bfloat16 weights"."""
-        sets = ", ".join(name for bit, name in FEATURES.items() if features() & bit) or "portable"
-        return f"CPU kernels ({sets}), {self._decoder.dtype} weights"
 
     def decode(
         self,
@@ -77,11 +81,11 @@ class Engine:
         """
         if not requests:
             return iter(())
-        runner = self._runner(requests, config, batch_size, draft_tokens if draft is not None else 0)
-        speculation = self._speculation(draft, draft_tokens, requests, config, runner.rows)
         # The longest first: a long request that starts last would keep a nearly empty batch busy.
         order = sorted(range(len(requests)), key=lambda index: -_expected_length(requests[index]))
-        results = decode_requests(runner, [requests[index] for index in order], tokens, config, speculation)
+        self._check_draft(draft, draft_tokens, config)
+        ordered = [requests[index] for index in order]
+        results = self._decode(ordered, tokens, config, batch_size, draft, draft_tokens)
         return ((order[index], hypotheses) for index, hypotheses in results)
 
     def stream(
@@ -94,6 +98,87 @@ class Engine:
         draft_tokens: int = DRAFT_TOKENS,
     ) -> Iterator[int]:
         """Yield the tokens of one request as they are generated."""
+        self._check_draft(draft, draft_tokens, config)
+        return self._stream(request, tokens, config, draft, draft_tokens)
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+
+    @abstractmethod
+    def _decode(
+        self,
+        requests: Sequence[Request],
+        tokens: Tokens,
+        config: GenerationConfig,
+        batch_size: int | None,
+        draft: "Engine | PromptLookup | None",
+        draft_tokens: int,
+    ) -> Iterator[Result]:
+        """Yield the results of requests, which start in this order."""
+
+    @abstractmethod
+    def _stream(
+        self,
+        request: Request,
+        tokens: Tokens,
+        config: GenerationConfig,
+        draft: "Engine | PromptLookup | None",
+        draft_tokens: int,
+    ) -> Iterator[int]:
+        """Yield the tokens of one request."""
+
+    def _check_draft(self, draft: "Engine | PromptLookup | None", draft_tokens: int, config: GenerationConfig) -> None:
+        if draft is None:
+            return
+        if config.num_beams > 1:
+            raise InputError("speculative decoding supports greedy search and sampling only, not beam search")
+        if draft_tokens < 1:
+            raise InputError(f"draft_tokens must be at least 1, not {draft_tokens}")
+        if isinstance(draft, Engine) and draft.vocab_size != self.vocab_size:
+            raise InputError(
+                f"the assistant has {draft.vocab_size:,} tokens and the model {self.vocab_size:,}: "
+                "speculative decoding needs the same vocabulary"
+            )
+
+
+class CPUEngine(Engine):
+    """Decodes requests on the CPU, with packed weights."""
+
+    def __init__(self, decoder: PackedStack, encoder: PackedStack | None) -> None:
+        self._decoder, self._encoder = decoder, encoder
+
+    @property
+    def description(self) -> str:
+        sets = ", ".join(name for bit, name in FEATURES.items() if features() & bit) or "portable"
+        return f"CPU kernels ({sets}), {self._decoder.dtype} weights"
+
+    @property
+    def vocab_size(self) -> int:
+        return self._decoder.vocab_size
+
+    def _decode(
+        self,
+        requests: Sequence[Request],
+        tokens: Tokens,
+        config: GenerationConfig,
+        batch_size: int | None,
+        draft: "Engine | PromptLookup | None",
+        draft_tokens: int,
+    ) -> Iterator[Result]:
+        runner = self._runner(requests, config, batch_size, draft_tokens if draft is not None else 0)
+        speculation = self._speculation(draft, draft_tokens, requests, config, runner.rows)
+        return decode_requests(runner, requests, tokens, config, speculation)
+
+    def _stream(
+        self,
+        request: Request,
+        tokens: Tokens,
+        config: GenerationConfig,
+        draft: "Engine | PromptLookup | None",
+        draft_tokens: int,
+    ) -> Iterator[int]:
         runner = self._runner([request], config, 1, draft_tokens if draft is not None else 0)
         speculation = self._speculation(draft, draft_tokens, [request], config, 1)
         return stream_request(runner, request, tokens, config, speculation)
@@ -108,17 +193,12 @@ class Engine:
     ) -> Speculation | None:
         if draft is None:
             return None
-        if config.num_beams > 1 or self._encoder is not None:
-            raise InputError("speculative decoding supports greedy search and sampling with language models only")
-        if draft_tokens < 1:
-            raise InputError(f"draft_tokens must be at least 1, not {draft_tokens}")
+        if self._encoder is not None:
+            raise InputError("speculative decoding supports language models only, not encoder-decoders")
         if isinstance(draft, PromptLookup):
             return Speculation(draft, draft_tokens)
-        if draft._decoder.vocab_size != self._decoder.vocab_size:
-            raise InputError(
-                f"the assistant has {draft._decoder.vocab_size:,} tokens and the model {self._decoder.vocab_size:,}: "
-                "speculative decoding needs the same vocabulary"
-            )
+        if not isinstance(draft, CPUEngine):
+            raise InputError("the assistant must be on the same device as the model")
         return Speculation(AssistantModel(draft._runner(requests, config, rows, draft_tokens)), draft_tokens)
 
     def _runner(
@@ -163,8 +243,8 @@ def require_plain(model: nn.Module) -> None:
 class EngineCache:
     """The engine of a model, rebuilt when its weights change."""
 
-    def __init__(self, model: nn.Module, dtype: DType = "auto") -> None:
-        self._model, self._dtype = model, dtype
+    def __init__(self, model: nn.Module, dtype: DType = "auto", *, enabled: bool = True) -> None:
+        self._model, self._dtype, self._enabled = model, dtype, enabled
         self._engine: Engine | None = None
         self._weights: tuple[Any, ...] = ()
         self.reason = ""  # why there is no engine
@@ -172,6 +252,8 @@ class EngineCache:
     def get(self) -> Engine | None:
         """Return the engine, or None if the model has to be decoded by the simple searches."""
         try:
+            if not self._enabled:
+                raise Unsupported("fast decoding", "a pipeline with use_engine = False")
             require_plain(self._model)
             weights = tuple((weight.data_ptr(), weight._version) for weight in self._model.parameters())
             if weights != self._weights:

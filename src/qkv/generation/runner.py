@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
+
 from qkv.types import Float, Int, Tensor
 
 
@@ -10,6 +12,8 @@ class Runner(ABC):
     """A batch of rows, each a sequence of cached tokens; a row can be reset and reused at any step."""
 
     rows: int
+    vocab_size: int
+    device: torch.device
 
     @abstractmethod
     def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
@@ -36,6 +40,16 @@ class Runner(ABC):
     @abstractmethod
     def truncate(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Drop the cached tokens of each row beyond a length."""
+
+    def step_all(self, tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append one token to every row; return the logits after it. Full rows overwrite their last token."""
+        return self.step(torch.arange(self.rows), tokens)
+
+    def prefill(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        """Fill empty rows with any number of tokens, whose logits are not needed."""
+        filled = [(row, text) for row, text in zip(rows, tokens, strict=True) if text]
+        if filled:
+            self.extend([row for row, _ in filled], [text for _, text in filled])
 
     def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
         """Return the normalizers of the logits."""

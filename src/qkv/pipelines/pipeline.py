@@ -68,7 +68,8 @@ class DecoderPipeline(Pipeline):
     """A model that generates text.
 
     It is decoded by the engine of `qkv.generation` where that supports the model, else by the simple searches. `dtype`
-    is the type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model.
+    is the type of the weights in decoding: "float32", "bfloat16", "int8", or "auto" for that of the model. Without
+    `use_engine`, a short job on a GPU need not wait for the engine's kernels to be compiled.
     """
 
     def __init__(
@@ -77,9 +78,11 @@ class DecoderPipeline(Pipeline):
         tokenizer: Tokenizer | None = None,
         device: str | torch.device = "auto",
         dtype: DType = "auto",
+        *,
+        use_engine: bool = True,
     ) -> None:
         super().__init__(model, tokenizer, device)
-        self._engine = EngineCache(self.model, dtype)
+        self._engine = EngineCache(self.model, dtype, enabled=use_engine)
         self._packed: PackedWeights | None = None
         if self.engine is None and dtype in ("bfloat16", "int8") and not is_quantized(self.model):
             self._packed = self._pack(dtype)

@@ -220,7 +220,8 @@ class TranslationTask(Task):
             logits = model(batch.source, batch.target_in, batch.source_lengths, **tree_arguments(batch))
             total += token_cross_entropy(logits, batch.target_out, IGNORE).item()
             tokens += batch.tokens
-        translations = Translator(model, self.tokenizer)([pair.source_input for pair in self.valid.pairs])
+        translator = Translator(model, self.tokenizer, use_engine=model.device.type == "cpu")
+        translations = translator([pair.source_input for pair in self.valid.pairs])
         texts = [translation.text for translation in translations]
         references = [self.tokenizer.target.normalize(pair.target) for pair in self.valid.pairs]
         scores = corpus_scores(texts, references)

@@ -24,14 +24,11 @@ class CPURunner(Runner):
     ) -> None:
         self.decoder, self.encoder = decoder, encoder
         self.rows, self.capacity = rows, capacity
+        self.vocab_size, self.device = decoder.vocab_size, torch.device("cpu")
         self.cache = decoder.cache(rows, capacity)
         self.memory = decoder.cache(sources, source_capacity) if sources else None
         self.lengths = torch.zeros(rows, dtype=torch.int32)  # cached tokens of each row
         self.source_of = torch.zeros(rows, dtype=torch.int32)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.decoder.vocab_size
 
     def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
         assert self.encoder is not None
@@ -68,10 +65,10 @@ class CPURunner(Runner):
 
     def step(self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
         index = rows.int()
-        positions = self.lengths[rows]
+        positions = self.lengths[rows].clamp(max=self.capacity - 1)
         self.cache.table[rows, positions.long()] = index
         logits = self._run(tokens.int(), index, positions, torch.arange(len(rows), dtype=torch.int32))
-        self.lengths[rows] += 1
+        self.lengths[rows] = positions + 1
         return logits
 
     def extend(

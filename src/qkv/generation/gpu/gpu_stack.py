@@ -1,15 +1,10 @@
-"""A Transformer stack on a GPU: weights, caches, and one decoding step as a fixed sequence of kernel launches.
+"""A Transformer stack on a GPU: caches, and one decoding step as a fixed sequence of kernel launches.
 
 The address, the shape and the number of launches never depend on data, so a CUDA graph can record `GPUStack.step` and
-replay it while ids, positions, the table and the memory change. Sub-layers hand over the residual stream; sub-layer i
-reads it through norm i:
-
-    pre-norm    norms of the sub-layers, then the final norm for the output layer
-    post-norm   no norm for the first sub-layer, then the norm of the previous one, also for the output layer
+replay it while ids, positions, the table and the memory change. Sub-layers hand over the residual stream.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -17,131 +12,48 @@ import torch.nn.functional as F
 import triton
 
 from qkv.errors import InputError, Unsupported
-from qkv.generation.cpu.packed_stack import WeightType
-from qkv.generation.decoder_stack import LinearWeights, NormWeights, Stack
+from qkv.generation.decoder_stack import Stack
 from qkv.generation.gpu import kernels
+from qkv.generation.gpu.choices import AttentionChoice, Choice, Chooser, choose, choose_attention, fit
+from qkv.generation.gpu.weights import GPUWeights, Linear, Norm, SubLayer
 from qkv.nn.feed_forward import ACTIVATIONS
-from qkv.nn.quantized import quantize
 from qkv.types import Float, Int, Tensor
 
-STORED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
-MOST_VECTOR_ROWS = 4
 VECTOR_CHUNK = 256  # inputs per step of vector_linear: 8 per thread of a warp
 PRELOADED = 48  # registers per thread for weights that vector_linear loads before its inputs exist
-SELECT_BLOCK = 2048  # tokens per program of the selection
 PARTS_AT_ONCE = 64  # tiles of the sums of x that are loaded together
 MULTIPROCESSORS = 132
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How a linear layer runs: its kernel and the sizes of its tiles."""
-
-    kind: Literal["vector", "matrix", "cublas"]
-    block_n: int  # outputs per program
-    block_k: int = 128  # inputs per step of the matrix kernel
-    warps: int = 4  # in the vector kernel, block_n is a multiple of it
-    stages: int = 4
-    split: int = 1  # programs that share the inputs of an output, in the matrix kernel
-
-
-@dataclass(frozen=True)
-class AttentionChoice:
-    """How attention runs."""
-
-    elements: int = 4096  # keys times features per step
-    warps: int = 4
-    share: int = 256  # least number of tokens per program
-
-
-Chooser = Callable[[int, int, int], Choice]
-
-
-def choose(rows: int, outputs: int, inputs: int) -> Choice:
-    """Choose the kernel for a linear layer with this many rows, outputs and inputs."""
-    if rows <= MOST_VECTOR_ROWS:
-        return Choice("vector", 4 if outputs < 16_384 else 16, warps=4)
-    if rows <= 16:
-        return Choice("matrix", 16 if outputs < 16_384 else 32, 128, 4, 4, 2 if inputs >= 2048 else 1)
-    if rows <= 64:
-        return Choice("matrix", 32 if outputs < 16_384 else 64, 64, 4, 4, 2 if inputs >= 2048 else 1)
-    return Choice("matrix", 64, 64, 4, 3)
-
-
-@dataclass(frozen=True)
-class _Norm:
-    gain: Float[Tensor, "dim"]
-    shift: Float[Tensor, "dim"]
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """Weights of a linear layer with the norm of its input folded in, as in `kernels`."""
-
-    weight: Float[Tensor, "outputs inputs"] | Int[Tensor, "outputs inputs"]
-    scale: Float[Tensor, "outputs"] | None
-    own_bias: Float[Tensor, "outputs"] | None
-    bias: Float[Tensor, "outputs"] | None  # W s + b
-    column: Float[Tensor, "outputs"] | None  # W g; None without norm
-    norm: _Norm | None
-    choice: Choice
-
-    @property
-    def outputs(self) -> int:
-        return self.weight.shape[0]
-
-    @property
-    def inputs(self) -> int:
-        return self.weight.shape[1]
-
-
-@dataclass(frozen=True)
-class _SubLayer:
-    """Attention or feed-forward network: its first and its last linear layer."""
-
-    kind: Literal["self", "cross", "ffn"]
-    layer: int
-    first: _Linear
-    last: _Linear
-    next_norm: _Norm | None  # of the reader of its output
-    scale: float = 1.0
-    key_value: _Linear | None = None
+Mode = Literal["plain", "residual", "qkv"]  # of the output of a linear layer, as in `kernels`
 
 
 class GPUStack:
     """A decoder on a GPU with caches for a fixed number of rows, in float32, bfloat16 or int8.
 
     `table[row, t]` is the row whose cache holds token t of `row`; rows of the table may be permuted between steps.
-    `memory_of[row]` is the source that `row` attends to. `pdl` enables programmatic dependent launch.
+    `memory_of[row]` is the source that `row` attends to.
     """
 
     def __init__(
         self,
-        stack: Stack,
-        dtype: WeightType,
+        weights: GPUWeights,
         rows: int,
         capacity: int,
         memory_rows: int = 0,
         memory_capacity: int = 0,
         *,
-        device: str | torch.device = "cuda",
         chooser: Chooser = choose,
-        attention: AttentionChoice = AttentionChoice(),  # noqa: B008  (it is immutable)
-        pdl: bool | None = None,
+        attention: AttentionChoice | None = None,
     ) -> None:
+        stack, compute = weights.stack, weights.compute
         _check(stack, rows, capacity, memory_rows, memory_capacity)
-        self.stack, self.dtype, self.rows, self.capacity = stack, dtype, rows, capacity
-        self.device = torch.device(device)
-        self.pdl = self._has_pdl() if pdl is None else pdl
-        self._chooser, self._attention = chooser, attention
-        self._weights: dict[int, tuple[Tensor, Tensor | None]] = {}
-        self._norms: dict[int, _Norm] = {}
-        self._sub_layers, self._readout = self._build()
-        self._embedding = self._stored(stack.embed)
-        self._places = None if stack.position is None else self._floats(stack.position)
-
-        compute = torch.float32 if dtype == "float32" else torch.bfloat16
-        self.compute = compute
+        self.weights, self.stack, self.device, self.compute = weights, stack, weights.device, compute
+        self.rows, self.capacity = rows, capacity
+        self._attention = choose_attention(rows) if attention is None else attention
+        self._block_m = min(max(16, triton.next_power_of_2(self.rows)), 128)
+        self._padded = triton.cdiv(self.rows, self._block_m) * self._block_m
+        self._choices = {
+            linear.shape: self._fitting(chooser(rows, *linear.shape, weights.dtype)) for linear in weights.linears
+        }
         shape = (len(stack.layers), rows, stack.heads, capacity, stack.head_dim)
         self.keys, self.values = (self._empty(shape, compute) for _ in range(2))
         self.table = self._identity(torch.arange(rows, device=self.device))
@@ -153,10 +65,8 @@ class GPUStack:
         self._allocate_scratch()
 
     def _allocate_scratch(self) -> None:
-        stack, linears = self.stack, self._linears()
-        few = all(linear.choice.kind == "vector" for linear in linears)
-        self._block_m = min(max(16, triton.next_power_of_2(self.rows)), 128)
-        self._padded = triton.cdiv(self.rows, self._block_m) * self._block_m
+        stack = self.stack
+        few = all(choice.kind == "vector" for choice in self._choices.values())
         between = torch.float32 if few else self.compute
         self._x = self._empty((self._padded, stack.dim), torch.float32)
         self._h = None if few else self._empty((self._padded, stack.dim), self.compute)  # gain of the next norm * x
@@ -166,10 +76,10 @@ class GPUStack:
         self._query = self._empty((self._padded, stack.dim), torch.float32)
         self._attended = self._empty((self._padded, stack.dim), between)
         self._inner = self._empty((self._padded, stack.ffn_dim), between)
-        split = [linear for linear in linears if linear.choice.split > 1]
-        partial = max((linear.choice.split * self._padded * linear.outputs for linear in split), default=0)
+        split = [(outputs, choice) for (outputs, _), choice in self._choices.items() if choice.split > 1]
+        partial = max((choice.split * self._padded * outputs for outputs, choice in split), default=0)
         self._partial = self._empty((partial,), torch.float32)
-        tiles = max((triton.cdiv(linear.outputs, linear.choice.block_n) for linear in split), default=0)
+        tiles = max((triton.cdiv(outputs, choice.block_n) for outputs, choice in split), default=0)
         self._counters = self._empty((tiles * self._padded // self._block_m,), torch.int32)
         self._attention_splits = [self._attention_split(length) for length in (self.capacity, self._memory_capacity)]
         most = max(split for _, split in self._attention_splits)
@@ -178,88 +88,23 @@ class GPUStack:
 
     @property
     def vocab_size(self) -> int:
-        return self._readout.outputs
+        return self.weights.readout.outputs
 
     @property
     def _memory_capacity(self) -> int:
         return self.memory_keys.shape[3]
 
-    # ------------------------------------------------------------------------------------------------------- weights
-
-    def _build(self) -> tuple[list[_SubLayer], _Linear]:
-        """Return all sub-layers and the output layer, with the norms of their inputs."""
-        stack = self.stack
-        own: list[NormWeights] = []
-        for layer in stack.layers:
-            own += [layer.attention_norm, *([] if layer.cross is None else [layer.cross.norm]), layer.ffn_norm]
-        norms = iter([*own, stack.final_norm] if stack.pre_norm else [None, *own])
-        norm, built = self._norm(next(norms)), list[_SubLayer]()
-        for index, layer in enumerate(stack.layers):
-            following = self._norm(next(norms))
-            first, last = self._linear(layer.qkv, norm), self._linear(layer.out)
-            built.append(_SubLayer("self", index, first, last, following, layer.scale))
-            if (cross := layer.cross) is not None:
-                norm, following = following, self._norm(next(norms))
-                first, last, key_value = (
-                    self._linear(cross.query, norm),
-                    self._linear(cross.out),
-                    self._linear(cross.key_value),
-                )
-                built.append(_SubLayer("cross", index, first, last, following, cross.scale, key_value))
-            norm, following = following, self._norm(next(norms))
-            built.append(_SubLayer("ffn", index, self._linear(layer.up, norm), self._linear(layer.down), following))
-            norm = following
-        assert stack.readout is not None
-        return built, self._linear(stack.readout, norm)
-
-    def _linears(self) -> list[_Linear]:
-        return [linear for sub in self._sub_layers for linear in (sub.first, sub.last)] + [self._readout]
-
-    def _linear(self, weights: LinearWeights, norm: _Norm | None = None) -> _Linear:
-        weight, scale = self._stored(weights)
-        bias = own_bias = None if weights.bias is None else self._floats(weights.bias)
-        column = None
-        if norm is not None:
-            column, shifted = (_times(weight, scale, vector) for vector in (norm.gain, norm.shift))
-            bias = shifted if bias is None else shifted + bias
-        choice = self._chooser(self.rows, *weight.shape)
-        if choice.kind == "vector" and self.rows > MOST_VECTOR_ROWS * 2:
-            raise InputError(f"the vector kernel is for few rows, not {self.rows}")
-        return _Linear(weight, scale, own_bias, bias, column, norm, choice)
-
-    def _stored(self, weights: LinearWeights) -> tuple[Tensor, Tensor | None]:
-        """Return weights in the type of the stack and their scale; tied weights are stored once."""
-        key = weights.weight.data_ptr()
-        if key not in self._weights:
-            weight, scale = weights.weight.to(self.device), weights.scale
-            if self.dtype == "int8":
-                if scale is None:
-                    weight, scale = quantize(weight)
-                scale = self._floats(scale)
-            elif scale is not None:
-                weight, scale = weight.float() * scale.to(self.device)[:, None], None
-            self._weights[key] = weight.to(STORED[self.dtype]).contiguous(), scale
-        return self._weights[key]
-
-    def _norm(self, norm: NormWeights | None) -> _Norm | None:
-        if norm is None:
-            return None
-        key = norm.weight.data_ptr()
-        if key not in self._norms:
-            self._norms[key] = _Norm(self._floats(norm.weight), self._floats(norm.bias))
-        return self._norms[key]
-
-    def _floats(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, torch.float32).contiguous()
+    def _fitting(self, choice: Choice) -> Choice:
+        if choice.kind != "matrix" or self.device.type != "cuda":
+            return choice
+        properties = cast(Any, torch.cuda.get_device_properties(self.device))
+        return fit(choice, self._block_m, self.compute.itemsize, properties.shared_memory_per_block_optin)
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def _identity(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "rows capacity"]:
         return rows.to(torch.int32)[:, None].repeat(1, self.capacity)
-
-    def _has_pdl(self) -> bool:
-        return self.device.type == "cuda" and torch.cuda.get_device_capability(self.device) >= (9, 0)
 
     def _attention_split(self, length: int) -> tuple[int, int]:
         """Return how many tokens one program attends to, and the number of programs for `length` tokens."""
@@ -281,7 +126,7 @@ class GPUStack:
 
     def _step(self, ids: Int[Tensor, "rows"], positions: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
         self._embed(ids, positions)
-        for sub in self._sub_layers:
+        for sub in self.weights.sub_layers:
             if sub.kind == "ffn":
                 self._run(sub.first, None, "plain", self._inner, activation=self.stack.activation)
                 self._run(sub.last, self._inner, "residual", sub=sub)
@@ -292,41 +137,53 @@ class GPUStack:
                 self._run(sub.first, None, "plain", self._query)
             self._attend(sub, positions)
             self._run(sub.last, self._attended, "residual", sub=sub)
-        self._run(self._readout, None, "plain", self.logits)
+        self._run(self.weights.readout, None, "plain", self.logits)
         return self.logits
 
     def _embed(self, ids: Int[Tensor, "rows"], positions: Int[Tensor, "rows"]) -> None:
-        weight, scale = self._embedding
-        norm, dim = self._sub_layers[0].first.norm, self.stack.dim
+        weight, scale = self.weights.embedding, self.weights.embedding_scale
+        norm, dim = self.weights.sub_layers[0].first.norm, self.stack.dim
         kernels.embed[(self.rows,)](
-            ids, positions, self.table, weight, scale, self._places, None if norm is None else norm.gain,
+            ids, positions, self.table, weight, scale, self.weights.places, None if norm is None else norm.gain,
             self._x, self._h, self._sums, self._padded, self.capacity,
-            1 if self._places is None else len(self._places), float(self.stack.embed_scale),
-            DIM=dim, BLOCK=triton.next_power_of_2(dim), num_warps=4, **self._launch_options(),
+            1 if self.weights.places is None else len(self.weights.places), float(self.stack.embed_scale),
+            DIM=dim, BLOCK=triton.next_power_of_2(dim), num_warps=4, **launch_options(self.device),
         )  # fmt: skip
         self._parts = 1
 
     def _run(
         self,
-        linear: _Linear,
+        linear: Linear,
         source: Float[Tensor, "padded inputs"] | None,
-        mode: Literal["plain", "residual", "qkv"],
+        mode: Mode,
         out: Float[Tensor, "..."] | None = None,
         *,
         activation: str = "none",
-        sub: _SubLayer | None = None,
+        sub: SubLayer | None = None,
         positions: Int[Tensor, "rows"] | None = None,
     ) -> None:
         """Launch a linear layer; its source is the residual stream if `source` is None."""
-        choice, norm, post = linear.choice, linear.norm, not self.stack.pre_norm
+        choice, arguments = self._choices[linear.shape], self._arguments(linear, mode, sub)
+        arguments |= {"out_ptr": out, "positions_ptr": positions, "ACTIVATION": activation}
+        if choice.kind == "vector":
+            self._launch_vector(linear, choice, self._x if source is None else source, arguments)
+        else:
+            source = self._h if source is None else source
+            assert source is not None
+            self._launch_matrix(linear, choice, source, arguments)
+        if mode == "residual":
+            self._parts = triton.cdiv(linear.outputs, choice.block_n)
+
+    def _arguments(self, linear: Linear, mode: Mode, sub: SubLayer | None) -> dict[str, Any]:
+        """Return the arguments that both kernels for linear layers have."""
+        post = not self.stack.pre_norm
         residual_norm = sub.first.norm if mode == "residual" and sub is not None and post else None
         next_norm = None if sub is None else sub.next_norm
-        arguments: dict[str, Any] = {
+        return {
             "eps": float(self.stack.eps),
             "scale_ptr": linear.scale,
             "column_ptr": linear.column,
             "bias_ptr": linear.bias,
-            "out_ptr": out,
             "x_ptr": self._x,
             "moments_ptr": self._moments,
             "rows_padded": self._padded,
@@ -337,61 +194,62 @@ class GPUStack:
             "sums_ptr": self._sums,
             "key_ptr": self.keys[sub.layer] if mode == "qkv" and sub is not None else None,
             "value_ptr": self.values[sub.layer] if mode == "qkv" and sub is not None else None,
-            "positions_ptr": positions,
             "capacity": self.capacity,
             "OUTPUTS": linear.outputs,
             "INPUTS": linear.inputs,
-            "STORE_MOMENTS": post and norm is not None,
+            "STORE_MOMENTS": post and linear.norm is not None,
             "MODE": mode,
-            "ACTIVATION": activation,
             "HEADS": self.stack.heads,
             "HEAD_DIM": self.stack.head_dim,
-            "num_warps": choice.warps,
-            **self._launch_options(),
+            **launch_options(self.device),
         }
-        blocks = triton.cdiv(linear.outputs, choice.block_n)
-        if choice.kind == "vector":
-            tiles = choice.block_n // choice.warps
-            chunks = triton.cdiv(linear.inputs, VECTOR_CHUNK)
-            registers = VECTOR_CHUNK // 32 * linear.weight.element_size() * tiles // 4  # of a chunk
-            kernels.vector_linear[(blocks,)](
-                self._x if source is None else source,
-                linear.weight,
-                None if norm is None else norm.gain,
-                ROWS=self.rows,
-                TILE=choice.warps,
-                TILES=tiles,
-                CHUNK=VECTOR_CHUNK,
-                CHUNKS=min(chunks, PRELOADED // registers),
-                num_stages=1,
-                **arguments,
-            )
-        else:
-            source = self._h if source is None else source
-            assert source is not None
-            product = self._product(linear, source) if choice.kind == "cublas" else None
-            split = 1 if product is not None else choice.split
-            kernels.matrix_linear[(blocks, self._padded // self._block_m, split)](
-                source,
-                product,
-                linear.weight,
-                rows=self.rows,
-                partial_ptr=self._partial,
-                counters_ptr=self._counters,
-                BLOCK_M=self._block_m,
-                BLOCK_N=choice.block_n,
-                BLOCK_K=choice.block_k,
-                SPLIT=split,
-                parts=self._parts,
-                PARTS=1 if norm is None or self._parts == 1 else PARTS_AT_ONCE,
-                PREFETCH=self.pdl,
-                num_stages=choice.stages,
-                **arguments,
-            )
-        if mode == "residual":
-            self._parts = blocks
 
-    def _product(self, linear: _Linear, source: Float[Tensor, "padded inputs"]) -> Float[Tensor, "rows outputs"]:
+    def _launch_vector(
+        self, linear: Linear, choice: Choice, source: Float[Tensor, "padded inputs"], arguments: dict[str, Any]
+    ) -> None:
+        tiles = choice.block_n // choice.warps
+        chunks = triton.cdiv(linear.inputs, VECTOR_CHUNK)
+        registers = VECTOR_CHUNK // 32 * linear.weight.element_size() * tiles // 4  # of a chunk
+        kernels.vector_linear[(triton.cdiv(linear.outputs, choice.block_n),)](
+            source,
+            linear.weight,
+            None if linear.norm is None else linear.norm.gain,
+            ROWS=self.rows,
+            TILE=choice.warps,
+            TILES=tiles,
+            CHUNK=VECTOR_CHUNK,
+            CHUNKS=min(chunks, PRELOADED // registers),
+            num_stages=1,
+            num_warps=choice.warps,
+            **arguments,
+        )
+
+    def _launch_matrix(
+        self, linear: Linear, choice: Choice, source: Float[Tensor, "padded inputs"], arguments: dict[str, Any]
+    ) -> None:
+        product = self._product(linear, source) if choice.kind == "cublas" else None
+        split = 1 if product is not None else choice.split
+        blocks = triton.cdiv(linear.outputs, choice.block_n)
+        kernels.matrix_linear[(blocks, self._padded // self._block_m, split)](
+            source,
+            product,
+            linear.weight,
+            rows=self.rows,
+            partial_ptr=self._partial,
+            counters_ptr=self._counters,
+            BLOCK_M=self._block_m,
+            BLOCK_N=choice.block_n,
+            BLOCK_K=choice.block_k,
+            SPLIT=split,
+            parts=self._parts,
+            PARTS=1 if linear.norm is None or self._parts == 1 else PARTS_AT_ONCE,
+            PREFETCH=has_pdl(self.device),
+            num_stages=choice.stages,
+            num_warps=choice.warps,
+            **arguments,
+        )
+
+    def _product(self, linear: Linear, source: Float[Tensor, "padded inputs"]) -> Float[Tensor, "rows outputs"]:
         if linear.scale is not None:
             raise Unsupported("cublas", "int8 weights")
         source, weight = source[: self.rows], linear.weight.t()
@@ -399,7 +257,7 @@ class GPUStack:
             return source @ weight
         return torch.mm(source, weight, out_dtype=torch.float32)
 
-    def _attend(self, sub: _SubLayer, positions: Int[Tensor, "rows"]) -> None:
+    def _attend(self, sub: SubLayer, positions: Int[Tensor, "rows"]) -> None:
         cross = sub.kind == "cross"
         keys, values = (self.memory_keys, self.memory_values) if cross else (self.keys, self.values)
         share, split = self._attention_splits[cross]
@@ -409,11 +267,8 @@ class GPUStack:
             self.memory_lengths if cross else positions, self._attended, self._attention_partial,
             self._attention_counters, keys.shape[3], float(sub.scale),
             CROSS=cross, HEADS=self.stack.heads, HEAD_DIM=head_dim, TOKENS=self._attention.elements // head_dim,
-            SHARE=share, SPLIT=split, num_warps=self._attention.warps, **self._launch_options(),
+            SHARE=share, SPLIT=split, num_warps=self._attention.warps, **launch_options(self.device),
         )  # fmt: skip
-
-    def _launch_options(self) -> dict[str, Any]:
-        return {"PDL": True, "launch_pdl": True} if self.pdl else {"PDL": False}
 
     # ------------------------------------------------------------------------------------------------------- prefill
 
@@ -428,22 +283,24 @@ class GPUStack:
         if longest == 0:
             return
         ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=self.device)
-        weight, scale = self._embedding
+        weight, scale = self.weights.embedding, self.weights.embedding_scale
         x = weight[ids].float() if scale is None else weight[ids].float() * scale[ids][..., None]
         x = x * self.stack.embed_scale
-        if self._places is not None:
-            x = x + self._places[:longest]
+        if self.weights.places is not None:
+            x = x + self.weights.places[:longest]
+        # What follows the last self-attention only matters for logits.
+        last = max(index for index, sub in enumerate(self.weights.sub_layers) if sub.kind == "self")
         # Attention is causal, so the padding at the end of a prompt never affects its tokens.
-        for index, sub in enumerate(self._sub_layers):
+        for index, sub in enumerate(self.weights.sub_layers):
             residual = normalized = self._normalize(x, sub.first.norm)
             if self.stack.pre_norm:
                 residual = x
             match sub.kind:
                 case "self":
                     query, key, value = self._heads(self._apply(sub.first, normalized), 3)
-                    self.keys[sub.layer, where, :, :longest] = key
-                    self.values[sub.layer, where, :, :longest] = value
-                    if index == self._last_self:
+                    self.keys[sub.layer, :, :, :longest].index_copy_(0, where, key)
+                    self.values[sub.layer, :, :, :longest].index_copy_(0, where, value)
+                    if index == last:
                         return
                     y = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=sub.scale)
                     y = y.transpose(1, 2).flatten(2)
@@ -460,12 +317,7 @@ class GPUStack:
                     y = y.transpose(1, 2).flatten(2)
                 case "ffn":
                     y = ACTIVATIONS[cast(Any, self.stack.activation)](self._apply(sub.first, normalized))
-            x = residual + self._apply(sub.last, y).float()
-
-    @property
-    def _last_self(self) -> int:
-        """Index of the last sub-layer with self-attention: what follows it only matters for logits."""
-        return max(index for index, sub in enumerate(self._sub_layers) if sub.kind == "self")
+            x = residual + self._apply(sub.last, y)  # in float32
 
     @torch.no_grad()
     def set_memory(
@@ -481,19 +333,19 @@ class GPUStack:
             )
         where = torch.tensor(list(memory_rows), dtype=torch.long, device=self.device)
         self.memory_lengths[where] = torch.as_tensor(lengths, device=self.device).to(torch.int32)
-        for sub in self._sub_layers:
+        for sub in self.weights.sub_layers:
             if sub.key_value is not None:
                 key, value = self._heads(self._apply(sub.key_value, hidden.to(self.device)), 2)
                 self.memory_keys[sub.layer, where, :, : hidden.shape[1]] = key
                 self.memory_values[sub.layer, where, :, : hidden.shape[1]] = value
 
-    def _apply(self, linear: _Linear, x: Float[Tensor, "batch length inputs"]) -> Float[Tensor, "batch length outputs"]:
+    def _apply(self, linear: Linear, x: Float[Tensor, "batch length inputs"]) -> Float[Tensor, "batch length outputs"]:
         weight, bias = linear.weight, linear.own_bias
         if linear.scale is not None:
             weight = (weight.float() * linear.scale[:, None]).to(self.compute)
-        return F.linear(x.to(self.compute), weight, None if bias is None else bias.to(self.compute))
+        return F.linear(x.to(self.compute), weight, bias)
 
-    def _normalize(self, x: Float[Tensor, "batch length dim"], norm: _Norm | None) -> Float[Tensor, "batch length dim"]:
+    def _normalize(self, x: Float[Tensor, "batch length dim"], norm: Norm | None) -> Float[Tensor, "batch length dim"]:
         return x if norm is None else F.layer_norm(x, x.shape[-1:], norm.gain, norm.shift, self.stack.eps)
 
     def _heads(self, x: Float[Tensor, "batch length features"], parts: int) -> Sequence[Tensor]:
@@ -501,37 +353,14 @@ class GPUStack:
         return x.unflatten(-1, (parts, self.stack.heads, self.stack.head_dim)).permute(2, 0, 3, 1, 4).unbind()
 
 
-class GreedySelection:
-    """Most probable token of each row and its log-probability, in buffers that are reused."""
+def has_pdl(device: torch.device) -> bool:
+    """Return whether a device supports programmatic dependent launch."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
-    def __init__(self, rows: int, vocab_size: int, device: str | torch.device = "cuda", pdl: bool = False) -> None:
-        self.parts = triton.cdiv(vocab_size, SELECT_BLOCK)
-        self._pdl: dict[str, Any] = {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
-        self._tops, self._totals = (torch.zeros(rows, self.parts, device=device) for _ in range(2))
-        self._indices = torch.zeros(rows, self.parts, dtype=torch.int32, device=device)
-        self.token = torch.zeros(rows, dtype=torch.int32, device=device)
-        self.log_p = torch.zeros(rows, device=device)
 
-    def __call__(
-        self,
-        logits: Float[Tensor, "rows vocabulary"],
-        ids: Int[Tensor, "rows"] | None = None,
-        positions: Int[Tensor, "rows"] | None = None,
-    ) -> tuple[Int[Tensor, "rows"], Float[Tensor, "rows"]]:
-        """Select a token per row, the lowest of equally probable ones; return them and their log-probabilities.
-
-        With `ids` and `positions`, also write the tokens to `ids` and advance the positions, for the next step.
-        """
-        rows, vocab_size = logits.shape
-        kernels.select_parts[(self.parts, rows)](
-            logits, self._tops, self._indices, self._totals,
-            VOCAB=vocab_size, PARTS=self.parts, BLOCK=SELECT_BLOCK, num_warps=8, **self._pdl,
-        )  # fmt: skip
-        kernels.select[(rows,)](
-            self._tops, self._indices, self._totals, self.token, self.log_p, ids, positions,
-            VOCAB=vocab_size, PARTS=self.parts, BLOCK=triton.next_power_of_2(self.parts), num_warps=1, **self._pdl,
-        )  # fmt: skip
-        return self.token, self.log_p
+def launch_options(device: torch.device) -> dict[str, Any]:
+    """Return the options of all launches on a device."""
+    return {"PDL": True, "launch_pdl": True} if has_pdl(device) else {"PDL": False}
 
 
 def _check(stack: Stack, rows: int, capacity: int, memory_rows: int, memory_capacity: int) -> None:
@@ -540,16 +369,3 @@ def _check(stack: Stack, rows: int, capacity: int, memory_rows: int, memory_capa
         raise InputError(f"a cache needs at least one row and one token, not {rows} and {capacity}")
     if stack.has_cross_attention and (memory_rows < 1 or memory_capacity < 1):
         raise InputError("a decoder with cross-attention needs memory_rows and memory_capacity")
-    head_dim = stack.head_dim
-    if head_dim & (head_dim - 1) or not 8 <= head_dim <= 256:
-        raise Unsupported("GPU decoding", f"heads of {head_dim} features: only powers of two from 8 to 256")
-    if stack.readout is None:
-        raise Unsupported("GPU decoding", "a stack without output layer")
-    if not stack.pre_norm and stack.final_norm is not None:
-        raise Unsupported("GPU decoding", "post-norm with a final norm")
-
-
-def _times(weight: Tensor, scale: Tensor | None, vector: Float[Tensor, "inputs"]) -> Float[Tensor, "outputs"]:
-    """W x in float32."""
-    product = torch.mv(weight.float(), vector)
-    return product if scale is None else product * scale

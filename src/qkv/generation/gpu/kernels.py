@@ -578,41 +578,106 @@ def attend(
 @triton.jit
 @no_type_check
 def select_parts(
-    logits_ptr, tops_ptr, indices_ptr, totals_ptr, VOCAB: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    logits_ptr, blocked_ptr, plan_ptr, plan_stride, steps_ptr, tops_ptr, indices_ptr, highest_ptr, totals_ptr,
+    END: tl.constexpr, NOT_END: tl.constexpr, VOCAB: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Largest logit of a part of the vocabulary, its lowest index, and sum exp(logit - largest)."""
+    """Largest allowed logit of a part of the vocabulary, its lowest index, the largest of all, and sum exp(logit)."""
     _wait(PDL)
     part = tl.program_id(0)
     row = tl.program_id(1)
     v = part * BLOCK + tl.arange(0, BLOCK)
     logits = tl.load(logits_ptr + row.to(tl.int64) * VOCAB + v, mask=v < VOCAB, other=float("-inf"))
-    top = tl.max(logits, axis=0)
-    index = tl.min(tl.where((logits == top) & (v < VOCAB), v, VOCAB), axis=0)
-    base = tl.where(top == float("-inf"), 0.0, top)
-    tl.store(tops_ptr + row * PARTS + part, top)
-    tl.store(indices_ptr + row * PARTS + part, index)
-    tl.store(totals_ptr + row * PARTS + part, tl.sum(tl.exp(logits - base), axis=0))
+    allowed = v < VOCAB
+    if blocked_ptr is not None:
+        allowed = allowed & (tl.load(blocked_ptr + v, mask=v < VOCAB, other=1) == 0)
+    constraint = tl.load(plan_ptr + row * plan_stride + tl.load(steps_ptr + row))
+    allowed = allowed & ((constraint != NOT_END) | (v != END))
+    candidates = tl.where(allowed, logits, float("-inf"))
+    top = tl.max(candidates, axis=0)
+    at = row * PARTS + part
+    tl.store(tops_ptr + at, top)
+    tl.store(indices_ptr + at, tl.min(tl.where((candidates == top) & allowed, v, VOCAB), axis=0))
+    highest = tl.max(logits, axis=0)
+    base = tl.where(highest == float("-inf"), 0.0, highest)
+    tl.store(highest_ptr + at, highest)
+    tl.store(totals_ptr + at, tl.sum(tl.exp(logits - base), axis=0))
 
 
 @triton.jit
 @no_type_check
 def select(
-    tops_ptr, indices_ptr, totals_ptr, token_ptr, log_p_ptr, ids_ptr, positions_ptr, VOCAB: tl.constexpr,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    tops_ptr, indices_ptr, highest_ptr, totals_ptr, logits_ptr, plan_ptr, plan_stride, steps_ptr, limits_ptr,
+    active_ptr, token_ptr, sum_ptr,
+    END: tl.constexpr, VOCAB: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Token with the largest logit and its log-probability; with `ids_ptr`, also the inputs of the next step."""
+    """Select the token of a row, the forced one or the one with the largest logit, and advance the row by it."""
     _wait(PDL)
     row = tl.program_id(0)
     part = tl.arange(0, BLOCK)
     inside = part < PARTS
-    tops = tl.load(tops_ptr + row * PARTS + part, mask=inside, other=float("-inf"))
-    indices = tl.load(indices_ptr + row * PARTS + part, mask=inside, other=VOCAB)
-    totals = tl.load(totals_ptr + row * PARTS + part, mask=inside, other=0.0)
-    top = tl.max(tops, axis=0)
-    token = tl.minimum(tl.min(tl.where(tops == top, indices, VOCAB), axis=0), VOCAB - 1)
+    at = row * PARTS + part
+    tops = tl.load(tops_ptr + at, mask=inside, other=float("-inf"))
+    indices = tl.load(indices_ptr + at, mask=inside, other=VOCAB)
+    highest = tl.load(highest_ptr + at, mask=inside, other=float("-inf"))
+    totals = tl.load(totals_ptr + at, mask=inside, other=0.0)
+    value = tl.max(tops, axis=0)
+    token = tl.minimum(tl.min(tl.where(tops == value, indices, VOCAB), axis=0), VOCAB - 1)
+    base = tl.max(highest, axis=0)
+    normalizer = base + tl.log(tl.sum(totals * tl.exp(highest - base), axis=0))
+    step = tl.load(steps_ptr + row)
+    plan_at = plan_ptr + row * plan_stride + step
+    forced = tl.load(plan_at)
+    if forced >= 0:
+        token = forced
+        value = tl.load(logits_ptr + row.to(tl.int64) * VOCAB + forced)
+    tl.store(plan_at, token)
     tl.store(token_ptr + row, token)
-    tl.store(log_p_ptr + row, -tl.log(tl.sum(totals * tl.exp(tops - top), axis=0)))
-    if ids_ptr is not None:
-        tl.store(ids_ptr + row, token)
-        tl.store(positions_ptr + row, tl.load(positions_ptr + row) + 1)
+    if tl.load(active_ptr + row) != 0:
+        tl.store(sum_ptr + row, tl.load(sum_ptr + row) + (value - normalizer).to(tl.float64))
+        tl.store(steps_ptr + row, step + 1)
+        going = (step + 1 < tl.load(limits_ptr + row)) & (token != END)
+        tl.store(active_ptr + row, going.to(tl.int8))
+
+
+# -------------------------------------------------------------------------------------------------------- beam search
+
+
+@triton.jit
+@no_type_check
+def log_sum_exp(logits_ptr, out_ptr, VOCAB: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """log sum exp(logit) of a row."""
+    _wait(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.arange(0, BLOCK)
+    top = tl.full([BLOCK], -1e38, tl.float32)  # finite, so that differences of -inf do not occur
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, VOCAB, BLOCK):
+        v = first + slot
+        logits = tl.load(logits_ptr + row * VOCAB + v, mask=v < VOCAB, other=float("-inf"))
+        new_top = tl.maximum(top, logits)
+        total = total * tl.exp(top - new_top) + tl.exp(logits - new_top)
+        top = new_top
+    highest = tl.max(top, axis=0)
+    tl.store(out_ptr + row, highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0)))
+
+
+@triton.jit
+@no_type_check
+def top_k_parts(
+    values_ptr, tops_ptr, indices_ptr, VOCAB: tl.constexpr, PARTS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """The K largest values of a part of a row and their indices."""
+    _wait(PDL)
+    part = tl.program_id(0)
+    row = tl.program_id(1).to(tl.int64)
+    slot = tl.arange(0, BLOCK)
+    v = part * BLOCK + slot
+    values = tl.load(values_ptr + row * VOCAB + v, mask=v < VOCAB, other=float("-inf"))
+    at = (row * PARTS + part) * K
+    for number in range(K):
+        top, index = tl.max(values, axis=0, return_indices=True)
+        tl.store(tops_ptr + at + number, top)
+        tl.store(indices_ptr + at + number, tl.minimum(part * BLOCK + index, VOCAB - 1).to(tl.int64))
+        values = tl.where(slot == index, float("-inf"), values)

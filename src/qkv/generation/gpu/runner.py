@@ -1,0 +1,169 @@
+"""Rows of a batch on a GPU: sources, cached tokens, and decoding steps in CUDA graphs."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import triton
+
+from qkv.generation.continuous_batching import Tokens
+from qkv.generation.decode import GenerationConfig
+from qkv.generation.gpu import kernels
+from qkv.generation.gpu.gpu_stack import GPUStack, launch_options
+from qkv.generation.gpu.weights import GPUWeights
+from qkv.generation.runner import Runner
+from qkv.generation.static_steps import NOT_END, Step, TokenSteps
+from qkv.types import Float, Int, Tensor
+
+SELECT_BLOCK = 2048  # tokens per program of the selection
+NORMALIZER_BLOCK = 4096
+TOP_BLOCK = 1024
+MOST_FAST_TOP = 32  # more of the largest values are found by `torch.topk`
+MOST_PREFILLED = 2**16  # tokens at once
+Encode = Callable[[Tensor, Tensor], Tensor]  # padded token ids and lengths -> hidden states
+
+
+class GPURunner(Runner):
+    """Decodes rows of tokens on a GPU; `encode` is the encoder of encoder-decoders."""
+
+    def __init__(
+        self,
+        weights: GPUWeights,
+        encode: Encode | None = None,
+        *,
+        rows: int,
+        capacity: int,
+        sources: int = 0,
+        source_capacity: int = 0,
+    ) -> None:
+        self.stack = GPUStack(weights, rows, capacity, sources, source_capacity)
+        self.rows, self.vocab_size, self.device = rows, self.stack.vocab_size, self.stack.device
+        self.lengths = torch.zeros(rows, dtype=torch.int32, device=self.device)  # cached tokens of each row
+        self._encode = encode
+
+    @torch.no_grad()
+    def encode(self, sources: Sequence[int], ids: Sequence[Sequence[int]]) -> None:
+        assert self._encode is not None
+        counts = torch.tensor([len(text) for text in ids])
+        longest = int(counts.max())
+        padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in ids]).to(self.device)
+        lengths = counts.to(self.device)
+        self.stack.set_memory(sources, self._encode(padded, lengths), lengths)
+
+    def reset(self, rows: Sequence[int], sources: Sequence[int] = ()) -> None:
+        index = self._index(rows)
+        self.lengths[index] = 0
+        self.stack.table[index] = index.int()[:, None]
+        if sources:
+            self.stack.memory_of[index] = self._index(sources).int()
+
+    def reorder(self, rows: Int[Tensor, "rows"], parents: Int[Tensor, "rows"]) -> None:
+        """Copy rows of the table; the cache itself stays in place."""
+        self.stack.table[rows] = self.stack.table[parents]
+        self.lengths[rows] = self.lengths[parents]
+
+    def step_all(self, tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
+        logits = self.stack.step(tokens, self.lengths)
+        self.lengths += 1
+        return logits
+
+    def step(self, rows: Int[Tensor, "rows"], tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
+        """Other rows take part with a token that their next one overwrites."""
+        index, ids = rows.to(self.device), torch.zeros_like(self.lengths)
+        ids[index] = tokens.to(self.device, torch.int32)
+        logits = self.stack.step(ids, self.lengths)[index]
+        self.lengths[index] += 1
+        return logits
+
+    def prefill(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        longest = max((len(text) for text in tokens), default=0)
+        some = max(1, MOST_PREFILLED // max(1, longest))
+        for begin in range(0, len(rows), some):
+            self.stack.prefill(rows[begin : begin + some], tokens[begin : begin + some])
+        lengths = torch.tensor([len(text) for text in tokens], dtype=torch.int32, device=self.device)
+        self.lengths[self._index(rows)] = lengths
+
+    def truncate(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        self.lengths[self._index(rows)] = torch.tensor(lengths, dtype=self.lengths.dtype, device=self.device)
+
+    def extend(
+        self, rows: Sequence[int], tokens: Sequence[Sequence[int]], wanted: Sequence[int] | None = None
+    ) -> Float[Tensor, "positions vocabulary"]:
+        assert wanted is None or max(wanted) == 1, "speculative decoding is not implemented on GPUs"
+        index = self._index(rows)
+        empty = (self.lengths[index] == 0).tolist()
+        new = [(row, text[:-1]) for row, text, is_empty in zip(rows, tokens, empty, strict=True) if is_empty]
+        self.prefill([row for row, _ in new], [text for _, text in new])
+        rest = [text[-1:] if is_empty else text for text, is_empty in zip(tokens, empty, strict=True)]
+        logits = torch.zeros(len(rows), self.vocab_size, device=self.device)
+        for place in range(max(len(text) for text in rest)):
+            some = [number for number, text in enumerate(rest) if place < len(text)]
+            logits[some] = self.step(index[some], torch.tensor([rest[number][place] for number in some]))
+        return logits
+
+    def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
+        out = torch.empty(len(logits), device=self.device)
+        kernels.log_sum_exp[(len(logits),)](
+            logits, out, VOCAB=logits.shape[1], BLOCK=NORMALIZER_BLOCK, num_warps=8, **launch_options(self.device)
+        )
+        return out
+
+    def top_k(
+        self, values: Float[Tensor, "rows vocabulary"], k: int
+    ) -> tuple[Float[Tensor, "rows k"], Int[Tensor, "rows k"]]:
+        rows, vocab_size = values.shape
+        if k > MOST_FAST_TOP:
+            return super().top_k(values, k)
+        parts = triton.cdiv(vocab_size, TOP_BLOCK)
+        tops = torch.empty(rows, parts * k, device=self.device)
+        indices = torch.empty(rows, parts * k, dtype=torch.long, device=self.device)
+        kernels.top_k_parts[(parts, rows)](
+            values, tops, indices, VOCAB=vocab_size, PARTS=parts, K=k, BLOCK=TOP_BLOCK, num_warps=4,
+            **launch_options(self.device),
+        )  # fmt: skip
+        top, places = tops.topk(k)
+        return top, indices.gather(1, places)
+
+    def _index(self, numbers: Sequence[int]) -> Int[Tensor, "numbers"]:
+        return torch.tensor(numbers, dtype=torch.long, device=self.device)
+
+
+class GreedySteps(TokenSteps):
+    """Greedy search on a GPU: selects all tokens and advances all rows in two launches."""
+
+    def __init__(self, runner: Runner, tokens: Tokens, config: GenerationConfig, length: int) -> None:
+        super().__init__(runner, tokens, config, length)
+        rows, device = runner.rows, runner.device
+        self._parts = triton.cdiv(runner.vocab_size, SELECT_BLOCK)
+        self._tops, self._highest, self._sums = (torch.zeros(rows, self._parts, device=device) for _ in range(3))
+        self._indices = torch.zeros(rows, self._parts, dtype=torch.int32, device=device)
+
+    def step(self) -> None:
+        logits = self.runner.step_all(self.token)
+        end, (rows, vocab_size) = -1 if self.end is None else self.end, logits.shape
+        active = self.active.view(torch.int8)
+        blocked = None if self.blocked is None else self.blocked.view(torch.int8)
+        kernels.select_parts[(self._parts, rows)](
+            logits, blocked, self.plan, self.plan.shape[1], self.steps, self._tops, self._indices, self._highest,
+            self._sums, END=end, NOT_END=NOT_END, VOCAB=vocab_size, PARTS=self._parts, BLOCK=SELECT_BLOCK, num_warps=8,
+            **launch_options(self.runner.device),
+        )  # fmt: skip
+        kernels.select[(rows,)](
+            self._tops, self._indices, self._highest, self._sums, logits, self.plan, self.plan.shape[1], self.steps,
+            self.limits, active, self.token, self.totals, END=end, VOCAB=vocab_size, PARTS=self._parts,
+            BLOCK=triton.next_power_of_2(self._parts), num_warps=1, **launch_options(self.runner.device),
+        )  # fmt: skip
+
+
+def record_graph(step: Step, device: torch.device) -> Step:
+    """Record a step in a CUDA graph and return its replay."""
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()  # compiles the kernels
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            step()
+        torch.cuda.synchronize()
+    return graph.replay

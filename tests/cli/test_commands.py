@@ -65,9 +65,9 @@ def test_commands_and_options() -> None:
             "--prefix", "--resume", "--seed", "--strict", "--temperature", "--top-k", "--top-p", "--verbose", "-v",
         ],
         "generate": [
-            "--batch-size", "--device", "--document", "--dtype", "--input", "--json", "--max-new-tokens",
-            "--num-return-sequences", "--output", "--overwrite", "--resume", "--seed", "--temperature", "--top-k",
-            "--top-p", "--verbose", "-v",
+            "--assistant-model", "--batch-size", "--device", "--document", "--dtype", "--input", "--json",
+            "--max-new-tokens", "--num-return-sequences", "--output", "--overwrite", "--prompt-lookup", "--resume",
+            "--seed", "--temperature", "--top-k", "--top-p", "--verbose", "-v",
         ],
         "classify": ["--batch-size", "--device", "--document", "--input", "--json", "--output", "--strict", "--top-k"],
         "tag": ["--batch-size", "--device", "--input", "--json", "--output", "--strict"],

@@ -16,6 +16,7 @@ from qkv.pipelines.generator import Generator
 from qkv.tokenizers import BPETokenizer, CharTokenizer
 from qkv.tokenizers.library import PretrainedTokenizer
 from qkv.tokenizers.trained import SPECIAL
+from tests.generation.kernels import require_kernels
 
 TEXT = "to be, or not to be "
 TOKENIZER = CharTokenizer.train([TEXT])
@@ -213,3 +214,26 @@ def test_a_check_names_the_number_of_a_prompt(random_model):
     generator.check(["be"], first=7)
     with pytest.raises(InputError, match="prompt 8 "):
         generator.check(["be", ""], first=7)
+
+
+def test_speculative_decoding_gives_the_same_texts():
+    require_kernels()
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(TOKENIZER), "dim": 32, "heads": 2, "max_length": 64}
+    model, small = (GPT2(GPT2Config(layers=layers, **sizes)).eval() for layers in (2, 1))
+    plain = Generator(model, TOKENIZER)
+    for options in ({"prompt_lookup": True}, {"assistant_model": small}, {"assistant_model": model}):
+        fast = Generator(model, TOKENIZER, **options)
+        for temperature in (0.0, 1.0):
+            settings = {"max_new_tokens": 20, "temperature": temperature}
+            assert fast(["to be", "or not"], **settings) == plain(["to be", "or not"], **settings)
+            assert "".join(fast.stream("to be", **settings)) == plain("to be", **settings).continuation
+    for options in ({"prompt_lookup": True, "assistant_model": small}, {"assistant_model": random_rnn()}):
+        with pytest.raises(InputError):
+            Generator(model, TOKENIZER, **options)
+    with pytest.raises(InputError):
+        Generator(random_rnn(), TOKENIZER, prompt_lookup=True)
+
+
+def random_rnn() -> RNNLM:
+    return RNNLM(RNNLMConfig(vocab_size=len(TOKENIZER), hidden_dim=16)).eval()

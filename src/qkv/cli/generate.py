@@ -32,6 +32,15 @@ def generate(
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     dtype: options.DType = options.DecodingDType.auto,
+    assistant_model: Annotated[
+        str | None,
+        typer.Option(
+            "--assistant-model", metavar="RUN", help="Smaller model that guesses tokens; same output, often faster."
+        ),
+    ] = None,
+    prompt_lookup: Annotated[
+        bool, typer.Option("--prompt-lookup", help="Guess tokens by repeating the text so far; same output.")
+    ] = False,
     output: options.Output = None,
     resume: options.Resume = False,
     overwrite: options.Overwrite = False,
@@ -56,7 +65,9 @@ def generate(
     config = GenerationConfig(
         max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences, sampling=sampling
     )
-    generator = Generator(run, device=device, dtype=dtype.value)
+    generator = Generator(
+        run, device=device, dtype=dtype.value, assistant_model=assistant_model, prompt_lookup=prompt_lookup
+    )
     if verbose:
         info(f"decoding: {generator.decoding}")
     if files:

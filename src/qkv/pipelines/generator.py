@@ -2,17 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from qkv.config import require
 from qkv.datasets.batching import BatchSize, batch_by_length
 from qkv.errors import InputError
 from qkv.generation import (
     DecodingConstraints,
+    DType,
+    Engine,
     GenerationConfig,
     Hypothesis,
+    PromptLookup,
     Request,
     Sampling,
     Tokens,
@@ -22,7 +27,7 @@ from qkv.generation import (
 from qkv.nn.interfaces import LanguageModel
 from qkv.pipelines.pipeline import DecoderPipeline, one_or_many
 from qkv.pipelines.text_inputs import inference_batch_size
-from qkv.tokenizers import Encoding
+from qkv.tokenizers import Encoding, Tokenizer
 
 INCOMPLETE = "\ufffd"  # decoded from a part of the bytes of a character
 
@@ -49,6 +54,31 @@ class Generator(DecoderPipeline):
     task_description: ClassVar = "text generation"
     model_class: ClassVar = LanguageModel
     model: LanguageModel[Any]
+
+    def __init__(
+        self,
+        model: str | Path | nn.Module,
+        tokenizer: Tokenizer | None = None,
+        device: str | torch.device = "auto",
+        dtype: DType = "auto",
+        *,
+        assistant_model: str | Path | nn.Module | None = None,
+        prompt_lookup: bool = False,
+        use_engine: bool = True,
+    ) -> None:
+        """Speculative decoding, with the same results: `assistant_model`, a smaller model of the same vocabulary, or
+        `prompt_lookup`, the text so far, guesses tokens that the model checks several at a time.
+        """
+        super().__init__(model, tokenizer, device, dtype, use_engine=use_engine)
+        require(assistant_model is None or not prompt_lookup, "choose assistant_model or prompt_lookup, not both")
+        self._draft: Engine | PromptLookup | None = PromptLookup() if prompt_lookup else None
+        if assistant_model is not None:
+            assistant = Generator(assistant_model, tokenizer, device, dtype)
+            if assistant.engine is None:
+                raise InputError(f"{assistant.name}: cannot assist, it is decoded by {assistant.decoding}")
+            self._draft = assistant.engine
+        if self._draft is not None and self.engine is None:
+            raise InputError(f"{self.name}: speculative decoding needs the engine; it is decoded by {self.decoding}")
 
     def setup(self) -> None:
         self._tokenizer = self.tokenizer.target
@@ -147,7 +177,7 @@ class Generator(DecoderPipeline):
         size = inference_batch_size(batch_size)
         if self.engine is not None:
             requests = [self._request(*row, config) for row in zip(contexts, row_ids, strict=True)]
-            yield from self.engine.decode(requests, self._tokens, config, batch_size=batch_size)
+            yield from self.engine.decode(requests, self._tokens, config, batch_size=batch_size, draft=self._draft)
             return
         for rows in self._batches(contexts, config, size):
             batch = [contexts[row] for row in rows]
@@ -159,7 +189,7 @@ class Generator(DecoderPipeline):
 
     def _stream_tokens(self, context: Encoding, config: GenerationConfig) -> Iterator[int]:
         if self.engine is not None:
-            return self.engine.stream(self._request(context, 0, config), self._tokens, config)
+            return self.engine.stream(self._request(context, 0, config), self._tokens, config, draft=self._draft)
         assert config.sampling is not None
         return stream(self.model, self._state([context]), self._constraints([context], config), config.sampling)
 

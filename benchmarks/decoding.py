@@ -189,15 +189,15 @@ def transformers_cases(models: Path, device: str, dtype: str, batch_size: int, s
 
         @torch.inference_mode()
         def run() -> list[list[int]]:
-            order, found = sorted(range(len(texts)), key=lambda row: len(texts[row])), list[list[int]]()
+            order, decoded = sorted(range(len(texts)), key=lambda row: len(texts[row])), list[list[int]]()
             for begin in range(0, len(texts), batch_size):
                 ids, mask = padded([texts[row] for row in order[begin : begin + batch_size]])
                 out = model(name).generate(
                     input_ids=ids.to(device), attention_mask=mask.to(device), num_beams=beams, do_sample=False,
                     max_new_tokens=TARGET, **options,
                 )  # fmt: skip
-                found += out[:, 1:].tolist()
-            return [found[place] for place in sorted(range(len(order)), key=order.__getitem__)]
+                decoded += out[:, 1:].tolist()
+            return [decoded[index] for index in sorted(range(len(order)), key=order.__getitem__)]
 
         return run
 

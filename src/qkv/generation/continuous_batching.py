@@ -233,7 +233,7 @@ class TokenDecoder:
         normalizer: Float[Tensor, "positions"],
         positions: Sequence[tuple["ActiveRow", int]],
     ) -> Int[Tensor, "positions"]:
-        """Choose the tokens of rows, each so many steps ahead; applies the constraints to the logits in place."""
+        """Choose tokens at (row, number of guesses before it); changes the logits according to the constraints."""
         steps = [len(row.tokens) + ahead for row, ahead in positions]
         self._constraints.apply(logits, [row.request for row, _ in positions], steps)
         sampling = self._config.sampling

@@ -27,7 +27,7 @@ class Draft(ABC):
 
 
 class PromptLookup(Draft):
-    """Guesses that the text goes on as it did after the last occurrence of its last tokens (Saxena 2023).
+    """Guesses that the text continues as it did after the last occurrence of its last tokens (Saxena 2023).
 
     It helps where outputs repeat parts of their inputs, as in summaries, corrections and code.
     """

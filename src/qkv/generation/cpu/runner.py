@@ -58,7 +58,7 @@ class CPURunner(Runner):
             self.source_of[index] = torch.tensor(sources, dtype=torch.int32)
 
     def reorder(self, rows: Int[Tensor, "rows"], parents: Int[Tensor, "rows"]) -> None:
-        """Copy rows of the table; the cache itself stays in place."""
+        """Copy rows of the table; the cache itself is not moved."""
         longest = int(self.lengths[parents].max())
         self.cache.table[rows, :longest] = self.cache.table[parents, :longest]
         self.lengths[rows] = self.lengths[parents]

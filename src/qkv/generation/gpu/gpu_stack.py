@@ -144,9 +144,9 @@ class GPUStack:
         weight, scale = self.weights.embedding, self.weights.embedding_scale
         norm, dim = self.weights.sub_layers[0].first.norm, self.stack.dim
         kernels.embed[(self.rows,)](
-            ids, positions, self.table, weight, scale, self.weights.places, None if norm is None else norm.gain,
+            ids, positions, self.table, weight, scale, self.weights.position_table, None if norm is None else norm.gain,
             self._x, self._h, self._sums, self._padded, self.capacity,
-            1 if self.weights.places is None else len(self.weights.places), float(self.stack.embed_scale),
+            1 if self.weights.position_table is None else len(self.weights.position_table), float(self.stack.embed_scale),
             DIM=dim, BLOCK=triton.next_power_of_2(dim), num_warps=4, **launch_options(self.device),
         )  # fmt: skip
         self._parts = 1
@@ -286,8 +286,8 @@ class GPUStack:
         weight, scale = self.weights.embedding, self.weights.embedding_scale
         x = weight[ids].float() if scale is None else weight[ids].float() * scale[ids][..., None]
         x = x * self.stack.embed_scale
-        if self.weights.places is not None:
-            x = x + self.weights.places[:longest]
+        if self.weights.position_table is not None:
+            x = x + self.weights.position_table[:longest]
         # What follows the last self-attention only matters for logits.
         last = max(index for index, sub in enumerate(self.weights.sub_layers) if sub.kind == "self")
         # Attention is causal, so the padding at the end of a prompt never affects its tokens.

@@ -212,11 +212,11 @@ def _part_sums(sums_ptr, first, m, rows_padded, parts, PARTS: tl.constexpr):
 # --------------------------------------------------------------------------------------------------------- embedding
 
 
-@triton.jit(do_not_specialize=["capacity", "places"])
+@triton.jit(do_not_specialize=["capacity", "num_positions"])
 @no_type_check
 def embed(
-    ids_ptr, positions_ptr, table_ptr, weight_ptr, scale_ptr, place_ptr, gain_ptr, x_ptr, h_ptr, sums_ptr, rows_padded,
-    capacity, places, embed_scale,
+    ids_ptr, positions_ptr, table_ptr, weight_ptr, scale_ptr, encoding_ptr, gain_ptr, x_ptr, h_ptr, sums_ptr, rows_padded,
+    capacity, num_positions, embed_scale,
     DIM: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Start the residual stream of a row, and let the table point to its own cache at the new position."""
@@ -231,8 +231,8 @@ def embed(
     if scale_ptr is not None:
         x *= tl.load(scale_ptr + token)
     x *= embed_scale
-    if place_ptr is not None:
-        x += tl.load(place_ptr + tl.minimum(position, places - 1) * DIM + d, mask=inside, other=0.0)
+    if encoding_ptr is not None:
+        x += tl.load(encoding_ptr + tl.minimum(position, num_positions - 1) * DIM + d, mask=inside, other=0.0)
     tl.store(x_ptr + row * DIM + d, x, mask=inside)
     if h_ptr is not None:
         h = x

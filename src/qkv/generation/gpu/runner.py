@@ -95,9 +95,9 @@ class GPURunner(Runner):
         self.prefill([row for row, _ in new], [text for _, text in new])
         rest = [text[-1:] if is_empty else text for text, is_empty in zip(tokens, empty, strict=True)]
         logits = torch.zeros(len(rows), self.vocab_size, device=self.device)
-        for place in range(max(len(text) for text in rest)):
-            some = [number for number, text in enumerate(rest) if place < len(text)]
-            logits[some] = self.step(index[some], torch.tensor([rest[number][place] for number in some]))
+        for offset in range(max(len(text) for text in rest)):
+            some = [number for number, text in enumerate(rest) if offset < len(text)]
+            logits[some] = self.step(index[some], torch.tensor([rest[number][offset] for number in some]))
         return logits
 
     def log_sum_exp(self, logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows"]:
@@ -120,8 +120,8 @@ class GPURunner(Runner):
             values, tops, indices, VOCAB=vocab_size, PARTS=parts, K=k, BLOCK=TOP_BLOCK, num_warps=4,
             **launch_options(self.device),
         )  # fmt: skip
-        top, places = tops.topk(k)
-        return top, indices.gather(1, places)
+        top, ranks = tops.topk(k)
+        return top, indices.gather(1, ranks)
 
     def _index(self, numbers: Sequence[int]) -> Int[Tensor, "numbers"]:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)

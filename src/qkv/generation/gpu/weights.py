@@ -77,7 +77,7 @@ class GPUWeights:
         self._norms: dict[int, Norm] = {}
         self.sub_layers, self.readout = self._build()
         self.embedding, self.embedding_scale = self._stored(stack.embed)
-        self.places = None if stack.position is None else self._floats(stack.position)
+        self.position_table = None if stack.position is None else self._floats(stack.position)
 
     @property
     def linears(self) -> list[Linear]:

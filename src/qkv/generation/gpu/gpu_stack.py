@@ -142,11 +142,11 @@ class GPUStack:
 
     def _embed(self, ids: Int[Tensor, "rows"], positions: Int[Tensor, "rows"]) -> None:
         weight, scale = self.weights.embedding, self.weights.embedding_scale
-        norm, dim = self.weights.sub_layers[0].first.norm, self.stack.dim
+        norm, dim, positional = self.weights.sub_layers[0].first.norm, self.stack.dim, self.weights.position_table
         kernels.embed[(self.rows,)](
-            ids, positions, self.table, weight, scale, self.weights.position_table, None if norm is None else norm.gain,
+            ids, positions, self.table, weight, scale, positional, None if norm is None else norm.gain,
             self._x, self._h, self._sums, self._padded, self.capacity,
-            1 if self.weights.position_table is None else len(self.weights.position_table), float(self.stack.embed_scale),
+            1 if positional is None else len(positional), float(self.stack.embed_scale),
             DIM=dim, BLOCK=triton.next_power_of_2(dim), num_warps=4, **launch_options(self.device),
         )  # fmt: skip
         self._parts = 1

@@ -215,8 +215,8 @@ def _part_sums(sums_ptr, first, m, rows_padded, parts, PARTS: tl.constexpr):
 @triton.jit(do_not_specialize=["capacity", "num_positions"])
 @no_type_check
 def embed(
-    ids_ptr, positions_ptr, table_ptr, weight_ptr, scale_ptr, encoding_ptr, gain_ptr, x_ptr, h_ptr, sums_ptr, rows_padded,
-    capacity, num_positions, embed_scale,
+    ids_ptr, positions_ptr, table_ptr, weight_ptr, scale_ptr, encoding_ptr, gain_ptr, x_ptr, h_ptr, sums_ptr,
+    rows_padded, capacity, num_positions, embed_scale,
     DIM: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Start the residual stream of a row, and let the table point to its own cache at the new position."""

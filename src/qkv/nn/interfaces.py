@@ -1,8 +1,8 @@
 """Interfaces of the models, as used by search, training, tasks and pipelines, and functions on their states.
 
 States and memories are frozen dataclasses, or tuples, of tensors with the batch first. They are immutable: a step
-reuses the tensors that do not change and creates new ones for the rest. A tensor without dimensions holds one number
-for all rows.
+reuses the tensors that do not change and creates new ones for the rest. An integer or a tensor without dimensions
+counts the steps of all rows.
 """
 
 import dataclasses
@@ -281,6 +281,16 @@ def replace_tensors(state: State, tensors: Mapping[str, Tensor], name: str = "")
     if name in tensors:
         return tensors[name]  # type: ignore[return-value]
     return _rebuild(state, {key: replace_tensors(part, tensors, _path(name, key)) for key, part in _parts(state)})
+
+
+def per_row_counters(state: State, batch: int, device: torch.device) -> State:
+    """Return the state with one counter per row instead of counters for all rows (integers or tensors without shape).
+
+    So rows at different steps can be in one batch.
+    """
+    if isinstance(state, int) or (isinstance(state, Tensor) and state.ndim == 0):
+        return torch.full((batch,), int(state), device=device)  # type: ignore[return-value]
+    return _rebuild(state, {key: per_row_counters(part, batch, device) for key, part in _parts(state)})
 
 
 def detach_state(state: State) -> State:

@@ -150,7 +150,7 @@ class TokenDecoder:
         free, active = deque(range(self._runner.rows)), list[ActiveRow]()
         while self._queue or active:
             with torch.inference_mode():
-                active += self._admit(free)
+                active = sorted([*active, *self._admit(free)], key=lambda row: row.row)
                 finished = self._step(active)
             for row in finished:
                 active.remove(row)
@@ -403,7 +403,7 @@ class BeamDecoder:
         free, active = deque(range(self._groups)), list[ActiveGroup]()
         while self._queue or active:
             with torch.inference_mode():
-                active += self._admit(free)
+                active = sorted([*active, *self._admit(free)], key=lambda group: group.group)
                 done = self._step(active)
                 results = [(group.index, self._hypotheses(group.group)) for group in done]
             for group in done:

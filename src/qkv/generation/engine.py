@@ -39,7 +39,6 @@ class SpeculativeConfig:
 class Engine(ABC):
     """Decodes requests with one model; made by `Engine.build`."""
 
-    max_rows: int  # sequences decoded at once by default, beams counted
     max_cache_bytes: int
 
     def __init__(self, factory: RunnerFactory) -> None:
@@ -132,7 +131,7 @@ class Engine(ABC):
         free = free_memory(self.factory.device)
         budget = self.max_cache_bytes if free is None else min(self.max_cache_bytes, free // 4)
         group_bytes = self.factory.cache_bytes(beams, capacity, source_capacity)
-        return max(1, min(self.max_rows // beams, budget // group_bytes))
+        return max(1, min(self.factory.max_rows // beams, budget // group_bytes))
 
     def _check(self, speculative: SpeculativeConfig | None, config: GenerationConfig) -> None:
         if speculative is None:
@@ -157,7 +156,6 @@ class Engine(ABC):
 class CPUEngine(Engine):
     """Decodes requests on the CPU."""
 
-    max_rows = 128
     max_cache_bytes = 2**30
 
     def _decode(

@@ -72,6 +72,7 @@ class RunnerFactory(ABC):
     description: str  # the implementation that runs, e.g. "CPU kernels (AVX-512), bfloat16 weights"
     has_source: bool  # whether the model is an encoder-decoder
     can_truncate: bool = True  # whether runners implement `truncate`
+    max_rows: int  # sequences decoded at once by default, beams counted
 
     @abstractmethod
     def make(self, rows: int, capacity: int, sources: int, source_capacity: int) -> Runner:

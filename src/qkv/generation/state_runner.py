@@ -34,30 +34,36 @@ class StateRunner(Runner):
         self, model: nn.Module, rows: int, source_capacity: int, context: AbstractContextManager[Any] | None = None
     ) -> None:
         self._model = cast(Any, model)
+        source_capacity = min(source_capacity, getattr(model.config, "max_length", source_capacity))
         self._context = nullcontext() if context is None else context
         self.rows, self.device = rows, next(model.parameters()).device
         self._rows_of: dict[int, list[int]] = {}  # rows of each source
+        self._source_lengths = [0] * rows
         with torch.inference_mode(), self._context:
             state = self._initial_state(self._blank_source(source_capacity))
+            shortest = state_tensors(self._initial_state(self._blank_source(1)))
             begin = torch.zeros(1, dtype=torch.long, device=self.device)
             logits, next_state = self._model.step(begin, state)
         self.vocab_size = logits.shape[1]
         before, after = state_tensors(state), state_tensors(next_state)
+        self._source_capacity = source_capacity
+        self._source_dims = {  # dimensions of each tensor that grow with the source
+            name: [dim for dim, size in enumerate(tensor.shape) if size != shortest[name].shape[dim]]
+            for name, tensor in before.items()
+        }
         self._changing = [name for name, tensor in before.items() if after[name] is not tensor]
         self.buffers = {name: _rows_like(tensor, rows) for name, tensor in before.items()}
         self._state = replace_tensors(state, self.buffers)
         self._counters = [name for name, tensor in before.items() if tensor.ndim == 1 and name in self._changing]
-        self._part: tuple[list[int], dict[str, Tensor]] = (
-            [],
-            {},
-        )  # rows of the last step, and what steps do not change
+        self._part_rows: list[int] = []  # rows of the last step
+        self._part: dict[str, Tensor] = {}  # and their tensors that steps do not change
 
     def _blank_source(self, capacity: int) -> Any:
         """Return a source of the largest size; for language models, None."""
         if isinstance(self._model, ShowAttendTell):
             config = self._model.config
             return torch.zeros(config.channels, config.height, config.width)
-        return None if isinstance(self._model, RNNLM) else [0] * min(capacity, self._model.config.max_length)
+        return None if isinstance(self._model, RNNLM) else [0] * capacity
 
     def _initial_state(self, *sources: Any) -> Any:
         """Return the state of new rows, one for each source, with a counter for each row."""
@@ -81,6 +87,9 @@ class StateRunner(Runner):
         rows = [row for source in sources for row in self._rows_of[source]]
         index = [number for number, source in enumerate(sources) for _ in self._rows_of[source]]
         self._write(rows, state, torch.tensor(index, device=self.device))
+        for source, content in zip(sources, inputs, strict=True):
+            for row in self._rows_of[source]:
+                self._source_lengths[row] = len(content)
 
     def reset(self, rows: Sequence[int], sources: Sequence[int] = ()) -> None:
         if not sources:
@@ -122,20 +131,29 @@ class StateRunner(Runner):
 
     def _forward(self, rows: list[int], tokens: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length vocabulary"]:
         index = torch.tensor(rows, device=self.device)
+        buffers = self._narrowed(max(self._source_lengths[row] for row in rows))
         with self._context:
-            logits, state = self._model.forward_from(tokens.long(), self._select(rows, index))
+            logits, state = self._model.forward_from(tokens.long(), self._select(buffers, rows, index))
         for name, tensor in self._changed(state).items():
-            self.buffers[name][index] = tensor.to(self.buffers[name].dtype)
+            buffers[name][index] = tensor.to(buffers[name].dtype)
         return logits.float()
 
-    def _select(self, rows: list[int], index: Int[Tensor, "rows"]) -> Any:
+    def _narrowed(self, source_length: int) -> dict[str, Tensor]:
+        """Return views of the buffers without what lies beyond a source length."""
+        excess, views = self._source_capacity - source_length, dict(self.buffers)
+        for name, dims in self._source_dims.items():
+            for dim in dims:
+                views[name] = views[name].narrow(dim, 0, views[name].shape[dim] - excess)
+        return views
+
+    def _select(self, buffers: dict[str, Tensor], rows: list[int], index: Int[Tensor, "rows"]) -> Any:
         """Return the state of some rows; what steps do not change is kept until other rows are run."""
         if rows == list(range(self.rows)):
-            return self._state
+            return replace_tensors(self._state, buffers)
         if self._part_rows != rows:
-            fixed = self.buffers.keys() - set(self._changing)
-            self._part_rows, self._part = rows, {name: self.buffers[name][index] for name in fixed}
-        changing = {name: self.buffers[name][index] for name in self._changing}
+            fixed = buffers.keys() - set(self._changing)
+            self._part_rows, self._part = rows, {name: buffers[name][index] for name in fixed}
+        changing = {name: buffers[name][index] for name in self._changing}
         return replace_tensors(self._state, self._part | changing)
 
     def _changed(self, state: Any) -> dict[str, Tensor]:
@@ -167,7 +185,7 @@ class StateRunnerFactory(RunnerFactory):
     can_truncate = False
 
     def __init__(self, model: nn.Module, runner_class: type[StateRunner] = StateRunner, packed: Any = None) -> None:
-        self._model, self._runner_class, self.context = model, runner_class, packed
+        self._model, self.max_rows, self._runner_class, self.context = model, max_rows, runner_class, packed
         self.device, self.has_source = next(model.parameters()).device, not isinstance(model, RNNLM)
         self.vocab_size = StateRunner(model, 1, 1).vocab_size
         dtype = packed.dtype if packed is not None else str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -16,6 +16,8 @@ from qkv.models.transformer import Transformer
 from qkv.nn.quantized import is_quantized
 from qkv.types import Float, Int, Tensor
 
+MAX_STATE_ROWS = 320  # a recurrent step has a few small operations, whose cost is shared by the rows
+
 
 class CPUSelection(Runner):
     """Selects tokens with the CPU kernels."""
@@ -138,6 +140,8 @@ class CPURunner(CPUSelection):
 class CPURunnerFactory(RunnerFactory):
     """Packs the weights of a Transformer stack for the CPU kernels."""
 
+    max_rows = 128
+
     def __init__(self, model: nn.Module, dtype: WeightType) -> None:
         self._decoder = PackedStack(decoder_stack(model), dtype)
         self._encoder = PackedStack(encoder_stack(model), dtype) if isinstance(model, Transformer) else None
@@ -173,5 +177,5 @@ def cpu_factory(model: nn.Module, dtype: WeightType) -> RunnerFactory:
     try:
         library()
     except Unsupported:
-        return StateRunnerFactory(model, StateRunner)
-    return StateRunnerFactory(model, CPUStateRunner, packed)
+        return StateRunnerFactory(model, MAX_STATE_ROWS)
+    return StateRunnerFactory(model, MAX_STATE_ROWS, CPUStateRunner, packed)

@@ -27,7 +27,6 @@ Item = TypeVar("Item")
 class GPUEngine(Engine):
     """Decodes requests on a GPU."""
 
-    max_rows = 5120
     max_cache_bytes = 2**32
 
     def __init__(self, factory: RunnerFactory) -> None:

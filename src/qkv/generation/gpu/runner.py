@@ -24,6 +24,7 @@ NORMALIZER_BLOCK = 4096
 TOP_BLOCK = 1024
 MOST_FAST_TOP = 32  # more of the largest values are found by `torch.topk`
 MOST_PREFILLED = 2**16  # tokens at once
+MAX_ROWS = 5120  # decoded at once by default
 Encode = Callable[[Tensor, Tensor], Tensor]  # padded token ids and lengths -> hidden states
 
 
@@ -170,6 +171,8 @@ class GreedySteps(TokenSteps):
 class GPURunnerFactory(RunnerFactory):
     """The weights of a Transformer stack on a GPU; the encoder of an encoder-decoder runs in PyTorch."""
 
+    max_rows = MAX_ROWS
+
     def __init__(self, model: nn.Module, dtype: WeightType) -> None:
         self.device = next(model.parameters()).device
         self._weights = GPUWeights(decoder_stack(model), dtype, self.device)
@@ -210,7 +213,7 @@ def gpu_factory(model: nn.Module, dtype: WeightType) -> RunnerFactory:
     """Prepare a model for decoding on a GPU; raise `Unsupported` if that is not implemented."""
     if not runs_own_steps(model):
         return GPURunnerFactory(model, dtype)
-    factory = StateRunnerFactory(model, GPUStateRunner)
+    factory = StateRunnerFactory(model, MAX_ROWS, GPUStateRunner)
     if dtype not in factory.description:
         raise Unsupported("fast decoding", f"{dtype} weights of {type(model).__name__} on a GPU")
     return factory

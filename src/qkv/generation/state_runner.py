@@ -184,7 +184,9 @@ class StateRunnerFactory(RunnerFactory):
 
     can_truncate = False
 
-    def __init__(self, model: nn.Module, runner_class: type[StateRunner] = StateRunner, packed: Any = None) -> None:
+    def __init__(
+        self, model: nn.Module, max_rows: int, runner_class: type[StateRunner] = StateRunner, packed: Any = None
+    ) -> None:
         self._model, self.max_rows, self._runner_class, self.context = model, max_rows, runner_class, packed
         self.device, self.has_source = next(model.parameters()).device, not isinstance(model, RNNLM)
         self.vocab_size = StateRunner(model, 1, 1).vocab_size

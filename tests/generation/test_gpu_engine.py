@@ -1,19 +1,35 @@
 """The engine on GPUs against the simple searches; small parts of it run in Triton's interpreter without a GPU."""
 
 import random
+from collections import deque
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from qkv.generation import DecodingConstraints, Engine, GenerationConfig, Request, Sampling, Tokens, generate
+from qkv.generation import (
+    DecodingConstraints,
+    Engine,
+    GenerationConfig,
+    PromptLookup,
+    Request,
+    Sampling,
+    SpeculativeConfig,
+    Tokens,
+    generate,
+)
 from qkv.generation.decoder_stack import decoder_stack
 from qkv.generation.gpu.runner import GPURunner, GreedySteps
+from qkv.generation.gpu.speculative_steps import SpeculativeSteps, StaticAssistant, StaticLookup
 from qkv.generation.gpu.weights import GPUWeights
-from qkv.generation.runner import Runner
-from qkv.generation.static_steps import TokenSteps
+from qkv.generation.runner import GuessRunner, Runner
+from qkv.generation.static_steps import StaticTokenDecoder, TokenSteps
+from qkv.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from qkv.models.gpt2 import GPT2, GPT2Config
+from qkv.models.rnn_lm import RNNLM, RNNLMConfig
+from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
 from qkv.models.transformer import Transformer, TransformerConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -96,6 +112,91 @@ def test_normalizers_and_top_k():
         assert torch.equal(indices[1:], logits.topk(k)[1][1:])
 
 
+class TextRunner(GuessRunner):
+    """Runs a model on whole texts; each text has `width` rows."""
+
+    def __init__(self, model, slots, width=1, capacity=32):
+        self._model, self.rows, self.vocab_size = model, slots * width, model.config.vocab_size
+        self.device = torch.device("cpu")
+        self._texts, self.lengths = torch.zeros(slots, capacity, dtype=torch.long), torch.zeros(slots, dtype=torch.long)
+
+    def step_guesses(self, tokens):
+        at = self.lengths[:, None] + torch.arange(tokens.shape[1])
+        self._texts.scatter_(1, at, tokens.long())
+        logits = self._model(self._texts)
+        return logits.gather(1, at[..., None].expand(-1, -1, self.vocab_size)).flatten(0, 1)
+
+    def advance(self, counts):
+        self.lengths += counts
+
+    def step_all(self, tokens):
+        logits = self.step_guesses(tokens[:, None])
+        self.lengths += 1
+        return logits
+
+    def reset(self, rows, sources=()):
+        self.lengths[torch.tensor(rows) // (self.rows // len(self.lengths))] = 0
+
+    def prefill(self, rows, tokens):
+        for row, text in zip(rows, tokens, strict=True):
+            slot = row // (self.rows // len(self.lengths))
+            self._texts[slot, : len(text)], self.lengths[slot] = torch.tensor(text, dtype=torch.long), len(text)
+
+    def encode(self, sources, inputs): ...
+    def reorder(self, rows, parents): ...
+    def step(self, rows, tokens): ...
+    def extend(self, rows, tokens, wanted=None): ...
+    def truncate(self, rows, lengths): ...
+
+
+@pytest.mark.parametrize("kind", ["lookup", "same", "other"])
+@pytest.mark.parametrize("sampling", [None, Sampling(temperature=0.9, seed=3)])
+@pytest.mark.parametrize("end", [1, None])
+def test_guesses_do_not_change_the_tokens(kind, sampling, end):
+    sizes = {"vocab_size": 19, "dim": 16, "heads": 2, "layers": 1, "max_length": 32}
+    model, other = (perturbed(GPT2(GPT2Config(**sizes)), 0.2, seed) for seed in range(2))
+    asked = [Request([2, 3, 2], 7), Request([4], 9, 3), Request([5, 5, 6, 5, 5], 5, 0, [9], row_id=1), Request([7], 12)]
+    tokens, config = Tokens(end, (0,)), GenerationConfig(sampling=sampling)
+
+    def decode(steps):
+        results = dict(StaticTokenDecoder(steps, deque(enumerate(asked)), tokens, config).run())
+        return [(results[row][0].tokens, pytest.approx(results[row][0].score, abs=1e-5)) for row in range(len(asked))]
+
+    draft = StaticLookup(3) if kind == "lookup" else StaticAssistant(TextRunner(model if kind == "same" else other, 2))
+    steps = SpeculativeSteps(TextRunner(model, 2, width=4), tokens, config, 20, draft, 3)
+    assert decode(steps) == decode(TokenSteps(TextRunner(model, 2), tokens, config, 20))
+
+
+@torch.no_grad()
+def test_rows_that_share_a_text():
+    torch.manual_seed(0)
+    model = GPT2(GPT2Config(vocab_size=19, dim=16, heads=2, layers=1, max_length=16)).eval().to(DEVICE)
+    runner = GPURunner(GPUWeights(decoder_stack(model), "float32", DEVICE), rows=3, capacity=8)
+    runner.reset([0, 1, 2])
+    text = []
+    for guesses, kept in (([1, 2, 3], 2), ([4, 5, 6], 3), ([7, 8, 9], 1)):
+        logits = runner.step_guesses(torch.tensor([guesses], dtype=torch.int32, device=DEVICE))
+        expected = model(torch.tensor([text + guesses], device=DEVICE))[0, len(text) :]
+        torch.testing.assert_close(logits, expected)
+        runner.advance(torch.tensor([kept], device=DEVICE))
+        text += guesses[:kept]
+
+
+def test_guesses_from_the_text_equal_those_of_prompt_lookup():
+    numbers = random.Random(0)
+    for length in (1, 2, 7, 30):
+        for _ in range(10):
+            text = [numbers.randrange(4) for _ in range(length)]
+            (expected,) = PromptLookup(3).propose([0], [text], [5], lambda *_: None)
+            history = torch.tensor([[*text, *[0] * (40 - length)]])
+            (guesses,) = (
+                StaticLookup(3)
+                .propose(SimpleNamespace(history=history, lengths=torch.tensor([length]), guesses=5))
+                .tolist()
+            )
+            assert [guess for guess in guesses if guess >= 0] == expected
+
+
 # ------------------------------------------------------------------------------------------------------ on real sizes
 
 
@@ -108,8 +209,8 @@ CONFIGS = {
 LEAST_EQUAL = 0.99  # of the sequences: two tokens can be as likely as one another up to rounding
 
 
-def perturbed(model, scale):
-    torch.manual_seed(1)
+def perturbed(model, scale, seed=1):
+    torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(scale * torch.randn_like(parameter))
@@ -183,6 +284,48 @@ def test_calls_can_overlap_and_reuse_recordings():
     for index, request in enumerate(asked[:3]):
         streamed = tuple(engine.stream(request, tokens, config))
         assert streamed == alone[index][0].tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["greedy", "sampling"])
+@pytest.mark.parametrize("kind", ["lookup", "same", "other"])
+def test_speculative_decoding(name, kind):
+    model = perturbed(GPT2(GPT2Config(layers=2)), 0.05).cuda()
+    other = perturbed(GPT2(GPT2Config(layers=1)), 0.05).cuda()
+    drafts = {
+        "lookup": lambda: PromptLookup(),
+        "same": lambda: Engine.build(model),
+        "other": lambda: Engine.build(other),
+    }
+    speculative = SpeculativeConfig(drafts[kind](), 4)
+    asked, tokens = requests(60, 50_000, False), Tokens(11, (3, 5), 50_250)
+    assert share_of_equal(model, asked, tokens, CONFIGS[name], speculative=speculative) >= 0.95
+    engine = Engine.build(model)
+    streamed = tuple(engine.stream(asked[0], tokens, CONFIGS[name], speculative=speculative))
+    ((_, (best,)),) = engine.decode(asked[:1], tokens, CONFIGS[name])
+    assert streamed == best.tokens
+
+
+STATE_MODELS = {
+    "bahdanau": lambda: RNNSeq2Seq(RNNSeq2SeqConfig(source_vocab_size=8000, target_vocab_size=8000)),
+    "luong": lambda: RNNSeq2Seq(
+        RNNSeq2SeqConfig(
+            source_vocab_size=8000, target_vocab_size=8000, decoder="luong", score="bilinear", cell="lstm", layers=2
+        )
+    ),
+    "conv": lambda: ConvSeq2Seq(ConvSeq2SeqConfig(source_vocab_size=8000, target_vocab_size=8000)),
+    "rnn_lm": lambda: RNNLM(RNNLMConfig(vocab_size=8000)),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("kind", STATE_MODELS)
+def test_models_with_their_own_steps(name, kind):
+    torch.manual_seed(0)
+    model = perturbed(STATE_MODELS[kind](), 0.05).cuda()
+    asked = requests(200, 8000, kind != "rnn_lm")
+    assert share_of_equal(model, asked, Tokens(11, (3, 5)), CONFIGS[name], batch_size=24) >= LEAST_EQUAL
 
 
 @pytest.mark.gpu

@@ -140,6 +140,7 @@ class TokenDecoder:
         speculation: Speculation | None = None,
     ) -> None:
         self._runner, self._config, self._speculation = runner, config, speculation
+        self._slots = runner.rows  # sequences at a time
         self._constraints = Constraints(tokens)
         self._copies = 1 if config.sampling is None else config.num_return_sequences
         self._queue = deque((index, copy, request) for index, request in queue for copy in range(self._copies))
@@ -147,7 +148,7 @@ class TokenDecoder:
 
     def run(self) -> Iterator[Result]:
         """Yield the hypotheses of each request once all of its samples are finished."""
-        free, active = deque(range(self._runner.rows)), list[ActiveRow]()
+        free, active = deque(range(self._slots)), list[ActiveRow]()
         while self._queue or active:
             with torch.inference_mode():
                 active = sorted([*active, *self._admit(free)], key=lambda row: row.row)
@@ -180,10 +181,14 @@ class TokenDecoder:
         if admitted:
             rows = [row.row for row in admitted]
             sources = [row.request.source for row in admitted if row.request.source is not None]
-            self._runner.reset(rows, rows if sources else ())
+            self._reset(rows, rows if sources else ())
             if sources:
                 self._runner.encode(rows, sources)
         return admitted
+
+    def _reset(self, slots: Sequence[int], sources: Sequence[int]) -> None:
+        """Empty the rows of slots and assign their sources."""
+        self._runner.reset(slots, sources)
 
     def _random(self, request: Request, copy: int) -> Float[Tensor, "steps"] | None:
         sampling = self._config.sampling

@@ -64,6 +64,20 @@ class Runner(ABC):
         return top, indices
 
 
+class GuessRunner(Runner):
+    """A runner for speculative decoding without waiting for the device: several rows can share one text."""
+
+    lengths: Int[Tensor, "rows"]  # cached tokens of each row
+
+    @abstractmethod
+    def step_guesses(self, tokens: Int[Tensor, "slots width"]) -> Float[Tensor, "rows vocabulary"]:
+        """Append several tokens to the text that `width` consecutive rows share, one by each row."""
+
+    @abstractmethod
+    def advance(self, counts: Int[Tensor, "slots"]) -> None:
+        """Keep the first `counts` of the tokens that `step_guesses` appended."""
+
+
 class RunnerFactory(ABC):
     """A model prepared for decoding on its device: makes the rows of a batch."""
 

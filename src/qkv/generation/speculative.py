@@ -33,7 +33,7 @@ class PromptLookup(Draft):
     """
 
     def __init__(self, max_ngram: int = 3) -> None:
-        self._max_ngram = max_ngram
+        self.max_ngram = max_ngram
 
     def propose(
         self, rows: Sequence[int], texts: Sequence[Sequence[int]], counts: Sequence[int], choose: Choose
@@ -41,7 +41,7 @@ class PromptLookup(Draft):
         return [self._look_up(list(text), count) for text, count in zip(texts, counts, strict=True)]
 
     def _look_up(self, text: list[int], count: int) -> list[int]:
-        for size in range(min(self._max_ngram, len(text) - 1), 0, -1):
+        for size in range(min(self.max_ngram, len(text) - 1), 0, -1):
             last = text[-size:]
             for start in range(len(text) - size - 1, -1, -1):
                 if text[start : start + size] == last:

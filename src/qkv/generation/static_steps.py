@@ -41,7 +41,7 @@ class StaticSteps(ABC):
 
     def __init__(self, runner: Runner, tokens: Tokens, slots: int, length: int) -> None:
         self.runner, self.end, device = runner, tokens.end, runner.device
-        self.width = runner.rows // slots  # rows of a slot
+        self.slots, self.width = slots, runner.rows // slots  # rows of a slot
         self.plan = torch.full((slots, length + 2), FREE, dtype=torch.int32, device=device)
         self.steps = torch.zeros(slots, dtype=torch.long, device=device)  # new tokens
         self.limits = torch.zeros(slots, dtype=torch.long, device=device)  # most of them, the end token counted
@@ -121,13 +121,15 @@ def _blocked(tokens: Tokens, vocab_size: int, device: torch.device) -> Tensor | 
 class TokenSteps(StaticSteps):
     """Greedy search and sampling: one row per slot."""
 
-    def __init__(self, runner: Runner, tokens: Tokens, config: GenerationConfig, length: int) -> None:
-        super().__init__(runner, tokens, runner.rows, length)
+    def __init__(
+        self, runner: Runner, tokens: Tokens, config: GenerationConfig, length: int, slots: int | None = None
+    ) -> None:
+        super().__init__(runner, tokens, slots or runner.rows, length)
         sampling = config.sampling
         self._sampling = None if sampling is None or sampling.temperature == 0 else sampling
-        self.totals = torch.zeros(runner.rows, dtype=torch.double, device=runner.device)  # log p of the new tokens
+        self.totals = torch.zeros(self.slots, dtype=torch.double, device=runner.device)  # log p of the new tokens
         steps = 0 if self._sampling is None else length + 2
-        self.uniform = torch.zeros((runner.rows, steps), dtype=torch.double, device=runner.device)  # random numbers
+        self.uniform = torch.zeros((self.slots, steps), dtype=torch.double, device=runner.device)  # random numbers
 
     def load(self, slots: Sequence[int], requests: Sequence[Request]) -> None:
         super().load(slots, requests)
@@ -140,27 +142,33 @@ class TokenSteps(StaticSteps):
             row[: len(numbers)] = numbers
         self.uniform[torch.tensor(rows, device=self.uniform.device)] = padded.to(self.uniform.device)
 
-    def step(self) -> None:
-        logits = self.runner.step_all(self.token)
-        at = self.steps[:, None]
-        constraints = self.plan.gather(1, at)[:, 0]
+    def choose(
+        self, logits: Float[Tensor, "rows vocabulary"], at: Int[Tensor, "slots steps"]
+    ) -> tuple[Int[Tensor, "slots steps"], Float[Tensor, "slots steps"]]:
+        """Choose the new tokens number `at` of each slot; return them and their log-probabilities."""
+        constraints = self.plan.gather(1, at).flatten()
         normalizer = self.runner.log_sum_exp(logits)
         forced_value = self.constrain(logits, constraints)
         if self._sampling is None:
             chosen = self.runner.top_k(logits, 1)[1][:, 0]
         else:
             p = self._sampling.filter_probs(logits - normalizer[:, None])
-            chosen = sample_from(p, self.uniform.gather(1, at)[:, 0])
+            chosen = sample_from(p, self.uniform.gather(1, at).flatten())
         forced = constraints >= 0
         value = torch.where(forced, forced_value, logits.gather(1, chosen[:, None])[:, 0])
         token = torch.where(forced, constraints, chosen.int())
-        self.plan.scatter_(1, at, token[:, None])  # behind the result of a finished row
-        self.token.copy_(token)
-        self.totals.add_(torch.where(self.active, value - normalizer, 0.0))
+        return token.view(at.shape), (value - normalizer).view(at.shape)
+
+    def step(self) -> None:
+        at = self.steps[:, None]
+        token, log_p = self.choose(self.runner.step_all(self.token), at)
+        self.plan.scatter_(1, at, token)  # behind the result of a finished row
+        self.token.copy_(token[:, 0])
+        self.totals.add_(torch.where(self.active, log_p[:, 0], 0.0))
         self.steps.add_(self.active)
         self.active.logical_and_(self.steps < self.limits)
         if self.end is not None:
-            self.active.logical_and_(token != self.end)
+            self.active.logical_and_(token[:, 0] != self.end)
 
 
 class BeamSteps(StaticSteps):
@@ -211,7 +219,8 @@ class StaticTokenDecoder(TokenDecoder):
         self, steps: TokenSteps, queue: deque[tuple[int, Request]], tokens: Tokens, config: GenerationConfig
     ) -> None:
         super().__init__(steps.runner, queue, tokens, config)
-        self._steps, self._left = steps, dict[int, int]()  # steps that each row can still take
+        self._steps, self._slots = steps, steps.slots
+        self._left = dict[int, int]()  # steps that each row can still take
         self._at_once = STEPS_AT_ONCE if tokens.end is not None else MOST_STEPS_AT_ONCE
         self._streams = False
 
@@ -220,7 +229,7 @@ class StaticTokenDecoder(TokenDecoder):
         return super().stream()
 
     def _admit(self, free: deque[int]) -> list[ActiveRow]:
-        if is_too_early(len(free), self._runner.rows):
+        if is_too_early(len(free), self._slots):
             return []
         admitted = super()._admit(free)
         if admitted:
@@ -230,6 +239,11 @@ class StaticTokenDecoder(TokenDecoder):
                 self._steps.set_random(rows, uniform)
             self._left |= {row.row: self._steps.limit(row.request) for row in admitted}
         return admitted
+
+    def _reset(self, slots: Sequence[int], sources: Sequence[int]) -> None:
+        width = self._steps.width
+        rows = [slot * width + row for slot in slots for row in range(width)]
+        self._runner.reset(rows, [source for source in sources for _ in range(width)])
 
     def _step(self, active: list[ActiveRow]) -> list[ActiveRow]:
         count = min(self._at_once, *(self._left[row.row] for row in active))

@@ -8,14 +8,15 @@ processes.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from qkv.errors import InputError
 from qkv.generation.continuous_batching import BeamDecoder, Request, Result, TokenDecoder, Tokens
 from qkv.generation.decode import GenerationConfig
 from qkv.generation.engine import Engine, SpeculativeConfig
 from qkv.generation.gpu.runner import GreedySteps, record_graph
-from qkv.generation.runner import RunnerFactory
+from qkv.generation.gpu.speculative_steps import SpeculativeSteps, StaticAssistant, StaticDraft, StaticLookup
+from qkv.generation.runner import GuessRunner, RunnerFactory
+from qkv.generation.speculative import PromptLookup
 from qkv.generation.static_steps import BeamSteps, StaticBeamDecoder, StaticSteps, StaticTokenDecoder, TokenSteps
 
 MIN_CAPACITY = 64
@@ -41,8 +42,7 @@ class GPUEngine(Engine):
         batch_size: int | None,
         speculative: SpeculativeConfig | None,
     ) -> Iterator[Result]:
-        _refuse(speculative)
-        key, steps = self._borrow(requests, tokens, config, batch_size)
+        key, steps = self._borrow(requests, tokens, config, batch_size, speculative)
         queue = deque(enumerate(requests))
         decoder: TokenDecoder | BeamDecoder
         if isinstance(steps, TokenSteps):
@@ -55,8 +55,7 @@ class GPUEngine(Engine):
     def _stream(
         self, request: Request, tokens: Tokens, config: GenerationConfig, speculative: SpeculativeConfig | None
     ) -> Iterator[int]:
-        _refuse(speculative)
-        key, steps = self._borrow([request], tokens, config, 1)
+        key, steps = self._borrow([request], tokens, config, 1, speculative)
         assert isinstance(steps, TokenSteps)
         decoder = StaticTokenDecoder(steps, deque([(0, request)]), tokens, config)
         return self._returning(key, steps, decoder.stream())
@@ -69,40 +68,53 @@ class GPUEngine(Engine):
             self._idle = [*self._idle, (key, steps)][-KEPT:]
 
     def _borrow(
-        self, requests: Sequence[Request], tokens: Tokens, config: GenerationConfig, batch_size: int | None
+        self,
+        requests: Sequence[Request],
+        tokens: Tokens,
+        config: GenerationConfig,
+        batch_size: int | None,
+        speculative: SpeculativeConfig | None,
     ) -> tuple[Key, StaticSteps]:
         """Return recorded steps that nobody uses; results are generated lazily, so two calls may overlap."""
         sampling = config.sampling
         beams, copies = config.rows_per_request
-        capacity = _bucket(max(request.capacity for request in requests))
+        guesses = 0 if speculative is None else speculative.tokens
+        width = beams + guesses  # rows of a request
+        capacity = _bucket(max(request.capacity for request in requests) + guesses)
         source_capacity = max(request.source_length for request in requests)
         source_capacity = _bucket(source_capacity) if source_capacity else 0
-        slots = self._slots(len(requests) * copies, beams, capacity, source_capacity, batch_size)
+        slots = self._slots(len(requests) * copies, width, capacity, source_capacity, batch_size)
         search: Key = (beams, config.length_penalty, config.exact) if beams > 1 else ()
         if sampling is not None and sampling.temperature > 0:
             search = (sampling.temperature, sampling.top_k, sampling.top_p)
-        key = (slots, capacity, source_capacity, tokens.end, tuple(tokens.suppressed), tokens.vocab_size, *search)
+        special = (tokens.end, tuple(tokens.suppressed), tokens.vocab_size)
+        key = (slots, capacity, source_capacity, speculative, special, *search)
         for number, (other, steps) in enumerate(self._idle):
             if other == key:
                 self._idle.pop(number)
                 return key, steps
-        runner = self.factory.make(slots * beams, capacity, slots if self.factory.has_source else 0, source_capacity)
-        steps_class = BeamSteps if beams > 1 else TokenSteps if search else GreedySteps
-        steps = steps_class(runner, tokens, config, capacity)
+        runner = self.factory.make(slots * width, capacity, slots if self.factory.has_source else 0, source_capacity)
+        if speculative is not None:
+            draft = self._draft(speculative, slots, capacity)
+            steps = SpeculativeSteps(cast(GuessRunner, runner), tokens, config, capacity, draft, guesses)
+        else:
+            steps_class = BeamSteps if beams > 1 else TokenSteps if search else GreedySteps
+            steps = steps_class(runner, tokens, config, capacity)
         steps.record(record_graph)
         return key, steps
 
-    def _slots(self, wanted: int, beams: int, capacity: int, source_capacity: int, batch_size: int | None) -> int:
+    def _draft(self, speculative: SpeculativeConfig, slots: int, capacity: int) -> StaticDraft:
+        draft = speculative.draft
+        if isinstance(draft, PromptLookup):
+            return StaticLookup(draft.max_ngram)
+        return StaticAssistant(cast(GuessRunner, draft.factory.make(slots, capacity, 0, 0)))
+
+    def _slots(self, wanted: int, width: int, capacity: int, source_capacity: int, batch_size: int | None) -> int:
         """Return how many requests are decoded at once."""
         if batch_size is not None:
             return min(batch_size, wanted)
-        most = self.fitting(beams, capacity, source_capacity)
+        most = self.fitting(width, capacity, source_capacity)
         return min(_power_of_two(wanted), max(1, _power_of_two(most + 1) // 2))
-
-
-def _refuse(speculative: SpeculativeConfig | None) -> None:
-    if speculative is not None:
-        raise InputError("speculative decoding is not implemented on GPUs: decode without a draft")
 
 
 def _power_of_two(number: int) -> int:

@@ -13,7 +13,7 @@ from qkv.generation.decoder_stack import WeightType, decoder_stack, encoder_stac
 from qkv.generation.gpu import kernels
 from qkv.generation.gpu.gpu_stack import GPUStack, launch_options
 from qkv.generation.gpu.weights import GPUWeights
-from qkv.generation.runner import Runner, RunnerFactory
+from qkv.generation.runner import GuessRunner, Runner, RunnerFactory
 from qkv.generation.state_runner import StateRunner, StateRunnerFactory, runs_own_steps
 from qkv.generation.static_steps import NOT_END, Step, TokenSteps
 from qkv.models.transformer import Transformer
@@ -59,7 +59,7 @@ class GPUStateRunner(GPUSelection, StateRunner):
     """Decodes rows by the `step` of a model, and selects tokens with Triton kernels."""
 
 
-class GPURunner(GPUSelection):
+class GPURunner(GPUSelection, GuessRunner):
     """Decodes rows of tokens on a GPU; `encode` is the encoder of encoder-decoders."""
 
     def __init__(
@@ -111,6 +111,18 @@ class GPURunner(GPUSelection):
         self.lengths[index] += 1
         return logits
 
+    def step_guesses(self, tokens: Int[Tensor, "slots width"]) -> Float[Tensor, "rows vocabulary"]:
+        """Row j of a slot runs token j, and all rows of the slot read its keys and values."""
+        slots, width = tokens.shape
+        positions = self.lengths.view(slots, width) + torch.arange(width, dtype=torch.int32, device=self.device)
+        where = positions.clamp(max=self.stack.table.shape[1] - 1).long()[:, None].expand(-1, width, -1)
+        rows = torch.arange(self.rows, dtype=torch.int32, device=self.device).view(slots, 1, width)
+        self.stack.table.view(slots, width, -1).scatter_(2, where, rows.expand(-1, width, -1))
+        return self.stack.step(tokens.flatten(), positions.flatten())
+
+    def advance(self, counts: Int[Tensor, "slots"]) -> None:
+        self.lengths.view(len(counts), -1).add_(counts[:, None])
+
     def prefill(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         longest = max((len(text) for text in tokens), default=0)
         some = max(1, MOST_PREFILLED // max(1, longest))
@@ -125,7 +137,7 @@ class GPURunner(GPUSelection):
     def extend(
         self, rows: Sequence[int], tokens: Sequence[Sequence[int]], wanted: Sequence[int] | None = None
     ) -> Float[Tensor, "positions vocabulary"]:
-        assert wanted is None or max(wanted) == 1, "speculative decoding is not implemented on GPUs"
+        assert wanted is None or max(wanted) == 1, "several logits of a row are computed by step_guesses"
         index = self._index(rows)
         empty = (self.lengths[index] == 0).tolist()
         new = [(row, text[:-1]) for row, text, is_empty in zip(rows, tokens, empty, strict=True) if is_empty]

@@ -1,4 +1,4 @@
-"""Decoding speed compared with transformers and CTranslate2, contenders interleaved in one run.
+"""Decoding speed compared with transformers, CTranslate2 and JoeyNMT, contenders interleaved in one run.
 
     python -m benchmarks.decoding                         on the GPU if there is one, else on the CPU
     python -m benchmarks.decoding --device cpu            GPT-2 124M and a Marian-size Transformer
@@ -9,12 +9,14 @@ Each contender is a process of its own that loads its model, warms up, and then 
 Weights are random: GPT-2 124M continues prompts of 32 tokens by 128, or reads one of 512; the Transformer (6 + 6
 layers, width 512, vocabulary 10,000) decodes 32 sentences of 15 to 25 tokens into exactly 40. On a GPU, one of the size
 of multi30k-transformer (4 + 4 layers, width 128, vocabulary 10,000) decodes 1,000 sentences of 9 to 26 tokens likewise.
+A GRU with additive attention (embeddings of 256, states of 512, vocabulary 8,000) decodes 256 sentences into 15 tokens.
 
     qkv            the engine
     simple         qkv's simple searches, which define the results
     transformers   `generate`; sentences 64 at a time
     whole          the same with all sentences at once
     static         the same with a static cache, which transformers compiles
+    joeynmt        its own GRU with additive attention of the same size and other random weights; sentences 64 at a time
 
 Before a speed is printed, the tokens of all float32 contenders are compared: they must be the same, or 95 % of them in
 beam search, where libraries differ in whether the end token counts in the score. FOLDER holds transformers' folders
@@ -39,6 +41,7 @@ THREADS = os.cpu_count() or 1
 PROMPT, NEW, LONG = 32, 128, 512
 SENTENCES, TARGET, VOCABULARY = 32, 40, 10_000
 MANY = 1000
+GRU_SENTENCES, GRU_TARGET, GRU_VOCABULARY, GRU_EMBEDDING, GRU_HIDDEN = 256, 15, 8000, 256, 512
 TOKENS = {  # of a run
     "gpt2-b1": NEW,
     "gpt2-b8": 8 * NEW,
@@ -47,15 +50,16 @@ TOKENS = {  # of a run
     "marian-greedy": SENTENCES * TARGET,
     "marian-beam4": SENTENCES * TARGET,
     "multi30k-beam5": MANY * TARGET,
+    "gru-beam5": GRU_SENTENCES * GRU_TARGET,
 }
 CASES = {
-    "cpu": ("gpt2-b1", "gpt2-b8", "gpt2-prefill", "marian-greedy", "marian-beam4"),
-    "cuda": ("gpt2-b1", "gpt2-b8", "gpt2-b64", "multi30k-beam5"),
+    "cpu": ("gpt2-b1", "gpt2-b8", "gpt2-prefill", "marian-greedy", "marian-beam4", "gru-beam5"),
+    "cuda": ("gpt2-b1", "gpt2-b8", "gpt2-b64", "multi30k-beam5", "gru-beam5"),
 }
 CONTENDERS = {
     "cpu": (
         "qkv-float32", "qkv-bfloat16", "qkv-int8", "transformers-float32", "transformers-bfloat16",
-        "ct2-float32", "ct2-int8", "ct2x2-int8",
+        "ct2-float32", "ct2-int8", "ct2x2-int8", "joeynmt-own",
     ),
     "cuda": (
         "qkv-float32", "qkv-bfloat16", "qkv-int8", "simple-float32", "transformers-bfloat16", "whole-bfloat16",
@@ -97,7 +101,7 @@ def qkv_cases(models: Path, device: str, dtype: Any) -> dict[str, Run]:
 
     @cache
     def engine(name: str) -> Engine:
-        return Engine.build(qkv.load(models / name).to(device), dtype)
+        return Engine.build((gru() if name == "gru" else qkv.load(models / name)).to(device), dtype)
 
     def generate(batch: int, length: int, new: int) -> Run:
         requests = [Request(prompt, new) for prompt in prompts(batch, length)]
@@ -112,7 +116,30 @@ def qkv_cases(models: Path, device: str, dtype: Any) -> dict[str, Run]:
         hypotheses = dict(results)
         return [list(hypotheses[index][0].tokens) for index in range(len(hypotheses))]
 
-    return cases(generate, translate)
+    def translate_gru() -> list[list[int]]:
+        requests = [Request([2], GRU_TARGET, GRU_TARGET, source=source) for source in gru_sources()]
+        return decoded(engine("gru").decode(requests, Tokens(3), GenerationConfig(num_beams=5)))
+
+    runs = cases(generate, translate)
+    if device == "cpu" or dtype == "float32":
+        runs["gru-beam5"] = translate_gru
+    return runs
+
+
+def gru() -> Any:
+    import torch
+
+    from qkv.models.rnn_seq2seq import RNNSeq2Seq, RNNSeq2SeqConfig
+
+    torch.manual_seed(0)
+    sizes = {"source_vocab_size": GRU_VOCABULARY, "target_vocab_size": GRU_VOCABULARY}
+    return RNNSeq2Seq(RNNSeq2SeqConfig(**sizes, embedding_dim=GRU_EMBEDDING, hidden_dim=GRU_HIDDEN)).eval()
+
+
+def gru_sources() -> list[list[int]]:
+    generator = random.Random(0)
+    lengths = [generator.randint(8, 25) for _ in range(GRU_SENTENCES)]
+    return sorted(([generator.randrange(4, GRU_VOCABULARY) for _ in range(length)] for length in lengths), key=len)
 
 
 def simple_cases(models: Path, device: str) -> dict[str, Run]:
@@ -122,7 +149,7 @@ def simple_cases(models: Path, device: str) -> dict[str, Run]:
     from qkv.generation import DecodingConstraints, GenerationConfig
     from qkv.generation import generate as search
 
-    model = cache(lambda name: qkv.load(models / name).to(device))
+    model = cache(lambda name: (gru() if name == "gru" else qkv.load(models / name)).to(device))
 
     def generate(batch: int, length: int, new: int) -> Run:
         def run() -> list[list[int]]:
@@ -145,16 +172,71 @@ def simple_cases(models: Path, device: str) -> dict[str, Run]:
 
         return run
 
-    return cases(generate, translate)
+    def translate_gru() -> list[list[int]]:
+        found = list[list[int]]()
+        for texts in batches(gru_sources()):
+            ids, mask = padded(texts)
+            rnn = model("gru")
+            with torch.inference_mode():
+                state = rnn.init_state(rnn.encode(ids.clamp(max=GRU_VOCABULARY - 1).to(device), mask.sum(1).to(device)))
+            constraints = DecodingConstraints(len(texts), 2, 3, GRU_TARGET, GRU_TARGET)
+            results = search(rnn, state, constraints, GenerationConfig(num_beams=5))
+            found += [list(hypotheses[0].tokens) for hypotheses in results]
+        return found
+
+    return cases(generate, translate) | {"gru-beam5": translate_gru}
 
 
-def padded(texts: list[list[int]]) -> Any:
+def batches(texts: list[list[int]], size: int = 64) -> list[list[list[int]]]:
+    return [texts[begin : begin + size] for begin in range(0, len(texts), size)]
+
+
+def padded(texts: list[list[int]], padding: int = 9999) -> Any:
     """Token ids, and where they are not padding."""
     import torch
 
     longest = max(map(len, texts))
-    ids = torch.tensor([text + [9999] * (longest - len(text)) for text in texts])
-    return ids, (ids != 9999).long()
+    ids = torch.tensor([text + [padding] * (longest - len(text)) for text in texts])
+    return ids, (ids != padding).long()
+
+
+def joeynmt_cases() -> dict[str, Run]:
+    from types import SimpleNamespace
+
+    import torch
+    from joeynmt.model import build_model
+    from joeynmt.search import beam_search
+    from joeynmt.vocabulary import Vocabulary
+
+    torch.set_num_threads(THREADS)
+    names = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>", "sep": None}
+    special = {f"{name}_token": token for name, token in names.items()}
+    special |= {f"{name}_id": None if token is None else number for number, (name, token) in enumerate(names.items())}
+    vocabulary = Vocabulary(
+        [f"t{number}" for number in range(GRU_VOCABULARY - 4)], SimpleNamespace(**special, lang_tags=[])
+    )
+    rnn = {"type": "recurrent", "rnn_type": "gru", "num_layers": 1, "dropout": 0.0}
+    rnn["embeddings"] = {"embedding_dim": GRU_EMBEDDING, "scale": False}
+    encoder = rnn | {"hidden_size": GRU_HIDDEN // 2, "bidirectional": True}
+    decoder = rnn | {"hidden_size": GRU_HIDDEN, "hidden_dropout": 0.0, "init_hidden": "bridge", "input_feeding": True}
+    torch.manual_seed(0)
+    config = {"encoder": encoder, "decoder": decoder | {"attention": "bahdanau"}}
+    model = build_model(config, vocabulary, vocabulary).eval()
+
+    @torch.inference_mode()
+    def run() -> list[list[int]]:
+        found = list[list[int]]()
+        for texts in batches(gru_sources()):
+            ids, mask = padded(texts[::-1], padding=1)  # the longest first
+            lengths, mask = mask.sum(1), mask.bool()[:, None]
+            output, hidden, _, _ = model(return_type="encode", src=ids, src_length=lengths, src_mask=mask)
+            tokens, *_ = beam_search(
+                model, 5, output, hidden, mask, GRU_TARGET, 1.0, n_best=1, min_output_length=GRU_TARGET
+            )
+            found += tokens.tolist()
+        return found
+
+    return {"gru-beam5": run}
 
 
 def transformers_cases(models: Path, device: str, dtype: str, batch_size: int, static: bool) -> dict[str, Run]:
@@ -240,6 +322,8 @@ def contender_cases(name: str, models: Path, device: str) -> dict[str, Run]:
             return qkv_cases(models, device, dtype)
         case "simple":
             return simple_cases(models, device)
+        case "joeynmt":
+            return joeynmt_cases()
         case "ct2" | "ct2x2":
             return ct2_cases(models, dtype, 2 if library == "ct2x2" else 1)
     runs = transformers_cases(models, device, dtype, MANY if library == "whole" else 64, library == "static")

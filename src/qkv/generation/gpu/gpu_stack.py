@@ -114,17 +114,22 @@ class GPUStack:
 
     # ---------------------------------------------------------------------------------------------------------- step
 
-    def step(self, ids: Int[Tensor, "rows"], positions: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
+    def step(
+        self, ids: Int[Tensor, "rows"], positions: Int[Tensor, "rows"], *, shared: bool = False
+    ) -> Float[Tensor, "rows vocabulary"]:
         """Append token `ids[row]` at `positions[row]` of every row; return the logits, in a buffer that is reused.
 
-        Row r attends to its positions 0 ... positions[r]. Both inputs are int32.
+        Row r attends to its positions 0 ... positions[r]. Both inputs are int32. With `shared`, the table may point to
+        tokens that other rows append in the same step.
         """
         if self.device.type == "cuda" and torch.cuda.current_device() != self.device.index:
             with torch.cuda.device(self.device):
-                return self._step(ids, positions)
-        return self._step(ids, positions)
+                return self._step(ids, positions, shared)
+        return self._step(ids, positions, shared)
 
-    def _step(self, ids: Int[Tensor, "rows"], positions: Int[Tensor, "rows"]) -> Float[Tensor, "rows vocabulary"]:
+    def _step(
+        self, ids: Int[Tensor, "rows"], positions: Int[Tensor, "rows"], shared: bool
+    ) -> Float[Tensor, "rows vocabulary"]:
         self._embed(ids, positions)
         for sub in self.weights.sub_layers:
             if sub.kind == "ffn":
@@ -135,7 +140,7 @@ class GPUStack:
                 self._run(sub.first, None, "qkv", self._query, sub=sub, positions=positions)
             else:
                 self._run(sub.first, None, "plain", self._query)
-            self._attend(sub, positions)
+            self._attend(sub, positions, shared)
             self._run(sub.last, self._attended, "residual", sub=sub)
         self._run(self.weights.readout, None, "plain", self.logits)
         return self.logits
@@ -257,7 +262,7 @@ class GPUStack:
             return source @ weight
         return torch.mm(source, weight, out_dtype=torch.float32)
 
-    def _attend(self, sub: SubLayer, positions: Int[Tensor, "rows"]) -> None:
+    def _attend(self, sub: SubLayer, positions: Int[Tensor, "rows"], shared: bool) -> None:
         cross = sub.kind == "cross"
         keys, values = (self.memory_keys, self.memory_values) if cross else (self.keys, self.values)
         share, split = self._attention_splits[cross]
@@ -267,7 +272,7 @@ class GPUStack:
             self.memory_lengths if cross else positions, self._attended, self._attention_partial,
             self._attention_counters, keys.shape[3], float(sub.scale),
             CROSS=cross, HEADS=self.stack.heads, HEAD_DIM=head_dim, TOKENS=self._attention.elements // head_dim,
-            SHARE=share, SPLIT=split, num_warps=self._attention.warps, **launch_options(self.device),
+            SHARE=share, SPLIT=split, SHARED=shared, num_warps=self._attention.warps, **launch_options(self.device),
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------------- prefill

@@ -25,7 +25,7 @@ predecessor have ended when a kernel starts, and their results may be read befor
 """
 
 # ruff: noqa: N803, N806 (upper-case names are compile-time constants, following the Triton convention)
-# ruff: noqa: RUF005, SIM102, SIM114 (Triton compiles neither unpacking nor conditions that mix both kinds of values)
+# ruff: noqa: RUF005, SIM108, SIM114 (Triton compiles neither unpacking nor conditions that mix both kinds of values)
 # `no_type_check` keeps run-time type checkers from wrapping the functions that Triton compiles.
 
 from typing import no_type_check
@@ -246,6 +246,90 @@ def embed(
 # ----------------------------------------------------------------------------------------------------------- linears
 
 
+@triton.jit
+@no_type_check
+def _weight_tile(weight_ptr, n, k, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, MASKED: tl.constexpr):
+    """Weights of the outputs `n` and the inputs `k`."""
+    at = weight_ptr + tl.minimum(n, OUTPUTS - 1).to(tl.int64)[:, None] * INPUTS + k[None, :]
+    if MASKED:
+        return tl.load(at, mask=(k < INPUTS)[None, :], other=0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+@no_type_check
+def _input_row(pointer, k, INPUTS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr):
+    """The inputs `k` of a row, repeated for each output of a tile."""
+    at = tl.broadcast_to(pointer + k[None, :], [TILE, CHUNK])
+    return tl.load(at, mask=tl.broadcast_to((k < INPUTS)[None, :], [TILE, CHUNK]), other=0.0).to(tl.float32)
+
+
+@triton.jit
+@no_type_check
+def _preload(
+    weight_ptr, gain_ptr, first, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Load the first chunks of weights and gains, which do not depend on the previous kernel."""
+    weights = ()
+    gains = ()
+    for c in tl.static_range(CHUNKS):
+        k = c * CHUNK + tl.arange(0, CHUNK)
+        for t in tl.static_range(TILES):
+            n = first + t * TILE + tl.arange(0, TILE)
+            weights = weights + (_weight_tile(weight_ptr, n, k, OUTPUTS, INPUTS, (c + 1) * CHUNK > INPUTS),)
+        if NORM:
+            gains = gains + (_input_row(gain_ptr, k, INPUTS, TILE, CHUNK),)
+    return weights, gains
+
+
+@triton.jit
+@no_type_check
+def _accumulate(
+    source_ptr, weight_ptr, gain_ptr, weights, gains, first, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    NORM: tl.constexpr,
+):  # fmt: skip
+    """Products of all rows and tiles, and sums of x and x^2, one column per lane: the caller adds up the columns."""
+    sums = ()
+    totals = ()
+    squares = ()
+    for _ in tl.static_range(ROWS * TILES):
+        sums = sums + (tl.zeros([TILE, CHUNK], tl.float32),)
+    for _ in tl.static_range(ROWS):
+        totals = totals + (tl.zeros([TILE, CHUNK], tl.float32),)
+        squares = squares + (tl.zeros([TILE, CHUNK], tl.float32),)
+    for c in tl.static_range((INPUTS + CHUNK - 1) // CHUNK):
+        k = c * CHUNK + tl.arange(0, CHUNK)
+        tiles = ()
+        for t in tl.static_range(TILES):
+            if c < CHUNKS:
+                tiles = tiles + (weights[c * TILES + t].to(tl.float32),)
+            else:
+                n = first + t * TILE + tl.arange(0, TILE)
+                tiles = tiles + (_weight_tile(weight_ptr, n, k, OUTPUTS, INPUTS, True).to(tl.float32),)
+        new_sums = ()
+        new_totals = ()
+        new_squares = ()
+        for row in tl.static_range(ROWS):
+            x = _input_row(source_ptr + row * INPUTS, k, INPUTS, TILE, CHUNK)
+            if NORM:
+                new_totals = new_totals + (totals[row] + x,)
+                new_squares = new_squares + (squares[row] + x * x,)
+                if c < CHUNKS:
+                    x *= gains[c]
+                else:
+                    x *= _input_row(gain_ptr, k, INPUTS, TILE, CHUNK)
+            for t in tl.static_range(TILES):
+                new_sums = new_sums + (sums[row * TILES + t] + tiles[t] * x,)
+        sums = new_sums
+        if NORM:
+            totals = new_totals
+            squares = new_squares
+    return sums, totals, squares
+
+
 @triton.jit(do_not_specialize=["capacity"])
 @no_type_check
 def vector_linear(
@@ -259,7 +343,6 @@ def vector_linear(
     NORM: tl.constexpr = column_ptr is not None
     first = tl.program_id(0) * TILES * TILE
     lane = tl.arange(0, TILE)
-    k = tl.arange(0, CHUNK)
     constants = ()
     for t in tl.static_range(TILES):
         constants = constants + (
@@ -271,20 +354,7 @@ def vector_linear(
     positions = ()
     for row in tl.static_range(ROWS):
         positions = positions + (_positions(positions_ptr, row + tl.zeros([TILE], tl.int32), ROWS, capacity),)
-    weights = ()
-    gains = ()
-    for c in tl.static_range(CHUNKS):
-        in_inputs = tl.broadcast_to((c * CHUNK + k < INPUTS)[None, :], [TILE, CHUNK])
-        for t in tl.static_range(TILES):
-            n = tl.minimum(first + t * TILE + lane, OUTPUTS - 1).to(tl.int64)
-            at = weight_ptr + n[:, None] * INPUTS + (c * CHUNK + k)[None, :]
-            if (c + 1) * CHUNK <= INPUTS:
-                weights = weights + (tl.load(at),)
-            else:
-                weights = weights + (tl.load(at, mask=in_inputs, other=0.0),)
-        if NORM:
-            at = tl.broadcast_to(gain_ptr + (c * CHUNK + k)[None, :], [TILE, CHUNK])
-            gains = gains + (tl.load(at, mask=in_inputs, other=0.0),)
+    weights, gains = _preload(weight_ptr, gain_ptr, first, OUTPUTS, INPUTS, TILE, TILES, CHUNK, CHUNKS, NORM)
     _wait(PDL)
 
     residuals = ()
@@ -292,45 +362,9 @@ def vector_linear(
         for t in tl.static_range(TILES):
             n = first + t * TILE + lane
             residuals = residuals + (_residual(x_ptr, row + tl.zeros([TILE], tl.int32), n, ROWS, OUTPUTS, MODE),)
-    sums = ()
-    totals = ()
-    squares = ()
-    for _ in tl.static_range(ROWS * TILES):
-        sums = sums + (tl.zeros([TILE, CHUNK], tl.float32),)
-    for _ in tl.static_range(ROWS):
-        totals = totals + (tl.zeros([TILE, CHUNK], tl.float32),)
-        squares = squares + (tl.zeros([TILE, CHUNK], tl.float32),)
-    for c in tl.static_range((INPUTS + CHUNK - 1) // CHUNK):
-        in_inputs = tl.broadcast_to((c * CHUNK + k < INPUTS)[None, :], [TILE, CHUNK])
-        tiles = ()
-        for t in tl.static_range(TILES):
-            if c < CHUNKS:
-                tiles = tiles + (weights[c * TILES + t].to(tl.float32),)
-            else:
-                n = tl.minimum(first + t * TILE + lane, OUTPUTS - 1).to(tl.int64)
-                at = weight_ptr + n[:, None] * INPUTS + (c * CHUNK + k)[None, :]
-                tiles = tiles + (tl.load(at, mask=in_inputs, other=0.0).to(tl.float32),)
-        new_sums = ()
-        new_totals = ()
-        new_squares = ()
-        for row in tl.static_range(ROWS):
-            at = tl.broadcast_to(source_ptr + row * INPUTS + (c * CHUNK + k)[None, :], [TILE, CHUNK])
-            x = tl.load(at, mask=in_inputs, other=0.0).to(tl.float32)
-            if NORM:
-                new_totals = new_totals + (totals[row] + x,)
-                new_squares = new_squares + (squares[row] + x * x,)
-                if c < CHUNKS:
-                    x *= gains[c]
-                else:
-                    at = tl.broadcast_to(gain_ptr + (c * CHUNK + k)[None, :], [TILE, CHUNK])
-                    x *= tl.load(at, mask=in_inputs, other=0.0)
-            for t in tl.static_range(TILES):
-                new_sums = new_sums + (sums[row * TILES + t] + tiles[t] * x,)
-        sums = new_sums
-        if NORM:
-            totals = new_totals
-            squares = new_squares
-
+    sums, totals, squares = _accumulate(
+        source_ptr, weight_ptr, gain_ptr, weights, gains, first, ROWS, OUTPUTS, INPUTS, TILE, TILES, CHUNK, CHUNKS, NORM
+    )
     for row in tl.static_range(ROWS):
         mean = tl.zeros([TILE], tl.float32)
         deviation = mean
@@ -344,10 +378,9 @@ def vector_linear(
         total = 0.0
         square = 0.0
         for t in tl.static_range(TILES):
-            n = first + t * TILE + lane
             m = row + tl.zeros([TILE], tl.int32)
             y = _finish(
-                tl.sum(sums[row * TILES + t], axis=1), m, n, ROWS, mean, deviation, constants[t],
+                tl.sum(sums[row * TILES + t], axis=1), m, first + t * TILE + lane, ROWS, mean, deviation, constants[t],
                 residuals[row * TILES + t], positions[row], scale_ptr, column_ptr, bias_ptr, out_ptr, x_ptr,
                 moments_ptr, rows_padded, residual_gain_ptr, h_ptr, next_gain_ptr, key_ptr, value_ptr, capacity,
                 OUTPUTS, MODE, ACTIVATION, HEADS, HEAD_DIM,
@@ -359,6 +392,68 @@ def vector_linear(
             at = sums_ptr + tl.program_id(0) * 2 * rows_padded + row
             tl.store(at, total)
             tl.store(at + rows_padded, square)
+
+
+@triton.jit
+@no_type_check
+def _prefetch_weights(weight_at, begin, SHARE: tl.constexpr, INPUTS: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Fetch the weights of a program into the L2 cache."""
+    LINE: tl.constexpr = 128 // (weight_at.dtype.element_ty.primitive_bitwidth // 8)
+    LINES: tl.constexpr = BLOCK_K // LINE
+    if LINES > 0:
+        for ahead in range(begin, begin + SHARE, BLOCK_K):
+            _prefetch(weight_at + tl.minimum(ahead + tl.arange(0, LINES) * LINE, INPUTS - 1)[:, None])
+
+
+@triton.jit
+@no_type_check
+def _multiply(
+    source_ptr, weight_at, m, acc, begin, SHARE: tl.constexpr, INPUTS: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """acc + the product of rows and weights over a share of the inputs."""
+    for first in range(begin, begin + SHARE, BLOCK_K):
+        k = first + tl.arange(0, BLOCK_K)
+        source_at = source_ptr + m[:, None] * INPUTS + k[None, :]
+        if INPUTS % (SPLIT * BLOCK_K) == 0:
+            a = tl.load(source_at)
+            b = tl.load(weight_at + k[:, None])
+        else:
+            a = tl.load(source_at, mask=(k < INPUTS)[None, :], other=0.0)
+            b = tl.load(weight_at + k[:, None], mask=(k < INPUTS)[:, None], other=0.0)
+        acc = _product(a, b, acc)
+    return acc
+
+
+@triton.jit
+@no_type_check
+def _add_splits(acc, m, n, partial_ptr, counters_ptr, rows_padded, OUTPUTS: tl.constexpr, SPLIT: tl.constexpr):
+    """Store the products of one program; the last of the programs of a tile returns their sum, in a fixed order."""
+    partial_at = partial_ptr + m[:, None] * OUTPUTS + tl.minimum(n, OUTPUTS - 1)[None, :]
+    stride = rows_padded * OUTPUTS
+    tl.store(partial_at + tl.program_id(2) * stride, acc, mask=(n < OUTPUTS)[None, :])
+    counter = counters_ptr + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    tl.debug_barrier()
+    last = tl.atomic_add(counter, 1, sem="acq_rel") == SPLIT - 1
+    if last:
+        tl.store(counter, 0)
+        acc = tl.zeros_like(acc)
+        for split in tl.static_range(SPLIT):
+            acc += tl.load(partial_at + split * stride, cache_modifier=".cg")
+    return acc, last
+
+
+@triton.jit
+@no_type_check
+def _add_parts(totals, squares, sums_ptr, m, rows_padded, parts, PARTS: tl.constexpr):
+    """Sums of x and x^2 of each row, given those of the first parts."""
+    total = tl.sum(totals, axis=0)
+    square = tl.sum(squares, axis=0)
+    for others in range(PARTS, parts, PARTS):
+        totals, squares = _part_sums(sums_ptr, others, m, rows_padded, parts, PARTS)
+        total += tl.sum(totals, axis=0)
+        square += tl.sum(squares, axis=0)
+    return total, square
 
 
 @triton.jit(do_not_specialize=["rows", "parts", "capacity"])
@@ -390,11 +485,7 @@ def matrix_linear(
     else:
         weight_at = weight_ptr + tl.minimum(n, OUTPUTS - 1).to(tl.int64)[None, :] * INPUTS
         if PREFETCH:
-            LINE: tl.constexpr = 128 // (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
-            LINES: tl.constexpr = BLOCK_K // LINE
-            if LINES > 0:
-                for ahead in range(begin, begin + SHARE, BLOCK_K):
-                    _prefetch(weight_at + tl.minimum(ahead + tl.arange(0, LINES) * LINE, INPUTS - 1)[:, None])
+            _prefetch_weights(weight_at, begin, SHARE, INPUTS, BLOCK_K)
         _wait(PDL)
     residual = _residual(x_ptr, m[:, None], n[None, :], rows, OUTPUTS, MODE)
     if column_ptr is not None:
@@ -402,45 +493,20 @@ def matrix_linear(
     if product_ptr is not None:
         acc = tl.load(product_ptr + m[:, None] * OUTPUTS + n[None, :], mask=inside, other=0.0).to(tl.float32)
     else:
-        for first in range(begin, begin + SHARE, BLOCK_K):
-            k = first + tl.arange(0, BLOCK_K)
-            source_at = source_ptr + m[:, None] * INPUTS + k[None, :]
-            if INPUTS % (SPLIT * BLOCK_K) == 0:
-                a = tl.load(source_at)
-                b = tl.load(weight_at + k[:, None])
-            else:
-                a = tl.load(source_at, mask=(k < INPUTS)[None, :], other=0.0)
-                b = tl.load(weight_at + k[:, None], mask=(k < INPUTS)[:, None], other=0.0)
-            acc = _product(a, b, acc)
+        acc = _multiply(source_ptr, weight_at, m, acc, begin, SHARE, INPUTS, SPLIT, BLOCK_K)
 
     last = True
     if SPLIT > 1:
-        partial_at = partial_ptr + m[:, None] * OUTPUTS + tl.minimum(n, OUTPUTS - 1)[None, :]
-        stride = rows_padded * OUTPUTS
-        tl.store(partial_at + tl.program_id(2) * stride, acc, mask=(n < OUTPUTS)[None, :])
-        counter = counters_ptr + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        tl.debug_barrier()
-        last = tl.atomic_add(counter, 1, sem="acq_rel") == SPLIT - 1
-        if last:
-            tl.store(counter, 0)
-            acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            for split in tl.static_range(SPLIT):
-                acc += tl.load(partial_at + split * stride, cache_modifier=".cg")
+        acc, last = _add_splits(acc, m, n, partial_ptr, counters_ptr, rows_padded, OUTPUTS, SPLIT)
     if last:
         mean = tl.zeros([BLOCK_M, 1], tl.float32)
         deviation = mean
         if column_ptr is not None:
-            total = tl.sum(totals, axis=0)
-            square = tl.sum(squares, axis=0)
-            for others in range(PARTS, parts, PARTS):
-                totals, squares = _part_sums(sums_ptr, others, m, rows_padded, parts, PARTS)
-                total += tl.sum(totals, axis=0)
-                square += tl.sum(squares, axis=0)
+            total, square = _add_parts(totals, squares, sums_ptr, m, rows_padded, parts, PARTS)
             mean, deviation = _moments(total, square, eps, INPUTS)
-            if STORE_MOMENTS:
-                if tl.program_id(0) == 0:
-                    tl.store(moments_ptr + m, mean)
-                    tl.store(moments_ptr + rows_padded + m, deviation)
+            if STORE_MOMENTS and tl.program_id(0) == 0:
+                tl.store(moments_ptr + m, mean)
+                tl.store(moments_ptr + rows_padded + m, deviation)
             mean = mean[:, None]
             deviation = deviation[:, None]
         y = _finish(
@@ -457,117 +523,157 @@ def matrix_linear(
 # --------------------------------------------------------------------------------------------------------- attention
 
 
+@triton.jit
+@no_type_check
+def _cached(
+    key_ptr, value_ptr, rows_ptr, row, head, source, t, end, capacity, CROSS: tl.constexpr, HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of the tokens `t` before `end`, of a source or of the rows in the table."""
+    if CROSS:
+        owner = source
+    else:
+        owner = tl.load(rows_ptr + row * capacity + t, mask=t < end, other=0)
+    base = (owner * HEADS + head).to(tl.int64) * capacity
+    at = ((base + t) * HEAD_DIM)[:, None] + tl.arange(0, HEAD_DIM)[None, :]
+    old = (t < end)[:, None]
+    return tl.load(key_ptr + at, mask=old, other=0.0), tl.load(value_ptr + at, mask=old, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _scores(key, query, inside):
+    return tl.where(inside, tl.sum(key.to(tl.float32) * query[None, :], axis=1), float("-inf"))
+
+
+@triton.jit
+@no_type_check
+def _online_softmax(top, total, sums, key, value, query, inside):
+    """Add one tile of tokens to the largest scores, denominators and weighted sums of the slots."""
+    score = _scores(key, query, inside)
+    new_top = tl.maximum(top, score)  # finite: the first tile is full if there is a second
+    decay = tl.exp(top - new_top)
+    weight = tl.exp(score - new_top)
+    return new_top, total * decay + weight, sums * decay[:, None] + weight[:, None] * value.to(tl.float32)
+
+
+@triton.jit
+@no_type_check
+def _combine_slots(top, total, sums, new_score, new_value, CROSS: tl.constexpr):
+    """Largest score, denominator and weighted sum of all slots and, in self-attention, of the new token."""
+    highest = tl.max(top, axis=0)
+    if not CROSS:
+        highest = tl.maximum(highest, new_score)
+    slot_weight = tl.exp(top - highest)
+    denominator = tl.sum(total * slot_weight, axis=0)
+    result = tl.sum(sums * slot_weight[:, None], axis=0)
+    if not CROSS:
+        new_weight = tl.exp(new_score - highest)
+        denominator += new_weight
+        result += new_weight * new_value
+    return highest, denominator, result
+
+
+@triton.jit
+@no_type_check
+def _store_attention(
+    result, highest, denominator, head, split, active, out_ptr, partial_ptr, counters_ptr, HEAD_DIM: tl.constexpr,
+    SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Store the output of a head; if `active` programs share it, the last one adds up the results of all."""
+    d = tl.arange(0, HEAD_DIM)
+    out_at = out_ptr + head * HEAD_DIM + d
+    if SPLIT == 1:
+        tl.store(out_at, (result / denominator).to(out_ptr.dtype.element_ty))
+    elif active == 1:
+        tl.store(out_at, (result / denominator).to(out_ptr.dtype.element_ty))
+    else:
+        WIDTH: tl.constexpr = HEAD_DIM + 2
+        partial_ptr += head * SPLIT * WIDTH
+        tl.store(partial_ptr + split * WIDTH + d, result)
+        tl.store(partial_ptr + split * WIDTH + HEAD_DIM, highest)
+        tl.store(partial_ptr + split * WIDTH + HEAD_DIM + 1, denominator)
+        tl.debug_barrier()
+        if tl.atomic_add(counters_ptr + head, 1, sem="acq_rel") == active - 1:
+            tl.store(counters_ptr + head, 0)
+            top_all = tl.full([1], float("-inf"), tl.float32)
+            total_all = tl.zeros([1], tl.float32)
+            result_all = tl.zeros([HEAD_DIM], tl.float32)
+            for other in range(active):
+                partial_at = partial_ptr + other * WIDTH
+                one = tl.arange(0, 1)
+                part_top = tl.load(partial_at + HEAD_DIM + one, cache_modifier=".cg")
+                part_total = tl.load(partial_at + HEAD_DIM + 1 + one, cache_modifier=".cg")
+                part = tl.load(partial_at + d, cache_modifier=".cg")
+                new_top_all = tl.maximum(top_all, part_top)
+                keep = tl.exp(top_all - new_top_all)
+                add = tl.exp(part_top - new_top_all)
+                result_all = result_all * keep + part * add
+                total_all = total_all * keep + part_total * add
+                top_all = new_top_all
+            tl.store(out_at, (result_all / total_all).to(out_ptr.dtype.element_ty))
+
+
 @triton.jit(do_not_specialize=["capacity"])
 @no_type_check
 def attend(
     query_ptr, key_ptr, value_ptr, rows_ptr, lengths_ptr, out_ptr, partial_ptr, counters_ptr, capacity, scale,
     CROSS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS: tl.constexpr, SHARE: tl.constexpr,
-    SPLIT: tl.constexpr, PDL: tl.constexpr,
+    SPLIT: tl.constexpr, SHARED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One head of one row over its cached tokens, or over a share of them.
 
     In self-attention, `rows_ptr` is the table and `lengths_ptr` has the positions of the new tokens; in
     cross-attention, they are the source of each row and the lengths of the sources. Every slot of a tile of tokens has
-    its own online softmax, so that threads exchange nothing but dot products until the end.
+    its own online softmax, so that threads exchange nothing but dot products until the end. With `SHARED`, a row also
+    attends to tokens that other rows cache in this step, so it must wait before it loads anything.
     """
-    head = tl.program_id(0)
-    row = tl.program_id(1)
-    split = tl.program_id(2)
+    if SHARED:
+        _wait(PDL)
+    head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     d = tl.arange(0, HEAD_DIM)
     slot = tl.arange(0, TOKENS)
     if CROSS:
         source = tl.load(rows_ptr + row)
         length = tl.minimum(tl.load(lengths_ptr + source), capacity)
-        base = (source * HEADS + head).to(tl.int64) * capacity
         position = length
     else:
+        source = row
         position = _position(lengths_ptr, row, capacity)  # tokens before it are older than this step
         length = position + 1
     begin = split * SHARE
     if begin < length:
         end = tl.minimum(begin + SHARE, position)
         t = begin + slot
-        old = (t < end)[:, None]
-        if not CROSS:
-            owner = tl.load(rows_ptr + row * capacity + t, mask=t < end, other=0)
-            base = (owner * HEADS + head).to(tl.int64) * capacity
-        at = ((base + t) * HEAD_DIM)[:, None] + d[None, :]
-        key = tl.load(key_ptr + at, mask=old, other=0.0)
-        value = tl.load(value_ptr + at, mask=old, other=0.0)
+        key, value = _cached(key_ptr, value_ptr, rows_ptr, row, head, source, t, end, capacity, CROSS, HEADS, HEAD_DIM)
         _wait(PDL)
         query = tl.load(query_ptr + (row * HEADS + head) * HEAD_DIM + d) * scale
+        new_value = query
         if not CROSS:
             new_at = ((row * HEADS + head).to(tl.int64) * capacity + position) * HEAD_DIM + d
             new_key = tl.load(key_ptr + new_at).to(tl.float32)
             new_value = tl.load(value_ptr + new_at).to(tl.float32)
 
-        score = tl.where(t < end, tl.sum(key.to(tl.float32) * query[None, :], axis=1), float("-inf"))
-        top = score
+        top = _scores(key, query, t < end)
         weight = tl.where(t < end, 1.0, 0.0)
         total = weight
         sums = weight[:, None] * value.to(tl.float32)
         for first in range(begin + TOKENS, end, TOKENS):
             t = first + slot
-            old = (t < end)[:, None]
-            if not CROSS:
-                owner = tl.load(rows_ptr + row * capacity + t, mask=t < end, other=0)
-                base = (owner * HEADS + head).to(tl.int64) * capacity
-            at = ((base + t) * HEAD_DIM)[:, None] + d[None, :]
-            key = tl.load(key_ptr + at, mask=old, other=0.0)
-            value = tl.load(value_ptr + at, mask=old, other=0.0)
-            score = tl.where(t < end, tl.sum(key.to(tl.float32) * query[None, :], axis=1), float("-inf"))
-            new_top = tl.maximum(top, score)  # finite: the first tile is full if there is a second
-            decay = tl.exp(top - new_top)
-            weight = tl.exp(score - new_top)
-            sums = sums * decay[:, None] + weight[:, None] * value.to(tl.float32)
-            total = total * decay + weight
-            top = new_top
+            key, value = _cached(
+                key_ptr, value_ptr, rows_ptr, row, head, source, t, end, capacity, CROSS, HEADS, HEAD_DIM
+            )
+            top, total, sums = _online_softmax(top, total, sums, key, value, query, t < end)
 
-        highest = tl.max(top, axis=0)
+        new_score = float("-inf")
         if not CROSS:
             mine = (position >= begin) & (position < begin + SHARE)  # the new token
             new_score = tl.where(mine, tl.sum(new_key * query, axis=0), float("-inf"))
-            highest = tl.maximum(highest, new_score)
-        slot_weight = tl.exp(top - highest)
-        denominator = tl.sum(total * slot_weight, axis=0)
-        result = tl.sum(sums * slot_weight[:, None], axis=0)
-        if not CROSS:
-            new_weight = tl.exp(new_score - highest)
-            denominator += new_weight
-            result += new_weight * new_value
-
-        out_at = out_ptr + (row * HEADS + head) * HEAD_DIM + d
-        active = (length + SHARE - 1) // SHARE
-        if SPLIT == 1:
-            tl.store(out_at, (result / denominator).to(out_ptr.dtype.element_ty))
-        elif active == 1:
-            tl.store(out_at, (result / denominator).to(out_ptr.dtype.element_ty))
-        else:
-            WIDTH: tl.constexpr = HEAD_DIM + 2
-            partial_ptr += (row * HEADS + head) * SPLIT * WIDTH
-            tl.store(partial_ptr + split * WIDTH + d, result)
-            tl.store(partial_ptr + split * WIDTH + HEAD_DIM, highest)
-            tl.store(partial_ptr + split * WIDTH + HEAD_DIM + 1, denominator)
-            counter = counters_ptr + row * HEADS + head
-            tl.debug_barrier()
-            if tl.atomic_add(counter, 1, sem="acq_rel") == active - 1:
-                tl.store(counter, 0)
-                top_all = tl.full([1], float("-inf"), tl.float32)
-                total_all = tl.zeros([1], tl.float32)
-                result_all = tl.zeros([HEAD_DIM], tl.float32)
-                for other in range(active):
-                    partial_at = partial_ptr + other * WIDTH
-                    one = tl.arange(0, 1)
-                    part_top = tl.load(partial_at + HEAD_DIM + one, cache_modifier=".cg")
-                    part_total = tl.load(partial_at + HEAD_DIM + 1 + one, cache_modifier=".cg")
-                    part = tl.load(partial_at + d, cache_modifier=".cg")
-                    new_top_all = tl.maximum(top_all, part_top)
-                    keep = tl.exp(top_all - new_top_all)
-                    add = tl.exp(part_top - new_top_all)
-                    result_all = result_all * keep + part * add
-                    total_all = total_all * keep + part_total * add
-                    top_all = new_top_all
-                tl.store(out_at, (result_all / total_all).to(out_ptr.dtype.element_ty))
+        highest, denominator, result = _combine_slots(top, total, sums, new_score, new_value, CROSS)
+        _store_attention(
+            result, highest, denominator, row * HEADS + head, split, (length + SHARE - 1) // SHARE, out_ptr,
+            partial_ptr, counters_ptr, HEAD_DIM, SPLIT,
+        )  # fmt: skip
     else:
         _wait(PDL)
 

@@ -118,7 +118,7 @@ class GPURunner(GPUSelection, GuessRunner):
         where = positions.clamp(max=self.stack.table.shape[1] - 1).long()[:, None].expand(-1, width, -1)
         rows = torch.arange(self.rows, dtype=torch.int32, device=self.device).view(slots, 1, width)
         self.stack.table.view(slots, width, -1).scatter_(2, where, rows.expand(-1, width, -1))
-        return self.stack.step(tokens.flatten(), positions.flatten())
+        return self.stack.step(tokens.flatten(), positions.flatten(), shared=True)
 
     def advance(self, counts: Int[Tensor, "slots"]) -> None:
         self.lengths.view(len(counts), -1).add_(counts[:, None])

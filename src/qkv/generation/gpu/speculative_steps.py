@@ -63,7 +63,7 @@ class StaticAssistant(StaticDraft):
         self._runner = runner
 
     def propose(self, steps: "SpeculativeSteps") -> Int[Tensor, "slots guesses"]:
-        self._runner.lengths.copy_(steps.lengths - 1)
+        self._runner.lengths.copy_((steps.lengths - 1).clamp(min=0))
         token, guesses = steps.last, []
         for ahead in range(steps.guesses):
             logits = self._runner.step_all(token)

@@ -12,7 +12,6 @@ The gold alignment maps each digit of the target to the year, month or day of th
 The split depends only on the date: no seed moves a date of the test split into training.
 """
 
-import hashlib
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -21,18 +20,17 @@ from datetime import date, timedelta
 from functools import cache
 from itertools import islice
 from string import Formatter
-from typing import Final, Literal, get_args
+from typing import Final
 
 from qkv.datasets.columns import EXACT, Column
 from qkv.datasets.corpora import calendar_words as words
 from qkv.datasets.corpora.calendar_words import Language
 from qkv.datasets.dataset import GENERATED, PairConfig, PairDataset
 from qkv.datasets.pair import Pair
-from qkv.errors import InputError
+from qkv.datasets.text_files import Split, split_of
 from qkv.registry import register
 
 TRAIN_SIZE, HELD_OUT = 20_000, 2000  # examples of the training split, and of valid and test
-Split = Literal["train", "valid", "test"]
 Span = tuple[int, int]
 
 FIRST_DAY: Final = date(1950, 1, 1)
@@ -94,25 +92,7 @@ def generate(size: int, *, split: Split, seed: int = 0) -> list[Pair]:
 
     Every date of the split occurs once before any is repeated, in random order and formats determined by the seed.
     """
-    if split not in get_args(Split):
-        raise InputError(f"dates: unknown split {split!r}; choose from {', '.join(get_args(Split))}")
-    if size < 0:
-        raise InputError(f"dates: size must be 0 or more, not {size}")
     return list(islice(_stream(split, seed), size))
-
-
-def split_of(day: date) -> Split:
-    """The one split that a date belongs to: of ten dates about eight train, one validates, one tests."""
-    bucket = int.from_bytes(hashlib.sha256(day.isoformat().encode()).digest()[:8], "big") % 10
-    return "test" if bucket == 0 else "valid" if bucket == 1 else "train"
-
-
-def renderings(day: date) -> Iterator[tuple[Format, Pair]]:
-    """Yield every unambiguous text for a date, before changes of case."""
-    for date_format in FORMATS:
-        pair = date_format.render(day)
-        if pair is not None:
-            yield date_format, pair
 
 
 def _stream(split: Split, seed: int) -> Iterator[Pair]:
@@ -137,7 +117,7 @@ def _vary_case(pair: Pair, uniform: float) -> Pair:
 @cache
 def _days(split: Split) -> tuple[date, ...]:
     every_day = (FIRST_DAY + timedelta(days) for days in range((LAST_DAY - FIRST_DAY).days + 1))
-    return tuple(day for day in every_day if split_of(day) == split)
+    return tuple(day for day in every_day if split_of(day.isoformat(), hashed_bytes=8) == split)
 
 
 # The fields of a template: the component of the date, and its formatter.

@@ -14,7 +14,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, UInt8
@@ -23,12 +22,11 @@ from numpy import ndarray
 from qkv.datasets.captions import Captions, Named
 from qkv.datasets.columns import EXACT, Column
 from qkv.datasets.dataset import GENERATED, CaptionConfig, CaptionDataset
-from qkv.datasets.text_files import digest
+from qkv.datasets.text_files import Split, split_of
 from qkv.errors import InputError
 from qkv.registry import register
 
 TRAIN_SIZE, HELD_OUT = 50_000, 2000  # scenes of the training split, and of valid and test
-Split = Literal["train", "valid", "test"]
 SIDE = 64  # pixels of a scene
 GRID = 3  # cells per side
 LARGE, SMALL = 17, 11  # side of an object in pixels
@@ -92,8 +90,6 @@ class Scene:
 
 def generate(size: int, *, split: Split, seed: int = 0) -> Captions:
     """Generate `size` scenes of one split; a smaller size gives a prefix of the same list."""
-    if split not in get_args(Split):
-        raise InputError(f"shapes: unknown split {split!r}; choose from {', '.join(get_args(Split))}")
     if not 0 <= size <= MAX_SCENES:
         raise InputError(f"shapes: size must be between 0 and {MAX_SCENES:,}, not {size:,}")
     images = np.empty((size, 3, SIDE, SIDE), dtype=np.uint8)
@@ -104,12 +100,6 @@ def generate(size: int, *, split: Split, seed: int = 0) -> Captions:
         texts.append((text,))
         objects.append(named)
     return Captions(images, tuple(texts), tuple(objects))
-
-
-def split_of(caption: str) -> Split:
-    """Return the split of a caption by its hash: 80 % train, 10 % valid, 10 % test."""
-    bucket = int.from_bytes(digest(caption)[:4], "big") % 10
-    return "test" if bucket == 0 else "valid" if bucket == 1 else "train"
 
 
 def _stream(split: Split, seed: int) -> Iterator[Scene]:

@@ -89,7 +89,9 @@ def convert(
         if dtype not in (None, torch.float32):
             raise InputError("the ELMo format stores float32 only: --dtype cannot be combined with --to elmo")
         dtype = torch.float32
-    model = folder.load(torch.device("cpu"), None if dtype == torch.int8 else dtype or _stored_dtype(folder))
+    elif dtype is None and not folder.elmo_files:  # ELMo's files are float32
+        dtype = released_dtype(folder.path)
+    model = folder.load(torch.device("cpu"), None if dtype == torch.int8 else dtype)
     parameters = sum(weight.numel() for weight in model.parameters())
     if dtype == torch.int8:
         quantize_layers(model)
@@ -102,7 +104,8 @@ def convert(
         else:
             save_model(model, model.tokenizer, scratch, progress)
         for name in EXTRA_FILES if family is not None else IMAGE_FILES:
-            _copy(folder.path / name, scratch / name)
+            if os.path.lexists(folder.path / name):
+                (scratch / name).write_bytes(read_regular(folder.path / name, MAX_FILE_BYTES))
     weights = list(model.parameters())
     stored_dtype = str(weights[0].dtype).removeprefix("torch.")
     if to == "elmo":
@@ -119,13 +122,3 @@ def family_for(network: type[Any]) -> Family:
     supported = ", ".join(f"{family.network.__name__} (as {name})" for name, family in sorted(FAMILIES.items()))
     hint = " (use --to elmo)" if issubclass(network, Elmo) else ""
     raise InputError(f"{network.__name__} has no counterpart in transformers{hint}; supported: {supported}")
-
-
-def _stored_dtype(folder: ModelFolder) -> torch.dtype | None:
-    """Return the dtype of the weights in a folder, or None for ELMo's HDF5 files (float32)."""
-    return None if folder.is_elmo else released_dtype(folder.path)
-
-
-def _copy(path: Path, to: Path) -> None:
-    if os.path.lexists(path):
-        to.write_bytes(read_regular(path, MAX_FILE_BYTES))

@@ -19,8 +19,8 @@ from qkv.errors import CheckpointError, InputError
 from qkv.hub.checkpoint_manifest import MANIFEST_FILE, read_manifest, verify_manifest
 from qkv.hub.families import FAMILIES
 from qkv.hub.families.elmo import elmo_files, load_elmo
-from qkv.hub.huggingface import fetch, is_hub_name, is_shadowed
-from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
+from qkv.hub.huggingface import fetch, is_hub_name
+from qkv.hub.meta_model import check_vocab_size, checked_meta_model, empty_model, require_model_memory
 from qkv.hub.quantization import (
     QUANTIZATION,
     empty_quantized_model,
@@ -30,7 +30,6 @@ from qkv.hub.quantization import (
 )
 from qkv.hub.released import CONFIG, load_released
 from qkv.hub.tensors import WEIGHTS, checked_header, pickle_hint, write_tensors
-from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family
 from qkv.models.elmo import Elmo
 from qkv.models.vit import ViT
@@ -84,9 +83,9 @@ class ModelFolder:
         self.path = path
 
     @cached_property
-    def is_elmo(self) -> bool:
-        """Whether this is a folder of the original ELMo release, which has no config.json."""
-        return not (self.path / CONFIG).exists() and elmo_files(self.path) is not None
+    def elmo_files(self) -> tuple[Path, Path] | None:
+        """The (options, weights) files of the original ELMo release, which has no config.json."""
+        return None if (self.path / CONFIG).exists() else elmo_files(self.path)
 
     @cached_property
     def config_json(self) -> dict[str, Any]:
@@ -95,7 +94,7 @@ class ModelFolder:
     @cached_property
     def is_own(self) -> bool:
         """Whether the folder was written by qkv: model_type alone is ambiguous."""
-        return not self.is_elmo and self.config_json.get("library") == LIBRARY
+        return self.elmo_files is None and self.config_json.get("library") == LIBRARY
 
     @cached_property
     def family(self) -> Family:
@@ -105,7 +104,7 @@ class ModelFolder:
     @cached_property
     def network(self) -> type[Any]:
         """The model class."""
-        if self.is_elmo:
+        if self.elmo_files:
             return Elmo
         return self._of_model_type(registered("model")) if self.is_own else self.family.network
 
@@ -131,8 +130,8 @@ class ModelFolder:
 
     def load(self, device: torch.device, dtype: torch.dtype | None = None) -> Any:
         """Load the model in eval mode; see `load`."""
-        if self.is_elmo:
-            return load_elmo(self.path, device, dtype)
+        if self.elmo_files:
+            return load_elmo(*self.elmo_files, device, dtype)
         if not self.is_own:
             return load_released(self.path, self.family, self.config_json, device, dtype)
         if os.path.lexists(self.path / MANIFEST_FILE):
@@ -198,19 +197,18 @@ def _describe(kind: type[Any]) -> str:
 
 def locate(folder: str | Path) -> Path:
     """Return the local model folder for a path or a Hugging Face Hub name, downloading it if necessary."""
-    if is_hub_name(str(folder)):
-        return fetch(str(folder))
-    if is_shadowed(str(folder)):
+    if not is_hub_name(str(folder)):
+        return resolve(Path(folder))
+    if (owner := Path(Path(folder).parts[0])).exists():
         raise InputError(
-            f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder "
-            f"{Path(folder).parent} exists"
+            f"{folder}: no such folder; the Hugging Face Hub is not searched because the local folder {owner} exists"
         )
-    return resolve(Path(folder))
+    return fetch(str(folder))
 
 
 def resolve(folder: Path) -> Path:
     """Return the folder itself if it is a saved model, else the best (or newest) checkpoint of the training run."""
-    if (folder / CONFIG).exists() or ModelFolder(folder).is_elmo:
+    if (folder / CONFIG).exists() or ModelFolder(folder).elmo_files:
         return folder
     if folder.is_file():
         raise InputError(f"{folder}: is a file; expected a folder with {CONFIG} and {WEIGHTS}{pickle_hint(folder)}")

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from qkv.errors import CheckpointError
-from qkv.hub.meta_model import checked_meta_model, empty_model, require_model_memory
+from qkv.hub.meta_model import check_vocab_size, checked_meta_model, empty_model, require_model_memory
 from qkv.hub.tensors import WEIGHT_DTYPES, WEIGHTS, StoredTensor, read_headers, write_tensors
-from qkv.hub.tokenizer_files import check_vocab_size
 from qkv.hub.weight_map import Family, WeightMap
 from qkv.runtime.documents import reading
 from qkv.runtime.download import Progress
 from qkv.runtime.text import printable
+from qkv.tokenizers.pretrained import read_tokenizer
 from qkv.types import Tensor
 
 CONFIG = "config.json"
@@ -52,7 +52,7 @@ def load_released(
         for name, view in views(table, dict(model.named_parameters())).items():
             sources[name].copy_into(view)
     with reading(folder):
-        model.tokenizer = family.read_tokenizer(folder, config)
+        model.tokenizer = read_tokenizer(folder, family.model_type)
         if model.tokenizer is not None:
             check_vocab_size(folder, model.tokenizer, config)
     return model.to(device=device)

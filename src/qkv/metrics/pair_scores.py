@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qkv.metrics import (
-    ROUGE_SIGNATURE,
+from qkv.metrics.rouge import ROUGE_SIGNATURE, rouge_scores
+from qkv.metrics.text_metrics import (
     MetricValue,
     bleu,
     character_error_rate,
     chrf,
     exact_match,
     phoneme_error_rate,
-    rouge_scores,
     tokenised_bleu,
     word_error_rate,
 )

@@ -82,15 +82,6 @@ def word_error_rate(predictions: Sequence[str], references: Sequence[Sequence[st
     return wrong / len(references) if references else float("nan")
 
 
-def corpus_scores(texts: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
-    """Return BLEU and chrF from sacrebleu, each with its signature."""
-    scores: dict[str, float | str] = {}
-    for name, score in (("bleu", bleu(texts, references)), ("chrf", chrf(texts, references))):
-        scores[name] = score.value
-        scores[f"{name}_signature"] = score.signature
-    return scores
-
-
 def bleu(texts: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> MetricValue:
     """Return BLEU (Papineni et al. 2002) from sacrebleu (Post 2018) on raw text with its 13a tokenizer."""
     from sacrebleu import BLEU  # takes a quarter of a second to import

@@ -71,18 +71,6 @@ def absolute_path(path: str | Path) -> Path:
     return expand_home(path).absolute()
 
 
-def create_folder(path: Path) -> None:
-    """Create a folder and its missing parents, without recursion."""
-    missing = []
-    while not path.is_dir():  # Path.mkdir(parents=True) recurses once per parent
-        missing.append(path)
-        if path == path.parent:
-            break
-        path = path.parent
-    for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
-
-
 def check_output_file(path: Path) -> None:
     """Raise unless `path` does not exist or is a regular file (to be replaced)."""
     mode = _lstat_mode(path)
@@ -139,7 +127,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file atomically and durably: readers see the old or the complete new contents."""
     with name_output_errors(path):
         check_output_file(path)
-        create_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         scratch = _scratch(path)
         _remove(scratch)
         try:
@@ -164,7 +152,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         mode = _lstat_mode(path)
         if mode is not None and not stat.S_ISDIR(mode) and not (path.is_symlink() and path.is_dir()):
             raise InputError(f"{path}: is {file_kind(mode)}; choose a new or empty folder")
-        create_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         scratch = _scratch(path)
         _remove(scratch)
         scratch.mkdir()
@@ -224,11 +212,16 @@ def remove_scratch(path: Path) -> None:
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a folder; raise if another process holds it. A dead process releases its lock."""
     with open_for_append(folder / LOCK) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder}: in use by another process") from None
+        lock_file(lock, folder)
         yield
+
+
+def lock_file(file: io.BufferedWriter, path: Path) -> None:
+    """Lock an open file until it is closed; raise with the name `path` if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(f"{path}: in use by another process") from None
 
 
 def sha256(path: Path) -> str:

@@ -20,7 +20,6 @@ from qkv.runtime.files import (
     atomic_folder,
     check_output_file,
     check_output_folder,
-    create_folder,
     exclusive_lock,
     is_leftover,
     name_output_errors,

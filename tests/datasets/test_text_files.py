@@ -66,8 +66,8 @@ def test_a_conllu_source_file_gives_texts_with_words_and_heads(tmp_path: Path) -
 def test_the_number_of_targets_must_equal_the_number_of_trees(tmp_path: Path) -> None:
     trees = written(tmp_path, "s.conllu", parse("a", "b") + parse("c"))
     one, three = written(tmp_path, "one", "x\n"), written(tmp_path, "three", "x\ny\nz\n")
-    assert refused(trees, one) == f"{one} has 1 lines but {trees} has 2 sentences: sentence 2 of {trees} has no partner"
-    assert refused(trees, three) == f"{trees} has 2 sentences but {three} has 3 lines: line 3 of {three} has no partner"
+    assert refused(trees, one) == f"{trees} has 2 sentences but {one} has 1 lines: each source needs one target"
+    assert refused(trees, three) == f"{trees} has 2 sentences but {three} has 3 lines: each source needs one target"
     assert f"{trees}: has no targets" in refused(trees)
     assert "no sentences found" in refused(written(tmp_path, "no.conllu", "# nothing\n"), one)
 
@@ -115,9 +115,8 @@ def test_a_wrong_number_of_columns_is_reported_with_its_line(tmp_path: Path, lin
 
 def test_parallel_files_of_different_length_are_rejected(tmp_path: Path) -> None:
     short, long = written(tmp_path, "short", "a\nb\n"), written(tmp_path, "long", "a\nb\nc\nd\n")
-    words = f"{short} has 2 lines but {long} has 4: line 3 of {long} has no partner"
-    assert refused(short, long) == words
-    assert refused(long, short) == words
+    assert refused(short, long) == f"{short} has 2 lines but {long} has 4 lines: each source needs one target"
+    assert refused(long, short) == f"{long} has 4 lines but {short} has 2 lines: each source needs one target"
 
 
 def test_missing_and_empty_files_and_folders_are_reported_by_name(tmp_path: Path) -> None:

@@ -286,27 +286,10 @@ class TextDatasetConfig(DatasetConfig):
     lowercase: bool = False  # convert all text to lower case
 
 
-class LabeledTextConfig(TextDatasetConfig):
-    """Texts with labels."""
-
-    dataset_class = LabeledTextDataset
-
-
-class TaggedConfig(TextDatasetConfig):
-    """Sentences with a tag for each word."""
-
-    dataset_class = TaggedDataset
-
-
-class CaptionConfig(TextDatasetConfig):
-    """Images with captions."""
-
-    dataset_class = CaptionDataset
-
-
-class CaptionFolderConfig(CaptionConfig):
+class CaptionFolderConfig(TextDatasetConfig):
     """A folder of the user with captioned images."""
 
+    dataset_class = CaptionDataset
     license = "yours"
 
     side: Annotated[int, Field(ge=1, le=4096)] = 224  # images are resized to side x side pixels

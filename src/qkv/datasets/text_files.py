@@ -2,7 +2,6 @@
 
 import codecs
 import hashlib
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -68,23 +67,9 @@ def is_parsed(path: Path) -> bool:
     return path.suffix.lower() == ".conllu"
 
 
-def read_data(path: Path) -> bytes:
-    """Read a data file. Pipes are refused, because resuming or evaluating a run reads its data again."""
-    try:
-        piped = stat.S_ISFIFO(path.stat().st_mode)
-    except (OSError, ValueError):
-        piped = False  # read_regular raises the error
-    if piped:
-        raise InputError(f"{path}: is a pipe: save it to a file first")
-    try:
-        return read_regular(path)
-    except MemoryError:
-        raise InputError(f"{path}: does not fit into memory") from None
-
-
 def read_lines(path: Path) -> list[str]:
     """Read the lines of a UTF-8 text file."""
-    return decode_lines(read_data(path), str(path))
+    return decode_lines(read_regular(path), str(path))
 
 
 def read_parsed(path: Path) -> list[Tagged]:
@@ -97,7 +82,7 @@ def read_parsed(path: Path) -> list[Tagged]:
 
 def read_text(path: Path) -> str:
     """Read a UTF-8 text file."""
-    return decode_text(read_data(path), str(path))
+    return decode_text(read_regular(path), str(path))
 
 
 def decode_lines(data: bytes, name: str) -> list[str]:
@@ -188,15 +173,12 @@ def _table(path: Path, keys: tuple[str, str]) -> list[Row]:
 def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:
     if is_parsed(target):
         raise InputError(f"{target}: only the source file can be CoNLL-U: put it before {source}")
-    unit = "sentence" if is_parsed(source) else "line"
-    sources: Sequence[str | Tagged] = read_parsed(source) if unit == "sentence" else read_lines(source)
+    sources: Sequence[str | Tagged] = read_parsed(source) if is_parsed(source) else read_lines(source)
     targets = read_lines(target)
-    sides = [(len(sources), source, unit), (len(targets), target, "line")]
     if len(sources) != len(targets):
-        (fewer, shorter, short_unit), (more, longer, long_unit) = sorted(sides)
+        unit = "sentences" if is_parsed(source) else "lines"
         raise InputError(
-            f"{shorter} has {fewer} {short_unit}s but {longer} has {more}"
-            f"{'' if short_unit == long_unit else f' {long_unit}s'}: {long_unit} {fewer + 1} of {longer} has no partner"
+            f"{source} has {len(sources)} {unit} but {target} has {len(targets)} lines: each source needs one target"
         )
     yield from zip(range(1, len(sources) + 1), sources, targets, strict=True)
 

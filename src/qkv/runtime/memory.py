@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from rich.filesize import decimal as format_bytes
 
 from qkv.errors import InputError
 
@@ -29,15 +30,6 @@ def free_memory(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0] + cached
     candidates = [free for free in (_available(), *_left_by_limits(), *_left_by_cgroups()) if free is not None]
     return min(candidates, default=None)
-
-
-def format_bytes(count: float) -> str:
-    """Format a number of bytes with a decimal unit, e.g. "16.5 TB"."""
-    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB", "EB"):
-        if count < 1000 or unit == "EB":
-            break
-        count /= 1000
-    return f"{count:,.0f} bytes" if unit == "bytes" else f"{count:,.1f} {unit}"
 
 
 def require_memory(what: str, parts: Mapping[str, int], device: torch.device, advice: Callable[[], str]) -> None:

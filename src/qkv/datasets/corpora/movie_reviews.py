@@ -11,7 +11,7 @@ from pydantic import Field
 
 from qkv.datasets.archive import unpack_members
 from qkv.datasets.columns import ACCURACY
-from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
+from qkv.datasets.dataset import LabeledTextDataset, TextDatasetConfig
 from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_text, digest
@@ -23,7 +23,7 @@ MEMBER = re.compile(r"movie_reviews/(neg|pos)/cv(\d)\d\d_\d+\.txt", re.ASCII)
 
 
 @register("dataset", "movie_reviews")
-class MovieReviews(LabeledTextConfig):
+class MovieReviews(TextDatasetConfig):
     """Positive or negative long film reviews."""
 
     summary = "2,000 long film reviews, positive or negative, in ten folds"
@@ -34,6 +34,7 @@ class MovieReviews(LabeledTextConfig):
         {"movie_reviews.zip": (4004848, "a41211ae685019137410268134db6a1a14428c89b671eb83056151a878539008")},
         "https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora",
     )
+    dataset_class = LabeledTextDataset
     columns = ACCURACY
 
     fold: Annotated[int, Field(ge=0, le=FOLDS - 1)] = 0  # index of the test fold, of ten

@@ -2,7 +2,7 @@
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.columns import ACCURACY
-from qkv.datasets.dataset import LabeledTextConfig, LabeledTextDataset
+from qkv.datasets.dataset import LabeledTextDataset, TextDatasetConfig
 from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.pair import Pair
 from qkv.datasets.text_files import decode_lines, digest, split_by_source
@@ -13,7 +13,7 @@ MEMBERS = {"positive": "sentence_polarity/rt-polarity.pos", "negative": "sentenc
 
 
 @register("dataset", "sentence_polarity")
-class SentencePolarity(LabeledTextConfig):
+class SentencePolarity(TextDatasetConfig):
     """Positive or negative sentences from film reviews."""
 
     summary = "10,662 sentences from film reviews, positive or negative"
@@ -24,6 +24,7 @@ class SentencePolarity(LabeledTextConfig):
         {"sentence_polarity.zip": (490256, "6e1ed4405b65c7eabf1d199a7f7c437091ac21da0ea7467b410a74062574566b")},
         "https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora",
     )
+    dataset_class = LabeledTextDataset
     columns = ACCURACY
 
     def read(self) -> LabeledTextDataset:

@@ -21,7 +21,7 @@ from numpy import ndarray
 
 from qkv.datasets.captions import Captions, Named
 from qkv.datasets.columns import EXACT, Column
-from qkv.datasets.dataset import GENERATED, CaptionConfig, CaptionDataset
+from qkv.datasets.dataset import GENERATED, CaptionDataset, TextDatasetConfig
 from qkv.datasets.text_files import Split, split_of
 from qkv.errors import InputError
 from qkv.registry import register
@@ -143,11 +143,12 @@ SHAPES = [*_shape_masks(SMALL)]
 
 
 @register("dataset", "shapes")
-class Shapes(CaptionConfig):
+class Shapes(TextDatasetConfig):
     """Synthetic scenes of coloured shapes with captions."""
 
     summary = "scenes of coloured shapes with captions and object boxes, 64 x 64 pixels (synthetic)"
     license = GENERATED
+    dataset_class = CaptionDataset
     columns = (EXACT, Column("pointing", "attention in the named object, %", 100))
 
     def read(self) -> CaptionDataset:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.columns import ACCURACY
-from qkv.datasets.dataset import TaggedConfig, TaggedDataset
+from qkv.datasets.dataset import TaggedDataset, TextDatasetConfig
 from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.tagged import parse_conllu
 from qkv.datasets.text_files import decode_lines
@@ -27,13 +27,14 @@ FILES = data_files(  # no URL: the treebank is updated twice a year, and its sou
 
 
 @register("dataset", "ud_english_ewt")
-class UDEnglishEWT(TaggedConfig):
+class UDEnglishEWT(TextDatasetConfig):
     """Web text with parts of speech and dependency trees."""
 
     summary = "web text with parts of speech and dependency trees: 12,544 training sentences"
     license = "CC BY-SA 4.0"
     origin = "it is the treebank UD_English-EWT of https://universaldependencies.org, its three .conllu files."
     files = FILES
+    dataset_class = TaggedDataset
     columns = ACCURACY
     remarks: ClassVar = {
         "": "A model of trees is given those of the treebank, also when it is tested: they inform the label, and most "

@@ -2,7 +2,7 @@
 
 from qkv.datasets.archive import unpack
 from qkv.datasets.columns import Column
-from qkv.datasets.dataset import TaggedConfig, TaggedDataset
+from qkv.datasets.dataset import TaggedDataset, TextDatasetConfig
 from qkv.datasets.dataset_cache import data_files
 from qkv.datasets.tagged import parse_columns
 from qkv.datasets.text_files import decode_lines
@@ -20,13 +20,14 @@ FILES = data_files(
 
 
 @register("dataset", "wnut17")
-class WNUT17(TaggedConfig):
+class WNUT17(TextDatasetConfig):
     """Web text with rare named entities."""
 
     summary = "web text with rare named entities: 3,394 training sentences"
     license = "CC BY 4.0"
     origin = "it is https://github.com/leondz/emerging_entities_17."
     files = FILES
+    dataset_class = TaggedDataset
     columns = (Column("f1", "F1 of entities, %", 100),)
 
     def read(self) -> TaggedDataset:

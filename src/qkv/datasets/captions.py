@@ -41,12 +41,6 @@ class Captions:
     texts: tuple[tuple[str, ...], ...]  # one or more captions per image; objects refer to the first
     objects: tuple[tuple[Named, ...], ...] = ()  # per image; empty if not annotated
 
-    def __post_init__(self) -> None:
-        if len(self.images) != len(self.texts) or (self.objects and len(self.objects) != len(self.texts)):
-            raise InputError(f"there are {len(self.images)} image(s), but captions for {len(self.texts)}")
-        if not all(self.texts):
-            raise InputError(f"image {self.texts.index(())} has no caption")
-
     def __len__(self) -> int:
         return len(self.texts)
 

@@ -24,9 +24,16 @@ from qkv.errors import InputError
 from qkv.generation import GenerationConfig
 from qkv.metrics import Metric
 from qkv.metrics.alignment_metrics import alignment_accuracy
-from qkv.metrics.pair_scores import bleu_by_length, pair_scores, pronunciation_scores
 from qkv.metrics.rouge import rouge_scores
-from qkv.metrics.text_metrics import MetricValue, bleu, chrf, exact_match
+from qkv.metrics.text_metrics import (
+    MetricValue,
+    bleu,
+    bleu_by_length,
+    chrf,
+    exact_match,
+    pair_scores,
+    pronunciation_scores,
+)
 from qkv.nn.interfaces import EncoderDecoder
 from qkv.nn.losses import alignment_loss, mean_cross_entropy, token_cross_entropy
 from qkv.pipelines.output import Answer

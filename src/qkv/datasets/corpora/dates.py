@@ -15,6 +15,7 @@ The split depends only on the date: no seed moves a date of the test split into 
 import random
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache
@@ -156,8 +157,10 @@ def _readings(text: str, weekday: int | None) -> set[date]:
     candidates = [(last, first, second), (last, second, first)]
     if len(first) == len(last) == 2:  # 25/12/26: the year may come first
         candidates.append((first, second, last))
-    numbers = {(_full_year(year), int(month), int(day)) for year, month, day in candidates}
-    days = {date(*ymd) for ymd in numbers if _is_date(*ymd)}
+    days = set()
+    for year, month, day in candidates:
+        with suppress(ValueError):  # not a date
+            days.add(date(_full_year(year), int(month), int(day)))
     return {day for day in days if weekday is None or day.weekday() == weekday}
 
 
@@ -165,14 +168,6 @@ def _full_year(digits: str) -> int:
     if len(digits) == 4:
         return int(digits)
     return int(digits) + (1900 if int(digits) >= FIRST_DAY.year % 100 else 2000)
-
-
-def _is_date(year: int, month: int, day: int) -> bool:
-    try:
-        date(year, month, day)
-    except ValueError:
-        return False
-    return True
 
 
 @register("dataset", "dates")

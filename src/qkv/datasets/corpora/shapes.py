@@ -54,10 +54,6 @@ class SceneObject:
     left: int
     rgb: tuple[int, ...]
 
-    @property
-    def words(self) -> list[str]:
-        return [*["small"] * (self.side == SMALL), self.colour, self.shape]
-
 
 @dataclass(frozen=True)
 class Scene:
@@ -74,7 +70,7 @@ class Scene:
             if index > 0:
                 words += ["left", "of"] if self.objects[index - 1].row == item.row else ["above"]
             first = len(words) + 1  # after the article
-            words += ["a", *item.words]
+            words += ["a", *["small"] * (item.side == SMALL), item.colour, item.shape]
             box = (item.top, item.left, item.top + item.side, item.left + item.side)
             named.append(Named(box, tuple(range(first, len(words)))))
         return " ".join(words), tuple(named)

@@ -69,7 +69,7 @@ def test_the_number_of_targets_must_equal_the_number_of_trees(tmp_path: Path) ->
     assert refused(trees, one) == f"{trees} has 2 sentences but {one} has 1 lines: each source needs one target"
     assert refused(trees, three) == f"{trees} has 2 sentences but {three} has 3 lines: each source needs one target"
     assert f"{trees}: has no targets" in refused(trees)
-    assert "0 sentences" in refused(written(tmp_path, "no.conllu", "# nothing\n"), one)
+    assert "no sentences found" in refused(written(tmp_path, "no.conllu", "# nothing\n"), one)
 
 
 def test_the_fingerprint_of_pairs_includes_their_trees() -> None:

@@ -72,6 +72,14 @@ def read_lines(path: Path) -> list[str]:
     return decode_lines(read_regular(path), str(path))
 
 
+def read_parsed(path: Path) -> list[Tagged]:
+    """Read the sentences of a CoNLL-U file, at least one."""
+    sentences = parse_conllu(read_lines(path), str(path))
+    if not sentences:
+        raise InputError(f"{path}: no sentences found")
+    return sentences
+
+
 def read_text(path: Path) -> str:
     """Read a UTF-8 text file."""
     return decode_text(read_regular(path), str(path))
@@ -165,8 +173,8 @@ def _table(path: Path, keys: tuple[str, str]) -> list[Row]:
 def _parallel(source: Path, target: Path) -> Iterator[tuple[int, str | Tagged, str]]:
     if is_parsed(target):
         raise InputError(f"{target}: only the source file can be CoNLL-U: put it before {source}")
-    lines, targets = read_lines(source), read_lines(target)
-    sources: Sequence[str | Tagged] = parse_conllu(lines, str(source)) if is_parsed(source) else lines
+    sources: Sequence[str | Tagged] = read_parsed(source) if is_parsed(source) else read_lines(source)
+    targets = read_lines(target)
     if len(sources) != len(targets):
         unit = "sentences" if is_parsed(source) else "lines"
         raise InputError(

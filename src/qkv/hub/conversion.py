@@ -92,7 +92,7 @@ def convert(
     elif dtype is None and not folder.elmo_files:  # ELMo's files are float32
         dtype = released_dtype(folder.path)
     model = folder.load(torch.device("cpu"), None if dtype == torch.int8 else dtype)
-    parameters = sum(weight.numel() for weight in model.parameters())
+    stored = parameters = sum(weight.numel() for weight in model.parameters())
     if dtype == torch.int8:
         quantize_layers(model)
     size = sum(weight.nbytes for weight in model.parameters())
@@ -100,18 +100,15 @@ def convert(
         if family is not None:
             write_released(model, family, scratch, progress)
         elif to == "elmo":
-            written = write_elmo(model, scratch, progress)
+            stored = write_elmo(model, scratch, progress)
+            size = stored * torch.float32.itemsize
         else:
             save_model(model, model.tokenizer, scratch, progress)
         for name in EXTRA_FILES if family is not None else IMAGE_FILES:
             if os.path.lexists(folder.path / name):
                 (scratch / name).write_bytes(read_regular(folder.path / name, MAX_FILE_BYTES))
-    weights = list(model.parameters())
-    stored_dtype = str(weights[0].dtype).removeprefix("torch.")
-    if to == "elmo":
-        size = written * weights[0].itemsize
-        return Converted(type(model).__name__, written, stored_dtype, size, left_out=parameters - written)
-    return Converted(type(model).__name__, parameters, stored_dtype, size)
+    stored_dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return Converted(type(model).__name__, stored, stored_dtype, size, left_out=parameters - stored)
 
 
 def family_for(network: type[Any]) -> Family:

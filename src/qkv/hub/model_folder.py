@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,17 +62,13 @@ def save_model(
         raise InputError(f"{type(model).__name__} cannot be saved: it is not a registered model")
     folder = Path(folder)
     quantization = {"quantization": QUANTIZATION} if is_quantized(model) else {}
-    config = {"library": LIBRARY, "model_type": name, **quantization, **_to_dict(model.config)}
+    config = {"library": LIBRARY, "model_type": name, **quantization, **model.config.to_dict()}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # named_parameters yields tied weights once, under their first name. Buffers are not saved: they are computed from
     # the config or, like the baseline of hard attention, are part of the training state.
     write_tensors(dict(model.named_parameters()), folder / WEIGHTS, progress)
     if tokenizer is not None:
         tokenizer.save(folder)
-
-
-def _to_dict(config: Any) -> dict[str, Any]:
-    return config.to_dict() if hasattr(config, "to_dict") else asdict(config)
 
 
 class ModelFolder:

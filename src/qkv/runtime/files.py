@@ -45,13 +45,11 @@ def open_regular(path: Path) -> io.BufferedReader:
 def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
     """Read a regular file of at most `max_bytes` bytes."""
     with open_regular(path) as file:
-        if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
-            raise InputError(f"{path}: larger than {_size(max_bytes)}")
         try:
             data = file.read() if max_bytes is None else file.read(max_bytes + 1)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if max_bytes is not None and len(data) > max_bytes:  # it has grown since
+    if max_bytes is not None and len(data) > max_bytes:
         raise InputError(f"{path}: larger than {_size(max_bytes)}")
     return data
 

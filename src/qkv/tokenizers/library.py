@@ -30,23 +30,14 @@ MAX_TOKEN_ID = 2**24
 MAX_JSON_VALUES = 2**22  # about 70 bytes of memory each; Gemma's tokenizer.json has 1.8 million
 SPACE = "▁"  # in SentencePiece
 TOKEN_IDS_KEY = "token_ids"  # qkv extension of tokenizer.json, which other libraries cannot read
-DEFAULT_NAMES = {  # common names of special tokens
-    "pad": ("<pad>", "[PAD]"),
-    "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
-    "begin": ("<s>", "<|endoftext|>"),
-    "end": ("</s>", "<|endoftext|>"),
-    "mask": ("<mask>", "[MASK]"),
-    "cls": ("[CLS]",),
-    "sep": ("[SEP]",),
-}
-NAME_KEYS = {  # keys of SPECIAL and CONFIG, with the fields of SpecialTokens
-    "pad_token": "pad",
-    "unk_token": "unk",
-    "bos_token": "begin",
-    "eos_token": "end",
-    "mask_token": "mask",
-    "cls_token": "cls",
-    "sep_token": "sep",
+NAMES = {  # fields of SpecialTokens: the key in SPECIAL and CONFIG, and common names
+    "pad": ("pad_token", "<pad>", "[PAD]"),
+    "unk": ("unk_token", "<unk>", "[UNK]", "<|endoftext|>"),
+    "begin": ("bos_token", "<s>", "<|endoftext|>"),
+    "end": ("eos_token", "</s>", "<|endoftext|>"),
+    "mask": ("mask_token", "<mask>", "[MASK]"),
+    "cls": ("cls_token", "[CLS]"),
+    "sep": ("sep_token", "[SEP]"),
 }
 
 
@@ -127,9 +118,7 @@ class PretrainedTokenizer(LibraryTokenizer):
     ) -> None:
         self.token_ids = None if token_ids is None else dict(token_ids)
         vocab = backend.get_vocab() if self.token_ids is None else self.token_ids
-        common = {
-            field: next((name for name in choices if name in vocab), "") for field, choices in DEFAULT_NAMES.items()
-        }
+        common = {field: next((name for name in known if name in vocab), "") for field, (_, *known) in NAMES.items()}
         super().__init__(backend, common | dict(names or {}))
 
     @classmethod
@@ -152,7 +141,7 @@ class PretrainedTokenizer(LibraryTokenizer):
 
     def save(self, folder: Path, prefix: str = "") -> None:
         super().save(folder, prefix)
-        names = {key: self.names[field] for key, field in NAME_KEYS.items() if field in self.names}
+        names = {key: self.names[field] for field, (key, *_) in NAMES.items() if field in self.names}
         write_object(folder / f"{prefix}{SPECIAL}", names)
 
     @classmethod
@@ -232,7 +221,7 @@ def read_names(folder: Path, prefix: str = "") -> dict[str, str]:
     for file in (CONFIG, SPECIAL):  # the second takes precedence
         path = folder / f"{prefix}{file}"
         data = read_object(path)
-        for key, field in NAME_KEYS.items():
+        for field, (key, *_) in NAMES.items():
             value = data.get(key)
             if isinstance(value, dict):
                 value = value.get("content")

@@ -56,7 +56,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> BertConfig:
     their = Keys.parse(data, "bert")
     pooler = any(name.removeprefix("bert.").startswith("pooler.") for name in names)
     head = _head(names, pooler, their.architectures or ())
-    label_names = read_labels(their.id2label, "bert") if head in LABEL_HEADS and their.id2label is not None else ()
+    label_names = read_labels(their.id2label, "bert") if head in LABEL_HEADS else ()
     return BertConfig(
         **their.to_ours(),
         head=head,

@@ -61,8 +61,10 @@ class HFConfig(Config):
         return values
 
 
-def read_labels(id2label: Mapping[str, Any], family: str) -> tuple[str, ...]:
-    """Return the label names in index order."""
+def read_labels(id2label: Mapping[str, Any] | None, family: str) -> tuple[str, ...]:
+    """Return the label names in index order; none if there is no id2label."""
+    if id2label is None:
+        return ()
     names = [id2label.get(str(number)) for number in range(len(id2label))]
     named = bool(names) and all(isinstance(name, str) for name in names)
     require(named, f"{family}: id2label must map 0, 1, ... to names")

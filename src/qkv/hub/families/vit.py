@@ -55,7 +55,7 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> ViTConfig:
         f"vit: a pooler with output size {their.pooler_output_size} and {their.pooler_act} is not supported; expected "
         f"{their.hidden_size} and tanh",
     )
-    label_names = read_labels(their.id2label, "vit") if classifies and their.id2label is not None else ()
+    label_names = read_labels(their.id2label, "vit") if classifies else ()
     return ViTConfig(
         **their.to_ours(),
         classes=(len(label_names) or their.num_labels) if classifies else None,

@@ -91,8 +91,7 @@ def bleu(texts: Sequence[str], references: Sequence[str], *, lowercase: bool = F
     """Return BLEU (Papineni et al. 2002) from sacrebleu (Post 2018) on raw text with its 13a tokenizer."""
     from sacrebleu import BLEU  # takes a quarter of a second to import
 
-    metric = BLEU(lowercase=lowercase)
-    return MetricValue(metric.corpus_score(texts, [references]).score, str(metric.get_signature()))
+    return _corpus_score(BLEU(lowercase=lowercase), texts, [references])
 
 
 def tokenised_bleu(texts: Sequence[str], references: Sequence[str], language: str) -> MetricValue:
@@ -122,20 +121,22 @@ def caption_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> M
     """Return sacreBLEU against all references of each text; their number may vary."""
     from sacrebleu import BLEU
 
-    metric = BLEU()
     most = max(map(len, references), default=1)
     columns: Any = [  # None for a missing reference
         [captions[index] if index < len(captions) else None for captions in references] for index in range(most)
     ]
-    return MetricValue(metric.corpus_score(texts, columns).score, str(metric.get_signature()))
+    return _corpus_score(BLEU(), texts, columns)
 
 
 def chrf(texts: Sequence[str], references: Sequence[str]) -> MetricValue:
     """Return chrF (Popovic 2015) from sacrebleu."""
     from sacrebleu import CHRF
 
-    metric = CHRF()
-    return MetricValue(metric.corpus_score(texts, [references]).score, str(metric.get_signature()))
+    return _corpus_score(CHRF(), texts, [references])
+
+
+def _corpus_score(metric: Any, texts: Sequence[str], references: Sequence[Sequence[str | None]]) -> MetricValue:
+    return MetricValue(metric.corpus_score(texts, references).score, str(metric.get_signature()))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from qkv.errors import CheckpointError, InputError
 from qkv.hub.meta_model import meta_model, require_model_memory
 from qkv.models.elmo import Elmo, ElmoConfig
 from qkv.registry import nearest
-from qkv.runtime.documents import open_bytes, read_object
+from qkv.runtime.documents import open_bytes, read_object, reading
 from qkv.runtime.download import Progress
 from qkv.runtime.text import printable
 from qkv.tokenizers.characters import CHARACTERS
@@ -98,7 +98,7 @@ def elmo_files(folder: Path) -> tuple[Path, Path] | None:
 def read_options(path: Path) -> ElmoConfig:
     """Return the config described by the options; unknown options are an error."""
     data = read_object(path)
-    try:
+    with reading(path):
         if data.get("bidirectional") is False:
             raise InputError(f"{path}: bidirectional = false is not supported")
         characters, lstm = _table(data, "char_cnn", path), _table(data, "lstm", path)
@@ -123,8 +123,6 @@ def read_options(path: Path) -> ElmoConfig:
             if key not in values:
                 raise InputError(f"{path}: missing option for {key}")
         return build(ElmoConfig, values, str(path))
-    except InputError as error:
-        raise CheckpointError(str(error)) from None
 
 
 def write_options(config: ElmoConfig) -> dict[str, Any]:

@@ -84,7 +84,6 @@ def _head(names: Collection[str], pooler: bool, architectures: tuple[str, ...]) 
 
 
 def write_config(config: BertConfig) -> dict[str, Any]:
-    require_supported(config, "bert")
     return {
         "architectures": [ARCHITECTURES[config.head]],
         **Keys.from_ours(config),

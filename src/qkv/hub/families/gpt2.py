@@ -38,7 +38,6 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> GPT2Config:
 
 
 def write_config(config: GPT2Config) -> dict[str, Any]:
-    require_supported(config, "gpt2", scores=("scaled_dot", "dot"))
     end = END_OF_TEXT if config.vocab_size > END_OF_TEXT else None
     return {
         "architectures": ["GPT2LMHeadModel"],

@@ -70,7 +70,6 @@ def read_config(data: Mapping[str, Any], names: Collection[str]) -> TransformerC
 
 
 def write_config(config: TransformerConfig) -> dict[str, Any]:
-    _require_terms(config)
     require(config.begin_token is not None, "transformers' marian requires decoder_start_token_id: set begin_token")
     return {
         "architectures": ["MarianMTModel"],
@@ -88,7 +87,10 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 def weights(config: TransformerConfig) -> WeightMap:
     """Return the weight map; W_Q, W_K and W_V are concatenated into one matrix here."""
-    _require_terms(config)
+    require_supported(config, "marian", position="sinusoidal_halves")
+    for key, value in {"norm": "post", "tree": "none"}.items():
+        current = getattr(config, key)
+        require(current == value, f"transformers' marian requires {key} {value!r}, but this model has {current!r}")
     table, copies = _embeddings(config)
     for number in range(config.encoder_layers):
         ours, theirs = f"encoder.{number}", f"model.encoder.layers.{number}"
@@ -105,13 +107,6 @@ def weights(config: TransformerConfig) -> WeightMap:
     table += [Weight("readout_bias", ("final_logits_bias",))] if config.output_bias else []
     tables = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"  # sinusoidal, computed here
     return WeightMap(tuple(table), copies, ignored=(tables,), prefix="model.")
-
-
-def _require_terms(config: TransformerConfig) -> None:
-    require_supported(config, "marian", position="sinusoidal_halves")
-    for key, value in {"norm": "post", "tree": "none"}.items():
-        current = getattr(config, key)
-        require(current == value, f"transformers' marian requires {key} {value!r}, but this model has {current!r}")
 
 
 def _embeddings(config: TransformerConfig) -> tuple[list[Weight], dict[str, str]]:

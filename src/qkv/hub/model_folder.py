@@ -38,6 +38,7 @@ from qkv.registry import nearest, registered
 from qkv.runtime.device import pick_device
 from qkv.runtime.documents import read_object, reading
 from qkv.runtime.download import Progress
+from qkv.runtime.files import file_kind
 from qkv.runtime.text import printable
 from qkv.tokenizers import Tokenizer, load_tokenizer
 
@@ -231,4 +232,8 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 def checkpoints_in(run: Path) -> list[Path]:
     """Return the complete checkpoints of a run, oldest first; others are ignored."""
-    return [path for path in sorted(run.glob("step-*")) if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
+    checkpoints = [path for path in sorted(run.glob("step-*")) if CHECKPOINT.fullmatch(path.name)]
+    for path in checkpoints:
+        if not path.is_dir() and os.path.lexists(path):
+            raise CheckpointError(f"{path}: a checkpoint must be a folder, not {file_kind(path.lstat().st_mode)}")
+    return [path for path in checkpoints if path.is_dir()]  # it may have been removed meanwhile

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from rich.filesize import decimal as format_bytes
 
 from qkv.errors import InputError
 
@@ -37,6 +36,8 @@ def require_memory(what: str, parts: Mapping[str, int], device: torch.device, ad
     free, needed = free_memory(device), sum(parts.values())
     if free is None or needed <= free:
         return
+    from rich.filesize import decimal as format_bytes  # only for the message: qkv.load does not import rich
+
     breakdown = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
     raise InputError(
         f"{what} needs about {format_bytes(needed)} ({breakdown}) but {format_bytes(free)} are free on {device}: "
